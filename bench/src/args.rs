@@ -51,7 +51,8 @@ pub enum TableArgs {
     All,
     /// What a layer costs: a null answer through zero to four of them.
     Waist,
-    /// Links in shared memory, beside bare cache lines and futexes, system calls on the same file, and other ways to the same export.
+    /// Links in shared memory, beside bare cache lines and futexes, system calls on the same file, and other
+    /// ways to the same export.
     Ring(RingArgs),
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
@@ -82,7 +83,8 @@ pub enum TableArgs {
         #[arg(long, value_name = "DIR", default_value = DISK)]
         disk: PathBuf,
     },
-    /// fio and pgbench on a guest's disk, beside QEMU's storage daemon and the guest's own disk. Needs the source tree, fio and PostgreSQL.
+    /// fio and pgbench on a guest's disk, beside QEMU's storage daemon and the guest's own disk. Needs the
+    /// source tree, fio and PostgreSQL.
     GuestDisk {
         /// A directory on a disk, for the images.
         #[arg(long, value_name = "DIR", default_value = DISK)]
@@ -156,11 +158,14 @@ pub enum TableArgs {
         /// Where to listen.
         address: SocketAddr,
     },
-    /// The NFS client beside one with a thread for each request, as Faber's paper on a workstation-based network file system measured it, on links of several speeds.
+    /// The NFS client beside one with a thread for each request, as Faber's paper on a workstation-based
+    /// network file system measured it, on links of several speeds.
     Atomic(AtomicArgs),
-    /// Caches that are told of changes: mounts with coherence=push and the library, beside local system calls, other policies and NFS.
+    /// Caches that are told of changes: mounts with coherence=push and the library, beside local system
+    /// calls, other policies and NFS.
     Vnfs(VnfsArgs),
-    /// A far tree through a caching proxy, over an emulated line, beside the same tree here and mounted without a cache.
+    /// A far tree through a caching proxy, over an emulated line, beside the same tree here and mounted
+    /// without a cache.
     Gvfs(GvfsArgs),
     /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
     #[command(hide = true)]
@@ -227,7 +232,8 @@ pub struct GvfsArgs {
     /// A directory on a disk, for the far tree and the cache.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
-    /// The line between them, by the name that `tombolo-wan` has for it (by default 80M35, and lan with --quick).
+    /// The line between them, by the name that `tombolo-wan` has for it (by default 80M35, and lan with
+    /// --quick).
     #[arg(long, value_name = "LINE", value_parser = line)]
     pub profile: Option<Profile>,
     /// What is built.
@@ -236,7 +242,8 @@ pub struct GvfsArgs {
     /// Only these columns.
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
     pub column: Vec<Column>,
-    /// Clones of machines as large as the paper's, 320 MB of memory and 1.6 GB of disk, beside a copy of all of that.
+    /// Clones of machines as large as the paper's, 320 MB of memory and 1.6 GB of disk, beside a copy of all
+    /// of that.
     #[arg(long)]
     pub full: bool,
     /// How much is read as a stream, with K, M or G (by default 1G).
@@ -332,7 +339,8 @@ impl BenchArgs {
         }
     }
 
-    /// The command line of this program once more, for a table that is made in the networks that it finds itself in.
+    /// The command line of this program once more, for a table that is made in the networks that it finds
+    /// itself in.
     pub fn here(&self, table: &str, only: &[String], disk: Option<&Path>) -> Vec<OsString> {
         let mut words: Vec<OsString> = [table, "--here"].map(OsString::from).into();
         let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);

@@ -1,11 +1,13 @@
-//! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one run.
+//! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one
+//! run.
 //!
-//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as JSON. Nothing here asserts a time: a figure is printed beside its target, met or missed.
+//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as
+//! JSON. Nothing here asserts a time: a figure is printed beside its target, met or missed.
 //!
 //! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (what is measured), [`files`] and [`guest`] (what is done),
-//! [`table`], [`report`].
+//! Reading order: [`measure`] (how a figure comes about), [`peer`] (what is measured), [`files`] and
+//! [`guest`] (what is done), [`table`], [`report`].
 #![forbid(unsafe_code)]
 
 mod args;
@@ -145,21 +147,24 @@ fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write)
     })
 }
 
-/// The parts of the table of caches that are told of changes; one that cannot be made here does not keep the others from being made.
+/// The parts of the table of caches that are told of changes; one that cannot be made here does not keep the
+/// others from being made.
 fn run_vnfs(args: &BenchArgs, vnfs: &VnfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::vnfs::run(plan, vnfs, |part, made| {
         publish_or_leave_out(args, &format!("vnfs, {part}: "), made, out)
     })
 }
 
-/// The parts of the table of the caching proxy; one that cannot be made here does not keep the others from being made.
+/// The parts of the table of the caching proxy; one that cannot be made here does not keep the others from
+/// being made.
 fn run_gvfs(args: &BenchArgs, gvfs: &GvfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::gvfs::run(plan, gvfs, |part, made| {
         publish_or_leave_out(args, &format!("gvfs, {part}: "), made, out)
     })
 }
 
-/// The NFS server's table, in a network of its own: there this program runs once more. Where that is not allowed, here, without the peer.
+/// The NFS server's table, in a network of its own: there this program runs once more. Where that is not
+/// allowed, here, without the peer.
 fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     if which.here {
         return publish(args, &table::nfs::run(plan, &which.only, None)?, out);
@@ -178,7 +183,8 @@ fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn 
     nfs::run_inside(&args.here("atomic", &atomic.only, Some(&atomic.disk)), out)
 }
 
-/// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the reason.
+/// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the
+/// reason.
 fn publish_or_leave_out(
     args: &BenchArgs,
     what: &str,

@@ -26,8 +26,8 @@ use crate::commands::upgrade::UpgradeArgs;
 use crate::commands::vm::{CloneArgs, VmArgs};
 use crate::failure::{Failure, Outcome};
 
-/// Files for virtual machines: shares directories of this host with guests and with the host itself, gives guests disks, mounts NFS
-/// servers, and copies from and to them.
+/// Files for virtual machines: shares directories of this host with guests and with the host itself, gives
+/// guests disks, mounts NFS servers, and copies from and to them.
 #[derive(Parser)]
 #[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -77,7 +77,8 @@ enum Command {
 /// How much to log.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Log more (cp, mv and mkdir: name what is done, then log): -v what happens, -vv each decision, -vvv each request.
+    /// Log more (cp, mv and mkdir: name what is done, then log): -v what happens, -vv each decision, -vvv
+    /// each request.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Log less: -q only errors, -qq nothing.

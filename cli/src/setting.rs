@@ -1,4 +1,5 @@
-//! `NAME=VALUE` and `FLAG`, wherever they stand: behind a word (`/run/vm.sock,tag=src`), after `-o`, and behind the `?` of a URL.
+//! `NAME=VALUE` and `FLAG`, wherever they stand: behind a word (`/run/vm.sock,tag=src`), after `-o`, and
+//! behind the `?` of a URL.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;

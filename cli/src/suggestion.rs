@@ -9,7 +9,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     slips.filter(|(count, _)| *count <= slips_max).min_by_key(|(count, _)| *count).map(|(_, other)| other)
 }
 
-/// `unknown WHAT "WRITTEN"`, with what was meant where that can be told. The known ones come with whether they take a value.
+/// `unknown WHAT "WRITTEN"`, with what was meant where that can be told. The known ones come with whether
+/// they take a value.
 pub fn unknown<'a>(what: &str, written: &str, known: impl IntoIterator<Item = (&'a str, bool)>) -> String {
     let name = written.split_once('=').map_or(written, |(name, _)| name);
     let known: Vec<_> = known.into_iter().collect();

@@ -1,5 +1,6 @@
-//! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as on a local file system;
-//! and a killed program dies, also while the server is away. Needs /dev/fuse and the right to mount.
+//! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as
+//! on a local file system; and a killed program dies, also while the server is away. Needs /dev/fuse and the
+//! right to mount.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -116,7 +117,8 @@ fn call_all(dir: &Path) -> Tally {
     })
 }
 
-/// Every call answers as on the plain directory `plain`: where that never says EINTR the mount does not either.
+/// Every call answers as on the plain directory `plain`: where that never says EINTR the mount does not
+/// either.
 fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
     fs::create_dir_all(plain).expect("mkdir");
     let local = call_all(plain);
@@ -157,8 +159,9 @@ impl Served {
         self.scratch.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
     }
 
-    /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and has a handler for SIGUSR1.
-    /// SIGINT kills it, also where a shell has started the tests in the background and ignores it.
+    /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and
+    /// has a handler for SIGUSR1. SIGINT kills it, also where a shell has started the tests in the background
+    /// and ignores it.
     fn reader(&self) -> Child {
         let script = "$SIG{USR1} = sub {}; $SIG{INT} = 'DEFAULT'; $| = 1; print qq(ready\n); <STDIN>;
             open(FILE, '<', $ARGV[0]) or exit 3; $_ = <FILE>; defined or exit 3; $_ eq qq(content\n) or exit 4";

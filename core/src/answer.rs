@@ -5,18 +5,18 @@ use std::pin::Pin;
 
 use crate::{Error, Result, block_on};
 
-/// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it, and its
-/// waker may be called from any thread.
+/// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it,
+/// and its waker may be called from any thread.
 ///
-/// Dropping it gives up the *answer*, never the work: a mutation that has begun runs to its end. To stop the work
-/// itself, raise the [`Interrupt`](crate::Interrupt) in the request's [`Ctx`](crate::Ctx) and wait for the answer:
-/// memory passed in (a `Sink` or a `Source`) is in use until then.
+/// Dropping it gives up the *answer*, never the work: a mutation that has begun runs to its end. To stop the
+/// work itself, raise the [`Interrupt`](crate::Interrupt) in the request's [`Ctx`](crate::Ctx) and wait for
+/// the answer: memory passed in (a `Sink` or a `Source`) is in use until then.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// What an operation of the waist returns.
 ///
-/// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through four layers:
-/// see `docs/decisions/waist-answers.md`).
+/// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through
+/// four layers: see `docs/decisions/waist-answers.md`).
 #[must_use = "the failure of an operation whose answer is not read goes unseen"]
 pub enum Answer<T> {
     /// The operation is finished.
@@ -101,8 +101,8 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Waits for the answer on this thread, which sleeps meanwhile. For tools and tests: a thread that serves a queue
-    /// must never call it.
+    /// Waits for the answer on this thread, which sleeps meanwhile. For tools and tests: a thread that serves
+    /// a queue must never call it.
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Polls `future` on this thread until it is ready, and sleeps meanwhile. For programs without a runtime, tools and tests: a thread that
-/// others wait for (one that serves a queue, or that receives) must never call it.
+/// Polls `future` on this thread until it is ready, and sleeps meanwhile. For programs without a runtime,
+/// tools and tests: a thread that others wait for (one that serves a queue, or that receives) must never call
+/// it.
 ///
-/// It may be called within a future that is waited for in the same way. It allocates nothing but once for each thread.
+/// It may be called within a future that is waited for in the same way. It allocates nothing but once for
+/// each thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -20,7 +22,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            // A wake-up that came before leaves a token, so none is lost; one that another future left costs a poll.
+            // A wake-up that came before leaves a token, so none is lost; one that another future left costs
+            // a poll.
             Poll::Pending => thread::park(),
         }
     }

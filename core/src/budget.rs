@@ -17,8 +17,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above what a busy guest was seen to use, and
-    /// small beside a host that runs guests.
+    /// Four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above what a busy guest was seen to
+    /// use, and small beside a host that runs guests.
     fn default() -> Self {
         Self { nodes: 4 << 20, opens: 1 << 16, bytes_in_flight: 256 << 20, pending: 4096 }
     }
@@ -55,8 +55,8 @@ impl Budget {
         self.try_add(resource, amount).then(|| Permit { budget: self.clone(), resource, amount })
     }
 
-    /// Takes `amount` without a permit; the caller gives it back with [`Budget::give_back`]. False when that would pass
-    /// the limit.
+    /// Takes `amount` without a permit; the caller gives it back with [`Budget::give_back`]. False when that
+    /// would pass the limit.
     pub fn try_add(&self, resource: Resource, amount: u64) -> bool {
         let limit = self.limit(resource);
         self.counter(resource)

@@ -12,13 +12,13 @@ use crate::fs::Attr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// Names one request in the logs, from the front end that took it in to the back end that answered it. Unique within a
-/// server process.
+/// Names one request in the logs, from the front end that took it in to the back end that answered it. Unique
+/// within a server process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// A client, as its front end knows it: the same after a reconnect, and to the next server process. Part of it is something that the
-/// peer cannot choose.
+/// A client, as its front end knows it: the same after a reconnect, and to the next server process. Part of
+/// it is something that the peer cannot choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub [u8; 24]);
 
@@ -35,16 +35,16 @@ bitflags! {
     /// What a front end promises of a client's requests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct KeyProperties: u8 {
-        /// No request of an earlier connection of the client to an export runs beside one of a later: what is sent again can find the
-        /// first time over, but never still under way.
+        /// No request of an earlier connection of the client to an export runs beside one of a later: what is
+        /// sent again can find the first time over, but never still under way.
         const FENCED = 1;
         /// The client cannot have more than 1,024 requests under way.
         const FEW_UNDER_WAY = 2;
     }
 }
 
-/// What tells a request that is sent again from a new one. The front end makes it of what its protocol has. It means the same over
-/// whatever connection it comes, and to the next server process.
+/// What tells a request that is sent again from a new one. The front end makes it of what its protocol has.
+/// It means the same over whatever connection it comes, and to the next server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey {
     /// The client that sends it.
@@ -111,17 +111,19 @@ pub struct Ctx {
     pub interrupt: Interrupt,
     /// What the front end wants beside the plain answer.
     pub want: Want,
-    /// For `getattr`: what the back end has learned since then will do, though it would ask another by itself. So a layer has the
-    /// attributes that came along with an answer. For `lookup`: what was learned before will not do, whatever it is believed to be.
+    /// For `getattr`: what the back end has learned since then will do, though it would ask another by
+    /// itself. So a layer has the attributes that came along with an answer. For `lookup`: what was learned
+    /// before will not do, whatever it is believed to be.
     pub known_since: Option<Instant>,
-    /// For a removal: what the caller has just found under the name, where it looked. By now the name may lead to something else; where that
-    /// does not matter, it need not be looked up again.
+    /// For a removal: what the caller has just found under the name, where it looked. By now the name may
+    /// lead to something else; where that does not matter, it need not be looked up again.
     pub found: Option<Arc<Attr>>,
-    /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses the opening. A back end that would
-    /// have to ask another for them opens at once; what is done by the opening is checked where it is performed.
+    /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses
+    /// the opening. A back end that would have to ask another for them opens at once; what is done by the
+    /// opening is checked where it is performed.
     pub opens_unasked: bool,
-    /// For `readdir`: the directories below will be listed next. A back end may bring them along, and answer later from what came so: then
-    /// [`DirPage::asked`](crate::fs::DirPage::asked) tells how old it is.
+    /// For `readdir`: the directories below will be listed next. A back end may bring them along, and answer
+    /// later from what came so: then [`DirPage::asked`](crate::fs::DirPage::asked) tells how old it is.
     pub lists_below: bool,
 }
 
@@ -143,7 +145,8 @@ impl Ctx {
         }
     }
 
-    /// For what a server asks by itself beside a request, whatever becomes of that: as the superuser, without its key and wishes, and without end.
+    /// For what a server asks by itself beside a request, whatever becomes of that: as the superuser, without
+    /// its key and wishes, and without end.
     pub fn beside(&self) -> Self {
         Self {
             identity: Identity::ROOT,

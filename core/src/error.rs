@@ -5,8 +5,8 @@ use thiserror::Error as ThisError;
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed, in the waist's own words. Each protocol maps it to its status and back (`status.rs` in every
-/// crate under `wire/`); none of them is at home here.
+/// Why an operation failed, in the waist's own words. Each protocol maps it to its status and back
+/// (`status.rs` in every crate under `wire/`); none of them is at home here.
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// The operation needs a privilege or ownership that the user lacks.

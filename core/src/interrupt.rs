@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Tells an operation that its caller would rather have it end: the answer is not wanted any more, or it waits for a lock and the
-/// caller got a signal. A front end raises it for nothing else: no other call may say EINTR to a program that goes on.
+/// Tells an operation that its caller would rather have it end: the answer is not wanted any more, or it
+/// waits for a lock and the caller got a signal. A front end raises it for nothing else: no other call may
+/// say EINTR to a program that goes on.
 ///
-/// What may end early: a job that waits in a queue, a wait for a lock or for a silent server, a delay. What may not: a mutation that has
-/// begun. Either way the answer still comes, and only then are the buffers of the request free.
+/// What may end early: a job that waits in a queue, a wait for a lock or for a silent server, a delay. What
+/// may not: a mutation that has begun. Either way the answer still comes, and only then are the buffers of
+/// the request free.
 ///
-/// A front end keeps one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the inline path
-/// allocates nothing. The default value can never be raised.
+/// A front end keeps one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the
+/// inline path allocates nothing. The default value can never be raised.
 #[derive(Clone, Default, Debug)]
 pub struct Interrupt(Option<Arc<State>>);
 

@@ -25,8 +25,8 @@ pub struct Squash {
     pub anonymous_gid: u32,
 }
 
-/// Stands for no user and no group. A caller that claims it claims nothing: to the kernel it would mean to leave an
-/// id as it is (setresuid(2)), which is ours.
+/// Stands for no user and no group. A caller that claims it claims nothing: to the kernel it would mean to
+/// leave an id as it is (setresuid(2)), which is ours.
 pub const NO_ID: u32 = u32::MAX;
 
 /// The ids of the user `nobody` on all Linux systems.

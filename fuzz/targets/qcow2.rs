@@ -1,5 +1,6 @@
 #![no_main]
-// A panic of the crate that knows the format is an error of that image to us; one of our own code is a failure.
+// A panic of the crate that knows the format is an error of that image to us; one of our own code is a
+// failure.
 fn aborts_on_ours() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

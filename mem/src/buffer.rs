@@ -44,7 +44,8 @@ impl Buffer {
         source
     }
 
-    /// The bytes, if no sink or source of this buffer is left. Needs `&mut self` so that none can be made meanwhile.
+    /// The bytes, if no sink or source of this buffer is left. Needs `&mut self` so that none can be made
+    /// meanwhile.
     pub fn as_slice(&mut self) -> Option<&[u8]> {
         self.0.exclusive().map(|bytes| &*bytes)
     }

@@ -1,15 +1,17 @@
 //! Copies between memory that others may be writing.
 //!
-//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that nothing else writes meanwhile; with a guest
-//! on the other side that is untrue, and the result undefined. vm-memory reads and writes volatile words up to a few
-//! bytes and falls back on `ptr::copy` for bulk. Here the accesses are made by assembly, which the compiler neither
-//! duplicates, splits nor reorders with other memory accesses: each byte is loaded from the place that a concurrent
-//! writer stores to, and any value that it stored is a fine answer. Other processors get word-sized relaxed atomics.
+//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that nothing else writes meanwhile; with
+//! a guest on the other side that is untrue, and the result undefined. vm-memory reads and writes volatile
+//! words up to a few bytes and falls back on `ptr::copy` for bulk. Here the accesses are made by assembly,
+//! which the compiler neither duplicates, splits nor reorders with other memory accesses: each byte is loaded
+//! from the place that a concurrent writer stores to, and any value that it stored is a fine answer. Other
+//! processors get word-sized relaxed atomics.
 //!
 //! A fault in the middle (see `sigbus`) resumes where it was: the string instructions keep their progress in
 //! registers. Overlapping spans, which only a hostile peer hands us, come out as some mix of their bytes.
 //!
-//! x86 keeps the order of stores around a string instruction, so a flag stored after a copy is seen after its bytes.
+//! x86 keeps the order of stores around a string instruction, so a flag stored after a copy is seen after its
+//! bytes.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) use x86_64::{copy, zero};
@@ -17,7 +19,8 @@ pub(crate) use x86_64::{copy, zero};
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub(crate) use portable::{copy, zero};
 
-/// From this size on, the string instructions win over a loop of 16-byte moves (measured: `docs/decisions/mem-copies.md`).
+/// From this size on, the string instructions win over a loop of 16-byte moves (measured:
+/// `docs/decisions/mem-copies.md`).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 1024;
 
@@ -54,7 +57,8 @@ mod x86_64 {
     /// # Safety
     /// `to` must be writable for `len` bytes, but for faults that `sigbus` mends.
     pub(crate) unsafe fn zero(to: *mut u8, len: usize) {
-        // SAFETY: `rep stosb` writes exactly `len` bytes from `to` up; the ABI keeps the direction flag clear.
+        // SAFETY: `rep stosb` writes exactly `len` bytes from `to` up; the ABI keeps the direction flag
+        // clear.
         unsafe {
             asm!("rep stosb", inout("rcx") len => _, inout("rdi") to => _, in("al") 0u8,
                  options(nostack, preserves_flags));
@@ -143,7 +147,8 @@ mod portable {
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         let mut at = 0;
         let alike = (from as usize) % WORD == (to as usize) % WORD;
-        // SAFETY: every access lies within `len` bytes; word accesses happen only where both sides are aligned.
+        // SAFETY: every access lies within `len` bytes; word accesses happen only where both sides are
+        // aligned.
         unsafe {
             while at < len {
                 let (f, t) = (from.add(at), to.add(at));
@@ -188,7 +193,8 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every length around each switch of method, at every alignment of both sides, with a guard around the target.
+    /// Every length around each switch of method, at every alignment of both sides, with a guard around the
+    /// target.
     fn copies_exactly(copy: Copy) {
         let from: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();
         for len in (0..70).chain(500..530).chain(1010..1040) {

@@ -1,6 +1,7 @@
 use std::io;
 
-/// A span that does not lie inside its region, an access that is not aligned, or a write to a region that is read-only.
+/// A span that does not lie inside its region, an access that is not aligned, or a write to a region that is
+/// read-only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at offset {offset} do not fit a region of {region_len} bytes")]
 pub struct OutOfBounds {

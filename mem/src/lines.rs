@@ -10,8 +10,8 @@ pub const WORDS_PER_LINE: usize = 8;
 
 /// Cache lines of a region, each as eight words that are loaded by atomics; a power of two of them.
 ///
-/// Line and word numbers wrap around, so no access can leave the lines and none has to be checked. Values are in the host's
-/// byte order. Others may change the words at any time.
+/// Line and word numbers wrap around, so no access can leave the lines and none has to be checked. Values are
+/// in the host's byte order. Others may change the words at any time.
 #[derive(Clone, Debug)]
 pub struct Lines {
     start: NonNull<[AtomicU64; WORDS_PER_LINE]>,
@@ -26,8 +26,8 @@ unsafe impl Send for Lines {}
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// `count` lines from `offset` on. Fails if they do not lie inside the region, do not begin on a line, or are not a power
-    /// of two.
+    /// `count` lines from `offset` on. Fails if they do not lie inside the region, do not begin on a line, or
+    /// are not a power of two.
     pub fn new(region: &Region, offset: usize, count: usize) -> Result<Lines, OutOfBounds> {
         let len = count.saturating_mul(LINE_BYTES);
         let at = region.aligned_span(offset, len, LINE_BYTES)?;
@@ -55,8 +55,8 @@ impl Lines {
         self.region.is_poisoned()
     }
 
-    /// The address of a line, for an instruction that watches it. The number wraps. Valid while these lines live; others may
-    /// write there: never make a reference of it.
+    /// The address of a line, for an instruction that watches it. The number wraps. Valid while these lines
+    /// live; others may write there: never make a reference of it.
     #[inline]
     pub fn address(&self, line: usize) -> *const u8 {
         // SAFETY: the masked number is less than the count of lines that `new` found inside the region.
@@ -113,12 +113,13 @@ impl LinesMut {
         self.0.word(line, word).fetch_add(n, order)
     }
 
-    /// Begins to take a line away from other processors, since it is going to be stored to. The number wraps. Changes nothing
-    /// that can be seen.
+    /// Begins to take a line away from other processors, since it is going to be stored to. The number wraps.
+    /// Changes nothing that can be seen.
     #[inline(always)]
     pub fn claim(&self, line: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint; it changes nothing that could be seen, and faults at no address. Processors without it do nothing.
+        // SAFETY: a hint; it changes nothing that could be seen, and faults at no address. Processors without
+        // it do nothing.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self.address(line), options(nostack, preserves_flags));
         }

@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 
 /// A span of memory that lives as long as it is held.
 ///
-/// A clone is another holder of the same memory, and costs one atomic increment. Others may change the bytes at any
-/// time (a guest that owns them, a second thread that holds the same region), so contents are only ever copied out
-/// and in: there is no way to borrow them.
+/// A clone is another holder of the same memory, and costs one atomic increment. Others may change the bytes
+/// at any time (a guest that owns them, a second thread that holds the same region), so contents are only
+/// ever copied out and in: there is no way to borrow them.
 #[derive(Clone)]
 pub struct Region(Arc<Span>);
 
@@ -50,8 +50,8 @@ struct Mapping {
     slot: sigbus::Slot,
 }
 
-// SAFETY: a span is an address range and the owner that frees it; nothing in it belongs to one thread. Access to the
-// bytes goes through `copy` and atomics, which allow for concurrent writers.
+// SAFETY: a span is an address range and the owner that frees it; nothing in it belongs to one thread. Access
+// to the bytes goes through `copy` and atomics, which allow for concurrent writers.
 unsafe impl Send for Span {}
 // SAFETY: as above; no method of a shared span hands out references to the bytes.
 unsafe impl Sync for Span {}
@@ -66,13 +66,14 @@ macro_rules! atomic_access {
         #[inline]
         pub fn $load(&self, offset: usize, order: Ordering) -> Result<$word, OutOfBounds> {
             let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
-            // SAFETY: inside the region, aligned, and alive as long as `self` is borrowed; an atomic may be changed by others
-            // at any time.
+            // SAFETY: inside the region, aligned, and alive as long as `self` is borrowed; an atomic may be
+            // changed by others at any time.
             Ok(unsafe { <$atomic>::from_ptr(at.cast()) }.load(order))
         }
 
         #[doc = concat!("Stores ", $what, " in the host's byte order, in one access with the given ordering, which must be one that")]
-        /// stores know. Fails outside of the region, on a read-only one, and at an address that is not aligned.
+        /// stores know. Fails outside of the region, on a read-only one, and at an address that is not
+        /// aligned.
         #[inline]
         pub fn $store(&self, offset: usize, value: $word, order: Ordering) -> Result<(), OutOfBounds> {
             self.writable(offset, size_of::<$word>())?;
@@ -97,17 +98,19 @@ impl Region {
         Region::private(start, len, Owner::Heap(layout))
     }
 
-    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that gave us the file may write
-    /// it at any time. If it shrinks the file under us the region turns to private zeroes and
+    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that gave us the file may
+    /// write it at any time. If it shrinks the file under us the region turns to private zeroes and
     /// [`is_poisoned`](Self::is_poisoned) from then on.
     ///
-    /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions live at a time.
+    /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions live at a
+    /// time.
     pub fn map(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
         Region::map_for(Access::ReadWrite, file.as_fd(), offset, len)
     }
 
-    /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, for reading only: a descriptor that was opened for
-    /// reading is enough. As [`map`](Self::map) otherwise. Whatever would write to the region is refused.
+    /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, for reading only: a descriptor that
+    /// was opened for reading is enough. As [`map`](Self::map) otherwise. Whatever would write to the region
+    /// is refused.
     pub fn map_read_only(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
         Region::map_for(Access::Read, file.as_fd(), offset, len)
     }
@@ -159,8 +162,9 @@ impl Region {
         self.0.writable
     }
 
-    /// Whether the file beneath the region was truncated while it was in use. The bytes are then private zeroes (plus
-    /// what we wrote since) and reach no other process. Never true for heap memory, and never false again once true.
+    /// Whether the file beneath the region was truncated while it was in use. The bytes are then private
+    /// zeroes (plus what we wrote since) and reach no other process. Never true for heap memory, and never
+    /// false again once true.
     pub fn is_poisoned(&self) -> bool {
         match &self.0.owner {
             Owner::Mapping(mapping) => mapping.slot.is_poisoned(),
@@ -173,8 +177,8 @@ impl Region {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Leaves a note for the code that meets this memory again, in whatever sink or source. It is dropped after the memory was given back. False
-    /// if there is one already: the first stays.
+    /// Leaves a note for the code that meets this memory again, in whatever sink or source. It is dropped
+    /// after the memory was given back. False if there is one already: the first stays.
     pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
         self.0.note.set(Box::new(note)).is_ok()
     }
@@ -184,11 +188,13 @@ impl Region {
         self.0.note.get()?.downcast_ref()
     }
 
-    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was there during the call.
+    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was there during the
+    /// call.
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.span(offset, out.len())?;
-        // SAFETY: `span` checked that the source lies inside the region, which `self` keeps alive; `out` is exclusive.
+        // SAFETY: `span` checked that the source lies inside the region, which `self` keeps alive; `out` is
+        // exclusive.
         unsafe { copy::copy(from, out.as_mut_ptr(), out.len()) };
         Ok(())
     }
@@ -197,7 +203,8 @@ impl Region {
     #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.writable_span(offset, bytes.len())?;
-        // SAFETY: `writable_span` checked that the target lies inside the region and is ours to write; `self` keeps it alive.
+        // SAFETY: `writable_span` checked that the target lies inside the region and is ours to write; `self`
+        // keeps it alive.
         unsafe { copy::copy(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -206,19 +213,21 @@ impl Region {
     atomic_access!(u32, AtomicU32, load_u32, store_u32, "four bytes");
     atomic_access!(u64, AtomicU64, load_u64, store_u64, "eight bytes");
 
-    /// Sets bits of the byte at `offset` in one access with the given ordering; the others stay as they are, also where another
-    /// process sets or clears them at the same time. Fails outside of the region and on a read-only one.
+    /// Sets bits of the byte at `offset` in one access with the given ordering; the others stay as they are,
+    /// also where another process sets or clears them at the same time. Fails outside of the region and on a
+    /// read-only one.
     #[inline]
     pub fn set_bits(&self, offset: usize, bits: u8, order: Ordering) -> Result<(), OutOfBounds> {
         let at = self.writable_span(offset, 1)?;
-        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed; an atomic may be changed by
-        // others at any time.
+        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed; an
+        // atomic may be changed by others at any time.
         unsafe { AtomicU8::from_ptr(at) }.fetch_or(bits, order);
         Ok(())
     }
 
-    /// Replaces the bits of `mask` in the eight bytes at `offset`, in the host's byte order, in one step with the given ordering; what was there
-    /// before. Fails outside of the region, on a read-only one, and at an address that is not aligned.
+    /// Replaces the bits of `mask` in the eight bytes at `offset`, in the host's byte order, in one step with
+    /// the given ordering; what was there before. Fails outside of the region, on a read-only one, and at an
+    /// address that is not aligned.
     pub fn replace_bits(
         &self,
         offset: usize,
@@ -229,15 +238,16 @@ impl Region {
         self.writable(offset, size_of::<u64>())?;
         let at = self.aligned_span(offset, size_of::<u64>(), size_of::<u64>())?;
         let replaced = |value: u64| Some(value & !mask | bits & mask);
-        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed, and aligned; an atomic may be changed
-        // by others at any time.
+        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed, and
+        // aligned; an atomic may be changed by others at any time.
         let before =
             unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_update(order, Ordering::Acquire, replaced);
         // It never refuses.
         Ok(before.unwrap_or_else(|value| value))
     }
 
-    /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align` bytes.
+    /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align`
+    /// bytes.
     #[inline]
     pub(crate) fn aligned_span(
         &self,
@@ -295,8 +305,8 @@ impl Region {
         if matches!(span.owner, Owner::Mapping(_)) {
             return None;
         }
-        // SAFETY: heap memory, initialised when it was allocated, and `get_mut` proved that no sink, source or other
-        // region reaches it; the slice borrows `self`, so none can be made while it lives.
+        // SAFETY: heap memory, initialised when it was allocated, and `get_mut` proved that no sink, source
+        // or other region reaches it; the slice borrows `self`, so none can be made while it lives.
         Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
     }
 

@@ -1,14 +1,15 @@
 //! Surviving a file that shrinks under its mapping.
 //!
-//! The owner of the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which would end the
-//! whole server because of one hostile guest. One process-wide handler, installed with the first mapped region, looks
-//! the faulting address up in a fixed table. Inside a region it puts private zero pages over that whole region, marks
-//! it poisoned, and lets the instruction run again; one `mmap` per region, so a peer cannot make us run out of
-//! mappings by shrinking page by page. Any other fault goes to the handler that was there before.
+//! The owner of the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which
+//! would end the whole server because of one hostile guest. One process-wide handler, installed with the
+//! first mapped region, looks the faulting address up in a fixed table. Inside a region it puts private zero
+//! pages over that whole region, marks it poisoned, and lets the instruction run again; one `mmap` per
+//! region, so a peer cannot make us run out of mappings by shrinking page by page. Any other fault goes to
+//! the handler that was there before.
 //!
-//! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing. A slot
-//! that is being taken or given back while the handler reads it is skipped. That is no loss: the thread that faulted
-//! holds its own region, so the slot it needs is at rest.
+//! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing. A
+//! slot that is being taken or given back while the handler reads it is skipped. That is no loss: the thread
+//! that faulted holds its own region, so the slot it needs is at rest.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -16,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// How many mapped regions can live in a process at a time. A guest has one to a few, so this is hundreds of guests;
-/// the bound is what lets the fault handler look without locks.
+/// How many mapped regions can live in a process at a time. A guest has one to a few, so this is hundreds of
+/// guests; the bound is what lets the fault handler look without locks.
 pub const REGION_LIMIT: usize = 4096;
 
 static TABLE: [Entry; REGION_LIMIT] = [const { Entry::new() }; REGION_LIMIT];
@@ -151,8 +152,8 @@ fn mend(info: *const libc::siginfo_t) -> bool {
     let found = TABLE.iter().find_map(|entry| Some((entry, entry.read().filter(hit)?)));
     let Some((entry, (start, len))) = found else { return false };
     entry.poisoned.store(true, Ordering::Release);
-    // SAFETY: replaces pages of our own mapping, which the faulting thread keeps alive; nothing ever refers to them
-    // but through raw copies, which may see any bytes.
+    // SAFETY: replaces pages of our own mapping, which the faulting thread keeps alive; nothing ever refers
+    // to them but through raw copies, which may see any bytes.
     let mapped = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
@@ -174,7 +175,8 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: all zero bytes is a valid `sigaction`, namely the default one.
             let default: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: `default` is complete. The signal raised next, or the instruction run again, ends the process.
+            // SAFETY: `default` is complete. The signal raised next, or the instruction run again, ends the
+            // process.
             unsafe { libc::sigaction(signal, &default, std::ptr::null_mut()) };
             // SAFETY: raise is async-signal-safe; the signal is blocked until we return.
             unsafe { libc::raise(signal) };

@@ -5,8 +5,9 @@ use std::fmt;
 
 /// Memory that an answer is written into: a guest's pages, a reader's buffer.
 ///
-/// Holds its regions, so it stays valid wherever it is sent; a clone names the same memory. Others may change the
-/// bytes while we write: what is written is seen by them sooner or later, and never harms us. No method panics.
+/// Holds its regions, so it stays valid wherever it is sent; a clone names the same memory. Others may change
+/// the bytes while we write: what is written is seen by them sooner or later, and never harms us. No method
+/// panics.
 #[derive(Clone, Default)]
 pub struct Sink(pub(crate) Vector);
 
@@ -26,8 +27,8 @@ impl Sink {
         self.0.len() == 0
     }
 
-    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region, if the region
-    /// is read-only, or if the whole would pass `isize::MAX` bytes.
+    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region,
+    /// if the region is read-only, or if the whole would pass `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         region.writable(offset, len)?;
         self.0.push(region, offset, len)
@@ -64,7 +65,8 @@ impl Sink {
         self.0.zero(at, len)
     }
 
-    /// The spans, for a system call that writes into them. They are valid as long as this sink (or a clone) lives.
+    /// The spans, for a system call that writes into them. They are valid as long as this sink (or a clone)
+    /// lives.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
         self.0.segments()
     }
@@ -79,7 +81,8 @@ impl Sink {
 impl From<&Region> for Sink {
     fn from(region: &Region) -> Sink {
         let mut sink = Sink::new();
-        // Refused if the region is read-only; otherwise it lies inside itself and is no longer than an allocation can be.
+        // Refused if the region is read-only; otherwise it lies inside itself and is no longer than an
+        // allocation can be.
         let _ = sink.push(region, 0, region.len());
         sink
     }

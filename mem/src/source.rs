@@ -6,8 +6,9 @@ use std::fmt;
 
 /// Memory that is read from: a request, or the data of a write.
 ///
-/// Holds its regions, so it stays valid wherever it is sent; a clone names the same memory. Others may change the
-/// bytes while we read, so reading twice may give two answers: copy out once, then check. No method panics.
+/// Holds its regions, so it stays valid wherever it is sent; a clone names the same memory. Others may change
+/// the bytes while we read, so reading twice may give two answers: copy out once, then check. No method
+/// panics.
 #[derive(Clone, Default)]
 pub struct Source(pub(crate) Vector);
 
@@ -27,8 +28,8 @@ impl Source {
         self.0.len() == 0
     }
 
-    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region, or if
-    /// the whole would pass `isize::MAX` bytes.
+    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region,
+    /// or if the whole would pass `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         self.0.push(region, offset, len)
     }
@@ -72,13 +73,15 @@ impl Source {
         self.0.copy_to(&sink.0)
     }
 
-    /// The region that all its bytes lie in, if it is only one, and where they lie there: offset and length of each part, in bytes
-    /// and in order. For callers that can name the region to another process, instead of copying.
+    /// The region that all its bytes lie in, if it is only one, and where they lie there: offset and length
+    /// of each part, in bytes and in order. For callers that can name the region to another process, instead
+    /// of copying.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }
 
-    /// The spans, for a system call that reads them. They are valid as long as this source (or a clone) lives.
+    /// The spans, for a system call that reads them. They are valid as long as this source (or a clone)
+    /// lives.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
         self.0.segments()
     }

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 /// This many segments are held without an allocation.
 pub const INLINE_SEGMENTS: usize = 8;
 
-/// The address and length of one span, for handing to a system call. Valid while the vector that it came from lives.
+/// The address and length of one span, for handing to a system call. Valid while the vector that it came from
+/// lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
     /// First byte. Others may write there: never make a reference of it.
@@ -15,8 +16,8 @@ pub struct Segment {
     pub len: usize,
 }
 
-/// A list of spans and the regions that keep them alive: what [`Sink`](crate::Sink) and [`Source`](crate::Source)
-/// have in common.
+/// A list of spans and the regions that keep them alive: what [`Sink`](crate::Sink) and
+/// [`Source`](crate::Source) have in common.
 #[derive(Clone, Default)]
 pub(crate) struct Vector {
     segments: SmallVec<[Segment; INLINE_SEGMENTS]>,
@@ -25,8 +26,8 @@ pub(crate) struct Vector {
     len: usize,
 }
 
-// SAFETY: the segments are addresses inside `regions`, which are Send themselves; their bytes are only copied by
-// `copy`, which allows for concurrent access.
+// SAFETY: the segments are addresses inside `regions`, which are Send themselves; their bytes are only copied
+// by `copy`, which allows for concurrent access.
 unsafe impl Send for Vector {}
 // SAFETY: as above; a shared vector hands out addresses and copies, no references to the bytes.
 unsafe impl Sync for Vector {}
@@ -114,8 +115,8 @@ impl Vector {
         tail
     }
 
-    /// Calls `each(address, length, bytes done before)` for the spans that cover `len` bytes from `at`, as far as
-    /// they reach, and says how many bytes that were.
+    /// Calls `each(address, length, bytes done before)` for the spans that cover `len` bytes from `at`, as
+    /// far as they reach, and says how many bytes that were.
     #[inline]
     pub(crate) fn walk(&self, at: usize, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) -> usize {
         let mut skip = at;
@@ -140,8 +141,8 @@ impl Vector {
     #[inline]
     pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
         self.walk(at, bytes.len(), |to, n, done| {
-            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `bytes` by
-            // the same lengths.
+            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `bytes`
+            // by the same lengths.
             unsafe { copy::copy(bytes.as_ptr().wrapping_add(done), to, n) }
         })
     }
@@ -152,8 +153,8 @@ impl Vector {
         let len = out.len();
         let out = out.as_mut_ptr();
         self.walk(at, len, |from, n, done| {
-            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `out`, which
-            // is exclusive, by the same lengths.
+            // SAFETY: `walk` yields spans inside the vector, which its regions keep alive, and splits `out`,
+            // which is exclusive, by the same lengths.
             unsafe { copy::copy(from, out.wrapping_add(done), n) }
         })
     }
@@ -170,8 +171,8 @@ impl Vector {
         let len = self.len.min(other.len);
         self.walk(0, len, |from, n, done| {
             other.walk(done, n, |to, m, offset| {
-                // SAFETY: both walks yield spans inside their vectors, alive by their regions; the inner one splits
-                // the outer span by the same lengths.
+                // SAFETY: both walks yield spans inside their vectors, alive by their regions; the inner one
+                // splits the outer span by the same lengths.
                 unsafe { copy::copy(from.wrapping_add(offset), to, m) }
             });
         })
@@ -197,14 +198,15 @@ impl Vector {
 }
 
 impl Segment {
-    /// Copies the first bytes to `out`, as many as there are and fit; returns how many. Others may write them meanwhile.
+    /// Copies the first bytes to `out`, as many as there are and fit; returns how many. Others may write them
+    /// meanwhile.
     ///
     /// # Safety
     /// What the segment came from must be alive.
     pub unsafe fn read(&self, out: &mut [u8]) -> usize {
         let len = self.len.min(out.len());
-        // SAFETY: the source is readable for the segment's length while its owner lives, which the caller vouches for, and
-        // `out` is writable for its own.
+        // SAFETY: the source is readable for the segment's length while its owner lives, which the caller
+        // vouches for, and `out` is writable for its own.
         unsafe { copy::copy(self.ptr, out.as_mut_ptr(), len) };
         len
     }

@@ -3,7 +3,8 @@ use crate::region::Region;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Four bytes of a region that are loaded by one access, in the host's byte order. Others may change them at any time.
+/// Four bytes of a region that are loaded by one access, in the host's byte order. Others may change them at
+/// any time.
 #[derive(Clone, Debug)]
 pub struct Word {
     at: NonNull<AtomicU32>,
@@ -30,8 +31,8 @@ impl Word {
         self.atomic().load(order)
     }
 
-    /// Its address, for a system call that reads it. Valid while this word lives; others may write there: never make a
-    /// reference of it.
+    /// Its address, for a system call that reads it. Valid while this word lives; others may write there:
+    /// never make a reference of it.
     pub fn address(&self) -> *const u32 {
         self.at.as_ptr().cast_const().cast()
     }
@@ -43,8 +44,8 @@ impl Word {
 
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: `new` found it inside the region and aligned, and the region is alive; an atomic may be changed by others at
-        // any time.
+        // SAFETY: `new` found it inside the region and aligned, and the region is alive; an atomic may be
+        // changed by others at any time.
         unsafe { self.at.as_ref() }
     }
 }
@@ -66,7 +67,8 @@ impl WordMut {
         self.0.atomic().store(value, order);
     }
 
-    /// Sets its value to `new` if it is `current`, in one step, ordered before and after everything else; says whether it was.
+    /// Sets its value to `new` if it is `current`, in one step, ordered before and after everything else;
+    /// says whether it was.
     pub fn replace(&self, current: u32, new: u32) -> bool {
         self.0.atomic().compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

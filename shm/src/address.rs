@@ -1,7 +1,8 @@
-//! Addresses that mean the same to both sides of a link: a number that names the domain whose memory it is, and the place in it.
+//! Addresses that mean the same to both sides of a link: a number that names the domain whose memory it is,
+//! and the place in it.
 //!
-//! The sender of a reference translates once, and the receiver checks it against the table of the domains that were
-//! forwarded to it. There is no other way from a number to memory.
+//! The sender of a reference translates once, and the receiver checks it against the table of the domains
+//! that were forwarded to it. There is no other way from a number to memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -35,8 +36,8 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A place in the memory of a domain: domain (16 bits) and offset in bytes (48 bits). Whether there is anything is for a
-/// [`BaseTable`] to say.
+/// A place in the memory of a domain: domain (16 bits) and offset in bytes (48 bits). Whether there is
+/// anything is for a [`BaseTable`] to say.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GlobalAddress(u64);
 
@@ -151,8 +152,8 @@ impl BaseTable {
         BaseTable { bases: Vec::new() }
     }
 
-    /// The two domains of a link, with the bulk memory of both to be named: header, rings and buffers have owners that a
-    /// reference must not get around.
+    /// The two domains of a link, with the bulk memory of both to be named: header, rings and buffers have
+    /// owners that a reference must not get around.
     pub fn of_link(ends: &Ends) -> BaseTable {
         let bulk = ends.layout.bulk_offset()..ends.layout.bytes();
         let own = Base { memory: ends.own.clone(), nameable: bulk.clone(), ours: true };
@@ -181,7 +182,8 @@ impl BaseTable {
         }
     }
 
-    /// Forgets a domain, and hands out its memory if it was known. What was resolved before stays valid, as it holds the memory.
+    /// Forgets a domain, and hands out its memory if it was known. What was resolved before stays valid, as
+    /// it holds the memory.
     pub fn forget(&mut self, domain: Domain) -> Option<Extent> {
         let at = self.bases.binary_search_by_key(&domain, |(domain, _)| *domain).ok()?;
         Some(self.bases.remove(at).1.memory)
@@ -323,7 +325,8 @@ mod tests {
             }
         }
 
-        /// Whatever is asked for: what is granted lies inside of what may be named, and all of that is granted.
+        /// Whatever is asked for: what is granted lies inside of what may be named, and all of that is
+        /// granted.
         #[test]
         fn resolved_addresses_are_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
             let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");

@@ -1,7 +1,7 @@
 //! What rings and doorbells are made of: cache lines and words that one side writes and the other reads.
 //!
-//! In production both lie in a [`Region`](tombolo_mem::Region). The tests have others, so that the very same code runs on
-//! memory whose every interleaving is tried.
+//! In production both lie in a [`Region`](tombolo_mem::Region). The tests have others, so that the very same
+//! code runs on memory whose every interleaving is tried.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use tombolo_mem::{Lines, LinesMut, Word, WordMut};
 use tombolo_sys::futex::{self, Woken};
 
-/// Lines that are read: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of two.
+/// Lines that are read: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of
+/// two.
 pub trait Cells {
     /// How many lines there are.
     fn count(&self) -> usize;
@@ -48,8 +49,8 @@ pub trait DoorbellWord {
     /// Its value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while its value is `seen`, until it is [woken](DoorbellWordMut::wake), for no longer than `timeout`. May return for no
-    /// reason.
+    /// Sleeps while its value is `seen`, until it is [woken](DoorbellWordMut::wake), for no longer than
+    /// `timeout`. May return for no reason.
     fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap;
 
     /// Wakes one that sleeps on it.

@@ -11,7 +11,8 @@ pub const WRITE: u32 = 2;
 /// Read.
 pub const READ: u32 = 4;
 
-/// Whether the thread, with its present credentials, may do all of `mask` with what `fd` stands for; EACCES if not.
+/// Whether the thread, with its present credentials, may do all of `mask` with what `fd` stands for; EACCES
+/// if not.
 ///
 /// A mask of 0 asks whether it is there, which it is. Needs Linux 5.8.
 pub fn check_access(fd: BorrowedFd<'_>, mask: u32) -> Result<()> {

@@ -5,8 +5,9 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::errno::{Errno, Result};
 
-/// Allows a thread to run on `cores` only. `thread` is its number as the kernel counts threads; `None` is the caller.
-/// Threads that it starts later inherit the set. EINVAL when none of the cores is there, ESRCH when no such thread is.
+/// Allows a thread to run on `cores` only. `thread` is its number as the kernel counts threads; `None` is the
+/// caller. Threads that it starts later inherit the set. EINVAL when none of the cores is there, ESRCH when
+/// no such thread is.
 pub fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU) {

@@ -1,4 +1,5 @@
-//! The identity of a thread of this machine, seen from outside (proc_pid_status(5)), and whether it is being killed (proc_pid_stat(5)).
+//! The identity of a thread of this machine, seen from outside (proc_pid_status(5)), and whether it is being
+//! killed (proc_pid_stat(5)).
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
@@ -21,7 +22,8 @@ const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Room for what is before the groups, and some dozens of them.
 const STATUS_BYTES: usize = 1 << 11;
 
-/// The identity that the thread with this number has now. ENOENT or ESRCH when there is none, or none that we may see.
+/// The identity that the thread with this number has now. ENOENT or ESRCH when there is none, or none that we
+/// may see.
 ///
 /// Three system calls, 6 µs: the kernel writes a page of text of which this is three lines.
 pub fn of_thread(thread: u32) -> Result<Caller> {
@@ -50,8 +52,8 @@ pub fn of_thread(thread: u32) -> Result<Caller> {
     }
 }
 
-/// Whether a thread is about to be killed by a signal, or is ending because it was. False if it ends by itself. ENOENT or ESRCH when there
-/// is no such thread, or none that we may see.
+/// Whether a thread is about to be killed by a signal, or is ending because it was. False if it ends by
+/// itself. ENOENT or ESRCH when there is no such thread, or none that we may see.
 ///
 /// Whatever signal is fatal, the kernel makes SIGKILL pend for each thread of the process.
 pub fn is_being_killed(thread: u32) -> Result<bool> {
@@ -71,20 +73,21 @@ const KILL: u64 = 1 << 8;
 /// The signal that a process ended by, in its status (waitpid(2)).
 const BY_SIGNAL: u64 = 0x7f;
 
-/// Reads the fields `flags` (9), `signal` (31, those that pend for the thread) and `exit_code` (52). The name (2) may have any bytes in it.
+/// Reads the fields `flags` (9), `signal` (31, those that pend for the thread) and `exit_code` (52). The name
+/// (2) may have any bytes in it.
 fn killed(text: &[u8]) -> Option<bool> {
     let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = text.get(after_name..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let mut skip = |count| std::str::from_utf8(fields.nth(count)?).ok()?.parse::<u64>().ok();
     let (flags, pending, code) = (skip(6)?, skip(21)?, skip(20)?);
-    // The kernel says 0 for a code to those that may not trace the thread, as in a sandbox. The flag alone says less: the other threads of a process
-    // that ends by itself have it too.
+    // The kernel says 0 for a code to those that may not trace the thread, as in a sandbox. The flag alone
+    // says less: the other threads of a process that ends by itself have it too.
     let by_signal = code & BY_SIGNAL != 0 || (code == 0 && flags & SIGNALLED != 0);
     Some(pending & KILL != 0 || (flags & ENDING != 0 && by_signal))
 }
 
-/// Reads the lines `Uid:` and `Gid:`, each with four numbers, of which the last is for file systems, and `Groups:`. None
-/// unless all of them are there to their ends.
+/// Reads the lines `Uid:` and `Gid:`, each with four numbers, of which the last is for file systems, and
+/// `Groups:`. None unless all of them are there to their ends.
 fn parsed(text: &[u8]) -> Option<Caller> {
     let mut lines = text.split_inclusive(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
     let mut numbers = |name: &[u8]| lines.find_map(|line| line.strip_prefix(name)).map(numbers_of);

@@ -1,7 +1,7 @@
 //! Acting as another user: credentials of one thread, for the length of a scope.
 //!
-//! The kernel keeps credentials per thread; the C library's wrappers spread a change over all of them. These calls go
-//! to the kernel directly, so that one thread serves one user while its neighbours serve others.
+//! The kernel keeps credentials per thread; the C library's wrappers spread a change over all of them. These
+//! calls go to the kernel directly, so that one thread serves one user while its neighbours serve others.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -49,14 +49,16 @@ pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
 pub enum Checks {
     /// No more than that user: every check is made, no capability is left.
     Kernel,
-    /// What that user owns and makes is recorded so, but permission bits are not looked at: another component did.
+    /// What that user owns and makes is recorded so, but permission bits are not looked at: another component
+    /// did.
     Skipped,
 }
 
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
-/// Nothing happens when the process is that identity already. EPERM unless [`may_assume`], EINVAL for ids that the user
-/// namespace does not have, and for 2³²−1, which stands for no user. There and back: 6 system calls, 2.3 µs; 4 when the groups are the same.
+/// Nothing happens when the process is that identity already. EPERM unless [`may_assume`], EINVAL for ids
+/// that the user namespace does not have, and for 2³²−1, which stands for no user. There and back: 6 system
+/// calls, 2.3 µs; 4 when the groups are the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     // To the kernel it means to leave an id as it is, and as it is it may do anything.
     const NO_ID: u32 = u32::MAX;
@@ -89,8 +91,8 @@ pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     Ok(guard)
 }
 
-/// Puts aside the right to keep set-user-id and set-group-id bits through a write or truncation, as a thread without
-/// privileges has it. For a thread that never had the right, nothing changes.
+/// Puts aside the right to keep set-user-id and set-group-id bits through a write or truncation, as a thread
+/// without privileges has it. For a thread that never had the right, nothing changes.
 pub fn without_set_id() -> Result<WithoutSetId> {
     let sets = thread::capabilities(None)?;
     if sets.effective.contains(CapabilitySet::FSETID) {

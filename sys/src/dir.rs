@@ -8,7 +8,8 @@ use crate::errno::{Errno, Result, check, retry};
 
 /// A place in a directory, as its file system encodes it (`d_off`): opaque, 0 is the start.
 ///
-/// On ext4, xfs, btrfs and tmpfs it stays valid for as long as the directory lives, over restarts and renames.
+/// On ext4, xfs, btrfs and tmpfs it stays valid for as long as the directory lives, over restarts and
+/// renames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cookie(pub u64);
 
@@ -47,7 +48,8 @@ impl Listing {
     pub fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
         self.filled = 0;
         self.filled = retry(|| {
-            // SAFETY: the kernel writes at most the given length into the buffer, which is ours alone during the call.
+            // SAFETY: the kernel writes at most the given length into the buffer, which is ours alone during
+            // the call.
             let outcome = unsafe {
                 libc::syscall(
                     libc::SYS_getdents64,
@@ -94,8 +96,9 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Tests if an open directory can be moved to a place. The kernel takes no offset of 2^63 and more for that (they are negative ones to it),
-/// though file systems behind NFS and FUSE give such, and reading on from them works.
+/// Tests if an open directory can be moved to a place. The kernel takes no offset of 2^63 and more for that
+/// (they are negative ones to it), though file systems behind NFS and FUSE give such, and reading on from
+/// them works.
 pub fn can_seek(place: Cookie) -> bool {
     i64::try_from(place.0).is_ok()
 }

@@ -21,8 +21,8 @@ pub enum Interest {
     Readable,
     /// Told once each time that more can be read, or that more can be written after a write found no room.
     Changes,
-    /// Told each time that something out of the ordinary has happened: of `/proc/self/mountinfo`, that a mount was made or taken away
-    /// (proc(5)). The event says neither readable nor writable.
+    /// Told each time that something out of the ordinary has happened: of `/proc/self/mountinfo`, that a
+    /// mount was made or taken away (proc(5)). The event says neither readable nor writable.
     Alarms,
 }
 
@@ -35,7 +35,8 @@ pub struct Event {
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The peer sends no more: what it has sent is there to be read, and then the end. It may come with the last bytes.
+    /// The peer sends no more: what it has sent is there to be read, and then the end. It may come with the
+    /// last bytes.
     pub finished: bool,
     /// Neither direction works any more.
     pub ended: bool,
@@ -47,8 +48,8 @@ impl Epoll {
         sys::create(CreateFlags::CLOEXEC).map(Self)
     }
 
-    /// Watches a descriptor; its events bear the token. It leaves the set when it is removed, or when the last duplicate of
-    /// it is closed. EPERM for what cannot be waited for.
+    /// Watches a descriptor; its events bear the token. It leaves the set when it is removed, or when the
+    /// last duplicate of it is closed. EPERM for what cannot be waited for.
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let flags = match interest {
             Interest::Readable => EventFlags::IN,
@@ -63,8 +64,9 @@ impl Epoll {
         sys::delete(&self.0, fd)
     }
 
-    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. What happened replaces what is
-    /// in `events`: up to 64 of them, and the others next time. An interruption by a signal counts as nothing having happened.
+    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. What happened
+    /// replaces what is in `events`: up to 64 of them, and the others next time. An interruption by a signal
+    /// counts as nothing having happened.
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> Result<()> {
         events.clear();
         let timeout = timeout.map(|time| Timespec {

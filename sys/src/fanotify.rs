@@ -75,8 +75,8 @@ impl Fanotify {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Adds the file system on which `root` lies. ENODEV, EOPNOTSUPP or EXDEV for one whose files cannot be told apart by handle
-    /// (overlayfs, a subvolume of btrfs).
+    /// Adds the file system on which `root` lies. ENODEV, EOPNOTSUPP or EXDEV for one whose files cannot be
+    /// told apart by handle (overlayfs, a subvolume of btrfs).
     pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
         let wanted = Deeds::all().difference(Deeds::OVERFLOW | Deeds::DELETE_SELF);
         self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")

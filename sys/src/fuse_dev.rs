@@ -25,8 +25,8 @@ pub fn open() -> Result<OwnedFd> {
     retry(|| rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Another descriptor of the same connection with a processing queue of its own (`FUSE_DEV_IOC_CLONE`): a reply goes to
-/// the descriptor that its request was read from.
+/// Another descriptor of the same connection with a processing queue of its own (`FUSE_DEV_IOC_CLONE`): a
+/// reply goes to the descriptor that its request was read from.
 pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
     let copy = open()?;
     let original = device.as_raw_fd();
@@ -39,16 +39,18 @@ pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `_IOR(229, 0, uint32_t)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
-/// Whether this process may tell kernels of backing files: until backing files can be seen from outside, only the superuser's may.
+/// Whether this process may tell kernels of backing files: until backing files can be seen from outside, only
+/// the superuser's may.
 pub fn may_back() -> bool {
     let held = rustix::thread::capabilities(None);
     held.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
 
-/// Has the connection keep `file`, which its kernel then reads in place of what an OPEN names it for (`FUSE_DEV_IOC_BACKING_OPEN`, since
-/// Linux 6.9). Returns its number there. The descriptor may be closed.
+/// Has the connection keep `file`, which its kernel then reads in place of what an OPEN names it for
+/// (`FUSE_DEV_IOC_BACKING_OPEN`, since Linux 6.9). Returns its number there. The descriptor may be closed.
 ///
-/// EPERM: passthrough was not agreed on, or this process is not privileged. ELOOP: the file lies on a stacked file system.
+/// EPERM: passthrough was not agreed on, or this process is not privileged. ELOOP: the file lies on a stacked
+/// file system.
 pub fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<i32> {
     // struct fuse_backing_map: descriptor, flags, padding.
     let map: [u64; 2] = [u64::from(file.as_raw_fd().cast_unsigned()), 0];
@@ -72,13 +74,13 @@ const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
 /// Waits for a request and reads it into the start of `into`; returns its length.
 ///
-/// ENODEV: unmounted. ENOENT: the request was withdrawn while it was read; ask again. EAGAIN on a descriptor that does
-/// not wait. EINVAL: `into` is shorter than a request may be.
+/// ENODEV: unmounted. ENOENT: the request was withdrawn while it was read; ask again. EAGAIN on a descriptor
+/// that does not wait. EINVAL: `into` is shorter than a request may be.
 pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
     let spans = spans(into.segments());
     retry(|| {
-        // SAFETY: the spans come from a Sink that the caller borrows to us, which keeps the memory alive; the kernel
-        // copies, and no Rust reference to those bytes exists.
+        // SAFETY: the spans come from a Sink that the caller borrows to us, which keeps the memory alive; the
+        // kernel copies, and no Rust reference to those bytes exists.
         let outcome =
             unsafe { libc::syscall(libc::SYS_readv, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
         check(outcome)
@@ -96,8 +98,8 @@ pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
 pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
     let spans = spans(reply.segments());
     retry(|| {
-        // SAFETY: the spans come from a Source that the caller borrows to us, which keeps the memory alive; the kernel
-        // copies, and no Rust reference to those bytes exists.
+        // SAFETY: the spans come from a Source that the caller borrows to us, which keeps the memory alive;
+        // the kernel copies, and no Rust reference to those bytes exists.
         let outcome =
             unsafe { libc::syscall(libc::SYS_writev, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
         check(outcome)
@@ -127,7 +129,8 @@ fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
     segments.map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len }).collect()
 }
 
-/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) but for `fd`, which is added here.
+/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) but for `fd`, which is added
+/// here.
 pub fn mount(
     device: BorrowedFd<'_>,
     source: &str,
@@ -145,8 +148,8 @@ pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
     rustix::mount::mount_remount(target, flags, c"")
 }
 
-/// Mounts through the set-user-id helper `fusermount3`, for users that may not mount themselves, and returns the
-/// connection. The error has the helper's own words in it when it refuses.
+/// Mounts through the set-user-id helper `fusermount3`, for users that may not mount themselves, and returns
+/// the connection. The error has the helper's own words in it when it refuses.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // The helper sends the descriptor over the socket whose number it is told; its standard input will do.

@@ -17,15 +17,17 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) those that sleep on the same memory, or for at most
-/// `timeout`. The word may lie in a read-only mapping. EFAULT if the file behind it was truncated.
+/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) those that sleep on the
+/// same memory, or for at most `timeout`. The word may lie in a read-only mapping. EFAULT if the file behind
+/// it was truncated.
 pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word's address is valid while it is borrowed, and so is the time; the kernel only reads both.
+    // SAFETY: the word's address is valid while it is borrowed, and so is the time; the kernel only reads
+    // both.
     let outcome = unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAIT, seen, timeout) };
     match check(outcome) {
         Ok(_) | Err(Errno::INTR) => Ok(Woken::Maybe),
@@ -35,8 +37,8 @@ pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> 
     }
 }
 
-/// Wakes one of the threads that sleep on the word's memory, in any process; says how many there were. EFAULT if the file behind it was
-/// truncated.
+/// Wakes one of the threads that sleep on the word's memory, in any process; says how many there were. EFAULT
+/// if the file behind it was truncated.
 pub fn wake(word: &Word) -> Result<usize> {
     // SAFETY: the word's address is valid while it is borrowed; the kernel only looks up what it belongs to.
     check(unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAKE, 1) })

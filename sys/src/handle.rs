@@ -9,7 +9,8 @@ use crate::open::{OpenFlags, check_component};
 /// A handle as the kernel made it. It means something only on the file system that it came from.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle {
-    /// The kind in native order, and behind it the file system's bytes: one small allocation, held for every node.
+    /// The kind in native order, and behind it the file system's bytes: one small allocation, held for every
+    /// node.
     raw: Box<[u8]>,
 }
 
@@ -59,7 +60,8 @@ impl FileHandle {
         self.raw.get(KIND_LEN..).unwrap_or_default()
     }
 
-    /// Whether the inode number (its low half) is in there as a word of its own. On ext4, xfs, btrfs and tmpfs it is.
+    /// Whether the inode number (its low half) is in there as a word of its own. On ext4, xfs, btrfs and
+    /// tmpfs it is.
     pub fn tells(&self, inode: u64) -> bool {
         let number = (inode as u32).to_ne_bytes();
         self.bytes().chunks_exact(number.len()).any(|word| word == number)
@@ -94,7 +96,8 @@ impl FileHandle {
         let mut tries = REUSE_TRIES;
         let fd = loop {
             match retry(|| open_raw(mount, &raw, flags)) {
-                // ext4 says so while the inode number is just being given to another file; a moment later it says ESTALE.
+                // ext4 says so while the inode number is just being given to another file; a moment later it
+                // says ESTALE.
                 Err(Errno::NOMEM) if tries > 0 => tries -= 1,
                 outcome => break outcome?,
             }
@@ -129,7 +132,8 @@ fn name_to_handle(dir: BorrowedFd<'_>, name: &std::ffi::CStr, flags: i32) -> Res
     let mut raw = RawHandle { len: HANDLE_MAX_LEN as u32, kind: 0, bytes: [0; HANDLE_MAX_LEN] };
     let mut mount: libc::c_int = 0;
     retry(|| {
-        // SAFETY: the name ends in NUL, `raw` has room for the `len` bytes that it announces, `mount` is one integer.
+        // SAFETY: the name ends in NUL, `raw` has room for the `len` bytes that it announces, `mount` is one
+        // integer.
         let outcome = unsafe {
             libc::syscall(
                 libc::SYS_name_to_handle_at,

@@ -11,7 +11,8 @@ use rustix::fs::{
 use crate::errno::{Errno, Result, retry};
 
 bitflags! {
-    /// What no process can do with the memory any more (fcntl(2), "File Sealing"). None of them is ever taken off.
+    /// What no process can do with the memory any more (fcntl(2), "File Sealing"). None of them is ever taken
+    /// off.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Seals: u32 {
         /// Add seals.
@@ -27,7 +28,8 @@ bitflags! {
     }
 }
 
-/// New memory of `bytes` zeroes that takes seals. `name` is what /proc shows; pages exist once they are touched.
+/// New memory of `bytes` zeroes that takes seals. `name` is what /proc shows; pages exist once they are
+/// touched.
 pub fn create(name: &str, bytes: u64) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     retry(|| ftruncate(&memory, bytes))?;

@@ -2,7 +2,8 @@
 
 use std::{fs, io};
 
-/// What it says of the mounts that this thread sees, a later one over an earlier one. No file system is asked that could keep us waiting.
+/// What it says of the mounts that this thread sees, a later one over an earlier one. No file system is asked
+/// that could keep us waiting.
 pub fn lines() -> io::Result<Vec<Vec<u8>>> {
     let table = fs::read("/proc/thread-self/mountinfo")?;
     Ok(table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
@@ -18,8 +19,8 @@ pub fn device(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').nth(2)?).ok()
 }
 
-/// Where a line says that something is mounted: the fifth field, in which blanks and backslashes are written as three octal digits. `None` for what is
-/// no such line.
+/// Where a line says that something is mounted: the fifth field, in which blanks and backslashes are written
+/// as three octal digits. `None` for what is no such line.
 pub fn point(line: &[u8]) -> Option<Vec<u8>> {
     let field = line.split(|&byte| byte == b' ').nth(4)?;
     let mut point = Vec::with_capacity(field.len());
@@ -45,7 +46,8 @@ pub fn options(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').nth(5)?).ok()
 }
 
-/// The type of the file system, as in `fuse.tombolo`: the first field after the one that is a hyphen. `None` for what is no such line.
+/// The type of the file system, as in `fuse.tombolo`: the first field after the one that is a hyphen. `None`
+/// for what is no such line.
 pub fn kind(line: &[u8]) -> Option<&str> {
     let fields = line.split(|&byte| byte == b' ').skip(6);
     std::str::from_utf8(fields.skip_while(|field| *field != b"-").nth(1)?).ok()

@@ -1,5 +1,5 @@
-//! A mount namespace of this process's own (mount_namespaces(7)): which mounts it sees, and through which it may change anything. And unmounting one mount
-//! and no other.
+//! A mount namespace of this process's own (mount_namespaces(7)): which mounts it sees, and through which it
+//! may change anything. And unmounting one mount and no other.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,7 +14,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use crate::errno::{Errno, Result, check, retry};
 use crate::open::{OwnPath, check_component, open_place};
 
-/// What a thread saw before [`unshare`]: its mounts, root and working directory. While it is there, its descriptors lead to those.
+/// What a thread saw before [`unshare`]: its mounts, root and working directory. While it is there, its
+/// descriptors lead to those.
 #[derive(Debug)]
 pub struct Former {
     namespace: OwnedFd,
@@ -49,19 +50,22 @@ impl Former {
 /// EPERM without CAP_SYS_ADMIN.
 pub fn unshare() -> Result<Former> {
     let former = Former::of_this_thread()?;
-    // SAFETY: only CLONE_NEWNS, which parts the root and working directory from other threads' too: no descriptor or memory of theirs is touched.
+    // SAFETY: only CLONE_NEWNS, which parts the root and working directory from other threads' too: no
+    // descriptor or memory of theirs is touched.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     Ok(former)
 }
 
-/// What is mounted and unmounted from now on arrives here from shared mounts (mount_namespaces(7), "Shared subtrees"), and nothing goes back.
+/// What is mounted and unmounted from now on arrives here from shared mounts (mount_namespaces(7), "Shared
+/// subtrees"), and nothing goes back.
 ///
 /// EINVAL where the root directory is not that of a mount.
 pub fn only_receive() -> Result<()> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
 }
 
-/// A copy of what is mounted at `path`, or of what lies there, as a mount that is at no place yet; with the mounts beneath if `recursive`.
+/// A copy of what is mounted at `path`, or of what lies there, as a mount that is at no place yet; with the
+/// mounts beneath if `recursive`.
 ///
 /// EINVAL for what may not be copied (`MS_UNBINDABLE`).
 pub fn copy(path: &Path, recursive: bool) -> Result<OwnedFd> {
@@ -77,8 +81,9 @@ pub fn empty() -> Result<OwnedFd> {
     fsmount(new.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
-/// Lets nothing be changed through a mount and those beneath it: all calls that would fail with EROFS. Devices, pipes and sockets can be written to.
-/// `alone`: what is mounted and unmounted elsewhere does not arrive there any more.
+/// Lets nothing be changed through a mount and those beneath it: all calls that would fail with EROFS.
+/// Devices, pipes and sockets can be written to. `alone`: what is mounted and unmounted elsewhere does not
+/// arrive there any more.
 pub fn make_read_only(tree: BorrowedFd<'_>, alone: bool) -> Result<()> {
     let change = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_RDONLY,
@@ -87,7 +92,8 @@ pub fn make_read_only(tree: BorrowedFd<'_>, alone: bool) -> Result<()> {
         userns_fd: 0,
     };
     let change: *const libc::mount_attr = &raw const change;
-    // SAFETY: the path is empty and ends in NUL; the kernel reads one structure of the size that it is told, which outlives the call.
+    // SAFETY: the path is empty and ends in NUL; the kernel reads one structure of the size that it is told,
+    // which outlives the call.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -117,7 +123,8 @@ impl NewRoot {
         Ok(Self(tree))
     }
 
-    /// Makes it the root directory and `/` the working directory. What was mounted before is gone, but for what is open on it.
+    /// Makes it the root directory and `/` the working directory. What was mounted before is gone, but for
+    /// what is open on it.
     ///
     /// EINVAL where the root is that of the initial file system (pivot_root(2)).
     pub fn enter(self) -> Result<()> {
@@ -139,7 +146,8 @@ impl AsFd for NewRoot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId(u64);
 
-/// The mount whose root lies at an entry of `dir`: the topmost. EINVAL if nothing is mounted there. Asks no file system.
+/// The mount whose root lies at an entry of `dir`: the topmost. EINVAL if nothing is mounted there. Asks no
+/// file system.
 pub fn mounted_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<MountId> {
     check_component(name)?;
     identify(dir, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -157,10 +165,11 @@ fn identify(fd: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<MountId> 
     }
 }
 
-/// Unmounts what is mounted at an entry of `dir` if it is that mount, as [`fuse_dev::unmount`](crate::fuse_dev::unmount) does. No link is followed.
+/// Unmounts what is mounted at an entry of `dir` if it is that mount, as
+/// [`fuse_dev::unmount`](crate::fuse_dev::unmount) does. No link is followed.
 ///
-/// EINVAL: it is another mount, or none. A mount that is moved away between the look and the call can have another unmounted that is moved to its place, but
-/// not with `detach`.
+/// EINVAL: it is another mount, or none. A mount that is moved away between the look and the call can have
+/// another unmounted that is moved to its place, but not with `detach`.
 pub fn unmount_if(dir: BorrowedFd<'_>, name: &[u8], mount: MountId, detach: bool) -> Result<()> {
     let is_it = |found: Result<MountId>| if found? == mount { Ok(()) } else { Err(Errno::INVAL) };
     if detach {

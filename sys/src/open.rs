@@ -27,17 +27,19 @@ pub fn open_root(path: &Path) -> Result<OwnedFd> {
     retry(|| rfs::open(path, OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Opens one entry of `dir`, never through a symbolic link in that place (ELOOP, or the link itself with `PATH`).
+/// Opens one entry of `dir`, never through a symbolic link in that place (ELOOP, or the link itself with
+/// `PATH`).
 ///
-/// `name` is a single component: with a `/` in it, or as `..`, the call is refused with EINVAL, so that what comes
-/// back is an entry of `dir`, or what is mounted on one. `mode` counts only when the call creates.
+/// `name` is a single component: with a `/` in it, or as `..`, the call is refused with EINVAL, so that what
+/// comes back is an entry of `dir`, or what is mounted on one. `mode` counts only when the call creates.
 pub fn open_entry(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
     check_component(name)?;
     let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, name, flags, permission(mode)))
 }
 
-/// Opens one entry of `dir` as a place, the link itself if it is one. The kernel is told, too, never to leave `dir`.
+/// Opens one entry of `dir` as a place, the link itself if it is one. The kernel is told, too, never to leave
+/// `dir`.
 ///
 /// `name` is a single component, as for [`open_entry`]. May wait for a disk.
 pub fn open_place(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
@@ -60,10 +62,11 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: R
     retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
 }
 
-/// Opens a file of the host by its path, and refuses symbolic links everywhere on it (ELOOP). Nothing is waited for that a pipe has on its other side.
+/// Opens a file of the host by its path, and refuses symbolic links everywhere on it (ELOOP). Nothing is
+/// waited for that a pipe has on its other side.
 ///
-/// What a path leads to can be replaced after it was checked, by all who may write to one of its directories: with this no such user has another
-/// one's file opened.
+/// What a path leads to can be replaced after it was checked, by all who may write to one of its directories:
+/// with this no such user has another one's file opened.
 pub fn open_without_links(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     let opened = beneath_its_directory(path, flags | OpenFlags::NONBLOCK | OpenFlags::NOCTTY)?;
     rfs::fcntl_setfl(&opened, rfs::fcntl_getfl(&opened)? - OpenFlags::NONBLOCK)?;
@@ -83,14 +86,16 @@ fn beneath_its_directory(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     open_beneath(dir.as_fd(), name.as_bytes(), flags, Resolve::NO_SYMLINKS)
 }
 
-/// Opens one entry of `dir` if that takes no waiting, as [`open_entry`] does otherwise; EAGAIN if it might (Linux 5.12).
+/// Opens one entry of `dir` if that takes no waiting, as [`open_entry`] does otherwise; EAGAIN if it might
+/// (Linux 5.12).
 pub fn open_cached(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags) -> Result<OwnedFd> {
     check_component(name)?;
     let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
     rfs::openat2(dir, name, flags, Mode::empty(), Resolve::CACHED)
 }
 
-/// Makes a nameless file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where there is no such thing.
+/// Makes a nameless file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where there is no such
+/// thing.
 pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
     let flags = flags | OpenFlags::TMPFILE | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, ".", flags, permission(mode)))
@@ -135,8 +140,8 @@ impl OwnDescriptors {
         Ok(Self { dir: open_root(Path::new("/proc/self/fd"))?, other: None })
     }
 
-    /// Has another process open files of which the kernel knows no path: landlock(7) refuses them to this one. They were found by handle, and their
-    /// names are not in memory.
+    /// Has another process open files of which the kernel knows no path: landlock(7) refuses them to this
+    /// one. They were found by handle, and their names are not in memory.
     pub fn with_help(self, other: Option<Arc<dyn Reopen>>) -> Self {
         Self { other, ..self }
     }
@@ -178,7 +183,8 @@ impl OwnDescriptors {
         retry(|| rfs::openat(fd, ".", flags, Mode::empty()))
     }
 
-    /// Where `fd` lies now, as the kernel spells it: an absolute path, with " (deleted)" after one without a name.
+    /// Where `fd` lies now, as the kernel spells it: an absolute path, with " (deleted)" after one without a
+    /// name.
     pub fn path(&self, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
         let mut text = [0; NUMBER_LEN];
         let name = number(fd, &mut text);

@@ -1,4 +1,5 @@
-//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls waits.
+//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls
+//! waits.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,22 +23,25 @@ pub const DESCRIPTORS_MAX: usize = 4;
 /// A message that arrived.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes of it that are in the buffer. 0 when the peer has closed its end: empty messages are not told from that.
+    /// Bytes of it that are in the buffer. 0 when the peer has closed its end: empty messages are not told
+    /// from that.
     pub len: usize,
     /// What came beside them.
     pub descriptors: SmallVec<[OwnedFd; 1]>,
-    /// There were more bytes or descriptors than there was room for; they are gone, and the descriptors closed.
+    /// There were more bytes or descriptors than there was room for; they are gone, and the descriptors
+    /// closed.
     pub truncated: bool,
 }
 
-/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, whatever the process's mask. EADDRINUSE when
-/// the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
+/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, whatever the
+/// process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107
+/// bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
 
-/// Whether a process listens for such messages at `path`. Never waits: one too busy to accept is there all the same, and so is
-/// one that listens for a stream.
+/// Whether a process listens for such messages at `path`. Never waits: one too busy to accept is there all
+/// the same, and so is one that listens for a stream.
 pub fn listens(path: &Path) -> Result<bool> {
     match listens_as(SocketType::SEQPACKET, path) {
         Err(Errno::PROTOTYPE) => Ok(true),
@@ -45,8 +49,8 @@ pub fn listens(path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects to the listener at `path`. EAGAIN when its backlog is full, ENOENT when there
-/// is nothing, ECONNREFUSED when nothing listens there any more, EPROTOTYPE when it is a socket of another type.
+/// Connects to the listener at `path`. EAGAIN when its backlog is full, ENOENT when there is nothing,
+/// ECONNREFUSED when nothing listens there any more, EPROTOTYPE when it is a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     connect_as(SocketType::SEQPACKET, path)
 }
@@ -82,8 +86,8 @@ pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
     }
 }
 
-/// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN when the peer does not read, EPIPE when it
-/// is gone.
+/// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN when the peer
+/// does not read, EPIPE when it is gone.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut room);

@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString, NulError};
 use std::fmt;
 use std::str::FromStr;
 
-/// Names of files, as glob(7) has them: with a `/` in it a path from the root of a tree, and else the last component of one. `*` stands for
-/// `/` too.
+/// Names of files, as glob(7) has them: with a `/` in it a path from the root of a tree, and else the last
+/// component of one. `*` stands for `/` too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: CString,

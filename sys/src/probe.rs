@@ -6,7 +6,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::errno::{Result, check};
 
-/// Whether file-system events can be watched (fanotify with file ids and names, as root of the machine would).
+/// Whether file-system events can be watched (fanotify with file ids and names, as root of the machine
+/// would).
 pub fn fanotify() -> Result<()> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     // SAFETY: the call takes two numbers.

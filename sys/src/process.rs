@@ -38,8 +38,8 @@ pub enum Death {
     Killed,
 }
 
-/// Has the process that `command` starts end when the thread that starts it ends, at the latest with this process (prctl(2),
-/// `PR_SET_PDEATHSIG`). One that gives up its user or gains capabilities does not.
+/// Has the process that `command` starts end when the thread that starts it ends, at the latest with this
+/// process (prctl(2), `PR_SET_PDEATHSIG`). One that gives up its user or gains capabilities does not.
 pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     let parent = getpid();
     let signal = match death {
@@ -51,7 +51,8 @@ pub fn ends_with_this_thread(command: &mut Command, death: Death) {
         // It may have ended before.
         if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
-    // SAFETY: between fork(2) and execve(2) only system calls are made: nothing is allocated and no lock is taken (signal-safety(7)).
+    // SAFETY: between fork(2) and execve(2) only system calls are made: nothing is allocated and no lock is
+    // taken (signal-safety(7)).
     unsafe { command.pre_exec(set) };
 }
 
@@ -60,12 +61,14 @@ pub fn kill_group(group: u32) -> Result<()> {
     kill_process_group(pid(group)?, Signal::KILL)
 }
 
-/// What the children of this process start becomes its own children when they end (prctl(2), PR_SET_CHILD_SUBREAPER).
+/// What the children of this process start becomes its own children when they end (prctl(2),
+/// PR_SET_CHILD_SUBREAPER).
 pub fn adopt_orphans() -> Result<()> {
     set_child_subreaper(Some(getpid()))
 }
 
-/// Waits until a child has ended, and leaves it to be waited for once more: until then no other process or group has its number.
+/// Waits until a child has ended, and leaves it to be waited for once more: until then no other process or
+/// group has its number.
 pub fn await_end(child: u32) -> Result<()> {
     let child = pid(child)?;
     retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)
@@ -83,7 +86,8 @@ pub fn await_group(group: u32) -> Result<()> {
     }
 }
 
-/// A descriptor that becomes readable when the process ends. It keeps nothing of the process: a child is still to be waited for.
+/// A descriptor that becomes readable when the process ends. It keeps nothing of the process: a child is
+/// still to be waited for.
 pub fn watched(process: u32) -> Result<OwnedFd> {
     pidfd_open(pid(process)?, PidfdFlags::empty())
 }
@@ -92,7 +96,8 @@ fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
-/// The standard input and output as descriptors that no other program gets, and `null` in their places: what is printed from now on is lost.
+/// The standard input and output as descriptors that no other program gets, and `null` in their places: what
+/// is printed from now on is lost.
 pub fn take_standard_streams(null: impl AsFd) -> Result<(OwnedFd, OwnedFd)> {
     let above_standard = 3;
     let streams =

@@ -2,7 +2,8 @@
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Fills `bytes` from the kernel's generator. It waits only in the first moments of a machine, before there is randomness.
+/// Fills `bytes` from the kernel's generator. It waits only in the first moments of a machine, before there
+/// is randomness.
 pub fn fill(bytes: &mut [u8]) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -1,6 +1,8 @@
-//! Reads and writes of one file through io_uring: many are handed to the kernel by one call, and any thread may do so.
+//! Reads and writes of one file through io_uring: many are handed to the kernel by one call, and any thread
+//! may do so.
 //!
-//! The ring can do nothing else (io_uring_register(2), IORING_REGISTER_RESTRICTIONS): seccomp(2) does not see what goes through it.
+//! The ring can do nothing else (io_uring_register(2), IORING_REGISTER_RESTRICTIONS): seccomp(2) does not see
+//! what goes through it.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,8 +64,8 @@ struct Held<T> {
     spans: Spans,
 }
 
-// SAFETY: the spans' pointers are only passed to the kernel, which may use them on any thread; what they point to is kept alive by the
-// transfer's `Sink` or `Source`, which may be sent.
+// SAFETY: the spans' pointers are only passed to the kernel, which may use them on any thread; what they
+// point to is kept alive by the transfer's `Sink` or `Source`, which may be sent.
 unsafe impl<T: Send> Send for Held<T> {}
 
 impl<T> FileRing<T> {
@@ -107,7 +109,8 @@ impl<T> FileRing<T> {
         Ok(())
     }
 
-    /// Adds a transfer, which begins with the next [`submit`](Self::submit). It comes back if there are as many under way as there may be.
+    /// Adds a transfer, which begins with the next [`submit`](Self::submit). It comes back if there are as
+    /// many under way as there may be.
     pub fn push(&self, transfer: Transfer<T>) -> Option<Transfer<T>> {
         let mut slots = self.slots();
         let Some(index) = slots.free.pop() else { return Some(transfer) };
@@ -133,10 +136,11 @@ impl<T> FileRing<T> {
 
     /// With the slots locked, of which there are fewer than entries.
     fn queue(&self, entry: &Entry) {
-        // SAFETY: the lock of the slots is held wherever this is called, and no other queue is made elsewhere.
+        // SAFETY: the lock of the slots is held wherever this is called, and no other queue is made
+        // elsewhere.
         let mut queue = unsafe { self.ring.submission_shared() };
-        // SAFETY: the spans stay where they are, in a slot of a box that is never moved, and what they point to stays alive, until the
-        // completion is taken out; the ring waits for that before it is dropped.
+        // SAFETY: the spans stay where they are, in a slot of a box that is never moved, and what they point
+        // to stays alive, until the completion is taken out; the ring waits for that before it is dropped.
         let pushed = unsafe { queue.push(entry) };
         debug_assert!(pushed.is_ok(), "fewer slots than entries");
         drop(queue);
@@ -150,7 +154,8 @@ impl<T> FileRing<T> {
         }
     }
 
-    /// The kernel takes no more after an entry that it refuses, or when it is out of memory (io_uring_enter(2), "RETURN VALUE").
+    /// The kernel takes no more after an entry that it refuses, or when it is out of memory
+    /// (io_uring_enter(2), "RETURN VALUE").
     fn until_taken(&self) {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::errno::{Errno, Result, check};
 
-/// Asks the kernel to give the calling thread, and those that it starts later, the processor in short turns, of about `turn` each: it gets no more of it
-/// than others, but sooner. The kernel knows turns of 0.1 to 100 ms and takes the nearest (Linux 6.12; an older one does
-/// as before). Nothing else about the thread changes.
+/// Asks the kernel to give the calling thread, and those that it starts later, the processor in short turns,
+/// of about `turn` each: it gets no more of it than others, but sooner. The kernel knows turns of 0.1 to 100
+/// ms and takes the nearest (Linux 6.12; an older one does as before). Nothing else about the thread changes.
 pub fn take_short_turns(turn: Duration) -> Result<()> {
     let mut attr = own_attr()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 && attr.sched_policy != libc::SCHED_BATCH as u32 {
@@ -17,8 +17,9 @@ pub fn take_short_turns(turn: Duration) -> Result<()> {
     set_own_attr(&attr)
 }
 
-/// Has the calling thread run whenever it can, before all that are not of this kind (`SCHED_RR`, the lowest priority; threads and processes that it starts
-/// are ordinary). For one that mostly waits. Needs `CAP_SYS_NICE`.
+/// Has the calling thread run whenever it can, before all that are not of this kind (`SCHED_RR`, the lowest
+/// priority; threads and processes that it starts are ordinary). For one that mostly waits. Needs
+/// `CAP_SYS_NICE`.
 pub fn run_before_others() -> Result<()> {
     let mut attr = own_attr()?;
     attr.sched_policy = libc::SCHED_RR as u32;

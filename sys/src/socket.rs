@@ -24,14 +24,16 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on, whatever
-/// the process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107 bytes.
+/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on,
+/// whatever the process's mask. EADDRINUSE when the path exists, whether or not it is listened on;
+/// ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
 }
 
-/// A listening unix socket that this process was started with. The descriptor stays as it was, but that no program which this one starts
-/// gets it. EBADF when it is not open, ENOTSOCK or EINVAL when it is something else.
+/// A listening unix socket that this process was started with. The descriptor stays as it was, but that no
+/// program which this one starts gets it. EBADF when it is not open, ENOTSOCK or EINVAL when it is something
+/// else.
 pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
     // SAFETY: a number that may be no open descriptor is an error; nothing else has the new one.
     let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
@@ -59,7 +61,8 @@ fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// Whether a process listens on the unix socket at `path`. Never waits: one too busy to accept is there all the same.
+/// Whether a process listens on the unix socket at `path`. Never waits: one too busy to accept is there all
+/// the same.
 pub fn listens(path: &Path) -> Result<bool> {
     listens_as(SocketType::STREAM, path)
 }
@@ -74,8 +77,8 @@ pub(crate) fn listen_as(
 ) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
-    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should, and loses the umask, which must
-    // not take from what an operator has opened to others.
+    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should, and
+    // loses the umask, which must not take from what an operator has opened to others.
     let masked = umask::mask(0, mode);
     fchmod(&socket, permission(masked.mode()))?;
     bind(&socket, &address)?;
@@ -107,7 +110,8 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // Not rustix's: its `Pid` has no 0, which is what the kernel says of a process in another namespace.
-    // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that many and takes any, and a length to `len_bytes`.
+    // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that many and takes
+    // any, and a length to `len_bytes`.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -128,7 +132,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
     let mut groups = vec![0_u32; 64];
     loop {
         let mut len_bytes = libc::socklen_t::try_from(size_of_val(&*groups)).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the kernel writes at most `len_bytes` bytes to `groups`, which has that many, and a length to `len_bytes`.
+        // SAFETY: the kernel writes at most `len_bytes` bytes to `groups`, which has that many, and a length
+        // to `len_bytes`.
         let outcome = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -152,7 +157,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
     }
 }
 
-/// Lets so many bytes lie in the socket that the peer has not taken, as far as the system's limit (`net.core.wmem_max`) allows.
+/// Lets so many bytes lie in the socket that the peer has not taken, as far as the system's limit
+/// (`net.core.wmem_max`) allows.
 pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     sockopt::set_socket_send_buffer_size(socket, bytes)
 }

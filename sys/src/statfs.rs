@@ -60,9 +60,9 @@ pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     })
 }
 
-/// What the file system in which `fd` (no place) lies is called, whatever machine it is attached to: its UUID where the
-/// kernel tells it (Linux 6.9), otherwise `f_fsid` and zeros. On ext4 and btrfs that comes from the UUID too; on XFS it is the
-/// device's number.
+/// What the file system in which `fd` (no place) lies is called, whatever machine it is attached to: its UUID
+/// where the kernel tells it (Linux 6.9), otherwise `f_fsid` and zeros. On ext4 and btrfs that comes from the
+/// UUID too; on XFS it is the device's number.
 pub fn volume_id(fd: BorrowedFd<'_>) -> Result<[u8; 16]> {
     if let Some(uuid) = uuid(fd) {
         return Ok(uuid);

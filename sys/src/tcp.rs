@@ -18,26 +18,27 @@ use tombolo_mem::Sink;
 use crate::errno::{Errno, Result, check, retry};
 use crate::gather::{Gather, SPANS_MAX};
 
-/// A socket at `address`, which refuses callers until it [`listen`]s; port 0 takes a free one. An IPv6 socket at the unspecified
-/// address takes IPv4 callers as well. EADDRINUSE when another socket listens there.
+/// A socket at `address`, which refuses callers until it [`listen`]s; port 0 takes a free one. An IPv6 socket
+/// at the unspecified address takes IPv4 callers as well. EADDRINUSE when another socket listens there.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     bound(address, SocketType::STREAM)
 }
 
-/// Takes callers from now on, and keeps up to `backlog` of them waiting. EADDRINUSE when another socket that was bound to the same
-/// address listens already.
+/// Takes callers from now on, and keeps up to `backlog` of them waiting. EADDRINUSE when another socket that
+/// was bound to the same address listens already.
 pub fn listen(socket: impl AsFd, backlog: i32) -> Result<()> {
     start_listening(socket, backlog)
 }
 
-/// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to once it is connected or
-/// has failed, and [`connected`] says which. EACCES when the port is not for this process, EADDRINUSE or EADDRNOTAVAIL when another process
-/// has it; what else fails at once.
+/// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to
+/// once it is connected or has failed, and [`connected`] says which. EACCES when the port is not for this
+/// process, EADDRINUSE or EADDRNOTAVAIL when another process has it; what else fails at once.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     connecting(address, from_port, SocketType::STREAM)
 }
 
-/// Whether connecting has come to its end: the error that it failed with, which is told once, or EAGAIN while it goes on.
+/// Whether connecting has come to its end: the error that it failed with, which is told once, or EAGAIN while
+/// it goes on.
 pub fn connected(stream: impl AsFd) -> Result<()> {
     socket_error(&stream)??;
     match getpeername(&stream) {
@@ -53,8 +54,9 @@ pub fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
     SocketAddr::try_from(address).map_err(|_| Errno::AFNOSUPPORT)
 }
 
-/// Takes the next caller, whose stream never waits. EAGAIN when there is none; EMFILE, ENFILE, ENOBUFS and ENOMEM when the
-/// system has no room for it, and the caller waits on; ECONNABORTED when the caller left meanwhile.
+/// Takes the next caller, whose stream never waits. EAGAIN when there is none; EMFILE, ENFILE, ENOBUFS and
+/// ENOMEM when the system has no room for it, and the caller waits on; ECONNABORTED when the caller left
+/// meanwhile.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, SocketAddr)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (stream, address) = retry(|| acceptfrom_with(listener, flags))?;
@@ -69,29 +71,29 @@ pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
     set_tcp_keepidle(&stream, silence)
 }
 
-/// When it is closed, nothing of the stream is left: what the peer has not got is dropped, the peer is told, and the address can be
-/// used for another at once.
+/// When it is closed, nothing of the stream is left: what the peer has not got is dropped, the peer is told,
+/// and the address can be used for another at once.
 pub fn forget_when_closed(stream: impl AsFd) -> Result<()> {
     set_socket_linger(stream, Some(Duration::ZERO))
 }
 
-/// From now on the stream counts as readable once so many bytes are there, at its end, or when no more have room. Receiving takes
-/// whatever there is all the same.
+/// From now on the stream counts as readable once so many bytes are there, at its end, or when no more have
+/// room. Receiving takes whatever there is all the same.
 pub fn tell_from(stream: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream or when there
-/// is no room. EAGAIN when nothing is there.
+/// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream
+/// or when there is no room. EAGAIN when nothing is there.
 pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
     let mut spans = into.iter().flat_map(|sink| sink.segments());
     let (first, second) = (spans.next(), spans.next());
     let Some(first) = first else { return Ok(0) };
     if second.is_none() {
         return retry(|| {
-            // SAFETY: the span comes from a Sink that the caller borrows to us, which keeps the memory alive; the kernel
-            // copies into it, and no Rust reference to those bytes exists.
+            // SAFETY: the span comes from a Sink that the caller borrows to us, which keeps the memory alive;
+            // the kernel copies into it, and no Rust reference to those bytes exists.
             let outcome =
                 unsafe { libc::recv(stream.as_raw_fd(), first.ptr.cast(), first.len, libc::MSG_DONTWAIT) };
             check(outcome as libc::c_long)
@@ -106,19 +108,21 @@ pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
         .collect();
     let mut message = message(&mut list);
     retry(|| {
-        // SAFETY: the message names the list, which lives on, and its spans come from Sinks that the caller borrows to us.
+        // SAFETY: the message names the list, which lives on, and its spans come from Sinks that the caller
+        // borrows to us.
         let outcome = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         check(outcome as libc::c_long)
     })
 }
 
-/// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room; EPIPE, without a signal, when
-/// the peer is gone.
+/// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room; EPIPE, without
+/// a signal, when the peer is gone.
 pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
     let message = message(&mut gather.spans);
     retry(|| {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the message names the list's spans, and the list borrows what lies in them; the kernel only reads.
+        // SAFETY: the message names the list's spans, and the list borrows what lies in them; the kernel only
+        // reads.
         check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) } as libc::c_long)
     })
 }

@@ -16,7 +16,8 @@ impl KeyMode {
     /// Changes the terminal; ENOTTY if it is none. Signals by keys, as ^C, stay.
     pub fn enter(terminal: BorrowedFd<'_>) -> Result<Self> {
         let mut before = MaybeUninit::<libc::termios>::uninit();
-        // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`, which is ours.
+        // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`,
+        // which is ours.
         if unsafe { libc::tcgetattr(terminal.as_raw_fd(), before.as_mut_ptr()) } != 0 {
             return Err(last_errno());
         }

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// How often the calling thread has waited for something: it slept in the kernel, or gave its processor away itself.
-/// Having the processor taken away is not counted. Costs a system call (0.2 µs).
+/// How often the calling thread has waited for something: it slept in the kernel, or gave its processor away
+/// itself. Having the processor taken away is not counted. Costs a system call (0.2 µs).
 pub fn waits() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes one `struct rusage` where we have room for one.

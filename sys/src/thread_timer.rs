@@ -12,8 +12,9 @@ pub struct ThreadTimer(libc::timer_t);
 extern "C" fn do_nothing(_: libc::c_int) {}
 
 impl ThreadTimer {
-    /// Signals the calling thread once each `period`, less than a second. `restarts`: the kernel restarts what the signal interrupts where it
-    /// can (SA_RESTART). The handlers, of SIGUSR1 with `restarts` and SIGUSR2 without, stay for good.
+    /// Signals the calling thread once each `period`, less than a second. `restarts`: the kernel restarts
+    /// what the signal interrupts where it can (SA_RESTART). The handlers, of SIGUSR1 with `restarts` and
+    /// SIGUSR2 without, stay for good.
     pub fn start(period: Duration, restarts: bool) -> Result<Self> {
         let (number, flags) = if restarts { (libc::SIGUSR1, libc::SA_RESTART) } else { (libc::SIGUSR2, 0) };
         // SAFETY: all of these structures may be zero.

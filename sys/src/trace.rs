@@ -1,4 +1,5 @@
-//! Following the system calls of another process (ptrace(2)), for measurements: which memory it sends and receives.
+//! Following the system calls of another process (ptrace(2)), for measurements: which memory it sends and
+//! receives.
 
 use std::collections::HashSet;
 use std::fs;
@@ -58,10 +59,12 @@ impl DataCall {
     }
 }
 
-/// Tells of every system call of a process until it ends, on this thread, which waits for it and for nothing else. Threads that the
-/// process has and those that it starts are followed. `ready` is called when no call goes by untold any more.
+/// Tells of every system call of a process until it ends, on this thread, which waits for it and for nothing
+/// else. Threads that the process has and those that it starts are followed. `ready` is called when no call
+/// goes by untold any more.
 ///
-/// The process is slowed down by an order of magnitude. Its end is left to its parent, unless a signal kills it. EPERM where this process may not follow that one.
+/// The process is slowed down by an order of magnitude. Its end is left to its parent, unless a signal kills
+/// it. EPERM where this process may not follow that one.
 pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) -> Result<()> {
     let mut threads = HashSet::new();
     for thread in threads_of(process)? {
@@ -134,7 +137,8 @@ fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
     if !libc::WIFSTOPPED(status) || libc::WSTOPSIG(status) != AT_CALL {
         return Ok(None);
     }
-    // struct ptrace_syscall_info of ptrace(2): op in the first byte, then at 24 the number, or what was returned, and the arguments.
+    // struct ptrace_syscall_info of ptrace(2): op in the first byte, then at 24 the number, or what was
+    // returned, and the arguments.
     let mut info = [0_u64; 11];
     let size = size_of_val(&info);
     // SAFETY: the kernel writes at most `size` bytes to `info`, which has as many.

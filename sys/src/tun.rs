@@ -1,4 +1,5 @@
-//! TUN devices: network interfaces whose packets a process reads and writes (Linux, `Documentation/networking/tuntap.rst`).
+//! TUN devices: network interfaces whose packets a process reads and writes (Linux,
+//! `Documentation/networking/tuntap.rst`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -6,8 +7,9 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Makes a device of this name in the network of this thread. It goes with the descriptor, which may be read and written without
-/// waiting: one IP packet each time. The device may be moved to another network and stays this descriptor's.
+/// Makes a device of this name in the network of this thread. It goes with the descriptor, which may be read
+/// and written without waiting: one IP packet each time. The device may be moved to another network and stays
+/// this descriptor's.
 pub fn make(name: &str) -> Result<OwnedFd> {
     let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;

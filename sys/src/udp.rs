@@ -42,8 +42,8 @@ impl Route {
     }
 }
 
-/// A socket at `address`; port 0 takes a free one. At the unspecified address the kernel is asked where each datagram was
-/// sent to, and an IPv6 socket takes IPv4 callers as well.
+/// A socket at `address`; port 0 takes a free one. At the unspecified address the kernel is asked where each
+/// datagram was sent to, and an IPv6 socket takes IPv4 callers as well.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     let socket = tcp::bound(address, SocketType::DGRAM)?;
     match address.ip() {
@@ -56,8 +56,9 @@ pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that takes and sends datagrams of one peer only, from a port of ours or any, with [`tcp::receive`] and [`tcp::send`].
-/// What they fail with may tell of an earlier datagram: ECONNREFUSED that nothing takes them there.
+/// A socket that takes and sends datagrams of one peer only, from a port of ours or any, with
+/// [`tcp::receive`] and [`tcp::send`]. What they fail with may tell of an earlier datagram: ECONNREFUSED that
+/// nothing takes them there.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     let socket = tcp::connecting(address, from_port, SocketType::DGRAM)?;
     set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
@@ -65,7 +66,8 @@ pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a datagram; returns its length and its addresses. What the sink has no room for is lost. EAGAIN when there is none.
+/// Receives a datagram; returns its length and its addresses. What the sink has no room for is lost. EAGAIN
+/// when there is none.
 pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     let mut list: SmallVec<[libc::iovec; 4]> = into
         .segments()
@@ -79,19 +81,21 @@ pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
     let received = retry(|| {
-        // SAFETY: name, control and list live on and have the lengths that the message says; the list's spans come from a
-        // Sink that the caller borrows to us, so the memory is alive, and no Rust reference to those bytes exists.
+        // SAFETY: name, control and list live on and have the lengths that the message says; the list's spans
+        // come from a Sink that the caller borrows to us, so the memory is alive, and no Rust reference to
+        // those bytes exists.
         let outcome = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         check(outcome as libc::c_long)
     })?;
-    // SAFETY: the kernel wrote an address of that length, which it cut to the storage that we gave; the rest is zero.
+    // SAFETY: the kernel wrote an address of that length, which it cut to the storage that we gave; the rest
+    // is zero.
     let peer = unsafe { SocketAddrAny::new(name, message.msg_namelen) };
     let peer = SocketAddr::try_from(peer).map_err(|_| Errno::AFNOSUPPORT)?;
     Ok((received, Route { peer, local: local(&message) }))
 }
 
-/// Sends the list as one datagram along the addresses of another. EAGAIN when there is no room, EMSGSIZE when it is longer
-/// than a datagram can be; other errors may also tell of an earlier one.
+/// Sends the list as one datagram along the addresses of another. EAGAIN when there is no room, EMSGSIZE when
+/// it is longer than a datagram can be; other errors may also tell of an earlier one.
 pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> Result<usize> {
     let mut name = route.peer.as_any();
     let mut control = Control::default();
@@ -105,8 +109,8 @@ pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> R
     }
     retry(|| {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: name and control live on and have the lengths that the message says; the list borrows what lies in its
-        // spans; the kernel only reads.
+        // SAFETY: name and control live on and have the lengths that the message says; the list borrows what
+        // lies in its spans; the kernel only reads.
         check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) } as libc::c_long)
     })
 }
@@ -149,7 +153,8 @@ fn local(message: &libc::msghdr) -> Option<Local> {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: a control message of this kind has this content (ip(7)).
                 let mut info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
-                // Back the way that routing says, not the interface it came by: the address is what the peer looks at.
+                // Back the way that routing says, not the interface it came by: the address is what the peer
+                // looks at.
                 info.ipi_ifindex = 0;
                 return Some(Local::V4(info));
             }

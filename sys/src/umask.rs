@@ -9,19 +9,23 @@ use rustix::thread::UnshareFlags;
 use crate::errno::Result;
 use crate::open::permission;
 
-/// Has the calling thread make a node of `mode` under `mask` until the guard is dropped, which gives the thread the process's mask back.
+/// Has the calling thread make a node of `mode` under `mask` until the guard is dropped, which gives the
+/// thread the process's mask back.
 ///
-/// The kernel applies the mask, since only it sees in time that a directory has a default ACL, which takes the mask's place (acl(5)).
-/// No other thread sees the mask: the thread is parted first from those that share its working directory, root and mask. Three system
-/// calls; none where the process's mask takes the same bits off this mode. The process's mask is read once, so it has to be set before.
+/// The kernel applies the mask, since only it sees in time that a directory has a default ACL, which takes
+/// the mask's place (acl(5)). No other thread sees the mask: the thread is parted first from those that share
+/// its working directory, root and mask. Three system calls; none where the process's mask takes the same
+/// bits off this mode. The process's mask is read once, so it has to be set before.
 ///
-/// Where the kernel refuses to part threads (the seccomp filter of a container), the process's mask counts as well.
+/// Where the kernel refuses to part threads (the seccomp filter of a container), the process's mask counts as
+/// well.
 pub fn mask(mask: u32, mode: u32) -> Masked {
     let process = process();
     if process.is_some_and(|process| process & mode == mask & mode) {
         return Masked { process: None, mode, here: PhantomData };
     }
-    // Again each time, as a thread that was started meanwhile shares again; where none was, the kernel has nothing to do.
+    // Again each time, as a thread that was started meanwhile shares again; where none was, the kernel has
+    // nothing to do.
     let Some(process) = process.filter(|_| part().is_ok()) else {
         return Masked { process: None, mode: mode & !mask, here: PhantomData };
     };
@@ -68,8 +72,8 @@ fn process() -> Option<u32> {
 
 /// Parts the thread's file system attributes from its siblings'.
 fn part() -> Result<()> {
-    // SAFETY: only CLONE_FS: no descriptor or memory of a sibling is touched, and nothing here relies on the working
-    // directory being shared.
+    // SAFETY: only CLONE_FS: no descriptor or memory of a sibling is touched, and nothing here relies on the
+    // working directory being shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
 }
 

@@ -37,7 +37,8 @@ pub fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], mode: SetMode) -> Resu
     retry(|| rfs::setxattr(OwnPath::of(fd).as_bytes(), name, value, flags))
 }
 
-/// Lists the names, each ended by NUL, into `names`; returns the length. With an empty buffer, only the length.
+/// Lists the names, each ended by NUL, into `names`; returns the length. With an empty buffer, only the
+/// length.
 pub fn list(fd: BorrowedFd<'_>, names: &mut [u8]) -> Result<usize> {
     retry(|| rfs::listxattr(OwnPath::of(fd).as_bytes(), &mut *names))
 }

@@ -1,9 +1,10 @@
-//! Locks by which users of one image know of each other, as QEMU has them (`block/file-posix.c`): each user holds a shared lock on one byte
-//! for each thing that it does, and on another for each that it does not let others do; and looks whether another holds those that do not
-//! go together with it.
+//! Locks by which users of one image know of each other, as QEMU has them (`block/file-posix.c`): each user
+//! holds a shared lock on one byte for each thing that it does, and on another for each that it does not let
+//! others do; and looks whether another holds those that do not go together with it.
 //!
-//! Beside those, what a ring has open locks a byte that QEMU knows nothing of. The kernel lets go of a ring's files when all that it was given is
-//! done (io_uring(7)), which may be long after the process was killed that made it. A user that comes after waits for that.
+//! Beside those, what a ring has open locks a byte that QEMU knows nothing of. The kernel lets go of a ring's
+//! files when all that it was given is done (io_uring(7)), which may be long after the process was killed
+//! that made it. A user that comes after waits for that.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -51,8 +52,8 @@ impl User {
         byte_at(if self.is_writer { RING_BASE } else { RING_BASE + 1 + u64::from(self.number) })
     }
 
-    /// Rings that must be gone before it begins. A writer has claimed the image, so none of them belongs to a user that lives; of readers
-    /// others may.
+    /// Rings that must be gone before it begins. A writer has claimed the image, so none of them belongs to a
+    /// user that lives; of readers others may.
     fn awaited(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());
@@ -79,7 +80,8 @@ impl User {
     }
 }
 
-/// Takes the locks of a reader, or of a writer. What another does that does not go together with it, if one does.
+/// Takes the locks of a reader, or of a writer. What another does that does not go together with it, if one
+/// does.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
     let held = claim_of_living(file, user.is_writer)?;
     if held.is_none() && !user.wait_for_rings(file)? {

@@ -1,4 +1,5 @@
-//! Direct transfers: past the page cache, through a ring of the kernel's, or by the pool where there is none or it is full.
+//! Direct transfers: past the page cache, through a ring of the kernel's, or by the pool where there is none
+//! or it is full.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,13 +24,15 @@ use crate::image::{Image, ImageFile};
 /// Transfers of one disk that the kernel has at a time. More than that go to the pool.
 const DEPTH: u16 = 256;
 
-/// So many are handed to the kernel together at most: what is gathered for longer leaves the disk idle meanwhile.
+/// So many are handed to the kernel together at most: what is gathered for longer leaves the disk idle
+/// meanwhile.
 const GATHERED_MAX: usize = 4;
 
 /// How transfers of an image are performed that is opened for direct ones.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
-    /// What takes out what is done. It starts with the first transfer: a sandbox that closes before is its too. None: it did not start.
+    /// What takes out what is done. It starts with the first transfer: a sandbox that closes before is its
+    /// too. None: it did not start.
     thread: OnceLock<Option<JoinHandle<()>>>,
     /// Added since the last `submit`, also in vain.
     gathered: AtomicUsize,
@@ -49,8 +52,9 @@ struct Pending {
 impl Ring {
     /// None where the system has none to give.
     pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
-        // Opened once more: a process that is killed has closed its files when it is gone, but for those that rings know, which the kernel
-        // closes when their transfers are done. What that means to others is this opening's lock; the other locks are the other opening's.
+        // Opened once more: a process that is killed has closed its files when it is gone, but for those that
+        // rings know, which the kernel closes when their transfers are done. What that means to others is
+        // this opening's lock; the other locks are the other opening's.
         let flags = if options.read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
         let own = || {
             let own = OwnDescriptors::open()?.reopen(file.as_fd(), flags)?;

@@ -69,7 +69,8 @@ impl ImageFile {
             in_memory,
             is_block_device,
             write_pace: Pace::default(),
-            // A process that was killed may have left changes that are not durable, and guests that know of nothing.
+            // A process that was killed may have left changes that are not durable, and guests that know of
+            // nothing.
             changes: AtomicU64::new(1),
             durable: AtomicU64::new(0),
             loss: FlushLoss::default(),

@@ -76,14 +76,15 @@ impl ImageFile {
         Self::open_with(path, options, false, lane)
     }
 
-    /// The same past the host's page cache, which takes none of the memory then; all is read from the disk, and written to it. The disk's
-    /// blocks are at least as long as the file system wants such transfers to be. A file in memory (tmpfs) is opened as by
-    /// [`open`](Self::open).
+    /// The same past the host's page cache, which takes none of the memory then; all is read from the disk,
+    /// and written to it. The disk's blocks are at least as long as the file system wants such transfers to
+    /// be. A file in memory (tmpfs) is opened as by [`open`](Self::open).
     pub fn open_direct(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
         Self::open_with(path, options, true, lane)
     }
 
-    /// An image that another process has opened for this one, and locked ([`claim_open`]). `path` is what is said of it in failures.
+    /// An image that another process has opened for this one, and locked ([`claim_open`]). `path` is what is
+    /// said of it in failures.
     pub fn passed(
         path: &Path,
         file: File,
@@ -113,8 +114,8 @@ impl ImageFile {
         Self::of_file(path, file, options, is_direct, lane)
     }
 
-    /// Makes a raw image of `size_bytes`, all of it a hole, that only its owner may use. What lies at `path` is emptied, but for an image
-    /// that another process has.
+    /// Makes a raw image of `size_bytes`, all of it a hole, that only its owner may use. What lies at `path`
+    /// is emptied, but for an image that another process has.
     pub fn create(
         path: &Path,
         size_bytes: u64,
@@ -177,7 +178,8 @@ pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
         return Err(OpenError::NotADisk { path: path.to_owned() });
     }
     claim(path, &file, WRITER)?;
-    // Until it was locked another may have given it another name, under which it is not to be emptied. Nor is what a link leads to.
+    // Until it was locked another may have given it another name, under which it is not to be emptied. Nor is
+    // what a link leads to.
     let named = fs::symlink_metadata(path).map_err(failed)?;
     if !is_same(&named, &own) {
         return Err(OpenError::InUse { path: path.to_owned(), held: "has another file there" });
@@ -196,7 +198,8 @@ fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
     }
 }
 
-/// The file at `path`, opened and locked. One that another process replaced in between is no disk any more: what has its name now is taken.
+/// The file at `path`, opened and locked. One that another process replaced in between is no disk any more:
+/// what has its name now is taken.
 fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     loop {
@@ -209,7 +212,8 @@ fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, O
     }
 }
 
-/// Locks an open file of an image as one that is opened with these options is, for all that have the file from this process.
+/// Locks an open file of an image as one that is opened with these options is, for all that have the file
+/// from this process.
 pub fn claim_open(path: &Path, file: &File, options: &OpenOptions) -> Result<(), OpenError> {
     claim(path, file, User::of(options))
 }

@@ -77,7 +77,8 @@ impl Image {
         }
     }
 
-    /// Whether a direct transfer may have so many bytes. One of which other than that has come has met the image's end.
+    /// Whether a direct transfer may have so many bytes. One of which other than that has come has met the
+    /// image's end.
     pub(crate) fn is_whole(&self, count: usize) -> bool {
         self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))
     }

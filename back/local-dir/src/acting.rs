@@ -28,7 +28,8 @@ impl Making {
 }
 
 impl Session {
-    /// For operations that the kernel must check: as the caller, where the back end checks; as the server otherwise.
+    /// For operations that the kernel must check: as the caller, where the back end checks; as the server
+    /// otherwise.
     pub(crate) fn checked(&self, cx: &Ctx) -> Result<Acting> {
         let assumed = match self.checks {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,

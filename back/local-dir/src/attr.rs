@@ -27,7 +27,8 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
     }
 }
 
-/// What tells a file from an earlier one with its inode number: the nanosecond of its birth, 0 where that is not kept.
+/// What tells a file from an earlier one with its inode number: the nanosecond of its birth, 0 where that is
+/// not kept.
 pub(crate) fn birth_mark(stat: &Stat) -> u64 {
     let Some(born) = stat.born else { return 0 };
     born.seconds.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.nanoseconds))

@@ -154,7 +154,8 @@ impl Target {
     }
 }
 
-/// What the kernel does on a change by a user without privileges: set-user-id goes, set-group-id where it has a meaning.
+/// What the kernel does on a change by a user without privileges: set-user-id goes, set-group-id where it has
+/// a meaning.
 fn drop_set_id(fd: BorrowedFd<'_>) -> Result<()> {
     const SET_UID: u32 = 0o4000;
     const GROUP_EXECUTE: u32 = 0o010;

@@ -1,7 +1,8 @@
-//! Telling the other sessions of the export what one has changed: after it is done, and before it is answered.
+//! Telling the other sessions of the export what one has changed: after it is done, and before it is
+//! answered.
 //!
-//! What is said is that something *may* have changed, so it is said also when a step of several has failed. Where no session asks, a change
-//! costs one load more.
+//! What is said is that something *may* have changed, so it is said also when a step of several has failed.
+//! Where no session asks, a change costs one load more.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;

@@ -38,7 +38,8 @@ impl Session {
         })
     }
 
-    /// The entry of a file that is known already, with one more look-up; `None` if it must be opened to be sure.
+    /// The entry of a file that is known already, with one more look-up; `None` if it must be opened to be
+    /// sure.
     pub(crate) fn recognise(&self, stat: &Stat) -> Option<Entry> {
         let identity = self.identity(stat, self.export.mounts.index_of(stat)?);
         if identity.key == self.export.root.identity.key {
@@ -47,8 +48,8 @@ impl Session {
         self.table.hit(&identity).map(|node| Entry { node, attr: self.attr(node, stat) })
     }
 
-    /// Makes a node of what `location` stands for, met in `parent` as `name`. `keep` says whether the descriptor may stay
-    /// with the node (it must be a place, not an opening); `permit` is for the node.
+    /// Makes a node of what `location` stands for, met in `parent` as `name`. `keep` says whether the
+    /// descriptor may stay with the node (it must be a place, not an opening); `permit` is for the node.
     pub(crate) fn adopt(
         &self,
         location: OwnedFd,
@@ -142,7 +143,8 @@ impl Session {
         }
     }
 
-    /// Takes look-ups of a node back. What is given back is the descriptor of a removed file: closing it may free much.
+    /// Takes look-ups of a node back. What is given back is the descriptor of a removed file: closing it may
+    /// free much.
     pub(crate) fn forget_node(&self, node: NodeId, count: u64) -> Option<Arc<OwnedFd>> {
         if node == NodeId::ROOT {
             return None;
@@ -153,7 +155,8 @@ impl Session {
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
-                // It may be asked for again by its number. A descriptor would keep the space of a file that is removed.
+                // It may be asked for again by its number. A descriptor would keep the space of a file that
+                // is removed.
                 None if !is_findable => {
                     let handle = FileHandle::of(descriptor.as_fd());
                     handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));
@@ -209,8 +212,8 @@ impl Session {
         }
     }
 
-    /// Walks by name from the nearest ancestor that has a descriptor, and makes sure at each step that what is found is
-    /// what was met there. Not recursive: a client decides how deep directories lie.
+    /// Walks by name from the nearest ancestor that has a descriptor, and makes sure at each step that what
+    /// is found is what was met there. Not recursive: a client decides how deep directories lie.
     fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Location> {
         let mut steps = vec![(node, identity, name.to_vec())];
         let mut next = parent;

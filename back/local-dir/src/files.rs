@@ -169,13 +169,15 @@ fn parts(open: OpenId) -> (usize, usize, u32) {
 /// What is read of a directory at a time.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The place of a listing: the entries read but not yet given out follow `next`, and the descriptor's position follows those.
+/// The place of a listing: the entries read but not yet given out follow `next`, and the descriptor's
+/// position follows those.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub listing: Option<Listing>,
     pub given: usize,
     pub next: Cookie,
-    /// The entries beside those of `listing`, where the file system has places that cannot be sought: before them, or following.
+    /// The entries beside those of `listing`, where the file system has places that cannot be sought: before
+    /// them, or following.
     spare: Option<Listing>,
     is_spare_ahead: bool,
 }
@@ -204,7 +206,8 @@ impl Cursor {
         }
         if dir::seek(fd, SysCookie(cookie.0)).is_err() {
             self.start_anew();
-            // ext4 refuses all places of a directory that was removed. Its listing tells that from a place that there is not.
+            // ext4 refuses all places of a directory that was removed. Its listing tells that from a place
+            // that there is not.
             return match new_listing().fill(fd) {
                 Err(Errno::NOENT) => Err(Error::NotFound),
                 _ => Err(Error::BadCookie),
@@ -233,8 +236,8 @@ impl Cursor {
         Ok(more)
     }
 
-    /// Finds a place that the kernel does not seek. It is mostly in what was read last, of which the caller did not take everything;
-    /// otherwise the directory is read from its start.
+    /// Finds a place that the kernel does not seek. It is mostly in what was read last, of which the caller
+    /// did not take everything; otherwise the directory is read from its start.
     fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
         if self.is_in_listing(cookie) {
             return Ok(());

@@ -1,7 +1,8 @@
 //! Handles that outlive restarts: the kernel's own.
 //!
-//! A handle does not say which file system it is for. Those of the file system that the root lies on are the kernel's as
-//! they are; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`] before their bytes.
+//! A handle does not say which file system it is for. Those of the file system that the root lies on are the
+//! kernel's as they are; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a
+//! [`Tag`] before their bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -169,7 +170,8 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Also a file without a name, which somewhere is open still: that it lies inside is for the caller to know.
+    /// Also a file without a name, which somewhere is open still: that it lies inside is for the caller to
+    /// know.
     pub(crate) fn find_nameless(&self, handle: &PersistentHandle) -> Result<(OwnedFd, Stat)> {
         let parts = Parts::of(handle).ok_or(Error::Stale)?;
         let mounts = &self.export.mounts;
@@ -192,9 +194,9 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Whether a file lies beneath the root, as far as the kernel knows: it always does for directories, and for others
-    /// when one of their names is in memory. One whose names are not is taken for inside, since its handle was given out
-    /// here once; front ends see to that (they sign handles).
+    /// Whether a file lies beneath the root, as far as the kernel knows: it always does for directories, and
+    /// for others when one of their names is in memory. One whose names are not is taken for inside, since
+    /// its handle was given out here once; front ends see to that (they sign handles).
     fn is_inside(&self, found: &OwnedFd, stat: &Stat) -> Result<bool> {
         let path = self.export.own.path(found.as_fd())?;
         let root = self.export.own.path(self.export.root.fd())?;

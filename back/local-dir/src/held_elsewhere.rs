@@ -19,7 +19,8 @@ impl Descriptors for LocalSession {
         self.0.records.duplicate(file.node, owner)
     }
 
-    /// The descriptor may be of a mount that only the process before had, in its sandbox: names and other openings of the node are of ours.
+    /// The descriptor may be of a mount that only the process before had, in its sandbox: names and other
+    /// openings of the node are of ours.
     fn opening(
         &self,
         _cx: &Ctx,

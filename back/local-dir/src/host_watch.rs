@@ -1,9 +1,11 @@
-//! Telling sessions what other processes of the host do: a thread that reads fanotify events, only while a session is to be told.
+//! Telling sessions what other processes of the host do: a thread that reads fanotify events, only while a
+//! session is to be told.
 //!
-//! What this process does itself is told by the session that does it, and skipped here, unless another of its exports shows the same files. Events name files by handle, in which the inode number
-//! is read; so it takes a file system whose handles are known, and can be marked. Where there is another one in the export the watch is not
-//! complete, and front ends do not believe what they were not told. No event comes of stores through a shared mapping, and none of reads: for
-//! the former see `volatile`.
+//! What this process does itself is told by the session that does it, and skipped here, unless another of its
+//! exports shows the same files. Events name files by handle, in which the inode number is read; so it takes
+//! a file system whose handles are known, and can be marked. Where there is another one in the export the
+//! watch is not complete, and front ends do not believe what they were not told. No event comes of stores
+//! through a shared mapping, and none of reads: for the former see `volatile`.
 
 use std::cell::LazyCell;
 use std::fs::File;
@@ -93,7 +95,8 @@ impl HostWatch {
         }
     }
 
-    /// A file of a subvolume of btrfs has been met: events name it by the numbers of the file system that was marked.
+    /// A file of a subvolume of btrfs has been met: events name it by the numbers of the file system that was
+    /// marked.
     pub fn met_volume(&self, export: &Shared, mount: &Mount) {
         let is_watched = lock(&self.state).running.is_some();
         if is_watched && mount.has_another_volume() {
@@ -249,8 +252,8 @@ impl Session {
 }
 
 impl Shared {
-    /// By what a file with that number may be known. Numbers of another file system of the export are among them: a word too much harms
-    /// nothing.
+    /// By what a file with that number may be known. Numbers of another file system of the export are among
+    /// them: a word too much harms nothing.
     fn keys_of(&self, inode: u64) -> impl Iterator<Item = Key> {
         let mounts = self.mounts.all().into_iter().zip(0..);
         mounts.map(move |(mount, index)| Key { inode, device: mount.device, mount: index })

@@ -24,7 +24,8 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
-        // A long page would keep the thread from other requests, and many short ones cost the caller as many round trips.
+        // A long page would keep the thread from other requests, and many short ones cost the caller as many
+        // round trips.
         if self.is_quick(open.node)
             && page.entries_max() <= most
             && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
@@ -130,10 +131,11 @@ fn lock(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
 
 /// Looks up the names of a listing, one after the other: a page of them as one caller.
 ///
-/// A file that is known costs one system call (statx by name), a new one two: its handle is asked for by name too, and it is
-/// not opened before it is used. With the handle asked for, a new entry of a long listing costs 2.2 instead of 4.3 µs (a known one
-/// 1.2 instead of 4.2; 1.3 instead of 8 where the caller's rights are checked), and it
-/// leaves descriptors to nodes in use. Without [`Finder::by_handle`] everything works as well.
+/// A file that is known costs one system call (statx by name), a new one two: its handle is asked for by name
+/// too, and it is not opened before it is used. With the handle asked for, a new entry of a long listing
+/// costs 2.2 instead of 4.3 µs (a known one 1.2 instead of 4.2; 1.3 instead of 8 where the caller's rights
+/// are checked), and it leaves descriptors to nodes in use. Without [`Finder::by_handle`] everything works as
+/// well.
 pub(crate) struct Finder<'a> {
     session: &'a Session,
     cx: &'a Ctx,

@@ -1,4 +1,5 @@
-//! Locks. Whole-file locks (flock) belong to an opening's own descriptor; for record locks see [`records`](crate::records).
+//! Locks. Whole-file locks (flock) belong to an opening's own descriptor; for record locks see
+//! [`records`](crate::records).
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

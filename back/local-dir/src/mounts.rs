@@ -1,4 +1,5 @@
-//! The mounts that the export spans: what their file systems can do, and a descriptor for finding files by handle.
+//! The mounts that the export spans: what their file systems can do, and a descriptor for finding files by
+//! handle.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use tombolo_sys::open::{OpenFlags, OwnDescriptors};
 use tombolo_sys::stat::{Device, Stat};
 use tombolo_sys::statfs::{self, file_system_stat};
 
-/// Tells the file systems of an export apart, in handles: the two halves of the [`Volume`], one xored with the other.
+/// Tells the file systems of an export apart, in handles: the two halves of the [`Volume`], one xored with
+/// the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub [u8; 8]);
 
@@ -28,7 +30,8 @@ pub(crate) struct Mount {
     pub volume: Volume,
     /// Whether files can be found again by handle.
     pub handles: bool,
-    /// Whether a handle tells the inode number, so that it can be checked against attributes that were asked for apart.
+    /// Whether a handle tells the inode number, so that it can be checked against attributes that were asked
+    /// for apart.
     pub handles_tell_numbers: bool,
     pub medium: Medium,
     has_volumes: AtomicBool,
@@ -195,6 +198,6 @@ const LOCAL: [u64; 5] =
 /// Their places are at most 2^63 - 1. Those of an overlay are the ones of what lies below it.
 const SEEKS_ALL: [u64; 3] = [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS];
 
-/// Not those with `remap_file_range`: to share blocks, xfs and btrfs write back what is dirty first, and so wait for the
-/// disk. An overlay does what the file system below it does.
+/// Not those with `remap_file_range`: to share blocks, xfs and btrfs write back what is dirty first, and so
+/// wait for the disk. An overlay does what the file system below it does.
 const PLAIN_COPIES: [u64; 2] = [statfs::MAGIC_EXT4, statfs::MAGIC_F2FS];

@@ -136,7 +136,8 @@ impl Session {
         if matches!(file_type, FileType::Directory | FileType::Symlink) {
             return Err(Error::BadType);
         }
-        // Device nodes take a privilege that a thread lacks while it acts as another user, the superuser apart.
+        // Device nodes take a privilege that a thread lacks while it acts as another user, the superuser
+        // apart.
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
         let make = |dir: &Location, mode| {
             namespace::make_node(dir.fd(), name.as_bytes(), kind_bits(file_type) | mode, device)

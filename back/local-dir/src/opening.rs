@@ -82,7 +82,8 @@ impl Session {
                 (file, flags)
             }
             S_IFLNK => return Err(Error::SymlinkLoop),
-            // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach its drivers.
+            // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach
+            // its drivers.
             _ => return Err(Error::NoDevice),
         };
         let is_volatile = location.kind() == S_IFREG && self.is_volatile(node);
@@ -153,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Whether a create may take what exists: no directory (open(2), EISDIR), and an exclusive one only a file that an
-    /// earlier try of it has made (RFC 1813 §3.3.8).
+    /// Whether a create may take what exists: no directory (open(2), EISDIR), and an exclusive one only a
+    /// file that an earlier try of it has made (RFC 1813 §3.3.8).
     fn verified(&self, entry: &Entry, how: &Create) -> Result<()> {
         let Exclusive::Verifier(verifier) = how.exclusive else {
             let is_directory = entry.attr.file_type == FileType::Directory;
@@ -214,7 +215,8 @@ impl Session {
     fn open_regular(&self, cx: &Ctx, location: &Location, flags: OpenFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if flags.contains(OpenFlags::EXECUTE) && !writes {
-            // A user that may execute a file has it read by a kernel that is ours only in name (RFC 1813 §4.4).
+            // A user that may execute a file has it read by a kernel that is ours only in name (RFC 1813
+            // §4.4).
             let _acting = self.checked(cx)?;
             check_access(location.fd(), access::EXECUTE)?;
             drop(_acting);
@@ -251,8 +253,9 @@ fn sys_flags(flags: OpenFlags) -> SysFlags {
     wanted
 }
 
-/// Where an exclusive create keeps its verifier until the client sets the times (RFC 1813 §3.3.8): in the seconds, which
-/// every file system keeps to 31 bits at least. Of each half the low ones: clients count there.
+/// Where an exclusive create keeps its verifier until the client sets the times (RFC 1813 §3.3.8): in the
+/// seconds, which every file system keeps to 31 bits at least. Of each half the low ones: clients count
+/// there.
 fn verifier_times(verifier: [u8; 8]) -> (Moment, Moment) {
     let half = |bytes: [u8; 4]| Moment {
         seconds: i64::from(u32::from_be_bytes(bytes) & 0x7FFF_FFFF),

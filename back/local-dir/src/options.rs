@@ -29,8 +29,9 @@ pub struct Options {
     pub descriptors: usize,
     /// What one session may hold.
     pub limits: Limits,
-    /// Watch, while a session wants to be told of changes, what other processes of the host do to the file systems of the export. It costs
-    /// them 2 µs for each write and 7 µs for each new file, all over those file systems, and takes CAP_SYS_ADMIN.
+    /// Watch, while a session wants to be told of changes, what other processes of the host do to the file
+    /// systems of the export. It costs them 2 µs for each write and 7 µs for each new file, all over those
+    /// file systems, and takes CAP_SYS_ADMIN.
     pub watch_host: bool,
     /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,

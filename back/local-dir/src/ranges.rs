@@ -10,7 +10,8 @@ use crate::state::{LocalSession, Session};
 use crate::transfer::SLOW_FLAGS;
 use crate::window::Place;
 
-/// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for the rest.
+/// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for
+/// the rest.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
 /// At most so much is copied at once, where two thread switches cost about as much as the copy.
@@ -85,7 +86,8 @@ struct Piece {
 impl Piece {
     /// Whether no disk is to be waited for, as far as can be known.
     fn is_copied_at_once(&self, from: &OpenFile, to: &OpenFile) -> bool {
-        // What is asked for is at most what there is: kernels cut it off there (generic_copy_file_checks in Linux).
+        // What is asked for is at most what there is: kernels cut it off there (generic_copy_file_checks in
+        // Linux).
         self.len <= COPY_AT_ONCE_BYTES
             && from.medium.plain_copies
             && to.medium.plain_copies

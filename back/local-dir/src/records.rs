@@ -1,8 +1,8 @@
 //! The record locks of a session: which owner holds which, and which waits for which.
 //!
-//! Each owner on a file has one descriptor, whose open file description holds the locks (OFD locks), so that owners,
-//! sessions and processes of the host all see each other. What the kernel does not tell of such locks is kept here: the
-//! owner of one that is in the way, and whether owners wait for each other in a circle.
+//! Each owner on a file has one descriptor, whose open file description holds the locks (OFD locks), so that
+//! owners, sessions and processes of the host all see each other. What the kernel does not tell of such locks
+//! is kept here: the owner of one that is in the way, and whether owners wait for each other in a circle.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -83,7 +83,8 @@ impl Records {
         Arc::new(Self { allowance, ranges_max, table: Mutex::default() })
     }
 
-    /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any more).
+    /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any
+    /// more).
     pub fn lock(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<()> {
         let range = sys_range(asked.lock.range)?;
         loop {
@@ -103,8 +104,8 @@ impl Records {
         }
     }
 
-    /// Gives a range back. [`Error::NoLocks`] (fcntl(2) of F_UNLCK has it too) if that would make two ranges of one and the
-    /// session holds as many as it may.
+    /// Gives a range back. [`Error::NoLocks`] (fcntl(2) of F_UNLCK has it too) if that would make two ranges
+    /// of one and the session holds as many as it may.
     pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let sys_range = sys_range(range)?;
         let unlocked = self.in_turn(node, owner, |descriptor| {
@@ -122,8 +123,8 @@ impl Records {
         unlocked.unwrap_or(Ok(()))
     }
 
-    /// Gives back all that an owner holds on a file: at once, though a request that is under way may still use the
-    /// descriptor.
+    /// Gives back all that an owner holds on a file: at once, though a request that is under way may still
+    /// use the descriptor.
     pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
         self.in_turn(node, owner, |descriptor| {
             self.table().change(node, |held| held.closed(owner));
@@ -171,8 +172,8 @@ impl Records {
         Ok(Some(Lock { family: LockFamily::Posix, kind, range, owner, pid }))
     }
 
-    /// Makes a wait known. [`Error::Deadlock`] if its owner holds what an owner waits for, itself or through others, that it
-    /// would wait for.
+    /// Makes a wait known. [`Error::Deadlock`] if its owner holds what an owner waits for, itself or through
+    /// others, that it would wait for.
     pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<KnownWait> {
         let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
         let mut table = self.table();
@@ -199,8 +200,8 @@ impl Records {
         description.map(|description| description.descriptor.try_clone().map_err(Error::io)).transpose()
     }
 
-    /// Gives an owner what holds its locks, which it took through an opening of the file. Their ranges are not known here: a conflict with them has no
-    /// owner, and a circle of waits through them is not seen.
+    /// Gives an owner what holds its locks, which it took through an opening of the file. Their ranges are
+    /// not known here: a conflict with them has no owner, and a circle of waits through them is not seen.
     pub fn adopt(
         &self,
         open: &OpenFile,
@@ -226,7 +227,8 @@ impl Records {
         self.enter_through(asked, Some(&new))?.ok_or(Error::NoLocks)
     }
 
-    /// The descriptor of an owner, which is the new one if it has none; the opening's end gives its locks back from now on.
+    /// The descriptor of an owner, which is the new one if it has none; the opening's end gives its locks
+    /// back from now on.
     fn enter_through(
         &self,
         asked: &LockRequest,
@@ -337,7 +339,8 @@ impl Table {
     }
 }
 
-/// A descriptor for a new owner: for both kinds of lock if possible, since locks cannot move to another one later.
+/// A descriptor for a new owner: for both kinds of lock if possible, since locks cannot move to another one
+/// later.
 fn descriptor(own: &OwnDescriptors, open: &OpenFile) -> Result<OwnedFd> {
     own.reopen(open.fd(), SysFlags::RDWR)
         .or_else(|_| own.reopen(open.fd(), SysFlags::RDONLY))

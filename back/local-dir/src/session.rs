@@ -35,7 +35,8 @@ impl LocalSession {
             );
             return Err(Error::TooManyOpen);
         };
-        // Without root the kernel checks for the server's own user only. That is not what is asked for, so it is not promised.
+        // Without root the kernel checks for the server's own user only. That is not what is asked for, so it
+        // is not promised.
         let checks = if export.may_assume { client.checks } else { PermissionCheck::Caller };
         if checks != client.checks {
             tracing::warn!(client = client.label, "without root, users are not kept apart");
@@ -287,8 +288,8 @@ impl FileSystem for LocalSession {
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
         self.0.table.closes(open.node);
-        // The last descriptor of a removed file frees its space, and a far file system is told of locks and sent what it
-        // still holds.
+        // The last descriptor of a removed file frees its space, and a far file system is told of locks and
+        // sent what it still holds.
         let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
         let ending = Ending { session: self.0.clone(), open, through: file.open };

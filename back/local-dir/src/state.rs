@@ -118,8 +118,8 @@ impl LastLook {
     }
 }
 
-/// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used for a
-/// whole round.
+/// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used
+/// for a whole round.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,
@@ -152,7 +152,8 @@ pub(crate) struct Session {
     pub watch: Once,
 }
 
-/// Removing or cutting off more than this (4 MiB, in units of 512 bytes) takes the file system long enough to matter.
+/// Removing or cutting off more than this (4 MiB, in units of 512 bytes) takes the file system long enough to
+/// matter.
 const BIG_BLOCKS: u64 = 8192;
 
 impl LocalSession {

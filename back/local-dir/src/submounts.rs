@@ -12,7 +12,8 @@ use crate::state::Shared;
 use crate::options::Submounts;
 
 impl Shared {
-    /// Learns about all mounts inside the export; whether it looked. It waits for file systems that are far away.
+    /// Learns about all mounts inside the export; whether it looked. It waits for file systems that are far
+    /// away.
     pub(crate) fn meet_submounts(&self) -> bool {
         if self.options.submounts == Submounts::Hide || !self.last_look.is_due() {
             return false;

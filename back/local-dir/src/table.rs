@@ -123,9 +123,9 @@ struct Slot {
     /// Openings of the file that have a descriptor of their own.
     openings: u32,
     anchor: Anchor,
-    /// It was last seen alive within a tick of the file system's clock after its birth, and has no descriptor that keeps it
-    /// alive. Removed since, and followed by another file within the same tick, it has that one's birth too: only its
-    /// handle tells.
+    /// It was last seen alive within a tick of the file system's clock after its birth, and has no descriptor
+    /// that keeps it alive. Removed since, and followed by another file within the same tick, it has that
+    /// one's birth too: only its handle tells.
     doubtful: bool,
     naming: Naming,
 }
@@ -135,7 +135,8 @@ impl Table {
         Self { shards: Default::default() }
     }
 
-    /// Counts a look-up of a node that is known and still the same file; `None` if that cannot be said for sure.
+    /// Counts a look-up of a node that is known and still the same file; `None` if that cannot be said for
+    /// sure.
     pub fn hit(&self, identity: &Identity) -> Option<NodeId> {
         let shard_number = shard_of(&identity.key);
         let mut shard = self.lock(shard_number);
@@ -144,7 +145,8 @@ impl Table {
         if slot.forgotten {
             return None;
         }
-        // A descriptor keeps the inode alive, so that its number means the same file; without one the birth must tell.
+        // A descriptor keeps the inode alive, so that its number means the same file; without one the birth
+        // must tell.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
         let same = slot.is_alive() || (born_then && !slot.doubtful);
         if !same {
@@ -249,7 +251,8 @@ impl Table {
         cooled.unwrap_or(Cooled::Gone)
     }
 
-    /// Closes a node's descriptor, now that it can be found by `anchor`. The descriptor is dropped by the caller.
+    /// Closes a node's descriptor, now that it can be found by `anchor`. The descriptor is dropped by the
+    /// caller.
     pub fn close(&self, node: NodeId, anchor: Anchor) -> Option<Arc<OwnedFd>> {
         self.with(node, |slot| {
             slot.doubtful = matches!(anchor, Anchor::Handle(_)) && is_newborn(slot.identity.birth);
@@ -275,7 +278,8 @@ impl Table {
         });
     }
 
-    /// The descriptor of a node that is forgotten with this many look-ups, and whether something else finds it then.
+    /// The descriptor of a node that is forgotten with this many look-ups, and whether something else finds
+    /// it then.
     pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
         self.with(node, |slot| {
             let descriptor = slot.descriptor.as_ref().filter(|_| slot.look_ups <= look_ups)?;
@@ -301,7 +305,8 @@ impl Table {
         self.with(node, |slot| slot.identity.key)
     }
 
-    /// A file was met under a name that makes it volatile or not. Whether it is, and whether it was not before.
+    /// A file was met under a name that makes it volatile or not. Whether it is, and whether it was not
+    /// before.
     pub fn meets(&self, node: NodeId, volatile: bool) -> (bool, bool) {
         let met = self.with(node, |slot| {
             let before = slot.naming;

@@ -102,8 +102,8 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // What came before the failure is good; a read of the rest gets the error. With O_DIRECT it may be that the file ends here,
-            // inside of a block, from where it cannot be asked.
+            // What came before the failure is good; a read of the rest gets the error. With O_DIRECT it may
+            // be that the file ends here, inside of a block, from where it cannot be asked.
             Err(_) if done > 0 => {
                 let eof = at >= stat::stat(open.fd())?.size_bytes;
                 return Ok(ReadDone { count: done, eof });
@@ -141,15 +141,16 @@ impl Session {
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
     }
 
-    /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights are checked
-    /// here, for all users but the superuser.
+    /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights
+    /// are checked here, for all users but the superuser.
     pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
         let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
         let as_caller = checks && cx.identity.uid != 0;
         if !(asked || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
             return Ok(Dropping::default());
         }
-        // Which bits go depends on whether the writer is of the file's group; that it may write was settled when the file was opened.
+        // Which bits go depends on whether the writer is of the file's group; that it may write was settled
+        // when the file was opened.
         match as_caller {
             true => Ok(Dropping { _acting: Some(self.checked(cx)?), _without: None }),
             false => Ok(Dropping { _acting: None, _without: dropping_set_id(true)? }),
@@ -164,11 +165,12 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
         Stability::FileSync => TransferFlags::SYNC,
     };
     if how.in_place && open.flags.contains(OpenFlags::DIRECT) {
-        // Pages of a mapping end where the file does, and O_DIRECT takes whole blocks. There may be more to write back at any time, so
-        // the opening stays without it.
+        // Pages of a mapping end where the file does, and O_DIRECT takes whole blocks. There may be more to
+        // write back at any time, so the opening stays without it.
         leave_direct(open.fd())?;
     }
-    // Said with each write, not at the open: pages that are written back from a mapping belong where they were.
+    // Said with each write, not at the open: pages that are written back from a mapping belong where they
+    // were.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
     let count = write_pinned(open, from, how.offset, flags)?;
     if count == from.len() || count == 0 {
@@ -202,10 +204,11 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
     how.stability.max(by_opening)
 }
 
-// Memory that the kernel cannot pin (a PCI BAR, or what `/dev/mmapper` maps, in a guest that serves): copying to and from it is no trouble, so a
-// file that goes through the page cache never says EFAULT. A file opened with O_DIRECT, or one of a FUSE mount without a cache, wants the pages
-// themselves, and does. Then the bytes go through private memory, a piece at a time. Memory whose file is gone says EFAULT too, and goes on
-// saying it.
+// Memory that the kernel cannot pin (a PCI BAR, or what `/dev/mmapper` maps, in a guest that serves): copying
+// to and from it is no trouble, so a file that goes through the page cache never says EFAULT. A file opened
+// with O_DIRECT, or one of a FUSE mount without a cache, wants the pages themselves, and does. Then the bytes
+// go through private memory, a piece at a time. Memory whose file is gone says EFAULT too, and goes on saying
+// it.
 
 /// How much private memory a transfer takes at most, for as long as it lasts.
 const PIECE_BYTES: usize = 1 << 20;

@@ -1,8 +1,10 @@
-//! Turns of changes in a directory, so that the attributes from before and after one tell of that change alone.
+//! Turns of changes in a directory, so that the attributes from before and after one tell of that change
+//! alone.
 //!
-//! An NFS client goes by them (RFC 1813 §2.6, `wcc_data`): if those from before are the ones that it knows, it takes those from after for
-//! its own and keeps its listing for good. Changes that overlap would hide each other so. They take turns where that is quick. Where one
-//! takes longer (it frees much space, say), the others go on beside it, and none of them tells what was before.
+//! An NFS client goes by them (RFC 1813 §2.6, `wcc_data`): if those from before are the ones that it knows,
+//! it takes those from after for its own and keeps its listing for good. Changes that overlap would hide each
+//! other so. They take turns where that is quick. Where one takes longer (it frees much space, say), the
+//! others go on beside it, and none of them tells what was before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +20,8 @@ use crate::attr::attr_of;
 use crate::state::{Location, Session};
 use crate::table::Key;
 
-/// A change waits so long for its turn: some times what one takes, and less than a thread could spare that serves others.
+/// A change waits so long for its turn: some times what one takes, and less than a thread could spare that
+/// serves others.
 const WAIT_MAX: Duration = Duration::from_micros(500);
 
 /// The directories of an export that are being changed.
@@ -52,7 +55,8 @@ pub(crate) struct Turn<'a, const N: usize> {
 }
 
 impl Turns {
-    /// Begins a change of these directories. One of which attributes from before are `wanted` waits for others for a moment.
+    /// Begins a change of these directories. One of which attributes from before are `wanted` waits for
+    /// others for a moment.
     pub fn begin<const N: usize>(&self, dirs: [Key; N], wanted: bool) -> Turn<'_, N> {
         let mut turn = Turn { turns: self, dirs: [None; N] };
         if !self.are_wanted.load(Ordering::Relaxed) {

@@ -1,7 +1,9 @@
-//! Files that clients ask for each time, by their names: stores through shared mappings raise no event, so no client is told of them.
+//! Files that clients ask for each time, by their names: stores through shared mappings raise no event, so no
+//! client is told of them.
 //!
-//! A name is compared when a session meets a file under it. A file that has had such a name once stays volatile for the session, since who has mapped
-//! it has it mapped still. So is one that the session has met by its handle alone: its name is not known.
+//! A name is compared when a session meets a file under it. A file that has had such a name once stays
+//! volatile for the session, since who has mapped it has it mapped still. So is one that the session has met
+//! by its handle alone: its name is not known.
 
 use std::ffi::CString;
 

@@ -1,7 +1,8 @@
 //! Waiting for locks without a thread per waiter.
 //!
-//! One thread, which lives only while there are waiters, tries again: at once when a lock of ours is given back, and at
-//! doubling intervals because processes of the host do not tell. Waiters are served in the order in which they came.
+//! One thread, which lives only while there are waiters, tries again: at once when a lock of ours is given
+//! back, and at doubling intervals because processes of the host do not tell. Waiters are served in the order
+//! in which they came.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,8 +53,8 @@ enum Phase {
 }
 
 impl Waiting {
-    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is interrupted. Dropping the answer
-    /// gives up.
+    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is
+    /// interrupted. Dropping the answer gives up.
     pub fn until(
         &self,
         cx: &Ctx,
@@ -118,7 +119,8 @@ impl Shared {
         let mut state = self.lock();
         loop {
             state.news = false;
-            // Neither an attempt nor what follows an answer holds up those that come, or that give a lock back.
+            // Neither an attempt nor what follows an answer holds up those that come, or that give a lock
+            // back.
             let mut queue = std::mem::take(&mut state.queue);
             drop(state);
             let before = queue.len();

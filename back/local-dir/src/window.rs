@@ -1,7 +1,8 @@
-//! Counting changes for all that remember what they have learnt: before a change begins, and when it has ended and is not answered yet.
+//! Counting changes for all that remember what they have learnt: before a change begins, and when it has
+//! ended and is not answered yet.
 //!
-//! Where no session looks at versions, a change costs two loads more. Changes by other processes of the host are counted when the kernel tells
-//! of them (`host_watch`).
+//! Where no session looks at versions, a change costs two loads more. Changes by other processes of the host
+//! are counted when the kernel tells of them (`host_watch`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

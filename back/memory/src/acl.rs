@@ -1,4 +1,5 @@
-//! POSIX access control lists as Linux keeps them in `system.posix_acl_*` (acl(5); `linux/posix_acl_xattr.h`).
+//! POSIX access control lists as Linux keeps them in `system.posix_acl_*` (acl(5);
+//! `linux/posix_acl_xattr.h`).
 
 use tombolo_core::fs::Mode;
 use tombolo_core::{Error, Identity, Result};
@@ -103,7 +104,8 @@ impl Acl {
         self.mask.is_none()
     }
 
-    /// `mode` with the permission bits that stand for this list: the group's are the mask, where there is one.
+    /// `mode` with the permission bits that stand for this list: the group's are the mask, where there is
+    /// one.
     pub(crate) fn mode(&self, mode: Mode) -> Mode {
         let bits = u32::from(self.user_obj) << 6
             | u32::from(self.mask.unwrap_or(self.group_obj)) << 3
@@ -119,8 +121,8 @@ impl Acl {
         self.other = (bits & 7) as u8;
     }
 
-    /// The access list of a new node whose parent has this default list, when `mode` was asked for. The umask plays no
-    /// part (acl(5), "Object creation and default ACLs").
+    /// The access list of a new node whose parent has this default list, when `mode` was asked for. The umask
+    /// plays no part (acl(5), "Object creation and default ACLs").
     pub(crate) fn inherited(&self, mode: Mode) -> Self {
         let mut acl = self.clone();
         let bits = mode.bits();
@@ -130,7 +132,8 @@ impl Acl {
         acl
     }
 
-    /// Whether `identity` may do all of `wanted` with a node of `uid` and `gid` (acl(5), "Access check algorithm").
+    /// Whether `identity` may do all of `wanted` with a node of `uid` and `gid` (acl(5), "Access check
+    /// algorithm").
     pub(crate) fn allows(&self, identity: &Identity, uid: u32, gid: u32, wanted: u8) -> bool {
         let masked = |perm: u8| perm & self.mask.unwrap_or(7);
         if identity.uid == uid {

@@ -17,8 +17,8 @@ impl Ino {
 pub(crate) const COOKIE_DOT: u64 = 1;
 pub(crate) const COOKIE_DOT_DOT: u64 = 2;
 
-/// A directory. Each entry has a cookie of its own for as long as its name exists, and cookies are not used again, so a
-/// listing that goes on from a cookie shows every entry that existed all the time exactly once.
+/// A directory. Each entry has a cookie of its own for as long as its name exists, and cookies are not used
+/// again, so a listing that goes on from a cookie shows every entry that existed all the time exactly once.
 #[derive(Debug)]
 pub(crate) struct Directory {
     parent: Ino,

@@ -10,7 +10,8 @@ use tombolo_mem::{Sink, Source};
 
 use crate::content::{Content, Space};
 
-/// A sparse disk in memory. Everything is answered at once, in one order for all clients; nothing outlives the process.
+/// A sparse disk in memory. Everything is answered at once, in one order for all clients; nothing outlives
+/// the process.
 pub struct MemoryDisk {
     state: Mutex<State>,
     read_only: bool,

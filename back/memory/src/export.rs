@@ -8,7 +8,8 @@ use crate::options::Options;
 use crate::session::Session;
 use crate::tree::{Shared, Tree};
 
-/// An in-memory file system that sessions attach to. All see one tree, whose root belongs to the superuser and has mode
+/// An in-memory file system that sessions attach to. All see one tree, whose root belongs to the superuser
+/// and has mode
 /// 0755. It lives as long as the export or a session of it.
 pub struct Memory {
     shared: Arc<Shared>,

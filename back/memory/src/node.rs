@@ -157,8 +157,8 @@ impl Node {
         }
     }
 
-    /// Drops set-user-id, set-group-id where it means execution or `writer` is known and not of the group, and file capabilities.
-    /// Directories keep theirs.
+    /// Drops set-user-id, set-group-id where it means execution or `writer` is known and not of the group,
+    /// and file capabilities. Directories keep theirs.
     pub(crate) fn drop_privileges(&mut self, writer: Option<&Identity>) {
         if !self.is_directory() {
             let mode = self.mode.without_privileges();

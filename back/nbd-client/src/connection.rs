@@ -197,7 +197,8 @@ impl Receiver {
         noted.ok_or(Malformed::Value)?.map_err(Lost::from)
     }
 
-    /// Receives data to where they are wanted. The caller's memory is in use until its answer, which only this thread gives.
+    /// Receives data to where they are wanted. The caller's memory is in use until its answer, which only
+    /// this thread gives.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
         let Self { shared, line, epoll, wake, received, .. } = self;
         received.take_into(into, |into| receive(shared, line, epoll, wake, into))

@@ -172,7 +172,8 @@ impl NbdDisk {
         }
     }
 
-    /// The part of a range that the server has: of the last block here it may lack the end, which reads as zeroes.
+    /// The part of a range that the server has: of the last block here it may lack the end, which reads as
+    /// zeroes.
     fn at_server(&self, range: Range) -> Range {
         let end = range.end().min(self.0.first.size_bytes);
         Range { len_bytes: end.saturating_sub(range.offset), ..range }
@@ -289,7 +290,8 @@ impl Shared {
         let shared = self.clone();
         Answer::later(async move {
             let outcome = sent.kept().await;
-            // It may have been sent again over another connection, to a server that has forgotten what this was to make durable.
+            // It may have been sent again over another connection, to a server that has forgotten what this
+            // was to make durable.
             if lock(&shared.requests).unflushed.take_loss() {
                 return Err(lost());
             }

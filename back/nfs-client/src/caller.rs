@@ -22,8 +22,8 @@ impl Caller {
         Self { identity: self.identity.clone(), ..Self::default() }
     }
 
-    /// AUTH_SYS. The stamp tells this client from others of the machine. Of more groups than it has room for the first are named, as every client does; a server that looks groups
-    /// up by itself knows the others.
+    /// AUTH_SYS. The stamp tells this client from others of the machine. Of more groups than it has room for
+    /// the first are named, as every client does; a server that looks groups up by itself knows the others.
     pub(crate) fn credential<'m>(&self, stamp: u32, machine: &'m [u8]) -> Credential<'m> {
         let groups = self.identity.groups();
         let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();

@@ -40,8 +40,8 @@ const LEAVING: Duration = Duration::from_secs(10);
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
-    /// Mounts the export `path`, waiting for the server on this thread for a few seconds at most, whatever the options say of
-    /// timeout later.
+    /// Mounts the export `path`, waiting for the server on this thread for a few seconds at most, whatever
+    /// the options say of timeout later.
     ///
     /// # Errors
     /// [`MountError`], a line for people.
@@ -61,7 +61,8 @@ impl NfsExport {
         block_on(Self::mounted(Endpoint::Links(route.clone()), path, options))
     }
 
-    /// As [`NfsExport::mount`], over the standard streams of a program. It takes the tunnel for itself, and closes it in the end.
+    /// As [`NfsExport::mount`], over the standard streams of a program. It takes the tunnel for itself, and
+    /// closes it in the end.
     ///
     /// # Errors
     /// [`MountError`], a line for people.
@@ -113,8 +114,8 @@ impl NfsExport {
         Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
     }
 
-    /// An export over an engine of one's own, by its root's handle: for simulations, and for handles that came from elsewhere.
-    /// Waits for the server as long as the engine's options say.
+    /// An export over an engine of one's own, by its root's handle: for simulations, and for handles that
+    /// came from elsewhere. Waits for the server as long as the engine's options say.
     ///
     /// # Errors
     /// The root cannot be used.
@@ -140,9 +141,9 @@ impl NfsExport {
         Self { nfs, root, fattr, asked, profile, options, budget, has_side_program }
     }
 
-    /// Ends its use, once its sessions have ended: waits for their background work (unflushed data, files that were
-    /// removed while open), and tells the server that this export is not in use here any more, which is for its list of
-    /// clients only. Waits for a few seconds at most.
+    /// Ends its use, once its sessions have ended: waits for their background work (unflushed data, files
+    /// that were removed while open), and tells the server that this export is not in use here any more,
+    /// which is for its list of clients only. Waits for a few seconds at most.
     pub fn leave(&self) {
         let is_done = self.root.background.wait(LEAVING);
         if !is_done {
@@ -181,7 +182,8 @@ impl NfsExport {
         self.budget.held_bytes()
     }
 
-    /// Written bytes that had to be copied, because the writer's memory was not retainable: so far, of all files.
+    /// Written bytes that had to be copied, because the writer's memory was not retainable: so far, of all
+    /// files.
     pub fn copied_bytes(&self) -> u64 {
         self.budget.copied_bytes()
     }

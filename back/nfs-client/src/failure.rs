@@ -5,7 +5,8 @@ use tombolo_host_rpc::client::CallError;
 use tombolo_sys::Errno;
 use tombolo_wire_nfs3::Procedure;
 
-/// Why an operation failed, where the waist has only "input/output error" to say. It names host and operation.
+/// Why an operation failed, where the waist has only "input/output error" to say. It names host and
+/// operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// No reply, or none from NFS.

@@ -1,7 +1,8 @@
 //! Directories that came along with the listing of one above them, until a walk gets there.
 //!
-//! Only callers that say that they list so are answered from here ([`Ctx::lists_below`](tombolo_core::Ctx::lists_below)): they are told how old
-//! it is. A change of names by this session drops all.
+//! Only callers that say that they list so are answered from here
+//! ([`Ctx::lists_below`](tombolo_core::Ctx::lists_below)): they are told how old it is. A change of names by
+//! this session drops all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,8 @@ use crate::calls::ListedDir;
 /// What lies here takes no more than this, in bytes, about; then the oldest goes.
 const BYTES_MAX: usize = 8 << 20;
 
-/// After this time here it is of use to no walk. What it took on the way does not count: a slow line is where it is of most use.
+/// After this time here it is of use to no walk. What it took on the way does not count: a slow line is where
+/// it is of most use.
 const STAY_MAX: Duration = Duration::from_secs(3);
 
 /// The directories.

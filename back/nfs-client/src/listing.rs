@@ -1,4 +1,5 @@
-//! The progress of a listing: its last page, the circle that it may go in, and the names that it has given where it has to begin anew.
+//! The progress of a listing: its last page, the circle that it may go in, and the names that it has given
+//! where it has to begin anew.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -106,7 +107,8 @@ impl Progress {
         }
         let before = self.page.as_ref().filter(|_| page.start != Cookie::START);
         match before.map(|before| (before, before.index_of(page.start))) {
-            // Goes on from an entry of the last page: its last one, or one before it where another kind of page is wanted.
+            // Goes on from an entry of the last page: its last one, or one before it where another kind of
+            // page is wanted.
             Some((before, Some(index))) => {
                 let behind = before.listing.entries.get(..=index).unwrap_or_default();
                 Arc::make_mut(&mut self.given).add(&before.listing, behind);
@@ -127,8 +129,8 @@ impl Progress {
 }
 
 impl Progress {
-    /// Returns the names up to this place of the listing: if the server knows the place no more, these are left out of a listing from the start.
-    /// None where not all of them are known.
+    /// Returns the names up to this place of the listing: if the server knows the place no more, these are
+    /// left out of a listing from the start. None where not all of them are known.
     pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
         let page = self.page.as_ref()?;
         let mut given = Given::clone(&self.given);

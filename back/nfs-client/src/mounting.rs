@@ -33,7 +33,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same where a program has to connect first, and to prove who it is.
 const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one line.
+/// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one
+/// line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// No answer. The source names the server.
@@ -316,7 +317,8 @@ pub(crate) async fn root(
     }
 }
 
-/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of mounts for administrators.
+/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of mounts for
+/// administrators.
 pub(crate) async fn leave(
     endpoint: &Endpoint,
     path: &str,

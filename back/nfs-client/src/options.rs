@@ -5,8 +5,8 @@ use std::time::Duration;
 use tombolo_core::Limits;
 use tombolo_host_rpc::client as rpc_client;
 
-/// How long attributes are believed without asking (nfs(5), `acregmin` and its kin). A node that was seen to change is
-/// believed for the least time; each look that finds it unchanged doubles that, up to the most.
+/// How long attributes are believed without asking (nfs(5), `acregmin` and its kin). A node that was seen to
+/// change is believed for the least time; each look that finds it unchanged doubles that, up to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeTimes {
     /// Files: at least.

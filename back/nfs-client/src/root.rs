@@ -37,7 +37,8 @@ impl Drop for Root {
 }
 
 impl Root {
-    /// The root's handle, which may be another one since the server was started anew. None if the export is gone.
+    /// The root's handle, which may be another one since the server was started anew. None if the export is
+    /// gone.
     pub(crate) async fn handle_again(&self, caller: &Caller) -> Result<Option<FileHandleBuf>> {
         if let Reply::Ok(_) = self.nfs.getattr(caller, self.handle).await? {
             return Ok(Some(self.handle));

@@ -17,7 +17,8 @@ pub(crate) struct BulkWaiters {
 }
 
 impl BulkWaiters {
-    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if the request is interrupted.
+    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if
+    /// the request is interrupted.
     pub(crate) async fn wait(
         &self,
         area: &Area,

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
-/// The numbers of one link. A number is given to another identity only when no request that bears it can still be on its way: the
-/// server would perform it on behalf of the wrong one.
+/// The numbers of one link. A number is given to another identity only when no request that bears it can
+/// still be on its way: the server would perform it on behalf of the wrong one.
 #[derive(Debug)]
 pub(crate) struct Callers {
     slots: Box<[Slot]>,
@@ -132,7 +132,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Uses the number if it stands for that identity, which has no supplementary groups: those are in the table. Whether the server knows it.
+    /// Uses the number if it stands for that identity, which has no supplementary groups: those are in the
+    /// table. Whether the server knows it.
     #[inline]
     fn enter_as(&self, identity: &Identity) -> Option<bool> {
         // Before a use is added: one that is about to be taken back keeps the number from being given anew.

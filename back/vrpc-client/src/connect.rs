@@ -15,8 +15,9 @@ use tombolo_shm::link::Incarnation;
 
 /// Makes links to one export of one server.
 pub trait Connect: Send + Sync {
-    /// A link of its own for this session, which is `incarnation` to the server: the same for all links of the session, and no other's. It may
-    /// block for a moment. A [`Refused`](tombolo_shm::link::Refused) among the sources of an error tells what the server said.
+    /// A link of its own for this session, which is `incarnation` to the server: the same for all links of
+    /// the session, and no other's. It may block for a moment. A [`Refused`](tombolo_shm::link::Refused)
+    /// among the sources of an error tells what the server said.
     fn connect(
         &self,
         client: &Client,
@@ -41,15 +42,15 @@ pub enum Patience {
     /// It waits until there is another; so do all requests.
     #[default]
     Hard,
-    /// The same, but a request that has waited so long fails with [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends
-    /// the session.
+    /// The same, but a request that has waited so long fails with
+    /// [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends the session.
     Soft(Duration),
     /// It ends: from then on there is nothing but [`Disconnected`](tombolo_core::Error::Disconnected).
     None,
 }
 
-/// Makes links at a unix socket: one for each session, all watched by one thread. When the server's process ends, or says that
-/// it leaves, the links are lost at once.
+/// Makes links at a unix socket: one for each session, all watched by one thread. When the server's process
+/// ends, or says that it leaves, the links are lost at once.
 pub struct Socket {
     path: PathBuf,
     options: ConnectOptions,

@@ -13,7 +13,8 @@ use crate::link::Link;
 use crate::request::OutgoingRequest;
 use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
 
-/// Memory of this side of a link, where the server reads it: data that are put together here are written without a copy.
+/// Memory of this side of a link, where the server reads it: data that are put together here are written
+/// without a copy.
 pub struct Lent {
     link: Arc<Link>,
     /// Always there, but for the moment in which it is given back.
@@ -29,18 +30,19 @@ pub struct InPlace {
 }
 
 impl VrpcFileSystem {
-    /// `len_bytes` of the link's memory. [`Error::NoMemory`] if there is not that much in one piece now: it is for data on their way,
-    /// not for keeping.
+    /// `len_bytes` of the link's memory. [`Error::NoMemory`] if there is not that much in one piece now: it
+    /// is for data on their way, not for keeping.
     pub fn lend(&self, len_bytes: usize) -> Result<Lent> {
         let link = self.links.current();
         let span = link.line.out_area().take(len_bytes as u64).ok_or(Error::NoMemory)?;
         Ok(Lent { link, span: Some(span) })
     }
 
-    /// Writes the first `len_bytes` of lent memory without copying them. The memory is gone with it, until the server has answered.
+    /// Writes the first `len_bytes` of lent memory without copying them. The memory is gone with it, until
+    /// the server has answered.
     ///
-    /// The memory is its link's. If that is lost before the answer is there, it cannot be sent again: [`Error::Disconnected`], and whether
-    /// it was written is not known.
+    /// The memory is its link's. If that is lost before the answer is there, it cannot be sent again:
+    /// [`Error::Disconnected`], and whether it was written is not known.
     pub fn write_in_place(
         &self,
         cx: &Ctx,
@@ -66,7 +68,8 @@ impl VrpcFileSystem {
         self.links.ask_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
-    /// Reads at most `len_bytes`, and leaves them where the server put them. [`Error::NoMemory`] as for [`lend`](Self::lend).
+    /// Reads at most `len_bytes`, and leaves them where the server put them. [`Error::NoMemory`] as for
+    /// [`lend`](Self::lend).
     pub fn read_in_place(&self, cx: &Ctx, file: File, offset: u64, len_bytes: usize) -> Answer<InPlace> {
         self.links.repeat(cx, move |links, link, cx| {
             let len = len_bytes.min(link.terms.transfer_bytes_max as usize);

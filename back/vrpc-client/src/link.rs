@@ -130,7 +130,8 @@ impl Link {
         self.terms.offers.contains(Offers::HANDLES)
     }
 
-    /// Whether its server has the volume that the nodes of the session are of, and finds them by their handles.
+    /// Whether its server has the volume that the nodes of the session are of, and finds them by their
+    /// handles.
     pub(crate) fn knows_handles(&self) -> bool {
         self.has_handles() && self.things.volume.get() == Some(&self.terms.volume)
     }

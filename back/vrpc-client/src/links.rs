@@ -1,7 +1,8 @@
 //! The links of one session, one after the other.
 //!
-//! A request goes over the link of the moment. If that is lost before the answer is there it is sent again over the next, in the numbers
-//! of its server but with the same sequence number, by which the server knows it again.
+//! A request goes over the link of the moment. If that is lost before the answer is there it is sent again
+//! over the next, in the numbers of its server but with the same sequence number, by which the server knows
+//! it again.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -98,7 +99,8 @@ impl Links {
         self.ask_again(cx, self.things.next_sequence(), (request, &[]), finish)
     }
 
-    /// As [`ask`](Self::ask), a request that may have been sent before with that number; with bytes that follow its frame.
+    /// As [`ask`](Self::ask), a request that may have been sent before with that number; with bytes that
+    /// follow its frame.
     #[inline]
     pub(crate) fn ask_again<T: Send + 'static>(
         self: &Arc<Self>,
@@ -186,7 +188,8 @@ impl Links {
         })
     }
 
-    /// Does what [`ask_on`](Self::ask_on) needs, over the link of the moment, and over each that follows until one lasts as long as that.
+    /// Does what [`ask_on`](Self::ask_on) needs, over the link of the moment, and over each that follows
+    /// until one lasts as long as that.
     pub(crate) fn repeat<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -224,8 +227,8 @@ impl Links {
         }
     }
 
-    /// Tells the server in whose numbers it is what is not needed any more: at once, or as soon as its link is the session's; not at all
-    /// if it is a former one.
+    /// Tells the server in whose numbers it is what is not needed any more: at once, or as soon as its link
+    /// is the session's; not at all if it is a former one.
     pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Released]) {
         let link = self.current.load();
         tell(&link, cx, gone);
@@ -268,8 +271,9 @@ impl Links {
         }
     }
 
-    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts. The wish to end counts once there
-    /// was no link for two seconds: until then the answer is worth waiting for, of a request that may have been performed.
+    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts.
+    /// The wish to end counts once there was no link for two seconds: until then the answer is worth waiting
+    /// for, of a request that may have been performed.
     pub(crate) async fn usable(&self, interrupt: &Interrupt) -> Result<Arc<Link>> {
         let mut raised = pin!(interrupt.raised());
         let mut is_raised = false;

@@ -10,7 +10,8 @@ use tombolo_core::fs::{Granted, HeldLocks, NodeId, Notice, NoticeQueue, OpenId, 
 use crate::released::{Released, What};
 use crate::slab::{Held, Slab, Theirs};
 
-/// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server, and by their handles.
+/// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server,
+/// and by their handles.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     slab: Slab<Node>,
@@ -51,7 +52,8 @@ struct Index {
     by_handle: HashMap<PersistentHandle, NodeId>,
     /// How many nodes only listings have brought.
     listed: usize,
-    /// Nodes of the server that there was word of before they were known: the answer that brings them may have been made before.
+    /// Nodes of the server that there was word of before they were known: the answer that brings them may
+    /// have been made before.
     missed: HashSet<u64>,
 }
 
@@ -95,8 +97,8 @@ impl Nodes {
         });
     }
 
-    /// Whether listings may bring further nodes. The front end keeps them all until its own memory runs short, so a directory
-    /// without end would fill it; beyond this names are looked up one by one.
+    /// Whether listings may bring further nodes. The front end keeps them all until its own memory runs
+    /// short, so a directory without end would fill it; beyond this names are looked up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
         self.index().listed < LISTED_MAX
     }

@@ -55,8 +55,8 @@ impl Openings {
         is_needed == Some(true)
     }
 
-    /// No server is known to have it: it is opened anew when it is used. With the link whose server has it, if one does, and what that calls
-    /// it.
+    /// No server is known to have it: it is opened anew when it is used. With the link whose server has it,
+    /// if one does, and what that calls it.
     pub(crate) fn unbind(&self, open: OpenId) -> Option<(u32, OpenId)> {
         let (link, theirs) = self.0.with(open.0, |held| held.unbind())??;
         Some((link, OpenId(theirs)))

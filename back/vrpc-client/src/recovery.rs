@@ -1,4 +1,5 @@
-//! What a session had behind its former link, behind the next: nodes by their handles, openings and locks as they were.
+//! What a session had behind its former link, behind the next: nodes by their handles, openings and locks as
+//! they were.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ fn no_caller() -> Ctx {
     Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) }
 }
 
-/// Why a server has no number for a node. If its link is lost that says nothing: the node may be known by the next one's numbers already.
+/// Why a server has no number for a node. If its link is lost that says nothing: the node may be known by the
+/// next one's numbers already.
 fn unknown(link: &Link) -> NoAnswer {
     if link.line.is_lost() { NoAnswer::Lost } else { NoAnswer::Failed(Error::Stale) }
 }
@@ -79,7 +81,8 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     let request = Request::Open { node, flags: opening.flags };
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
     let opened = match asked(link, &opener, request, opened).await {
-        // The opener may have lost the right to open it. The server believes us that it had it, if it believes us at all.
+        // The opener may have lost the right to open it. The server believes us that it had it, if it
+        // believes us at all.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
             asked(link, &root, request, opened).await?
@@ -93,8 +96,9 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     locks_again(link, cx, file, File { node, open: opened }).await
 }
 
-/// A lock that another client holds breaks its opening for good: it may have changed what it guarded. If it is not had for another reason
-/// that is tried again when the opening is used. The present request may be interrupted; the lock is not its alone.
+/// A lock that another client holds breaks its opening for good: it may have changed what it guarded. If it
+/// is not had for another reason that is tried again when the opening is used. The present request may be
+/// interrupted; the lock is not its alone.
 async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
     for held in link.things.nodes.locks_of(file.node, file.open) {
         let holder = Ctx {

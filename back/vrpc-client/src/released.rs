@@ -28,7 +28,8 @@ impl ReleaseQueue {
         self.list().push(gone);
     }
 
-    /// What the server of that link is to be told. What a former one was to be told goes: it is not there any more.
+    /// What the server of that link is to be told. What a former one was to be told goes: it is not there any
+    /// more.
     pub(crate) fn take(&self, link: u32) -> Vec<Released> {
         let mut list = self.list();
         let (later, now) = std::mem::take(&mut *list).into_iter().partition(|gone| gone.link > link);

@@ -33,7 +33,8 @@ impl Answered {
         pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 
-    /// The bytes that came, wherever the request wanted them: in the frame, or in its span of the server's memory.
+    /// The bytes that came, wherever the request wanted them: in the frame, or in its span of the server's
+    /// memory.
     pub(crate) fn bytes(&self, link: &Link, returned: &Returned<'_>, limit_bytes: usize) -> Result<Vec<u8>> {
         match self.placed(link, returned, limit_bytes)? {
             Some(source) => {
@@ -48,8 +49,8 @@ impl Answered {
         }
     }
 
-    /// The bytes in the server's memory; none if they came in the frame. An error if they are where they were not wanted, or too
-    /// many.
+    /// The bytes in the server's memory; none if they came in the frame. An error if they are where they were
+    /// not wanted, or too many.
     pub(crate) fn placed(
         &self,
         link: &Link,
@@ -76,8 +77,8 @@ pub(crate) fn whole(source: &Source) -> Result<()> {
     if source.is_poisoned() { Err(Error::Disconnected) } else { Ok(()) }
 }
 
-/// Fails if what was just read of the server's memory may be other data: once the link is lost the server may use that memory for the
-/// next.
+/// Fails if what was just read of the server's memory may be other data: once the link is lost the server may
+/// use that memory for the next.
 pub(crate) fn still_theirs(link: &Link, source: &Source) -> Result<()> {
     if link.line.is_lost() { Err(Error::Disconnected) } else { whole(source) }
 }

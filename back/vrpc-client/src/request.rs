@@ -299,7 +299,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        // Its memory is in use until it is answered; then waiters for memory are woken. The session may end before.
+        // Its memory is in use until it is answered; then waiters for memory are woken. The session may end
+        // before.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);

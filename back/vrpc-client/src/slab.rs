@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Things by number. What the server calls one is read without a lock.
 ///
-/// A number is a slot, from 1 on, and above it how often the slot was given anew: a new thing is not mistaken for one that had its
-/// slot before.
+/// A number is a slot, from 1 on, and above it how often the slot was given anew: a new thing is not mistaken
+/// for one that had its slot before.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     /// Each has twice as many slots as the one before. They stay for good.
@@ -28,7 +28,8 @@ struct Free {
 #[derive(Debug)]
 struct Slot<T> {
     generation: AtomicU32,
-    /// The link on which `theirs` is its number; stored after that, so that a reader that sees it sees that number or one of a later link.
+    /// The link on which `theirs` is its number; stored after that, so that a reader that sees it sees that
+    /// number or one of a later link.
     link: AtomicU32,
     theirs: AtomicU64,
     thing: Mutex<Option<T>>,
@@ -57,7 +58,8 @@ impl<T> Held<'_, T> {
         (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.theirs.load(Ordering::Relaxed))
     }
 
-    /// From now on that is what the server of that link calls it; false where a later link's server has its own name for it.
+    /// From now on that is what the server of that link calls it; false where a later link's server has its
+    /// own name for it.
     pub(crate) fn bind(&self, link: u32, theirs: u64) -> bool {
         let is_newer = self.slot.link.load(Ordering::Acquire) <= link;
         if is_newer {

@@ -50,7 +50,8 @@ struct Latest {
 }
 
 impl Latest {
-    /// Whether the link was of no use: then the next attempt waits, so that a server that fails at once is not called without end.
+    /// Whether the link was of no use: then the next attempt waits, so that a server that fails at once is
+    /// not called without end.
     fn was_in_vain(&self, link: &Link, end: &End) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
         self.since.elapsed() < LASTING && (matches!(end, End::ProtocolError(_)) || !was_useful)
@@ -101,8 +102,8 @@ impl Supervisor {
         }
     }
 
-    /// Tries until there is a link, while a thread watches the deadlines of waiting requests: an attempt may take long.
-    /// Returns how much it has answered by then, `None` once the session is gone.
+    /// Tries until there is a link, while a thread watches the deadlines of waiting requests: an attempt may
+    /// take long. Returns how much it has answered by then, `None` once the session is gone.
     fn link_anew(
         &self,
         links: &Weak<Links>,
@@ -196,8 +197,8 @@ impl fmt::Display for Failed {
     }
 }
 
-/// Opens anew what was open, and takes the locks, before other requests use the link. What cannot be had is known when it is used. An
-/// error if the link is lost meanwhile, or the server answers nothing at all.
+/// Opens anew what was open, and takes the locks, before other requests use the link. What cannot be had is
+/// known when it is used. An error if the link is lost meanwhile, or the server answers nothing at all.
 fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     for open in link.things.openings.all() {
         let again = link.clone();
@@ -228,7 +229,8 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Wakes requests that wait for a link now and then, so that they check their deadlines, until this is dropped.
+/// Wakes requests that wait for a link now and then, so that they check their deadlines, until this is
+/// dropped.
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
     let tick = move || {

@@ -1,5 +1,5 @@
-//! A thread for each request, as SunOS's biods: the program hands its data over, a thread sends it and waits for the reply. Only for
-//! the comparison.
+//! A thread for each request, as SunOS's biods: the program hands its data over, a thread sends it and waits
+//! for the reply. Only for the comparison.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,5 @@
-//! Three ways to turn calls into bytes and bytes into replies: ours, plain byte order by hand, and a generic XDR library.
+//! Three ways to turn calls into bytes and bytes into replies: ours, plain byte order by hand, and a generic
+//! XDR library.
 
 mod by_hand;
 pub mod generic;
@@ -32,7 +33,8 @@ pub struct Moved {
 }
 
 impl Codec {
-    /// A WRITE, UNSTABLE, by root, with its mark. True when the data was copied behind its head; otherwise it has to follow.
+    /// A WRITE, UNSTABLE, by root, with its mark. True when the data was copied behind its head; otherwise it
+    /// has to follow.
     pub fn write_call(self, out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, data: &[u8]) -> bool {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         match self {

@@ -1,8 +1,10 @@
-//! Clients that move files, each as a process of its own, `tombolo-bench drive CLIENT …`: so that threads, context switches and
-//! processor time of one are told from those of another, and each is placed like a server is.
+//! Clients that move files, each as a process of its own, `tombolo-bench drive CLIENT …`: so that threads,
+//! context switches and processor time of one are told from those of another, and each is placed like a
+//! server is.
 //!
-//! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with so many requests in flight at most (0: as
-//! many as the client finds good); `memory FILEBYTES` asks where the program has a file. The answer is that of `bench/peers/libnfs-driver.c`, which is one of these clients.
+//! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with so many
+//! requests in flight at most (0: as many as the client finds good); `memory FILEBYTES` asks where the
+//! program has a file. The answer is that of `bench/peers/libnfs-driver.c`, which is one of these clients.
 //!
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
@@ -70,7 +72,8 @@ pub struct DriveArgs {
 
 /// Moves files.
 trait Client {
-    /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it left out.
+    /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it
+    /// left out.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
 
     /// The program's own memory for a file of so many bytes, where the copies of a byte are counted.

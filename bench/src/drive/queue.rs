@@ -1,4 +1,5 @@
-//! What stands between the program and the threads that make its requests: a queue of limited length, and a pool of buffers.
+//! What stands between the program and the threads that make its requests: a queue of limited length, and a
+//! pool of buffers.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

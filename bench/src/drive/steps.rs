@@ -1,5 +1,5 @@
-//! One thread that sends and one that receives, with what the paper takes away left in: the steps of its Table 2. The engine is the
-//! product's; what is above it is no more than a loop.
+//! One thread that sends and one that receives, with what the paper takes away left in: the steps of its
+//! Table 2. The engine is the product's; what is above it is no more than a loop.
 
 use std::collections::VecDeque;
 use std::io;

@@ -10,8 +10,8 @@ use crate::measure::Work;
 
 const FILES: u64 = 32;
 
-/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the figure is files in a second. On
-/// the tree as seen at `root`; `name` tells contestants apart.
+/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the
+/// figure is files in a second. On the tree as seen at `root`; `name` tells contestants apart.
 pub fn small_files(root: &Path, name: &str) -> Work<'static> {
     let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
     let files = SmallFiles { folder, content: vec![b'z'; Tree::SMALL_BYTES] };

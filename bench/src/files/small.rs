@@ -26,7 +26,8 @@ pub fn open_read_close(root: &Path) -> Work<'static> {
     })
 }
 
-/// create, write 4 KiB, close, unlink; `name` tells contestants apart. Opened for writing only, as cp, tar and compilers do.
+/// create, write 4 KiB, close, unlink; `name` tells contestants apart. Opened for writing only, as cp, tar
+/// and compilers do.
 pub fn create_write_unlink(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(name);
     let content = vec![b'z'; Tree::SMALL_BYTES];
@@ -79,7 +80,8 @@ impl ColdNames {
     }
 }
 
-/// stat of a file whose name the caller's kernel has forgotten, so that the server is asked. All that use one mount share the names.
+/// stat of a file whose name the caller's kernel has forgotten, so that the server is asked. All that use one
+/// mount share the names.
 pub fn stat(names: &Rc<ColdNames>) -> Work<'static> {
     let (names, count_max) = (Rc::clone(names), names.paths.len() as u64 / 16);
     let run = move |count, clock: &mut Clock| {

@@ -72,7 +72,8 @@ struct Slot {
 }
 
 impl Guest {
-    /// Connects to a server, with room for `slots` requests at a time of `data_bytes` each, and begins a session.
+    /// Connects to a server, with room for `slots` requests at a time of `data_bytes` each, and begins a
+    /// session.
     pub fn connect(socket: &Path, wait: Wait, slots: usize, data_bytes: u32) -> Result<Self> {
         let data = slots * (data_bytes as usize).next_multiple_of(4096);
         let settings = DriverSettings {

@@ -54,7 +54,8 @@ struct Slot {
 }
 
 impl DiskGuest {
-    /// Connects to a server of a disk of `disk_bytes`, with room for `slots` requests at a time of `data_bytes` each.
+    /// Connects to a server of a disk of `disk_bytes`, with room for `slots` requests at a time of
+    /// `data_bytes` each.
     pub fn connect(
         socket: &Path,
         wait: Wait,

@@ -1,5 +1,5 @@
-//! A guest's FUSE client, and its disk driver, in this process: they speak to a virtio-fs or virtio-blk server straight on the queues, as
-//! a guest's kernel would, with no virtual machine in between.
+//! A guest's FUSE client, and its disk driver, in this process: they speak to a virtio-fs or virtio-blk
+//! server straight on the queues, as a guest's kernel would, with no virtual machine in between.
 
 mod client;
 mod disk;

@@ -107,7 +107,8 @@ pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<Work<'static>> {
     Ok(finding(guest, once))
 }
 
-/// What finds a node each time. The look-ups are given back after each turn, untimed, as a guest's kernel does much later.
+/// What finds a node each time. The look-ups are given back after each turn, untimed, as a guest's kernel
+/// does much later.
 fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> + 'static) -> Work<'static> {
     let guest = Rc::clone(guest);
     Work::new(move |count, clock| {
@@ -122,7 +123,8 @@ fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> 
     })
 }
 
-/// READ of 4 KiB with as many requests under way as the guest has slots: the time is that of one in the stream.
+/// READ of 4 KiB with as many requests under way as the guest has slots: the time is that of one in the
+/// stream.
 pub fn outstanding(guest: &SharedGuest) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
     let mut send = move |guest: &mut Guest, slot| {

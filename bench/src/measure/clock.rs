@@ -22,8 +22,8 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// `run` does it as often as it is told: [`Clock::start`] before the first, [`Clock::lap`] after each. What needs no timing
-    /// (removing what was created) goes between a lap and the next start.
+    /// `run` does it as often as it is told: [`Clock::start`] before the first, [`Clock::lap`] after each.
+    /// What needs no timing (removing what was created) goes between a lap and the next start.
     pub fn new(run: impl FnMut(u64, &mut Clock) -> Result<()> + 'a) -> Self {
         Self { run: Box::new(run), count_max: u64::MAX, bytes: None, caller: None, per_second: false }
     }
@@ -61,8 +61,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Times operations. Each lap costs one look at the clock (about 25 ns), which is part of the figure; what takes less
-/// than a microsecond is timed many at a time.
+/// Times operations. Each lap costs one look at the clock (about 25 ns), which is part of the figure; what
+/// takes less than a microsecond is timed many at a time.
 pub struct Clock {
     last: Instant,
     laps: Histogram<u64>,

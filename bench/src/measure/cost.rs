@@ -1,5 +1,5 @@
-//! What an operation costs beside time: processor time and context switches of the processes that serve it, and of the
-//! one that asks.
+//! What an operation costs beside time: processor time and context switches of the processes that serve it,
+//! and of the one that asks.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -73,7 +73,8 @@ impl CostMeter {
         Self { servers, caller: Process::new(&caller) }
     }
 
-    /// The counters now. They never go back: what a thread did until the last look counts on when it has ended.
+    /// The counters now. They never go back: what a thread did until the last look counts on when it has
+    /// ended.
     pub fn now(&self) -> Cost {
         let mut cost = Cost::default();
         for server in &self.servers {
@@ -86,8 +87,8 @@ impl CostMeter {
     }
 }
 
-/// Processor time and switches of all threads that a process has or had: /proc/PID/task/TID/schedstat and status
-/// (proc(5)), which are gone with the thread.
+/// Processor time and switches of all threads that a process has or had: /proc/PID/task/TID/schedstat and
+/// status (proc(5)), which are gone with the thread.
 #[derive(Debug)]
 struct Process {
     tasks: PathBuf,

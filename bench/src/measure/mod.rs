@@ -1,9 +1,9 @@
-//! How a figure comes about: contestants take turns, round after round, within one run, so that whatever else the
-//! machine does falls on all of them. A figure is the median of its rounds, a ratio the median of the ratios *within*
-//! each round; both come with their spread.
+//! How a figure comes about: contestants take turns, round after round, within one run, so that whatever else
+//! the machine does falls on all of them. A figure is the median of its rounds, a ratio the median of the
+//! ratios *within* each round; both come with their spread.
 //!
-//! Reading order: [`Work`] and [`Clock`] (one contestant's doing), [`Contest`] (the turns), [`Spread`], [`Cost`],
-//! [`Placement`].
+//! Reading order: [`Work`] and [`Clock`] (one contestant's doing), [`Contest`] (the turns), [`Spread`],
+//! [`Cost`], [`Placement`].
 
 mod clock;
 mod contest;

@@ -25,7 +25,8 @@ pub struct Moved {
     pub received_outside: u64,
 }
 
-/// Follows a process until it ends. It is slowed down by an order of magnitude: never time and follow in the same batch.
+/// Follows a process until it ends. It is slowed down by an order of magnitude: never time and follow in the
+/// same batch.
 pub struct MovedMeter {
     state: Arc<Mutex<State>>,
     _follower: JoinHandle<()>,

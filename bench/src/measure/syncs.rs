@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::{Doing, Error, Result};
 
-/// Calls that end when data is on stable storage. A write with RWF_SYNC or RWF_DSYNC is one; a write to a file that was opened with
-/// O_SYNC would not be seen.
+/// Calls that end when data is on stable storage. A write with RWF_SYNC or RWF_DSYNC is one; a write to a
+/// file that was opened with O_SYNC would not be seen.
 const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync,sync_file_range,msync,pwritev2";
 
-/// Traces a process from its making to [`SyncCounter::stop`], with strace. Tracing slows the process down by an order of
-/// magnitude: never time and trace in the same batch.
+/// Traces a process from its making to [`SyncCounter::stop`], with strace. Tracing slows the process down by
+/// an order of magnitude: never time and trace in the same batch.
 pub struct SyncCounter {
     strace: Child,
     log: PathBuf,

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Counts the system calls of a process from its making to [`SyscallCounter::stop`]. Counting slows the process down:
-/// never time and count in the same batch.
+/// Counts the system calls of a process from its making to [`SyscallCounter::stop`]. Counting slows the
+/// process down: never time and count in the same batch.
 pub struct SyscallCounter {
     perf: Child,
 }
@@ -12,7 +12,8 @@ pub struct SyscallCounter {
 impl SyscallCounter {
     /// Starts to count. `None` where there is no `perf`, or no permission.
     pub fn start(process: u32) -> Option<Self> {
-        // perf counts as long as the command runs that it is given, and `cat` runs as long as we keep its input open.
+        // perf counts as long as the command runs that it is given, and `cat` runs as long as we keep its
+        // input open.
         let mut perf = Command::new("perf")
             .args([
                 "stat",

@@ -1,5 +1,6 @@
-//! Links of a stated speed between two networks of the run's own: the callers are in this one, the servers in the other. It has to be
-//! run inside [`run_inside`](super::run_inside), so that all of it is gone with the run.
+//! Links of a stated speed between two networks of the run's own: the callers are in this one, the servers in
+//! the other. It has to be run inside [`run_inside`](super::run_inside), so that all of it is gone with the
+//! run.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;

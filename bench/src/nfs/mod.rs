@@ -1,4 +1,5 @@
-//! NFS version 3 over TCP: a client that costs little, servers that do nothing, and what is asked of the real ones.
+//! NFS version 3 over TCP: a client that costs little, servers that do nothing, and what is asked of the real
+//! ones.
 //!
 //! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (what is done), [`limit`] (the limits),
 //! [`namespace`](run_inside) (where it all runs), [`Link`].

@@ -1,5 +1,5 @@
-//! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a namespace of its
-//! own it meets no other, and ends with the run. What is compared with it runs in there too.
+//! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a
+//! namespace of its own it meets no other, and ends with the run. What is compared with it runs in there too.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -12,13 +12,15 @@ use super::super::measure::go_on;
 use crate::error::{Doing, Error, Result};
 use crate::peer::this_program;
 
-/// What prepares the new namespaces: rpcbind wants to write below /run, and nothing that it does there shall stay.
+/// What prepares the new namespaces: rpcbind wants to write below /run, and nothing that it does there shall
+/// stay.
 const PREPARE: &str =
     "ip link set lo up && mount -t tmpfs -o mode=755 tombolo-bench /run && exec \"$0\" \"$@\"";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs this program again with `arguments` in network and mount namespaces of its own, and passes on what it prints as it comes. What it
-/// says on standard error goes where ours goes. [`Error::Absent`] where that is not allowed.
+/// Runs this program again with `arguments` in network and mount namespaces of its own, and passes on what it
+/// prints as it comes. What it says on standard error goes where ours goes. [`Error::Absent`] where that is
+/// not allowed.
 pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
     allowed()?;
     let mut command = isolated(&this_program()?);

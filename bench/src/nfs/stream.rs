@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::polling::PollWindow;
 
-/// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has to be woken.
+/// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has
+/// to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     Sleep,
@@ -87,7 +88,8 @@ impl Stream {
         self.write_parts(&mut [IoSlice::new(bytes)])
     }
 
-    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full, however its reader waits.
+    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full,
+    /// however its reader waits.
     pub fn write_parts(&mut self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {

@@ -91,8 +91,8 @@ impl Program {
 /// The variable of the environment that names another build of Tombolo to be measured.
 pub const TOMBOLO: &str = "TOMBOLO";
 
-/// Where a program is: for Tombolo what [`TOMBOLO`] names or what lies beside this program; for a peer what `bench/peers/setup`
-/// built below this directory or one above it, or what the PATH has.
+/// Where a program is: for Tombolo what [`TOMBOLO`] names or what lies beside this program; for a peer what
+/// `bench/peers/setup` built below this directory or one above it, or what the PATH has.
 pub fn find(program: Program) -> Result<PathBuf> {
     let found = match program {
         Program::Tombolo => std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(beside_this_program),

@@ -22,7 +22,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `source` at `point` with what the program does by default: close-to-open, names and attributes for 1 s.
+    /// Mounts `source` at `point` with what the program does by default: close-to-open, names and attributes
+    /// for 1 s.
     pub fn new(program: Program, source: &Path, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(program)?);
         match program {
@@ -97,8 +98,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The server ends when it is unmounted; what remains is done by its own drop, and then a dead mount point is
-        // all that could be left.
+        // The server ends when it is unmounted; what remains is done by its own drop, and then a dead mount
+        // point is all that could be left.
         for _ in 0..3 {
             let unmount =
                 Command::new("fusermount3").arg("-uq").arg(&self.point).stdin(Stdio::null()).status();

@@ -41,7 +41,8 @@ impl Nfs {
         Self::by_command(command, free_port_at(link)?, shared, beside)?.ready()
     }
 
-    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network, and listens when this returns.
+    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network, and
+    /// listens when this returns.
     pub fn by_command(
         mut command: Command,
         address: SocketAddr,
@@ -58,8 +59,8 @@ impl Nfs {
         Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export }.listening()
     }
 
-    /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and so a network
-    /// that has none yet.
+    /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and
+    /// so a network that has none yet.
     pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
         let program = find(Program::Ganesha)?;
         let registry = rpcbind()?;
@@ -179,8 +180,8 @@ pub fn free_port() -> Result<SocketAddr> {
         .doing(|| "find a free port".to_owned())
 }
 
-/// A free port where a link's servers are. Each network has ports of its own; one that is free here is not asked for
-/// twice by the same run.
+/// A free port where a link's servers are. Each network has ports of its own; one that is free here is not
+/// asked for twice by the same run.
 fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }

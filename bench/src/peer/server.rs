@@ -94,8 +94,8 @@ impl Drop for Server {
     }
 }
 
-/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to be the one
-/// client that some servers have.
+/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to
+/// be the one client that some servers have.
 pub(super) fn accepts_at(socket: &Path) -> bool {
     accepts_in("self", socket)
 }

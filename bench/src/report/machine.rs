@@ -16,8 +16,8 @@ pub struct Machine {
     pub time_secs: u64,
     /// Processes that wanted to run in the last minute before the run, other work included.
     pub load: f64,
-    /// For how long an idle core polls before it halts, where this machine is a guest itself and its kernel can (haltpoll): what wakes a core
-    /// meanwhile is cheap.
+    /// For how long an idle core polls before it halts, where this machine is a guest itself and its kernel
+    /// can (haltpoll): what wakes a core meanwhile is cheap.
     pub halt_poll_us: Option<u64>,
     /// How much the run was preferred to that other work (nice(2)): −20 is the most.
     pub niceness: i32,

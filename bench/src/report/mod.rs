@@ -109,16 +109,16 @@ impl Figure {
         Self::of_series(row, series, Unit::Nanoseconds, rounds)
     }
 
-    /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be compared.
-    /// `None` of no rounds, and of those that have no servers.
+    /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be
+    /// compared. `None` of no rounds, and of those that have no servers.
     pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
         let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.cost.server_cpu_ns).collect();
         let figure = Self::of_series(row, series, Unit::Nanoseconds, rounds)?;
         (figure.spread.median > 0.0).then_some(figure)
     }
 
-    /// What an operation of a contest cost the caller, round by round, as a figure of its own: `what` of its cost, for each million
-    /// bytes that it moves. `None` of no rounds, and of what moves no bytes.
+    /// What an operation of a contest cost the caller, round by round, as a figure of its own: `what` of its
+    /// cost, for each million bytes that it moves. `None` of no rounds, and of what moves no bytes.
     pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
         let megabytes = series.bytes? as f64 / 1e6;
         let rounds = series.turns.iter().map(|turn| what(&turn.cost) / megabytes).collect();
@@ -135,8 +135,8 @@ impl Figure {
         Some(Self { spread, rounds, ..Self::single(row, variant, column, unit, 0.0) })
     }
 
-    /// The lesser of two figures times what each is multiplied with, round by round where they were measured interleaved: an
-    /// target that is one or the other.
+    /// The lesser of two figures times what each is multiplied with, round by round where they were measured
+    /// interleaved: an target that is one or the other.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
         let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
             let pairs = one.rounds.iter().zip(&other.rounds);

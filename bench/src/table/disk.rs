@@ -1,4 +1,5 @@
-//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in between; and its redo log against a raw image.
+//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in
+//! between; and its redo log against a raw image.
 
 use std::cell::RefCell;
 use std::fs::File;

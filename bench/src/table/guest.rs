@@ -1,5 +1,5 @@
-//! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd's, and on the guest's own disk
-//! and memory.
+//! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd's, and on the
+//! guest's own disk and memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! `guest-disk`: fio and PostgreSQL on the disks of a User Mode Linux guest: ours and QEMU's storage daemon's by virtio-blk, and
-//! that of the guest's own driver for images.
+//! `guest-disk`: fio and PostgreSQL on the disks of a User Mode Linux guest: ours and QEMU's storage daemon's
+//! by virtio-blk, and that of the guest's own driver for images.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -39,7 +39,8 @@ const ROUNDS: usize = 9;
 /// How long a phase is on each disk, in seconds; pgbench's is twice that.
 const PHASE_SECS: usize = 2;
 
-/// A phase as it was measured: operations or bytes in each second, and the share of a processor that the server had.
+/// A phase as it was measured: operations or bytes in each second, and the share of a processor that the
+/// server had.
 struct Phase {
     disk: String,
     row: String,
@@ -136,7 +137,8 @@ impl Images {
         self.guest(&options, &words, servers)
     }
 
-    /// Does a part of the job in a fresh guest. What a server takes is counted from line to line of what the guest says.
+    /// Does a part of the job in a fresh guest. What a server takes is counted from line to line of what the
+    /// guest says.
     fn guest(
         &self,
         options: &[&OsStr],

@@ -109,7 +109,8 @@ fn through_waist(tree: &Tree) -> Result<Held> {
     }
 }
 
-/// Touches the small files of a tree through the waist, and says what this process holds: bytes and descriptors.
+/// Touches the small files of a tree through the waist, and says what this process holds: bytes and
+/// descriptors.
 pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     let failed = |error: FsError| Error::Wrong { what: "local-dir".to_owned(), answer: error.to_string() };
     let export = LocalDir::open(shared, Options::default())

@@ -1,5 +1,5 @@
-//! `fuse --mount`: a FUSE mount of a local directory, Tombolo's against libfuse's `passthrough_ll`, and the distance to
-//! the directory itself.
+//! `fuse --mount`: a FUSE mount of a local directory, Tombolo's against libfuse's `passthrough_ll`, and the
+//! distance to the directory itself.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -59,7 +59,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local directory.
+/// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local
+/// directory.
 fn compare(report: &mut Report, row: &str, target: Option<f64>) {
     let (ours, theirs) = (Program::Tombolo.name(), Program::PassthroughLl.name());
     report.compare_best(row, ours, theirs, target);

@@ -1,4 +1,5 @@
-//! `fuse --virtio`: virtio-fs straight on the queues, Tombolo's server against virtiofsd, with no guest in between.
+//! `fuse --virtio`: virtio-fs straight on the queues, Tombolo's server against virtiofsd, with no guest in
+//! between.
 
 use std::cell::RefCell;
 use std::rc::Rc;

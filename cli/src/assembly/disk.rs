@@ -64,7 +64,8 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
 /// Holds the sockets of guests for servers that follow each other.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
-    // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one guest.
+    // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one
+    // guest.
     let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
     let settings = KeeperSettings { guests_max, keeps_all_areas: false };
     let states = match &plan.source {

@@ -32,15 +32,16 @@ pub struct PreparedDiskMount {
 /// A session of its own: guests have those behind it.
 const SESSION: SessionId = SessionId(u64::MAX);
 
-/// How far the kernel reads around what is touched. A file that is used as memory is touched at random, and what is read ahead is mostly for
-/// nothing, and takes memory of the host: none of it, but where each answer comes from afar, and a request less is worth it
-/// (docs/decisions/clones.md).
+/// How far the kernel reads around what is touched. A file that is used as memory is touched at random, and
+/// what is read ahead is mostly for nothing, and takes memory of the host: none of it, but where each answer
+/// comes from afar, and a request less is worth it (docs/decisions/clones.md).
 const NEAR_READ_AHEAD_BYTES: u32 = 0;
 const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
 fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
     match &plan.source {
-        // Just what is touched. A cache behind shared memory brings what lies around it by itself, and nothing waits for that.
+        // Just what is touched. A cache behind shared memory brings what lies around it by itself, and
+        // nothing waits for that.
         DiskSource::Overlay(overlay) if overlay.is_recorded() => 0,
         source @ DiskSource::Overlay(_) if source.is_behind_memory() => 0,
         source if source.is_of_this_host() => NEAR_READ_AHEAD_BYTES,
@@ -118,7 +119,8 @@ impl DiskMount {
         EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
     }
 
-    /// Waits for the last of its users: what they have written and the kernel still holds would be lost. A failure if some of it is.
+    /// Waits for the last of its users: what they have written and the kernel still holds would be lost. A
+    /// failure if some of it is.
     pub fn end(&self) -> Outcome {
         let ending = format!("end the file {}", self.path().display());
         match self.mount.unmount() {

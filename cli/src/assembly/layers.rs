@@ -1,5 +1,6 @@
-//! What lies beneath an overlay, changed while it is served: what it has is frozen, and another one is put on top of it. The process that started the server says
-//! when, by messages at its standard input, and opens the files, since this one may be in a sandbox.
+//! What lies beneath an overlay, changed while it is served: what it has is frozen, and another one is put on
+//! top of it. The process that started the server says when, by messages at its standard input, and opens the
+//! files, since this one may be in a sandbox.
 
 use std::fs::File;
 use std::io;

@@ -78,7 +78,8 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Gives up what is not needed any more, for good. With it comes the broker of these directories, if there is one: it sees the same mounts.
+    /// Gives up what is not needed any more, for good. With it comes the broker of these directories, if
+    /// there is one: it sees the same mounts.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };

@@ -1,4 +1,5 @@
-//! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start to their end.
+//! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start
+//! to their end.
 
 use std::io::{self, Write};
 use std::path::absolute;
@@ -35,10 +36,12 @@ use crate::service::status::{EndpointStatus, ExportStatus};
 /// Requests that may wait for the host's disks at a time: more than the queues of all guests hold.
 const PENDING_MAX: usize = 1 << 17;
 
-/// A request that a device state has lost is never answered: what makes one waits for it, less than for its VMM.
+/// A request that a device state has lost is never answered: what makes one waits for it, less than for its
+/// VMM.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// A flush at the end that takes longer waits for a disk that is slow, or for a server that is away: the latter only for what was written.
+/// A flush at the end that takes longer waits for a disk that is slow, or for a server that is away: the
+/// latter only for what was written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What of a disk is opened before the sandbox closes.
@@ -54,8 +57,8 @@ pub struct PreparedDisk {
 }
 
 impl PreparedDisk {
-    /// Takes the sockets before anything else, so that a busy one leaves no trace. A keeper has handed in those of `kept`. Starts no thread:
-    /// it would stay outside of the sandbox.
+    /// Takes the sockets before anything else, so that a busy one leaves no trace. A keeper has handed in
+    /// those of `kept`. Starts no thread: it would stay outside of the sandbox.
     pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
         let options = &plan.options;
         let sockets = guest_sockets(plan, kept)?;
@@ -88,7 +91,8 @@ impl PreparedDisk {
         needs
     }
 
-    /// Opens what is not of this host, and serves what is called by address. Guests come with [`admit`](ServedDisk::admit).
+    /// Opens what is not of this host, and serves what is called by address. Guests come with
+    /// [`admit`](ServedDisk::admit).
     pub fn start(self) -> Result<ServedDisk, Failure> {
         let Self { plan, sockets, nbd, opened, layers, pool } = self;
         let OpenedDisk { disk, client } = match opened {
@@ -121,8 +125,8 @@ fn how(plan: &DiskPlan) -> OpenOptions {
     OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
 }
 
-/// A number for the socket that a guest connects to and for the disk's name, which no two servers of a host have at a time: FNV-1a. Without a guest
-/// there is no memory that a transfer may reach late: 0.
+/// A number for the socket that a guest connects to and for the disk's name, which no two servers of a host
+/// have at a time: FNV-1a. Without a guest there is no memory that a transfer may reach late: 0.
 fn place_of(plan: &DiskPlan) -> u32 {
     let Some(path) = plan.options.vhost_user.first() else { return 0 };
     let path = absolute(path).unwrap_or_else(|_| path.clone());
@@ -190,7 +194,8 @@ impl ServedDisk {
         Arc::clone(&self.disk)
     }
 
-    /// A line for each endpoint, with what to type on the other side. `index` counts the sockets of all disks.
+    /// A line for each endpoint, with what to type on the other side. `index` counts the sockets of all
+    /// disks.
     pub fn announce(&self, out: &mut impl Write, index: &mut usize) -> io::Result<()> {
         let DiskPlan { name, options, .. } = &self.plan;
         let size_bytes = self.disk.geometry().size_bytes;
@@ -279,13 +284,14 @@ impl ServedDisk {
     }
 }
 
-/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`, and with `size=SIZE,shrink,disk=NAME` to a
-/// smaller one), or taken in as it is now (`size,disk=NAME`).
+/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`, and with
+/// `size=SIZE,shrink,disk=NAME` to a smaller one), or taken in as it is now (`size,disk=NAME`).
 pub struct DiskAnswers {
     /// What else it answers.
     others: Arc<dyn Answers>,
     disks: Vec<(String, Arc<dyn BlockDevice>)>,
-    /// Held from the look at a size to its change: of two requests the later one sees what the first has made.
+    /// Held from the look at a size to its change: of two requests the later one sees what the first has
+    /// made.
     resizing: Mutex<()>,
 }
 
@@ -318,7 +324,8 @@ impl DiskAnswers {
         let resize = disk.resize().ok_or("it stays as long as it is, or its own server changes that")?;
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = disk.geometry().size_bytes;
-        // What it lies in may have grown since it was opened, and be cut off by a size that is larger than the disk's.
+        // What it lies in may have grown since it was opened, and be cut off by a size that is larger than
+        // the disk's.
         let now = wait(&**disk, resize.follow_size(&Ctx::root(SessionId(0))))?;
         let Some(wanted) = wanted else { return Ok(Resized { before, now }) };
         if wanted < now && !shrinks {

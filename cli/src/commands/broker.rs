@@ -30,7 +30,8 @@ impl BrokerArgs {
         const OPENING: &str = "open files for a server";
         let cannot = |error: std::io::Error| Failure::cannot(OPENING, &error);
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
-        // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
+        // The server's signals come here too, where they come from a terminal. It ends when the server has
+        // ended.
         let await_signals = || signals::on_stop(|_| {});
         broker::serve(socket, &self.exports, self.sandbox, await_signals)
             .map_err(|error| Failure::cannot(OPENING, &error))

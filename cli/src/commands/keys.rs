@@ -15,8 +15,9 @@ use crate::failure::{Failure, Outcome};
 
 /// The keys that NFS file handles are signed with, and the certificates of NFS over TLS.
 ///
-/// Of the keys (list, rotate, retire) the newest signs; older ones are good until they are retired. A running server goes on with the keys that
-/// it started with. The certificates (ca, issue, revoke, issued) are an authority's of one's own; any other authority's are as good.
+/// Of the keys (list, rotate, retire) the newest signs; older ones are good until they are retired. A running
+/// server goes on with the keys that it started with. The certificates (ca, issue, revoke, issued) are an
+/// authority's of one's own; any other authority's are as good.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
@@ -25,8 +26,8 @@ pub struct KeysArgs {
     /// The state directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// The server: the name of its first export without the slash (with -2 and so on, where others of that name serve other trees).
-    /// Needed only where there are several.
+    /// The server: the name of its first export without the slash (with -2 and so on, where others of that
+    /// name serve other trees). Needed only where there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }

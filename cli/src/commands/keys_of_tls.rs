@@ -22,12 +22,14 @@ pub enum TlsAction {
     },
     /// Issue a certificate, to a client or to a server.
     ///
-    /// The directory that it is put into has all that --tls-dir and tlsdir= take: ca.pem, cert.pem, key.pem, crl.pem.
+    /// The directory that it is put into has all that --tls-dir and tlsdir= take: ca.pem, cert.pem, key.pem,
+    /// crl.pem.
     Issue {
         /// To whom. A server maps its clients by this name.
         #[arg(value_name = "NAME")]
         name: String,
-        /// The name or address by which clients mount the server that it is for; repeatable. A client needs none.
+        /// The name or address by which clients mount the server that it is for; repeatable. A client needs
+        /// none.
         #[arg(long, value_name = "HOST")]
         host: Vec<String>,
         /// How long it is good.
@@ -41,8 +43,8 @@ pub enum TlsAction {
     },
     /// Revoke all certificates that were issued to a name.
     ///
-    /// Copy crl.pem, whose path is printed, to all servers (and clients) that shall refuse them: it counts for the next connection. Connections that
-    /// are open stay open: restart the server to end them.
+    /// Copy crl.pem, whose path is printed, to all servers (and clients) that shall refuse them: it counts
+    /// for the next connection. Connections that are open stay open: restart the server to end them.
     Revoke {
         /// To whom they were issued.
         #[arg(value_name = "NAME")]

@@ -1,5 +1,5 @@
-//! What mounts and unmounts for a server in a sandbox: this program once more, which stays outside. It does so at the places and in the way that it was
-//! told of at its start; from the server it takes few words.
+//! What mounts and unmounts for a server in a sandbox: this program once more, which stays outside. It does
+//! so at the places and in the way that it was told of at its start; from the server it takes few words.
 
 use std::fmt;
 use std::fs::File;
@@ -89,7 +89,8 @@ impl MounterArgs {
         let mut places: Vec<Mounting> =
             places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
-        // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
+        // The server's signals come here too, where they come from a terminal. It ends when the server has
+        // ended.
         signals::on_stop(|_| {}).map_err(cannot)?;
         let sockets = sockets(socket).map_err(cannot)?;
         let mut answer = |request: &[u8], _: &[OwnedFd]| {
@@ -115,8 +116,8 @@ struct Mounting {
     options: Options,
 }
 
-/// A server that was taken over may lay links on the way to a place, and move others there. So a place is prepared and mounted once, at the start, and what was
-/// mounted is unmounted, once, and nothing else.
+/// A server that was taken over may lay links on the way to a place, and move others there. So a place is
+/// prepared and mounted once, at the start, and what was mounted is unmounted, once, and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Unmounted,

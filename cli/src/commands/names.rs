@@ -1,5 +1,5 @@
-//! Looks up names for a server in a sandbox, which may start no program: this program once more, which stays outside without any capability. From the server it takes
-//! the number of a user or the name of a host.
+//! Looks up names for a server in a sandbox, which may start no program: this program once more, which stays
+//! outside without any capability. From the server it takes the number of a user or the name of a host.
 
 use std::fs::File;
 use std::io;
@@ -64,7 +64,8 @@ impl NamesArgs {
                 "names are looked up with all capabilities"
             );
         }
-        // The server's signals come here too, where they come from a terminal. It ends when the server has ended.
+        // The server's signals come here too, where they come from a terminal. It ends when the server has
+        // ended.
         signals::on_stop(|_| {}).map_err(cannot)?;
         thread::scope(|scope| {
             let start = |socket: OwnedFd| {

@@ -9,20 +9,22 @@ use crate::assembly::plan::Plan;
 use crate::assembly::servers::{self, stdio};
 use crate::failure::{Failure, Outcome};
 
-/// Share directories of this host with guests, other processes and NFS clients; and disks, of the configuration file.
+/// Share directories of this host with guests, other processes and NFS clients; and disks, of the
+/// configuration file.
 ///
-/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
-/// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, and what its
-/// guests have mounted with it; NFS clients wait for its next start.
+/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with
+/// `ready` for each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or
+/// SIGTERM ends it, and what its guests have mounted with it; NFS clients wait for its next start.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {
     #[command(flatten)]
     options: ServerOptions,
-    /// Serve NFS over standard input and output, for `nfs+ssh://` URLs, whose clients have ssh(1) start this on the other host.
+    /// Serve NFS over standard input and output, for `nfs+ssh://` URLs, whose clients have ssh(1) start this
+    /// on the other host.
     ///
-    /// All directories are offered. One of the processes with the same options serves, and the others pass on to it; it ends when no
-    /// connection is left.
+    /// All directories are offered. One of the processes with the same options serves, and the others pass on
+    /// to it; it ends when no connection is left.
     #[arg(long, help_heading = NFS)]
     stdio: bool,
     /// Read what is not said here from a TOML file.

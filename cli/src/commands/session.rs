@@ -21,8 +21,8 @@ use crate::service::status::{EndpointStatus, ask};
 
 /// Have a running proxy serve more trees, and see and steer how changes get to their origins.
 ///
-/// What the proxy was started for is its session `default`. Each other one has its own origin, options, front ends and part of the cache directory;
-/// they come back when the proxy is started again.
+/// What the proxy was started for is its session `default`. Each other one has its own origin, options, front
+/// ends and part of the cache directory; they come back when the proxy is started again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SessionArgs {
@@ -43,7 +43,8 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// End a session: when its origin has everything, or saying what it lacks, which is kept for the proxy's next start.
+    /// End a session: when its origin has everything, or saying what it lacks, which is kept for the proxy's
+    /// next start.
     Detach {
         #[arg(value_name = "NAME")]
         name: String,

@@ -11,8 +11,9 @@ use crate::service::limit_of;
 
 /// Change an option of a mount while it is used.
 ///
-/// `tombolo tune /mnt inflight=32` sets how many reads and writes may be outstanding at the NFS server; with `auto` the
-/// client finds out by itself. `tombolo top` shows the limit that holds. It is forgotten when the mount ends.
+/// `tombolo tune /mnt inflight=32` sets how many reads and writes may be outstanding at the NFS server; with
+/// `auto` the client finds out by itself. `tombolo top` shows the limit that holds. It is forgotten when the
+/// mount ends.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TuneArgs {

@@ -14,8 +14,8 @@ use crate::service::status::{self, Status};
 
 /// End a mount made by `tombolo mount`.
 ///
-/// Returns once its server has ended, so that the directory behind it is free again. umount(8) works as well, but does
-/// not wait.
+/// Returns once its server has ended, so that the directory behind it is free again. umount(8) works as well,
+/// but does not wait.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UmountArgs {
@@ -80,7 +80,8 @@ pub fn server_of(point: &Path) -> Option<(Client, Status)> {
     server_that(|status| status.endpoints.iter().any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at))
 }
 
-/// The first of this user's servers of which this holds, among those with their control sockets in the usual directory.
+/// The first of this user's servers of which this holds, among those with their control sockets in the usual
+/// directory.
 pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> {
     let sockets = control::sockets(&control::default_directory()).ok()?;
     sockets.iter().find_map(|socket| {

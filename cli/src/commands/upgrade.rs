@@ -12,8 +12,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Replace the program that serves a disk, while guests use it.
 ///
-/// For servers with --keep: this program, or another, is started beside the one that serves, and takes over; guests see a pause of some
-/// milliseconds. If it cannot, the one before serves on, and the command says so.
+/// For servers with --keep: this program, or another, is started beside the one that serves, and takes over;
+/// guests see a pause of some milliseconds. If it cannot, the one before serves on, and the command says so.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {

@@ -1,6 +1,7 @@
 //! Where something lies: on an NFS server, behind shared memory, or in a directory of this host.
 //!
-//! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file, [`url`], [`nfs`].
+//! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file,
+//! [`url`], [`nfs`].
 
 mod backoff;
 mod host;
@@ -43,7 +44,8 @@ pub use url::{NfsUrl, Ssh};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` or `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, or `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
+    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` or `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, or
+    /// `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
     Nfs(NfsUrl),
     /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind shared memory.
     NfsShm(NfsShmUrl),
@@ -60,7 +62,8 @@ pub struct OpenOptions {
     pub end: End,
     /// Since when a server that is not there yet is waited for, if it is.
     pub since: Option<Instant>,
-    /// How long a request waits for a server that does not answer, where the location does not say that. Without it, for ever.
+    /// How long a request waits for a server that does not answer, where the location does not say that.
+    /// Without it, for ever.
     pub limit: Option<Duration>,
 }
 
@@ -83,10 +86,12 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// What the end of a path stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
-    /// What it leads to: the target, where it is a link. A directory's path within what is opened may be empty then.
+    /// What it leads to: the target, where it is a link. A directory's path within what is opened may be
+    /// empty then.
     #[default]
     Target,
-    /// The name itself, to be made, moved or removed: what is opened begins above it, if anything there can be opened.
+    /// The name itself, to be made, moved or removed: what is opened begins above it, if anything there can
+    /// be opened.
     Name,
 }
 
@@ -127,8 +132,8 @@ impl Location {
         Some(below)
     }
 
-    /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server that cannot
-    /// be reached is a failure, also where the options say that calls are made for ever.
+    /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server
+    /// that cannot be reached is a failure, also where the options say that calls are made for ever.
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         let opened = match self {
             Self::Nfs(url) => {

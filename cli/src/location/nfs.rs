@@ -1,8 +1,9 @@
 //! Trees of NFS servers.
 //!
-//! Which part of a URL's path names an export only the server knows. So it is asked for its list, and the longest export that the path
-//! begins with is mounted: links within it then lead where they should. A server that shows no list, or not that one, is asked for the
-//! whole path, and then for what lies above, as far as need be (`docs/decisions/libtombolo.md`).
+//! Which part of a URL's path names an export only the server knows. So it is asked for its list, and the
+//! longest export that the path begins with is mounted: links within it then lead where they should. A server
+//! that shows no list, or not that one, is asked for the whole path, and then for what lies above, as far as
+//! need be (`docs/decisions/libtombolo.md`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
     at_any_address(url, &settings, |server| NfsExport::exports_of(server, reserved_port))
 }
 
-/// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below it.
+/// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below
+/// it.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     if let Some(ssh) = &url.ssh {
         return nfs_ssh::mount(url, ssh, options);
@@ -143,8 +145,9 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
     Ok(Some(Arc::new(tls)))
 }
 
-/// Where to look for the server, one after the other: the port that is given has both, as ours do; where none is, the
-/// portmapper knows; and where there is no portmapper there may still be one of ours at the usual port. No portmapper has TLS.
+/// Where to look for the server, one after the other: the port that is given has both, as ours do; where none
+/// is, the portmapper knows; and where there is no portmapper there may still be one of ours at the usual
+/// port. No portmapper has TLS.
 fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
@@ -215,8 +218,8 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
     }
 }
 
-/// Tries all addresses of the host, and all ports that it may serve at, until something else than silence comes back. The
-/// first failure tells most: it is about the path that was asked for.
+/// Tries all addresses of the host, and all ports that it may serve at, until something else than silence
+/// comes back. The first failure tells most: it is about the path that was asked for.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,

@@ -36,7 +36,8 @@ pub enum NfsOption {
     ReservedPort(bool),
     ReadAhead(usize),
     InFlight(InFlight),
-    /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the background.
+    /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the
+    /// background.
     Background(bool),
     /// `xprtsec=`: what secures the connections; none is `none`.
     Security(Option<Presents>),
@@ -93,8 +94,8 @@ impl NfsOptions {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
-    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead. A second connection has what moves
-    /// much.
+    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead. A
+    /// second connection has what moves much.
     pub fn for_cache() -> Self {
         let mut options = Self::without_attributes();
         options.0.push(("readahead=0".into(), NfsOption::ReadAhead(0)));
@@ -112,7 +113,8 @@ impl NfsOptions {
         ])
     }
 
-    /// The same with a limit for what a server leaves unanswered, unless they say themselves what is waited for.
+    /// The same with a limit for what a server leaves unanswered, unless they say themselves what is waited
+    /// for.
     pub fn limited(mut self, limit: Duration) -> Self {
         let says_so = |option| matches!(option, NfsOption::Hard(_)).then_some(());
         if self.last(says_so).is_some() {

@@ -1,7 +1,9 @@
-//! NFS over shared memory: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other schemes of [`ShmLocation`].
+//! NFS over shared memory: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other schemes of
+//! [`ShmLocation`].
 //!
-//! The messages are those of NFS version 3, only what carries them is a link. Everything that an NFS client does with its server it does here
-//! too: it waits for a server that is away, and sends again what was not answered.
+//! The messages are those of NFS version 3, only what carries them is a link. Everything that an NFS client
+//! does with its server it does here too: it waits for a server that is away, and sends again what was not
+//! answered.
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! Trees of other hosts through ssh(1): `nfs+ssh://[USER@]HOST[:PORT]/PATH`.
 //!
-//! ssh runs `tombolo serve --stdio` there, and its standard streams are the connection. Each connection is an ssh of its own; what finds
-//! together there is the business of that server.
+//! ssh runs `tombolo serve --stdio` there, and its standard streams are the connection. Each connection is an
+//! ssh of its own; what finds together there is the business of that server.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -18,7 +18,8 @@ use super::{NfsUrl, NotMounted, OpenOptions, Opened, ServerState, Ssh};
 /// What the server is asked to call the one directory that it serves.
 const ROOT: &str = "/";
 
-/// ssh never asks anything, for there may be no terminal, and forwards nothing that the user's configuration says of logins.
+/// ssh never asks anything, for there may be no terminal, and forwards nothing that the user's configuration
+/// says of logins.
 const SSH_WORDS: &[&str] =
     &["-T", "-x", "-oBatchMode=yes", "-oClearAllForwardings=yes", "-oConnectTimeout=15"];
 
@@ -100,7 +101,8 @@ fn plain(kind: ErrorKind) -> &'static str {
     if kind == ErrorKind::NotFound { "there is no such program" } else { "permission denied" }
 }
 
-/// ssh's own failures have the code 255, those of a shell that finds no program 126 and 127, and others are those of the server there.
+/// ssh's own failures have the code 255, those of a shell that finds no program 126 and 127, and others are
+/// those of the server there.
 fn ended(fault: &TunnelFault) -> NotMounted {
     let said = fault.said.strip_prefix("tombolo: ").map_or_else(|| fault.to_string(), str::to_owned);
     let says = |words: &str| fault.said.contains(words);

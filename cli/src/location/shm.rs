@@ -1,7 +1,9 @@
-//! Exports behind shared memory: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the other side of memory that a
-//! guest and its host, or two guests, share (`shm+file:FILE/NAME`, `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
+//! Exports behind shared memory: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the
+//! other side of memory that a guest and its host, or two guests, share (`shm+file:FILE/NAME`,
+//! `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
 //!
-//! Where the path of a socket or a file ends and the export's name begins the file system tells: nothing lies below those.
+//! Where the path of a socket or a file ends and the export's name begins the file system tells: nothing lies
+//! below those.
 
 use std::fmt;
 use std::fs::{self, FileType};
@@ -13,8 +15,8 @@ use tombolo_host_links::shared_memory::MemoryLocation;
 
 use crate::failure::Reason;
 
-/// The endpoint of a server and the name of an export behind it, as one path; where a command takes that, a path within the export behind
-/// both.
+/// The endpoint of a server and the name of an export behind it, as one path; where a command takes that, a
+/// path within the export behind both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmLocation {
     scheme: Scheme,

@@ -53,8 +53,8 @@ pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<Vrpc
     Ok(export.with_patience(patience))
 }
 
-/// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the name of all, `/`, is
-/// `/A/B` from 0 on.
+/// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the
+/// name of all, `/`, is `/A/B` from 0 on.
 fn ends(rest: &str) -> impl Iterator<Item = usize> {
     let inner = rest.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
     let whole = (rest.len() > 1).then_some(rest.len());

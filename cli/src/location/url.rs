@@ -1,5 +1,5 @@
-//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, with options after the question mark), and `nfs+ssh://[USER@]HOST[:PORT]/PATH…`,
-//! what a server shows that is started there through ssh(1).
+//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, with options after the question mark),
+//! and `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, what a server shows that is started there through ssh(1).
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,8 @@ pub struct NfsUrl {
     /// The server.
     pub host: Host,
     pub port: Option<u16>,
-    /// The path on the server, from its root: `/` and components. Which of them name the export only the server knows.
+    /// The path on the server, from its root: `/` and components. Which of them name the export only the
+    /// server knows.
     pub path: Vec<u8>,
     pub options: NfsOptions,
 }

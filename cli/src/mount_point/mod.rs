@@ -54,8 +54,8 @@ impl MountPoint {
         }
     }
 
-    /// Refuses a place inside the directory that is to be shown there: its server would ask itself, and wait for itself.
-    /// Where mounts are hidden it never gets there.
+    /// Refuses a place inside the directory that is to be shown there: its server would ask itself, and wait
+    /// for itself. Where mounts are hidden it never gets there.
     pub fn is_apart_from(&self, dir: &Path, submounts: Submounts) -> Outcome {
         let inside = self.path.starts_with(dir) && self.path != dir;
         if submounts == Submounts::Hide || !inside {
@@ -74,7 +74,8 @@ impl MountPoint {
     }
 }
 
-/// The path without links and relative parts, but for the last component: where a server died, that one cannot be asked.
+/// The path without links and relative parts, but for the last component: where a server died, that one
+/// cannot be asked.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {

@@ -23,7 +23,8 @@ impl MountEntry {
     }
 }
 
-/// The mounts of the namespace in which it was opened, also once the process has left that (mount_namespaces(7)).
+/// The mounts of the namespace in which it was opened, also once the process has left that
+/// (mount_namespaces(7)).
 #[derive(Debug)]
 pub struct MountTable(File);
 

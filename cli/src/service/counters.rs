@@ -68,7 +68,8 @@ pub struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Whether a flush that was asked for at this state is over: by `now` the origin has everything up to it, or has refused some of it.
+    /// Whether a flush that was asked for at this state is over: by `now` the origin has everything up to it,
+    /// or has refused some of it.
     pub fn is_settled(&self, now: &Self) -> bool {
         self.is_clean || self.has_come(now) || now.attempts_ended > self.attempts_begun
     }
@@ -79,8 +80,8 @@ impl WriteBackState {
         now.failure.as_deref().filter(|_| !self.is_clean && is_refused)
     }
 
-    /// Why it is of no use to wait until the origin has everything up to this state: it has refused some of it in an attempt since, or lacks nothing
-    /// but what it has refused.
+    /// Why it is of no use to wait until the origin has everything up to this state: it has refused some of
+    /// it in an attempt since, or lacks nothing but what it has refused.
     pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let lasts = match now.at_origin >= self.change {
             true => now.refused > 0,
@@ -145,7 +146,8 @@ pub struct CacheCounters {
     /// What of the fetched ones was small files that were not asked for, and what of these was read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
-    /// What of the fetched ones came as a trace said so, before it was asked for, and what of these was read since.
+    /// What of the fetched ones came as a trace said so, before it was asked for, and what of these was read
+    /// since.
     #[serde(default)]
     pub traced_bytes: u64,
     #[serde(default)]
@@ -234,8 +236,8 @@ pub struct NfsCounters {
     pub connections_total: u64,
     /// Callers that were turned away.
     pub refused: u64,
-    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long, began no TLS where that must be,
-    /// or was silent when others had no room.
+    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long,
+    /// began no TLS where that must be, or was silent when others had no room.
     pub cut_off: u64,
     pub calls: u64,
     pub received_bytes: u64,

@@ -107,7 +107,8 @@ impl Service {
         Status::of_this_process(exports.collect(), endpoints.collect())
     }
 
-    /// Has all changes of a session, or of all, brought to their origins, and does not wait. Each export's state before that.
+    /// Has all changes of a session, or of all, brought to their origins, and does not wait. Each export's
+    /// state before that.
     fn start_flush(&self, session: Option<&str>) -> Value {
         let parts = lock(&self.parts);
         let kept = of_session(&parts, session).flat_map(|part| &part.counted.write_backs);
@@ -142,7 +143,8 @@ impl Counted {
     }
 }
 
-/// Listens for `tombolo top` and other tools where that was asked for; otherwise at a free socket of this name, in the usual directory.
+/// Listens for `tombolo top` and other tools where that was asked for; otherwise at a free socket of this
+/// name, in the usual directory.
 pub fn control_socket(asked: Option<&Path>, name: impl FnOnce() -> String) -> Result<Listener, Failure> {
     let listening = "listen for `tombolo top`";
     match asked {

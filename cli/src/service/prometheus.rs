@@ -30,7 +30,8 @@ pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failu
     address.resolve()?.into_iter().map(bind).collect()
 }
 
-/// Serves the metrics of a server there. Nothing narrows its clients, so that it warns where others than this host can.
+/// Serves the metrics of a server there. Nothing narrows its clients, so that it warns where others than this
+/// host can.
 pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
     let start = |listener: TcpListener| {
         let service = Arc::clone(service);
@@ -56,8 +57,9 @@ fn text(counters: Counters) -> String {
     }
 }
 
-/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its samples, so that readers of the older
-/// format finds no help for them; and units and the end are lines of their own.
+/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its
+/// samples, so that readers of the older format finds no help for them; and units and the end are lines of
+/// their own.
 fn classic(open_metrics: &str) -> String {
     let counters: HashSet<&str> = open_metrics
         .lines()

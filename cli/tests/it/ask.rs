@@ -1,4 +1,5 @@
-//! Files that host processes change through shared mappings, which no client is told of. Needs /dev/fuse, root and python3.
+//! Files that host processes change through shared mappings, which no client is told of. Needs /dev/fuse,
+//! root and python3.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::common::{MountPlace, until};
 
-/// Has a file mapped, and stores a letter all over it, for each that it reads; a capital makes it a page longer first.
+/// Has a file mapped, and stores a letter all over it, for each that it reads; a capital makes it a page
+/// longer first.
 const MAPPER: &str = "
 import mmap, sys
 file = open(sys.argv[1], 'r+b')

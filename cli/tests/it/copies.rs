@@ -17,7 +17,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The line of the README: `tombolo cp -r -p src nfs://nas.example/export/backup`, killed, and once more with --resume.
+/// The line of the README: `tombolo cp -r -p src nfs://nas.example/export/backup`, killed, and once more with
+/// --resume.
 #[test]
 fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
     let scratch = Scratch::new();

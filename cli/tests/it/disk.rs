@@ -236,8 +236,9 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     assert_eq!(child_of(server.pid()), Some(before));
     scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
 
-    // What cannot serve when it is its turn is followed by the program before.
-    // Other processes write both files: one that this process had open for writing could be so in a child of another test, and not be executed.
+    // What cannot serve when it is its turn is followed by the program before. Other processes write both
+    // files: one that this process had open for writing could be so in a child of another test, and not be
+    // executed.
     let broken = format!(
         "printf '#!/bin/sh\\necho waiting\\nread -r line\\nexit 1\\n' >{0} && chmod +x {0}",
         scratch.text("broken")

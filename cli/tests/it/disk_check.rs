@@ -120,7 +120,8 @@ fn an_encrypted_image_is_refused_wherever_it_is_opened() {
         let secret = "secret,id=key,data=abc";
         let options = format!("encrypt.format={format},encrypt.key-secret=key");
         let words = ["create", "-q", "-f", "qcow2", "--object", secret, "-o", &options, &path, "4M"];
-        // QEMU measures its key derivation by the thread's processor time, and gives up if none has passed ("accurate CPU usage").
+        // QEMU measures its key derivation by the thread's processor time, and gives up if none has passed
+        // ("accurate CPU usage").
         let is_made =
             (0..100).any(|_| Command::new("qemu-img").args(words).status().expect("qemu-img").success());
         assert!(is_made, "{format}");

@@ -249,7 +249,8 @@ fn watches_for_interrupts(pid: u32) -> bool {
     (set("SigCgt:") | set("SigBlk:")) & INTERRUPT != 0
 }
 
-/// Kills conversions at many moments; the same command goes on each time, and what comes out at last is right.
+/// Kills conversions at many moments; the same command goes on each time, and what comes out at last is
+/// right.
 #[test]
 fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
     let scratch = with_source();

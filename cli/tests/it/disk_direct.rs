@@ -1,5 +1,5 @@
-//! A disk past the page cache whose server is killed while the kernel has its transfers: a block device that stalls, as its file is on a mount whose
-//! server is stopped.
+//! A disk past the page cache whose server is killed while the kernel has its transfers: a block device that
+//! stalls, as its file is on a mount whose server is stopped.
 
 use std::fs;
 use std::process::Command;

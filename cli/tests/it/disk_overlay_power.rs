@@ -1,4 +1,5 @@
-//! Losses of power while overlays are merged and taken back: each is the disk that it was or the one that it was to be, or is refused.
+//! Losses of power while overlays are merged and taken back: each is the disk that it was or the one that it
+//! was to be, or is refused.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,5 @@
-//! Guests on virtio-fs that change files all the time while their server is killed again and again: each answer is held against a model of what
-//! the guest has done.
+//! Guests on virtio-fs that change files all the time while their server is killed again and again: each
+//! answer is held against a model of what the guest has done.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -19,7 +19,8 @@ fn memory(pages: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes a directory of a VM: a configuration, a sparse disk with two equal blocks, and a memory. What the memory holds.
+/// Makes a directory of a VM: a configuration, a sparse disk with two equal blocks, and a memory. What the
+/// memory holds.
 fn make_image(dir: &Path) -> Vec<u8> {
     fs::create_dir(dir).expect("mkdir");
     fs::write(dir.join("vm.toml"), "mem = \"4M\"\n").expect("write");

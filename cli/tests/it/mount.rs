@@ -1,4 +1,5 @@
-//! `tombolo mount` and `tombolo umount`, as users and mount(8) see them. Needs /dev/fuse and the right to mount.
+//! `tombolo mount` and `tombolo umount`, as users and mount(8) see them. Needs /dev/fuse and the right to
+//! mount.
 
 use std::fs;
 use std::io::Write;

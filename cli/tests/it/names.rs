@@ -1,5 +1,5 @@
-//! Names of users, groups and hosts that services besides the files in `/etc` know: by the program with libraries, and by the one without, in which the C library
-//! cannot use modules of nsswitch.conf.
+//! Names of users, groups and hosts that services besides the files in `/etc` know: by the program with
+//! libraries, and by the one without, in which the C library cannot use modules of nsswitch.conf.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +20,8 @@ use crate::common::{Ran, Scratch, Server};
 const USER: u32 = 4321;
 const CREW: u32 = 777;
 
-/// A machine whose user database is libnss-systemd's too, and whose hosts are asked of a module that may not be there.
+/// A machine whose user database is libnss-systemd's too, and whose hosts are asked of a module that may not
+/// be there.
 struct Machine {
     scratch: Scratch,
     program: PathBuf,
@@ -250,7 +251,8 @@ const LOADERS: [&[u8]; 12] = [
     b"gethostbyname_r",
 ];
 
-/// The imports of a program stand in its table of strings, between zero bytes. The one without libraries is built of the same sources.
+/// The imports of a program stand in its table of strings, between zero bytes. The one without libraries is
+/// built of the same sources.
 #[test]
 fn the_program_uses_no_function_that_loads_modules() {
     let mut program = Vec::new();

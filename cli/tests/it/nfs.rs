@@ -31,7 +31,8 @@ fn getattr(address: &str, handle: &FileHandleBuf) -> Option<Status> {
     client(address).getattr(handle).status().copied()
 }
 
-/// MKDIR of `name` in the directory `dir` of the export as a user whose one more group is 777: the status, if it failed.
+/// MKDIR of `name` in the directory `dir` of the export as a user whose one more group is 777: the status, if
+/// it failed.
 fn mkdir(address: &str, dir: &str, name: &str, uid: u32, gid: u32) -> Option<Status> {
     let dir = mnt(address, &format!("/tree{dir}")).expect("a handle");
     let client = client(address).as_caller(Caller::with_groups(uid, gid, &[777]));

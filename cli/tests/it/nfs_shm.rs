@@ -1,4 +1,5 @@
-//! NFS over shared memory, as users see it. Mounting needs /dev/fuse and the right to mount; serving needs root, for handles.
+//! NFS over shared memory, as users see it. Mounting needs /dev/fuse and the right to mount; serving needs
+//! root, for handles.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Trees of other hosts through ssh: a stand-in for it, which does what a test asks, and the real one on this host.
+//! Trees of other hosts through ssh: a stand-in for it, which does what a test asks, and the real one on this
+//! host.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,8 +15,9 @@ use crate::common::{MountPlace, Ran, Scratch, free_port, numbers, signal, until}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tombolo");
 
-/// Runs the command in a session of its own, as sshd does, so that it outlives the link. Notes each link's process. If there is a file `deaf`,
-/// nothing that the command says comes through once the file that this names is there.
+/// Runs the command in a session of its own, as sshd does, so that it outlives the link. Notes each link's
+/// process. If there is a file `deaf`, nothing that the command says comes through once the file that this
+/// names is there.
 const STAND_IN: &str = r#"#!/bin/bash
 while [ "$1" != -- ]; do shift; done
 shift 2
@@ -213,7 +215,8 @@ fn a_server_that_is_killed_is_followed_by_another() {
     assert_eq!(remote.meeting_places(), 0);
 }
 
-/// Does `work`, which makes the file `made` there, and cuts the links before the answer to that has come through.
+/// Does `work`, which makes the file `made` there, and cuts the links before the answer to that has come
+/// through.
 fn answered_late(
     remote: &Remote<'_>,
     made: &Path,

@@ -1,4 +1,5 @@
-//! The sandbox of `tombolo serve`, as an operator sees it. What a server that was taken over can still do is tested in `host/service`.
+//! The sandbox of `tombolo serve`, as an operator sees it. What a server that was taken over can still do is
+//! tested in `host/service`.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -65,7 +66,8 @@ fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_doe
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
-/// No directory that is open lies on a mount of the host: from there all others would be reached, and can be changed.
+/// No directory that is open lies on a mount of the host: from there all others would be reached, and can be
+/// changed.
 fn assert_leads_nowhere_else(server: &Server) {
     let of_server = |path: &str| PathBuf::from(format!("/proc/{}/{path}", server.pid()));
     let mounts = fs::read_to_string(of_server("mountinfo")).expect("mountinfo");

@@ -1,4 +1,5 @@
-//! `tombolo serve --shm` and what is reached through it, as users see it. Mounting needs /dev/fuse and the right to mount.
+//! `tombolo serve --shm` and what is reached through it, as users see it. Mounting needs /dev/fuse and the
+//! right to mount.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -266,8 +267,8 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let mounted_by = scratch.server_pid();
     let file = scratch.mnt().join("file");
-    // Held by a process of its own: a descriptor that this one hands to the server's would have to be closed there first, and that waits
-    // for the server.
+    // Held by a process of its own: a descriptor that this one hands to the server's would have to be closed
+    // there first, and that waits for the server.
     let path = file.display();
     let script = format!("exec 3>>{path}; while read line; do echo $line >&3; echo; done");
     let mut holder = std::process::Command::new("sh");

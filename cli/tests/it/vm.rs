@@ -1,5 +1,5 @@
-//! VMs and clones before a VMM that does what a test wants: what is written down when, and what becomes of what ends in its middle. What QEMU makes of it is a
-//! case of the guests' tests.
+//! VMs and clones before a VMM that does what a test wants: what is written down when, and what becomes of
+//! what ends in its middle. What QEMU makes of it is a case of the guests' tests.
 
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Write};
@@ -226,7 +226,8 @@ impl Session {
         let _ = writeln!(self.stream, "{line}");
     }
 
-    /// The next command: the client sends none before it has the last one's answer. The file that comes with one is kept.
+    /// The next command: the client sends none before it has the last one's answer. The file that comes with
+    /// one is kept.
     fn next(&mut self) -> Option<String> {
         let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut room);

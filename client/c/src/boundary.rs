@@ -52,7 +52,8 @@ pub(crate) fn guarded_int(call: impl FnOnce() -> Result<c_int, Failure>) -> c_in
 /// `tree` is null or was given by `tombolo_open`, and is not closed before the reference is gone.
 #[inline]
 pub(crate) unsafe fn tree_of<'t>(tree: *const TomboloTree) -> Result<&'t TomboloTree, Failure> {
-    // SAFETY: null is told apart by `as_ref`; otherwise it is the box that `tombolo_open` gave away, which the caller keeps.
+    // SAFETY: null is told apart by `as_ref`; otherwise it is the box that `tombolo_open` gave away, which
+    // the caller keeps.
     unsafe { tree.as_ref() }.ok_or(Failure::INVALID)
 }
 

@@ -7,8 +7,8 @@ use tombolo_wire_fuse::attr::type_bits;
 use crate::TomboloTree;
 use crate::boundary::{Failure, copy_out, guarded, guarded_int, path_of, tree_of};
 
-/// What [`tombolo_list`] calls for each entry, with its context, the entry's name, type (`DT_`) and inode number. Anything but 0 ends the
-/// listing.
+/// What [`tombolo_list`] calls for each entry, with its context, the entry's name, type (`DT_`) and inode
+/// number. Anything but 0 ends the listing.
 pub type Each = unsafe extern "C" fn(*mut c_void, *const c_char, c_uint, u64) -> c_int;
 
 /// The bits of a mode that say the type lie so much higher than in `DT_` (dirent.h, `IFTODT`).
@@ -93,7 +93,8 @@ pub unsafe extern "C" fn tombolo_list(
             name.push(0);
             // DT_UNKNOWN is 0.
             let kind = entry.file_type.map_or(0, |file_type| type_bits(file_type) >> TYPE_SHIFT);
-            // SAFETY: the caller says that it may be called with its context; the name is a string until it returns.
+            // SAFETY: the caller says that it may be called with its context; the name is a string until it
+            // returns.
             let end = unsafe { each(context, name.as_ptr().cast(), kind, entry.fileid) };
             if end != 0 {
                 return Ok(end);

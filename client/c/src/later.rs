@@ -11,7 +11,8 @@ use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, path_of, tree_of};
 use crate::stat::Stat;
 
-/// What [`tombolo_stat_async`] calls once, with its context, 0 or a negative error number, and the attributes if it is 0.
+/// What [`tombolo_stat_async`] calls once, with its context, 0 or a negative error number, and the attributes
+/// if it is 0.
 pub type Callback = unsafe extern "C" fn(*mut c_void, c_int, *const Stat);
 
 /// `TOMBOLO_LSTAT`.
@@ -24,7 +25,8 @@ const LATER: c_int = 0;
 /// Asks for attributes, and calls back: see the header.
 ///
 /// # Safety
-/// `tree` is null or an open tree, `path` null or a string; `callback` is null or may be called with `context` once, from any thread.
+/// `tree` is null or an open tree, `path` null or a string; `callback` is null or may be called with
+/// `context` once, from any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_stat_async(
     tree: *const TomboloTree,
@@ -65,8 +67,8 @@ struct Waiter {
     is_told: bool,
 }
 
-// SAFETY: the function may be called with the context from any thread, as is asked of the caller of `tombolo_stat_async`, the only place
-// that makes one.
+// SAFETY: the function may be called with the context from any thread, as is asked of the caller of
+// `tombolo_stat_async`, the only place that makes one.
 unsafe impl Send for Waiter {}
 
 impl Waiter {

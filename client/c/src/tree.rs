@@ -67,7 +67,8 @@ pub unsafe extern "C" fn tombolo_open(
 /// Closes a tree: see the header.
 ///
 /// # Safety
-/// `tree` is null or was given by [`tombolo_open`], was not closed, and no function is in it or called with it from now on.
+/// `tree` is null or was given by [`tombolo_open`], was not closed, and no function is in it or called with
+/// it from now on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_close(tree: *mut TomboloTree) {
     guarded_int(|| {

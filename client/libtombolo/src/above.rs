@@ -10,9 +10,10 @@ use crate::node::Node;
 
 /// The directories from the top of a walk down to where it is.
 ///
-/// No file system has a directory in itself, but a server can say so, and a damaged disk may: a walk that does not look never
-/// ends. Numbers of files do not tell: the subvolumes of btrfs have the same, 256, and behind NFS servers the same file system
-/// (RFC 1813 §2.6, `fsid` and `fileid`). A server's file handle does, and while a node is held there is one for each.
+/// No file system has a directory in itself, but a server can say so, and a damaged disk may: a walk that
+/// does not look never ends. Numbers of files do not tell: the subvolumes of btrfs have the same, 256, and
+/// behind NFS servers the same file system (RFC 1813 §2.6, `fsid` and `fileid`). A server's file handle does,
+/// and while a node is held there is one for each.
 #[derive(Debug, Default)]
 pub struct Above {
     way: Vec<Node>,
@@ -20,7 +21,8 @@ pub struct Above {
 }
 
 impl Above {
-    /// Enters a directory that has so many of the walk above it; those entered at that depth or below it are left.
+    /// Enters a directory that has so many of the walk above it; those entered at that depth or below it are
+    /// left.
     ///
     /// # Errors
     /// [`Error::Io`]: it is one of those above it, or it lies deeper than [`DEPTH_MAX`].

@@ -12,8 +12,8 @@ const SIZES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 /// So many buffers are asked whether something still refers to them before a new one is made.
 const TRIES: usize = 8;
 
-/// Buffers of a few sizes. One that came back is lent again once nothing refers to its memory: a file system may retain data that were
-/// written to it until its server has it for good.
+/// Buffers of a few sizes. One that came back is lent again once nothing refers to its memory: a file system
+/// may retain data that were written to it until its server has it for good.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferPool(Arc<Shared>);
 

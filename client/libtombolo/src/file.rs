@@ -12,8 +12,8 @@ use crate::node::Node;
 
 /// An opening of a file or directory, closed when dropped.
 ///
-/// What closing would report is reported by [`File::flush`]: a program that writes calls it before it drops the file. Any
-/// number of reads and writes may be under way at once, from any threads.
+/// What closing would report is reported by [`File::flush`]: a program that writes calls it before it drops
+/// the file. Any number of reads and writes may be under way at once, from any threads.
 pub struct File {
     node: Node,
     open: OpenId,

@@ -64,7 +64,8 @@ impl Listing {
         &self.dir
     }
 
-    /// The next entries; `None` at the end. Names that no file can have (a `/` in one, say) end the listing with
+    /// The next entries; `None` at the end. Names that no file can have (a `/` in one, say) end the listing
+    /// with
     /// [`Error::Io`]: a server that sends them is broken.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Item>>> {
         let page = self.read().await?;
@@ -85,8 +86,8 @@ impl Listing {
         }
     }
 
-    /// Gives back what the listing holds: the opening, and the entries that were read and not yet asked for. [`Listing::next`]
-    /// goes on where it was, with a new opening.
+    /// Gives back what the listing holds: the opening, and the entries that were read and not yet asked for.
+    /// [`Listing::next`] goes on where it was, with a new opening.
     pub(crate) fn set_aside(&mut self) {
         self.opening = None;
         self.page = None;

@@ -22,10 +22,11 @@ pub enum Last {
 }
 
 impl Tree {
-    /// What a path leads to: components with `/` between them, from the top of the tree, with or without a `/` in front.
+    /// What a path leads to: components with `/` between them, from the top of the tree, with or without a
+    /// `/` in front.
     ///
-    /// Links are followed as path_resolution(7) has it, within the tree: an absolute target begins at the top, and the
-    /// parent of the top is the top. A `/` at the end asks for a directory.
+    /// Links are followed as path_resolution(7) has it, within the tree: an absolute target begins at the
+    /// top, and the parent of the top is the top. A `/` at the end asks for a directory.
     pub async fn find(&self, path: &[u8], last: Last) -> Result<Node> {
         let mut way = Way::new(self);
         way.go(path, last).await?;
@@ -34,7 +35,8 @@ impl Tree {
 
     /// The directory in which the last component of `path` lies, or would, and that component.
     ///
-    /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is no directory's entry.
+    /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is no
+    /// directory's entry.
     pub async fn find_parent(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, name) = split(path)?;
         let mut way = Way::new(self);
@@ -42,8 +44,8 @@ impl Tree {
         Ok((way.into_end(), name))
     }
 
-    /// As [`Tree::find_parent`], of what the path leads to if its last component is a link: where a program writes that opens the
-    /// path. [`Error::NotFound`] when a link leads to nothing.
+    /// As [`Tree::find_parent`], of what the path leads to if its last component is a link: where a program
+    /// writes that opens the path. [`Error::NotFound`] when a link leads to nothing.
     pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, mut name) = split(path)?;
         let mut way = Way::new(self);

@@ -23,8 +23,8 @@ pub struct Removal {
     pub failed: u64,
 }
 
-/// Removes a name, and if it is a directory's everything below it, many names at a time. What cannot be removed is told to
-/// `failed` with its path, which begins with `path`; the rest is removed all the same.
+/// Removes a name, and if it is a directory's everything below it, many names at a time. What cannot be
+/// removed is told to `failed` with its path, which begins with `path`; the rest is removed all the same.
 pub async fn remove_tree(
     dir: &Node,
     name: Name<'_>,
@@ -50,7 +50,8 @@ struct Task<'a> {
     levels: Vec<Level>,
     above: Above,
     removal: Removal,
-    /// Listings say of what kind entries are only when they are asked for everything (RFC 1813 §3.3.16, READDIR).
+    /// Listings say of what kind entries are only when they are asked for everything (RFC 1813 §3.3.16,
+    /// READDIR).
     plus: bool,
     failed: &'a mut (dyn FnMut(&[u8], &Error) + Send),
 }
@@ -135,8 +136,8 @@ impl Task<'_> {
         }
     }
 
-    /// Begins anew a directory whose place in the listing the server has forgotten, since it changed (RFC 1813 §3.3.16). Each time
-    /// there is less in it.
+    /// Begins anew a directory whose place in the listing the server has forgotten, since it changed (RFC
+    /// 1813 §3.3.16). Each time there is less in it.
     async fn list_what_is_left(&mut self) {
         while self.settle().await {}
         let Some(level) = self.levels.last_mut() else { return };

@@ -55,14 +55,16 @@ impl File {
         let mut reads = Window::new();
         let (start, mut ahead) = (offset, offset);
         loop {
-            // One more than the size says: it may have grown, and some files say that they are empty (proc(5)).
+            // One more than the size says: it may have grown, and some files say that they are empty
+            // (proc(5)).
             while reads.len() < options.in_flight.max(1) && (ahead < size || reads.len() == 0) {
                 reads.add(self.piece(&buffers, ahead, options.piece_bytes));
                 ahead += options.piece_bytes as u64;
             }
             let Some((mut lease, done)) = reads.next().await else { break };
             let done = done.map_err(StreamError::File)?;
-            // Nothing should refer to the memory now that it is read: but that is for the file system to keep.
+            // Nothing should refer to the memory now that it is read: but that is for the file system to
+            // keep.
             match lease.as_slice().and_then(|bytes| bytes.get(..done.count)) {
                 Some(bytes) => out.write_all(bytes),
                 None => out.write_all(&lease.source(0..done.count).to_vec(done.count)),
@@ -133,8 +135,8 @@ impl File {
     async fn settle(&self, writes: &mut Window<FsResult<(usize, usize, u64)>>) -> Result<(), StreamError> {
         match writes.next().await {
             Some(Ok((written, count, _))) if written == count => Ok(()),
-            // A file system that wrote a part of it has run out of something, and says so when asked for the rest; but the rest is
-            // behind us, so it is said here.
+            // A file system that wrote a part of it has run out of something, and says so when asked for the
+            // rest; but the rest is behind us, so it is said here.
             Some(Ok(_)) => Err(StreamError::File(FsError::NoSpace)),
             Some(Err(error)) => Err(StreamError::File(error)),
             None => Ok(()),

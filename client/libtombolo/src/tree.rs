@@ -34,8 +34,8 @@ pub struct User {
     pub identity: Identity,
     /// Taken off the mode of what is made.
     pub umask: Mode,
-    /// Where file numbers mean the same file: the same for all trees of one server or one machine. A copy of a directory
-    /// into itself is recognised by it.
+    /// Where file numbers mean the same file: the same for all trees of one server or one machine. A copy of
+    /// a directory into itself is recognised by it.
     pub realm: String,
 }
 
@@ -45,8 +45,8 @@ impl Tree {
         Self::attach_checked(export, user, PermissionCheck::BackEnd)
     }
 
-    /// Attaches to files of this host that this process uses in the name of the user that it runs as: the kernel checks, and
-    /// no thread has to act as another user.
+    /// Attaches to files of this host that this process uses in the name of the user that it runs as: the
+    /// kernel checks, and no thread has to act as another user.
     pub fn attach_own(export: &dyn Export, user: User) -> Result<Self> {
         Self::attach_checked(export, user, PermissionCheck::Caller)
     }
@@ -65,8 +65,8 @@ impl Tree {
         Self { session: Arc::new(session), interrupt: Interrupt::default() }
     }
 
-    /// The same session, whose operations end early when `interrupt` is raised; also those on nodes and files that are found
-    /// through what this returns.
+    /// The same session, whose operations end early when `interrupt` is raised; also those on nodes and files
+    /// that are found through what this returns.
     pub fn interruptible(&self, interrupt: Interrupt) -> Self {
         Self { session: self.session.clone(), interrupt }
     }

@@ -24,7 +24,8 @@ const BYTES_MAX: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Tree {
-    /// How far changes have come, those of all clients of the tree. [`Error::NoAttribute`] where none are kept back.
+    /// How far changes have come, those of all clients of the tree. [`Error::NoAttribute`] where none are
+    /// kept back.
     pub fn watermarks(&self) -> Answer<Watermarks> {
         let name = match XattrName::new(Watermarks::XATTR) {
             Ok(name) => name,
@@ -39,9 +40,10 @@ impl Tree {
         })
     }
 
-    /// Waits on this thread until all that was changed before this call has come there, but no longer than `timeout`: then it fails with
-    /// [`Error::TimedOut`]. It does not hurry anything: the proxy brings changes to the origin within seconds. [`Error::NotPermitted`] where the
-    /// origin has all but attributes that it has refused.
+    /// Waits on this thread until all that was changed before this call has come there, but no longer than
+    /// `timeout`: then it fails with [`Error::TimedOut`]. It does not hurry anything: the proxy brings
+    /// changes to the origin within seconds. [`Error::NotPermitted`] where the origin has all but attributes
+    /// that it has refused.
     pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
         let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
         loop {

@@ -9,7 +9,8 @@ use super::geometry::padded;
 use super::{Geometry, Range, SizeWatch, Sizes};
 use crate::{Error, Result};
 
-/// The sizes of a disk that may be resized while it is used, and whether it may be changed. May be used from any thread at any time.
+/// The sizes of a disk that may be resized while it is used, and whether it may be changed. May be used from
+/// any thread at any time.
 pub struct Bounds {
     /// All but the size.
     geometry: Geometry,
@@ -51,7 +52,8 @@ impl Bounds {
         if self.read_only { Err(Error::ReadOnly) } else { self.check(range) }
     }
 
-    /// [`Error::InvalidArgument`] for a length that the disk cannot have, [`Error::ReadOnly`] if it stays as long as it is.
+    /// [`Error::InvalidArgument`] for a length that the disk cannot have, [`Error::ReadOnly`] if it stays as
+    /// long as it is.
     pub fn check_new_size(&self, size_bytes: u64) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
@@ -62,13 +64,14 @@ impl Bounds {
         Ok(())
     }
 
-    /// The length of a disk that lies in so many bytes of a file: what that lacks of the last block reads as zeroes.
+    /// The length of a disk that lies in so many bytes of a file: what that lacks of the last block reads as
+    /// zeroes.
     pub fn padded(&self, size_bytes: u64) -> u64 {
         padded(size_bytes, self.geometry.block_bytes)
     }
 
-    /// Fills with zeroes what a file of `size_bytes` lacks of the disk's last block, where a read from `offset` on met the file's end. False
-    /// if that is not all that it lacks: the file was cut off.
+    /// Fills with zeroes what a file of `size_bytes` lacks of the disk's last block, where a read from
+    /// `offset` on met the file's end. False if that is not all that it lacks: the file was cut off.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
         // A file that is resized meanwhile may have data where a read has met its end.
         let is_padding =
@@ -89,8 +92,8 @@ impl Bounds {
     }
 }
 
-/// Whether a flush has failed. What it has lost is lost: fsync(2) and most file systems tell of it only one time, and the next one,
-/// which succeeds, would say that all is durable.
+/// Whether a flush has failed. What it has lost is lost: fsync(2) and most file systems tell of it only one
+/// time, and the next one, which succeeds, would say that all is durable.
 #[derive(Default)]
 pub struct FlushLoss {
     occurred: AtomicBool,
@@ -111,7 +114,8 @@ impl FlushLoss {
         }
     }
 
-    /// Flushes, unless that has failed before. One at a time: beside one that fails another would succeed, before it is known that it may not.
+    /// Flushes, unless that has failed before. One at a time: beside one that fails another would succeed,
+    /// before it is known that it may not.
     pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;

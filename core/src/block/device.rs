@@ -12,7 +12,8 @@ use crate::{Answer, Ctx, Stability};
 pub struct Profile {
     /// True when every change is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,
-    /// Whether [`flush`](BlockDevice::flush) does anything: false when all that is answered is durable (or nothing ever is: memory).
+    /// Whether [`flush`](BlockDevice::flush) does anything: false when all that is answered is durable (or
+    /// nothing ever is: memory).
     pub has_cache: bool,
     /// Whether [`discard`](BlockDevice::discard) gives room back.
     pub discards: bool,
@@ -25,16 +26,18 @@ pub struct Profile {
 pub struct Zeroing {
     /// The room may be given back.
     pub may_unmap: bool,
-    /// Refuse with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, if it is no quicker than a write.
+    /// Refuse with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, if it is
+    /// no quicker than a write.
     pub only_fast: bool,
     /// How stable the zeroes must be when it is answered.
     pub stability: Stability,
 }
 
-/// A disk. All operations may be called from any thread at any time. Ranges have been checked against [`geometry`](Self::geometry)
-/// ([`Geometry::check`]); one that ends beyond the disk all the same is refused with
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument). One that can answer without waiting does so (`Done`); one that would block
-/// answers `Later`. A `Sink` or `Source` is in use until the answer is there.
+/// A disk. All operations may be called from any thread at any time. Ranges have been checked against
+/// [`geometry`](Self::geometry) ([`Geometry::check`]); one that ends beyond the disk all the same is refused
+/// with [`Error::InvalidArgument`](crate::Error::InvalidArgument). One that can answer without waiting does
+/// so (`Done`); one that would block answers `Later`. A `Sink` or `Source` is in use until the answer is
+/// there.
 pub trait BlockDevice: Send + Sync {
     /// What this disk says of itself.
     fn profile(&self) -> Profile;
@@ -47,15 +50,16 @@ pub trait BlockDevice: Send + Sync {
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()>;
     /// Makes durable all that was answered before.
     fn flush(&self, cx: &Ctx) -> Answer<()>;
-    /// The range's bytes are not needed any more; what reading them gives is not said. Room may be given back.
+    /// The range's bytes are not needed any more; what reading them gives is not said. Room may be given
+    /// back.
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()>;
     /// The range reads as zeroes.
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()>;
     /// What lies where in the range: at least the first extent, at most `count_max` of them.
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents>;
 
-    /// No more requests follow at once: what was gathered to be handed over together is handed over now. A front end calls it after
-    /// each batch of requests; one that forgets may wait for ever.
+    /// No more requests follow at once: what was gathered to be handed over together is handed over now. A
+    /// front end calls it after each batch of requests; one that forgets may wait for ever.
     fn submit(&self) {}
 
     /// Changing its size, where that is possible.
@@ -66,8 +70,8 @@ pub trait BlockDevice: Send + Sync {
 
 /// A disk whose size can change during its life.
 pub trait Resize: Send + Sync {
-    /// Makes it so long; a multiple of the block size. What is new reads as zeroes. One whose size others determine refuses it with
-    /// [`Error::NotSupported`](crate::Error::NotSupported).
+    /// Makes it so long; a multiple of the block size. What is new reads as zeroes. One whose size others
+    /// determine refuses it with [`Error::NotSupported`](crate::Error::NotSupported).
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()>;
     /// Takes in that others have changed the size of what the disk lies in. The size now, in bytes.
     fn follow_size(&self, cx: &Ctx) -> Answer<u64>;

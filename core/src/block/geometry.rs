@@ -7,7 +7,8 @@ use crate::Error;
 /// The unit that virtio counts in (virtio 1.2, §5.2.4), and the smallest block, in bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
-/// The longest disk that an image's header or a server may claim, in bytes: what is longer takes years to look through.
+/// The longest disk that an image's header or a server may claim, in bytes: what is longer takes years to
+/// look through.
 pub const SIZE_BYTES_MAX: u64 = 1 << 55;
 
 /// The sizes of a disk. Only [`size_bytes`](Self::size_bytes) changes during its life.
@@ -15,7 +16,8 @@ pub const SIZE_BYTES_MAX: u64 = 1 << 55;
 pub struct Geometry {
     /// Length, in bytes; a multiple of `block_bytes`.
     pub size_bytes: u64,
-    /// The smallest unit that can be read or written, in bytes: a power of two from 512 to 64 KiB. Offsets and lengths are multiples.
+    /// The smallest unit that can be read or written, in bytes: a power of two from 512 to 64 KiB. Offsets
+    /// and lengths are multiples.
     pub block_bytes: u32,
     /// The unit below which a write costs a read, in bytes: a power of two, at least `block_bytes`.
     pub physical_block_bytes: u32,
@@ -29,8 +31,8 @@ impl Geometry {
     /// The largest block, in bytes.
     pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
-    /// A disk of blocks of 512 bytes that lies in pages of 4 KiB, as a file does. What the file lacks of its last block reads as zeroes, and the
-    /// file is longer when that is written.
+    /// A disk of blocks of 512 bytes that lies in pages of 4 KiB, as a file does. What the file lacks of its
+    /// last block reads as zeroes, and the file is longer when that is written.
     pub fn of_file(size_bytes: u64) -> Self {
         Self {
             size_bytes: padded(size_bytes, SECTOR_BYTES),

@@ -19,7 +19,8 @@ pub enum FileType {
     Socket,
 }
 
-/// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the type.
+/// Permission bits with set-user-id, set-group-id and sticky: the low twelve bits of a POSIX mode, never the
+/// type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mode(u16);
 
@@ -105,7 +106,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth, where the file system keeps it.
     pub btime: Option<Timestamp>,
-    /// It may change without any notice, and with the same version: clients ask for attributes and data each time.
+    /// It may change without any notice, and with the same version: clients ask for attributes and data each
+    /// time.
     pub volatile: bool,
 }
 
@@ -127,8 +129,8 @@ impl From<&Attr> for WeakAttr {
 }
 
 /// A node from before and after a mutation. Both are `None` unless the caller asked with
-/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot take both around the operation leaves
-/// `before` out, as RFC 1813 §2.6 allows.
+/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot take both around the operation
+/// leaves `before` out, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Before the operation.

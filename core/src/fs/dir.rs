@@ -20,7 +20,8 @@ pub struct DirBudget {
 /// One entry of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
-    /// Its name. This may be `.` or `..`, which the operations of the waist refuse: those two are listed, not looked up.
+    /// Its name. This may be `.` or `..`, which the operations of the waist refuse: those two are listed, not
+    /// looked up.
     pub name: &'a [u8],
     /// Its inode number.
     pub fileid: u64,
@@ -34,8 +35,8 @@ pub struct DirEntry<'a> {
 
 /// A page that a back end fills with entries until the caller's budget is used up.
 ///
-/// It owns its memory and travels through the operation and back, so that one page serves many listings without
-/// allocating.
+/// It owns its memory and travels through the operation and back, so that one page serves many listings
+/// without allocating.
 #[derive(Debug)]
 pub struct DirPage {
     budget: DirBudget,
@@ -124,7 +125,8 @@ impl DirPage {
         self.end
     }
 
-    /// Says that what is on the page was asked for at this time, before the call ([`Ctx::lists_below`](crate::Ctx::lists_below)).
+    /// Says that what is on the page was asked for at this time, before the call
+    /// ([`Ctx::lists_below`](crate::Ctx::lists_below)).
     pub fn set_asked(&mut self, asked: Instant) {
         self.asked = Some(asked);
     }

@@ -19,22 +19,23 @@ pub struct Client {
     pub session: SessionId,
     /// Its name, for people: a socket, an address, a guest's name.
     pub label: String,
-    /// The party that is to check what its users may do: a guest's kernel does so itself, an NFS client cannot be trusted to. What
-    /// really holds for the session is in its [`Profile`].
+    /// The party that is to check what its users may do: a guest's kernel does so itself, an NFS client
+    /// cannot be trusted to. What really holds for the session is in its [`Profile`].
     pub checks: PermissionCheck,
 }
 
 /// A named tree that a server offers.
 pub trait Export: Send + Sync {
-    /// Begins a session. Node references and openings of one session mean nothing in another. Dropping the last
-    /// reference ends it: what the session held (nodes, openings, locks) is given back.
+    /// Begins a session. Node references and openings of one session mean nothing in another. Dropping the
+    /// last reference ends it: what the session held (nodes, openings, locks) is given back.
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>>;
 }
 
 /// The party that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionCheck {
-    /// The caller has done it (a guest's kernel, FUSE's `default_permissions`); the back end only records owners.
+    /// The caller has done it (a guest's kernel, FUSE's `default_permissions`); the back end only records
+    /// owners.
     Caller,
     /// The back end does it, for the identity in each [`Ctx`].
     BackEnd,
@@ -43,7 +44,8 @@ pub enum PermissionCheck {
 /// What a file system says of itself. It does not change during a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// The party that checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the back end cannot.
+    /// The party that checks permissions. `Caller` in spite of a [`Client`] that asked for `BackEnd` when the
+    /// back end cannot.
     pub permission_check: PermissionCheck,
     /// True when every mutation is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,
@@ -57,21 +59,24 @@ pub struct Profile {
     pub writes_by_owner: bool,
 }
 
-/// One session's view of an export. The operations follow the FSVA interface (Abd-El-Malek, Table 5.2); the mapping is in
-/// `docs/protocols/waist.md`.
+/// One session's view of an export. The operations follow the FSVA interface (Abd-El-Malek, Table 5.2); the
+/// mapping is in `docs/protocols/waist.md`.
 ///
-/// All operations may be called from any thread at any time. One that can answer without waiting does so (`Done`); one
-/// that would block answers `Later`, so that a slow request never delays the one behind it. Borrowed arguments are only
-/// good during the call: what goes on later takes its own copy. A `Sink` or `Source` is in use until the answer is there.
+/// All operations may be called from any thread at any time. One that can answer without waiting does so
+/// (`Done`); one that would block answers `Later`, so that a slow request never delays the one behind it.
+/// Borrowed arguments are only good during the call: what goes on later takes its own copy. A `Sink` or
+/// `Source` is in use until the answer is there.
 pub trait FileSystem: Send + Sync {
     /// What this file system says of itself.
     fn profile(&self) -> Profile;
 
     /// Finds a name in a directory.
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry>;
-    /// Takes back look-ups, so many of each node. Unknown nodes and counts beyond those given out are ignored.
+    /// Takes back look-ups, so many of each node. Unknown nodes and counts beyond those given out are
+    /// ignored.
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]);
-    /// The attributes of a node, through its opening when the caller has one (the only way to one without a name).
+    /// The attributes of a node, through its opening when the caller has one (the only way to one without a
+    /// name).
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr>;
     /// Changes attributes and answers with the new ones, and what they were before when asked.
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)>;
@@ -117,22 +122,25 @@ pub trait FileSystem: Send + Sync {
 
     /// Opens a file, or with [`OpenFlags::DIRECTORY`] a directory to be listed.
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened>;
-    /// Ends an opening. The locks that were taken through it go with it: those that it holds itself (flock), and record
-    /// locks. A process's record locks are gone before, by [`flush`](FileSystem::flush); what is left are locks that belong
-    /// to an open file description (fcntl(2), `F_OFD_SETLK`), of whose end FUSE tells in no other way.
+    /// Ends an opening. The locks that were taken through it go with it: those that it holds itself (flock),
+    /// and record locks. A process's record locks are gone before, by [`flush`](FileSystem::flush); what is
+    /// left are locks that belong to an open file description (fcntl(2), `F_OFD_SETLK`), of whose end FUSE
+    /// tells in no other way.
     fn release(&self, cx: &Ctx, file: File);
-    /// A descriptor of the opening was closed: reports delayed errors, and gives back the POSIX locks of `owner`
-    /// (POSIX: closing any descriptor drops the process's locks on the file).
+    /// A descriptor of the opening was closed: reports delayed errors, and gives back the POSIX locks of
+    /// `owner` (POSIX: closing any descriptor drops the process's locks on the file).
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()>;
     /// Makes a file or directory stable.
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()>;
-    /// Reads into the start of `into`. Shorter than asked at the end of the file, and where what follows cannot be read with it: then
-    /// [`ReadDone::eof`] is not set, and a read of the rest gets the error. [`read_whole`](super::read_whole) does that.
+    /// Reads into the start of `into`. Shorter than asked at the end of the file, and where what follows
+    /// cannot be read with it: then [`ReadDone::eof`] is not set, and a read of the rest gets the error.
+    /// [`read_whole`](super::read_whole) does that.
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
     /// Writes all of `from`, or says how much of it went in.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;
-    /// Lists a directory from `cookie` on, filling `page`. Nothing added and the end not set: the first entry does not fit.
-    /// [`Error::NotFound`](crate::Error::NotFound): the directory has been removed meanwhile, and its listing ends.
+    /// Lists a directory from `cookie` on, filling `page`. Nothing added and the end not set: the first entry
+    /// does not fit. [`Error::NotFound`](crate::Error::NotFound): the directory has been removed meanwhile,
+    /// and its listing ends.
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
 
     /// The state of the file system that `node` lies on.

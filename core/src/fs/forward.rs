@@ -2,22 +2,25 @@
 
 use crate::{Answer, Error};
 
-/// An operation of an optional group. A layer offers a group only when the file system below has it; asked for all the same, it is not
-/// supported.
+/// An operation of an optional group. A layer offers a group only when the file system below has it; asked
+/// for all the same, it is not supported.
 #[inline]
 pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
     group.map_or_else(|| Answer::err(Error::NotSupported), call)
 }
 
-/// Methods of [`FileSystem`](crate::fs::FileSystem) and its optional groups that a layer passes on, by their names.
+/// Methods of [`FileSystem`](crate::fs::FileSystem) and its optional groups that a layer passes on, by their
+/// names.
 ///
-/// `forward!(to self.inner; lookup getattr)` calls the same method of the field `inner`. `forward!(through self.call; lookup getattr)`
-/// calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that does the same around each; `with self.call` calls
-/// `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the layer passes on another context; `later self.call` does so with copies of the
-/// arguments, which the layer's methods `keep` and `lend` make and give.
+/// `forward!(to self.inner; lookup getattr)` calls the same method of the field `inner`. `forward!(through
+/// self.call; lookup getattr)` calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that
+/// does the same around each; `with self.call` calls `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the
+/// layer passes on another context; `later self.call` does so with copies of the arguments, which the layer's
+/// methods `keep` and `lend` make and give.
 ///
-/// The method of a group is that of the file system's group, where it has one. `forward!(to self.inner; xattrs)` gives out the group of
-/// `inner` itself, `forward!(offer self.inner; xattrs)` that of the layer, where `inner` has one.
+/// The method of a group is that of the file system's group, where it has one. `forward!(to self.inner;
+/// xattrs)` gives out the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the layer,
+/// where `inner` has one.
 #[macro_export]
 macro_rules! forward {
     ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward!(@$method $way $me $inner);)+ };

@@ -1,5 +1,5 @@
-//! Optional groups of operations. A file system that has a group returns it from the method of the same name in
-//! [`FileSystem`](super::FileSystem).
+//! Optional groups of operations. A file system that has a group returns it from the method of the same name
+//! in [`FileSystem`](super::FileSystem).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,7 +22,8 @@ pub enum XattrSet {
     Replace,
 }
 
-/// Extended attributes. POSIX ACLs are the attributes `system.posix_acl_access` and `system.posix_acl_default`.
+/// Extended attributes. POSIX ACLs are the attributes `system.posix_acl_access` and
+/// `system.posix_acl_default`.
 pub trait Xattrs {
     /// The value of one, of at most `limit_bytes`; longer: [`Error::OutOfRange`](crate::Error::OutOfRange).
     /// Absent: [`Error::NoAttribute`](crate::Error::NoAttribute).
@@ -95,8 +96,8 @@ pub trait Locks {
     /// A lock that stands in the way of `lock`, if any.
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
     /// Takes a lock, waiting for it when `wait` is set: then the answer ends early with
-    /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised. Without `wait`:
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised. Without
+    /// `wait`: [`Error::WouldBlock`](crate::Error::WouldBlock).
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
     /// Gives back what `owner` holds of this family in `range`.
     fn unlock(
@@ -111,7 +112,8 @@ pub trait Locks {
 
 /// A name for a node that outlives the session and the server: what the file system itself calls it.
 ///
-/// It is not signed and proves nothing: a front end that hands it to strangers adds its own proof (`docs/formats`).
+/// It is not signed and proves nothing: a front end that hands it to strangers adds its own proof
+/// (`docs/formats`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistentHandle {
     /// The file system's own type number.
@@ -120,8 +122,8 @@ pub struct PersistentHandle {
     pub bytes: SmallVec<[u8; 48]>,
 }
 
-/// Which file system persistent handles are of: its UUID, or whatever else stays with it. The same after a restart of the
-/// server, and for another server of the same file system.
+/// Which file system persistent handles are of: its UUID, or whatever else stays with it. The same after a
+/// restart of the server, and for another server of the same file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Volume(pub [u8; 16]);
 
@@ -131,19 +133,21 @@ pub trait PersistentHandles: Send + Sync {
     fn volume(&self) -> Volume;
     /// The handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
-    /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or was never one.
+    /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or
+    /// was never one.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
-    /// The directory that a directory lies in; it counts a look-up. A caller that found one by its handle finds the way up so. The
-    /// root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has left the export. Of a file: where it was met last, if that is
-    /// known.
+    /// The directory that a directory lies in; it counts a look-up. A caller that found one by its handle
+    /// finds the way up so. The root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has
+    /// left the export. Of a file: where it was met last, if that is known.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
-    /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when the file is gone, or
-    /// it is not known any more which it was: that may be at any time. Never another node than the one that had the number.
+    /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when
+    /// the file is gone, or it is not known any more which it was: that may be at any time. Never another
+    /// node than the one that had the number.
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
-    /// What it takes to [`recall`](Self::recall) a node, for a caller that writes its number down: the file system's own table of numbers
-    /// may lose it.
+    /// What it takes to [`recall`](Self::recall) a node, for a caller that writes its number down: the file
+    /// system's own table of numbers may lose it.
     fn record(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
         Answer::err(Error::NotSupported)
     }
@@ -194,14 +198,15 @@ pub trait Ranges {
 
 /// Data that are kept near, so that they need not be read where the file is.
 pub trait DataCache {
-    /// Offers data that a file has while it is of this version. As much of them is kept as can be: nothing of it may fail.
+    /// Offers data that a file has while it is of this version. As much of them is kept as can be: nothing of
+    /// it may fail.
     fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
 }
 
 /// What proves data that came another way.
 pub trait Digests: Send + Sync {
-    /// The BLAKE3 digest of each [`DIGESTED_BYTES`] of a range, which begins and ends with one or at the end of the file; and the attributes that
-    /// the file had meanwhile.
+    /// The BLAKE3 digest of each [`DIGESTED_BYTES`] of a range, which begins and ends with one or at the end
+    /// of the file; and the attributes that the file had meanwhile.
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)>;
 }
 
@@ -210,8 +215,8 @@ pub const DIGESTED_BYTES: u64 = 64 << 10;
 
 /// Parts of files that come compressed, several at a time: for what is far away.
 pub trait Packing: Send + Sync {
-    /// Reads these parts of a file, one after the other, into `into`, which is as long as all of them together: at most
-    /// [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All of it, or a failure.
+    /// Reads these parts of a file, one after the other, into `into`, which is as long as all of them
+    /// together: at most [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All of it, or a failure.
     fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
 }
 
@@ -224,7 +229,8 @@ pub struct Packed {
     pub packed_bytes: usize,
 }
 
-/// What answers take this time from behind a line that has less than the processors of both sides can compress.
+/// What answers take this time from behind a line that has less than the processors of both sides can
+/// compress.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// As much is read packed at a time.
@@ -240,8 +246,8 @@ pub trait Leases: Send + Sync {
 
 /// Data that are kept of a file system below.
 pub trait Lending: Send + Sync {
-    /// Fills `into` with data of a version of a file that the file system below calls so, for a user who may read it.
-    /// [`Error::NotFound`](crate::Error::NotFound) where that cannot be had here.
+    /// Fills `into` with data of a version of a file that the file system below calls so, for a user who may
+    /// read it. [`Error::NotFound`](crate::Error::NotFound) where that cannot be had here.
     fn lend(
         &self,
         cx: &Ctx,

@@ -24,8 +24,8 @@ impl<T> Default for HeldLocks<T> {
 }
 
 impl<T: Clone + PartialEq> HeldLocks<T> {
-    /// A lock was granted, in the place of what its owner had there. Neighbours that differ in nothing become one
-    /// (fcntl(2)).
+    /// A lock was granted, in the place of what its owner had there. Neighbours that differ in nothing become
+    /// one (fcntl(2)).
     pub fn add(&mut self, mut granted: Granted<T>) {
         let Lock { family, owner, range, .. } = granted.lock;
         self.give_back(family, owner, range);

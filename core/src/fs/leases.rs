@@ -1,8 +1,8 @@
 //! Leases of a whole tree: while a client holds one, no other client of the same server has changed anything.
 //!
-//! A server keeps them in a [`LeaseTable`]: before a change of one client the leases of all others are recalled. A holder that does not give
-//! its lease back has it until its term is over. Each holder counts the term from when it asked, the server from when it answered: so the
-//! holder is the first to stop believing.
+//! A server keeps them in a [`LeaseTable`]: before a change of one client the leases of all others are
+//! recalled. A holder that does not give its lease back has it until its term is over. Each holder counts the
+//! term from when it asked, the server from when it answered: so the holder is the first to stop believing.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -45,7 +45,8 @@ pub enum LeaseAnswer {
 /// How long a lease is held that nothing is heard of.
 pub const LEASE_TERM: Duration = Duration::from_secs(20);
 
-/// A holder's question is answered after this part of the term, if nothing happens: before its client takes the server for one that is away.
+/// A holder's question is answered after this part of the term, if nothing happens: before its client takes
+/// the server for one that is away.
 const KEEP_PART: u32 = 20;
 
 /// None is granted before others have changed nothing for this part of the term.
@@ -63,20 +64,24 @@ const HOLDERS_MAX: usize = 256;
 /// Clients of one party that hold one at a time.
 const PARTY_HOLDERS_MAX: usize = 8;
 
-/// A party is barred once others have waited for its recalled leases for this part of the term in all, or for one that ran out.
+/// A party is barred once others have waited for its recalled leases for this part of the term in all, or for
+/// one that ran out.
 const LATE_PART: u32 = 2;
 
 /// The terms after which the waits for a party's leases are forgotten.
 const WAITS_TERMS: u32 = 60;
 
-/// The terms that a party is barred for, the first time. Each further time it is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
+/// The terms that a party is barred for, the first time. Each further time it is twice as long, up to
+/// [`BAR_DOUBLINGS_MAX`] times.
 const BAR_TERMS: u32 = 6;
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
-/// Parties whose bars, and waits, are kept. Of more the bar that ends first is forgotten, and the shortest wait.
+/// Parties whose bars, and waits, are kept. Of more the bar that ends first is forgotten, and the shortest
+/// wait.
 const BARS_MAX: usize = 1024;
 
-/// A client of a server: the party that answers for it, which it cannot choose, and what tells it from others of the same party.
+/// A client of a server: the party that answers for it, which it cannot choose, and what tells it from others
+/// of the same party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClient(pub u64, pub u64);
 
@@ -89,7 +94,8 @@ pub struct LeaseTable {
 
 #[derive(Debug)]
 struct State {
-    /// A server before this one may have granted some that are held until then: nothing is changed, and none is granted.
+    /// A server before this one may have granted some that are held until then: nothing is changed, and none
+    /// is granted.
     free_from: Instant,
     note: Option<Box<dyn LeaseNote>>,
     is_noted: bool,
@@ -152,13 +158,14 @@ impl Drop for Changing {
 }
 
 impl LeaseTable {
-    /// No leases. During the grace, which must be a term where a server before this one may have granted some, none is granted and all changes
-    /// wait. `epoch` is another one for each table of a tree.
+    /// No leases. During the grace, which must be a term where a server before this one may have granted
+    /// some, none is granted and all changes wait. `epoch` is another one for each table of a tree.
     pub fn new(term: Duration, grace: Duration, epoch: u64) -> Arc<Self> {
         Self::with(term, grace, epoch, None)
     }
 
-    /// The same, where the note tells the next server whether it must have a grace. `was_set`: the server before has left it so.
+    /// The same, where the note tells the next server whether it must have a grace. `was_set`: the server
+    /// before has left it so.
     pub fn noted(term: Duration, was_set: bool, epoch: u64, note: Box<dyn LeaseNote>) -> Arc<Self> {
         Self::with(term, if was_set { term } else { Duration::ZERO }, epoch, Some(note))
     }
@@ -293,7 +300,8 @@ impl State {
         }
     }
 
-    /// Counts the time that others have waited for a lease of a party. Returns true once it is too long in all.
+    /// Counts the time that others have waited for a lease of a party. Returns true once it is too long in
+    /// all.
     fn add_wait(&mut self, party: u64, from: Instant, now: Instant) -> bool {
         let (kept, allowed) = (self.term * WAITS_TERMS, self.term / LATE_PART);
         self.waits.retain(|_, waits| waits.since + kept > now);
@@ -325,7 +333,8 @@ impl State {
         self.bars.insert(party, Bar { until: now + first * (1 << doublings), doublings });
     }
 
-    /// Returns the time that a party has to wait for before it is granted one, if its own leases or bars are in the way.
+    /// Returns the time that a party has to wait for before it is granted one, if its own leases or bars are
+    /// in the way.
     fn party_waits(&self, client: LeaseClient, now: Instant) -> Option<Duration> {
         if let Some(bar) = self.bars.get(&client.0).filter(|bar| bar.until > now) {
             return Some(bar.until - now);
@@ -403,7 +412,8 @@ impl State {
         LeaseAnswer::Held { epoch, term }
     }
 
-    /// A question of the holder of `epoch`, which has the number `asked`. It `began` now, and is to be answered then; or it is looked at again.
+    /// A question of the holder of `epoch`, which has the number `asked`. It `began` now, and is to be
+    /// answered then; or it is looked at again.
     fn poll_keep(
         &mut self,
         (client, epoch, asked): (LeaseClient, u64, u64),

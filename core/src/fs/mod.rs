@@ -1,9 +1,10 @@
 //! The file-system waist.
 //!
-//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a [`Ctx`](crate::Ctx) and
-//! return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when something did. Operations that only some file
-//! systems have are in optional groups ([`Xattrs`], [`Locks`], [`PersistentHandles`], [`Ranges`], [`Changes`],
-//! [`Versions`], [`BackingFiles`], [`Descriptors`], [`Digests`], [`Packing`], [`Leases`], [`Lending`]).
+//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a
+//! [`Ctx`](crate::Ctx) and return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when
+//! something did. Operations that only some file systems have are in optional groups ([`Xattrs`], [`Locks`],
+//! [`PersistentHandles`], [`Ranges`], [`Changes`], [`Versions`], [`BackingFiles`], [`Descriptors`],
+//! [`Digests`], [`Packing`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;

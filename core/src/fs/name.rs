@@ -10,7 +10,8 @@ pub const NAME_MAX: usize = 255;
 
 /// The name of one directory entry: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
 ///
-/// A value of this type has been checked, so no back end ever sees a name that could climb out of a directory.
+/// A value of this type has been checked, so no back end ever sees a name that could climb out of a
+/// directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(&'a [u8]);
 

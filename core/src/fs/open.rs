@@ -26,8 +26,8 @@ pub struct Made {
 
 /// The mode of a node to be made.
 ///
-/// The umask comes along because only the back end can settle it: where the parent has a default ACL, the ACL takes the
-/// umask's place (acl(5)).
+/// The umask comes along because only the back end can settle it: where the parent has a default ACL, the ACL
+/// takes the umask's place (acl(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewMode {
     /// The mode that the caller asked for.
@@ -84,8 +84,8 @@ bitflags! {
 pub struct Opened {
     /// The opening.
     pub open: OpenId,
-    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and of a file that is
-    /// [volatile](Attr::volatile).
+    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and of a
+    /// file that is [volatile](Attr::volatile).
     pub attr: Option<Attr>,
 }
 
@@ -97,7 +97,8 @@ pub enum Exclusive {
     No,
     /// Fail with [`Error::Exists`](crate::Error::Exists).
     Yes,
-    /// Fail, unless it was made with this very verifier: then this is a retry, and succeeds (RFC 1813 §3.3.8, EXCLUSIVE).
+    /// Fail, unless it was made with this very verifier: then this is a retry, and succeeds (RFC 1813 §3.3.8,
+    /// EXCLUSIVE).
     Verifier([u8; 8]),
 }
 
@@ -128,8 +129,9 @@ pub struct Created {
 pub struct ReadDone {
     /// Bytes that were placed at the start of the sink.
     pub count: usize,
-    /// True when the file ended there; a short read that does not say so is not the end. A read that was filled to the last
-    /// byte may say false although nothing follows: a caller that must know (RFC 1813 §3.3.6) compares with the size.
+    /// True when the file ended there; a short read that does not say so is not the end. A read that was
+    /// filled to the last byte may say false although nothing follows: a caller that must know (RFC 1813
+    /// §3.3.6) compares with the size.
     pub eof: bool,
 }
 
@@ -142,16 +144,18 @@ pub struct Write {
     pub stability: Stability,
     /// Drop set-user-id, set-group-id and file capabilities.
     pub kill_privileges: bool,
-    /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and is written
-    /// back by the client's kernel, through whatever opening is at hand.
+    /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and
+    /// is written back by the client's kernel, through whatever opening is at hand.
     pub in_place: bool,
-    /// The source may be kept after the answer: its memory is not changed while it is held. So a back end that
-    /// answers before the data have gone where they belong needs no copy of them.
+    /// The source may be kept after the answer: its memory is not changed while it is held. So a back end
+    /// that answers before the data have gone where they belong needs no copy of them.
     pub retainable: bool,
-    /// Only if the caller is the file's owner or the superuser, and the file has a name, as its attributes say right before the write: otherwise
-    /// nothing is written, and the answer is [`Error::WouldBlock`](crate::Error::WouldBlock), or for a file without a name
-    /// [`Error::Stale`](crate::Error::Stale). For a front end whose openings are shared by users: it checks the right of other users with
-    /// operations of their own, and its clients know no removed files. Only where the [`Profile`](super::Profile) has it.
+    /// Only if the caller is the file's owner or the superuser, and the file has a name, as its attributes
+    /// say right before the write: otherwise nothing is written, and the answer is
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock), or for a file without a name
+    /// [`Error::Stale`](crate::Error::Stale). For a front end whose openings are shared by users: it checks
+    /// the right of other users with operations of their own, and its clients know no removed files. Only
+    /// where the [`Profile`](super::Profile) has it.
     pub by_owner: bool,
 }
 
@@ -184,8 +188,8 @@ pub enum SyncWhat {
     Data,
     /// Everything.
     All,
-    /// Everything, whichever client of the file system has written it: one before this that was killed, say. A back end that knows of its own
-    /// writes only asks all the same.
+    /// Everything, whichever client of the file system has written it: one before this that was killed, say.
+    /// A back end that knows of its own writes only asks all the same.
     AllWriters,
 }
 

@@ -24,8 +24,8 @@ impl From<&Attr> for Ownership {
 }
 
 impl Ownership {
-    /// Fails with `AccessDenied` unless `identity` may do all of `mask`. `by_list` decides for users other than the superuser where there is a
-    /// list that says more than the mode.
+    /// Fails with `AccessDenied` unless `identity` may do all of `mask`. `by_list` decides for users other
+    /// than the superuser where there is a list that says more than the mode.
     pub fn check(
         &self,
         identity: &Identity,
@@ -61,7 +61,8 @@ impl Ownership {
         permitted(identity.is_root() || identity.uid == self.uid)
     }
 
-    /// Fails with `NotPermitted` when the sticky bit of this directory keeps `identity` from removing a node of `victim_uid` from it.
+    /// Fails with `NotPermitted` when the sticky bit of this directory keeps `identity` from removing a node
+    /// of `victim_uid` from it.
     pub fn check_sticky(&self, identity: &Identity, victim_uid: u32) -> Result<()> {
         let is_sticky = self.mode.bits() & Mode::STICKY != 0;
         permitted(!is_sticky || identity.is_root() || [self.uid, victim_uid].contains(&identity.uid))
@@ -77,8 +78,8 @@ impl Ownership {
 }
 
 impl Mode {
-    /// The mode without set-user-id, and without set-group-id where the group may execute (without that, the bit does not
-    /// raise privileges).
+    /// The mode without set-user-id, and without set-group-id where the group may execute (without that, the
+    /// bit does not raise privileges).
     #[must_use]
     pub const fn without_privileges(self) -> Self {
         const GROUP_EXECUTE: u32 = 0o010;

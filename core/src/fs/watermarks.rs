@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// How far changes have come that are answered before the origin has them. Changes are counted from 1, over restarts.
+/// How far changes have come that are answered before the origin has them. Changes are counted from 1, over
+/// restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
     /// The latest change.

@@ -49,8 +49,8 @@ impl Clients {
         Arc::new(Self { pool: BufferPool::new(MEMORY), connections_max, connected: Mutex::default() })
     }
 
-    /// Leave to have one more connection, and its memory. A client has as many as it leaves free at most, so that there is always something
-    /// left for others. None at that limit.
+    /// Leave to have one more connection, and its memory. A client has as many as it leaves free at most, so
+    /// that there is always something left for others. None at that limit.
     pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
         let mut connected = lock(&self.connected);
         let free = self.connections_max - connected.count;

@@ -1,4 +1,5 @@
-//! From the first byte to transmission: what a client asks of exports, and how requests and replies shall look.
+//! From the first byte to transmission: what a client asks of exports, and how requests and replies shall
+//! look.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The replies of a connection on their way out. Whichever thread finishes a request sends its reply; none waits for the client.
+//! The replies of a connection on their way out. Whichever thread finishes a request sends its reply; none
+//! waits for the client.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use tombolo_sys::gather::Gather;
 use crate::clients::Admitted;
 use crate::memory::Memory;
 
-/// So much is sent before more requests are looked at: the client takes it meanwhile, and the processor's cache still has it.
+/// So much is sent before more requests are looked at: the client takes it meanwhile, and the processor's
+/// cache still has it.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
 
 /// What the threads share that work for one connection.
@@ -60,7 +62,8 @@ impl Replies {
         self.is_awaited.store(true, Ordering::SeqCst);
     }
 
-    /// Adds the reply to a request. It goes with the next [`flush`](Self::flush), or at once when much has gathered.
+    /// Adds the reply to a request. It goes with the next [`flush`](Self::flush), or at once when much has
+    /// gathered.
     pub(crate) fn push(&self, head: Vec<u8>, memory: Option<Memory>) {
         let data = memory.as_ref().map(Memory::source).unwrap_or_default();
         let bytes = data.len();

@@ -33,7 +33,8 @@ const BACKLOG: i32 = 256;
 /// When the system has no descriptors or threads left, or a client asks too often.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a unix socket holds for its client, which has fewer wake-ups than with the system's 208 KiB. A TCP socket finds its size by itself.
+/// What a unix socket holds for its client, which has fewer wake-ups than with the system's 208 KiB. A TCP
+/// socket finds its size by itself.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
 /// How often unused memory is freed.
@@ -48,11 +49,13 @@ const STOP_WITHIN: Duration = Duration::from_secs(6);
 /// How a server works.
 #[derive(Clone)]
 pub struct Options {
-    /// Connections at most, and of one client (a host, a process of this host) half of those that no other has. By default 256.
+    /// Connections at most, and of one client (a host, a process of this host) half of those that no other
+    /// has. By default 256.
     pub connections_max: usize,
     /// Transmission has to begin within this. By default 10 s.
     pub handshake_within: Duration,
-    /// A client that takes no replies, or sends no more of a request, for so long is cut off. By default 30 s.
+    /// A client that takes no replies, or sends no more of a request, for so long is cut off. By default 30
+    /// s.
     pub stuck_after: Duration,
     /// With this, what comes over TCP must begin TLS. Unix sockets have the permissions of their files.
     pub tls: Option<Arc<ServerTls>>,

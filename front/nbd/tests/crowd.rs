@@ -1,4 +1,5 @@
-//! A crowd of connections that stop wherever they like. A program of its own: descriptors and threads of the whole process are counted.
+//! A crowd of connections that stop wherever they like. A program of its own: descriptors and threads of the
+//! whole process are counted.
 
 #[path = "it/common/mod.rs"]
 #[allow(dead_code, reason = "shared with the other tests")]

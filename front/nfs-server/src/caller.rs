@@ -75,7 +75,8 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// Returns the client as leases know it; none if it does not say in each call what tells it from others of its party.
+    /// Returns the client as leases know it; none if it does not say in each call what tells it from others
+    /// of its party.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -169,8 +170,8 @@ fn is_idempotent(procedure: Procedure) -> bool {
     }
 }
 
-/// A call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the lowest on. The client's port is not in
-/// it: it changes when a client connects again.
+/// A call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the lowest on.
+/// The client's port is not in it: it changes when a client connects again.
 pub(crate) fn request_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> RequestKey {
     let key = u128::from(xid) | u128::from(procedure) << 32 | u128::from(checksum) << CHECKSUM_SHIFT;
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
@@ -182,9 +183,10 @@ pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
     RequestKey { key: key.key ^ verifier, ..key }
 }
 
-/// A client's number: of its address without the port, which changes when it connects again; over links of its life, which is the same
-/// on all of them. That is its own word, so beside it counts what it cannot choose and keeps from link to link: its user, or where no kernel vouches
-/// for one the memory that it was given. The same after a restart of the server.
+/// A client's number: of its address without the port, which changes when it connects again; over links of
+/// its life, which is the same on all of them. That is its own word, so beside it counts what it cannot
+/// choose and keeps from link to link: its user, or where no kernel vouches for one the memory that it was
+/// given. The same after a restart of the server.
 fn digest_of(origin: &Origin) -> u64 {
     let mut hasher = SipHasher13::new();
     match origin {
@@ -204,8 +206,9 @@ fn digest_of(origin: &Origin) -> u64 {
     hasher.finish()
 }
 
-/// Returns a client as leases know it. Its party is what it cannot choose: its certificate, or where it has none its address, of IPv6 the network of
-/// one site (64 bits, RFC 4291 §2.5.4); over a link its user, or the memory that it was given. The rest is its own word.
+/// Returns a client as leases know it. Its party is what it cannot choose: its certificate, or where it has
+/// none its address, of IPv6 the network of one site (64 bits, RFC 4291 §2.5.4); over a link its user, or the
+/// memory that it was given. The rest is its own word.
 fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
     let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
     own.write_u32(stamp);
@@ -273,8 +276,9 @@ impl Target {
         self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
     }
 
-    /// Returns the status of a failed call about a name in this directory, and the directory as it is now. Of one that was removed meanwhile it is
-    /// not the name that is missing: a client that is told so would not look the path up again.
+    /// Returns the status of a failed call about a name in this directory, and the directory as it is now. Of
+    /// one that was removed meanwhile it is not the name that is missing: a client that is told so would not
+    /// look the path up again.
     pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
         match self.export.attr(&self.node).await {
             Err(Error::Stale) if status == Status::NoEnt => (Status::Stale, None),
@@ -293,7 +297,8 @@ impl Target {
         WccData { before: None, after: self.post_op().await }
     }
 
-    /// The node around a change. A back end that could not look afterwards is asked again: others may have changed it since.
+    /// The node around a change. A back end that could not look afterwards is asked again: others may have
+    /// changed it since.
     pub async fn wcc(&self, change: &Change) -> WccData {
         let mut data = wcc_data(change);
         if data.after.is_none() {

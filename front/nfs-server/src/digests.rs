@@ -1,4 +1,5 @@
-//! Digests of parts of files, which prove data that came another way (`docs/protocols/side.md`): made in a pool, and kept by version.
+//! Digests of parts of files, which prove data that came another way (`docs/protocols/side.md`): made in a
+//! pool, and kept by version.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,5 @@
-//! What is served, and kept between calls: each export as NFS clients see it, a session of the waist; and all of them.
+//! What is served, and kept between calls: each export as NFS clients see it, a session of the waist; and all
+//! of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,8 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for all of them.
+    /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for
+    /// all of them.
     pub fn attach(options: ExportOptions, signer: Arc<Signer>) -> std::result::Result<Self, ServeError> {
         let ExportOptions { name, export, session, squash, allow, durability, leases, lease_holders } =
             options;
@@ -82,7 +84,8 @@ impl Served {
         })
     }
 
-    /// Whether a caller from there may use it: from an address, if that is on the list; over a link, if it is the link's own export.
+    /// Whether a caller from there may use it: from an address, if that is on the list; over a link, if it is
+    /// the link's own export.
     pub fn admits(&self, origin: &Origin) -> bool {
         match origin {
             Origin::Network(address) => self.allow.admits(address.ip()),
@@ -119,7 +122,8 @@ impl Served {
 
     /// As [`Served::adopt`], for a look-up that is held already.
     pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
-        // A client may still hold a handle that an older key signed. What is given out anew, the newest signs.
+        // A client may still hold a handle that an older key signed. What is given out anew, the newest
+        // signs.
         if let Some(node) = self.nodes.with_handle(held.id(), |handle| self.signer.is_current(handle)) {
             return Ok(node);
         }
@@ -134,8 +138,8 @@ impl Served {
         self.attr_through(node, None).await
     }
 
-    /// The attributes of a file whose data is asked for: through its opening if there is one, for a file that was just made is
-    /// at hand in no other way.
+    /// The attributes of a file whose data is asked for: through its opening if there is one, for a file that
+    /// was just made is at hand in no other way.
     pub async fn attr_of_file(&self, node: &Arc<Node>) -> Result<Attr> {
         self.attr_through(node, self.openings.of_file(node.id)).await
     }
@@ -148,7 +152,8 @@ impl Served {
                 self.gone(node);
                 Err(Error::Stale)
             }
-            // Out of reach, but perhaps not gone: what was written to it is still made stable when its opening is closed.
+            // Out of reach, but perhaps not gone: what was written to it is still made stable when its
+            // opening is closed.
             Err(Error::Stale) => {
                 self.nodes.remove(node.id);
                 Err(Error::Stale)
@@ -184,8 +189,8 @@ impl Served {
         self.settled(opening).await
     }
 
-    /// Makes what was changed stable. What cannot be opened (a device, what the server's own user may not read, one more than
-    /// may be open) can only be made so together with everything else.
+    /// Makes what was changed stable. What cannot be opened (a device, what the server's own user may not
+    /// read, one more than may be open) can only be made so together with everything else.
     async fn settled(&self, opening: Result<Arc<Opening>>) -> Result<()> {
         let settled = match opening {
             Ok(opening) => opening.sync().await,
@@ -225,7 +230,8 @@ pub struct NfsService {
     _pool: ThreadPool,
 }
 
-/// So many calls at a time bring more than the directory that they ask for: each holds a long answer while the file system works.
+/// So many calls at a time bring more than the directory that they ask for: each holds a long answer while
+/// the file system works.
 const SUBTREES_MAX: usize = 64;
 
 /// Digests and compression: the rest of the machine is for those that ask otherwise.
@@ -278,7 +284,8 @@ impl NfsService {
         &self.exports
     }
 
-    /// A call that is to list what lies below a directory, while what is returned lives. `None` when many do so.
+    /// A call that is to list what lies below a directory, while what is returned lives. `None` when many do
+    /// so.
     pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
         let counted = self.subtrees.clone();
         (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)

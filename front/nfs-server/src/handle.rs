@@ -1,8 +1,8 @@
 //! File handles that clients may keep for as long as they like: signed, so that none can be forged.
 //!
-//! A handle names a file by what its file system calls it (see `tombolo_core::fs::PersistentHandle`), and carries a proof that
-//! this server, or another one with the same key, gave it out for this export of this file system. It is good after a
-//! restart. The bytes are described in `docs/formats/handles.md`.
+//! A handle names a file by what its file system calls it (see `tombolo_core::fs::PersistentHandle`), and
+//! carries a proof that this server, or another one with the same key, gave it out for this export of this
+//! file system. It is good after a restart. The bytes are described in `docs/formats/handles.md`.
 //!
 //! What they are signed with is [`tombolo_host_runtime::signing_keys`].
 
@@ -41,7 +41,8 @@ const _: () = {
     assert!(HANDLE_BYTES_MAX == 64 && FILE_BYTES_MAX == 46);
 };
 
-/// Which export a handle is for: a digest of its name, so that a server with the same key and the same name agrees.
+/// Which export a handle is for: a digest of its name, so that a server with the same key and the same name
+/// agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExportId([u8; 2]);
 
@@ -114,7 +115,8 @@ impl<'a> Fields<'a> {
 /// Why a handle from a call is none of ours (RFC 1813 §2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// It was never given out: its form is wrong, its proof does not hold, or its key was never ours. BADHANDLE.
+    /// It was never given out: its form is wrong, its proof does not hold, or its key was never ours.
+    /// BADHANDLE.
     #[error("not a handle of this server")]
     Bad,
     /// It was given out, but is not good any more: its key is retired, or its export is gone. STALE.
@@ -346,7 +348,8 @@ mod tests {
         let export = ExportId::of("src");
         let handle = one_key().sign(export, VOLUME, &file(20)).expect("sign");
         assert_eq!(one_key().sign(export, VOLUME, &file(20)).expect("sign"), handle);
-        // The bytes themselves are the format, and must not change with a new version of a library. These were computed apart.
+        // The bytes themselves are the format, and must not change with a new version of a library. These
+        // were computed apart.
         let hex: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "01019bae4001da60c4390a70f6e0ec998dd8000102030405060708090a0b0c0d0e0f10111213");
     }

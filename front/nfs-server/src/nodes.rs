@@ -1,8 +1,8 @@
 //! The nodes that clients were using lately, by handle and by number.
 //!
-//! A handle in a call has to become a node: from here it costs one look in a table, otherwise the handle's proof has to
-//! be checked and the file system asked. Each cached node holds one look-up; the cache is bounded, and a node that is
-//! put out is forgotten once no call uses it any more.
+//! A handle in a call has to become a node: from here it costs one look in a table, otherwise the handle's
+//! proof has to be checked and the file system asked. Each cached node holds one look-up; the cache is
+//! bounded, and a node that is put out is forgotten once no call uses it any more.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -94,8 +94,8 @@ pub(crate) struct Nodes {
 struct Table {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
-    /// The clock: the hand is at the front. It keeps no node: an evicted one is dropped at once, for a caller that
-    /// knows a removed file keeps its space.
+    /// The clock: the hand is at the front. It keeps no node: an evicted one is dropped at once, for a caller
+    /// that knows a removed file keeps its space.
     ring: VecDeque<Weak<Node>>,
     /// Entries of the ring that are in the tables no more.
     dead: usize,
@@ -121,7 +121,8 @@ impl Nodes {
         self.with_handle(id, |_| true).is_some()
     }
 
-    /// The node of a number, if it is at hand under such a handle: one whose key was replaced may be there under two.
+    /// The node of a number, if it is at hand under such a handle: one whose key was replaced may be there
+    /// under two.
     pub fn with_handle(&self, id: NodeId, is_such: impl Fn(&[u8]) -> bool) -> Option<Arc<Node>> {
         let table = self.lock();
         table.by_id.find(mixed(id), |node| node.id == id && is_such(&node.handle)).cloned()
@@ -163,7 +164,8 @@ impl Nodes {
         drop(table);
     }
 
-    /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of the lock.
+    /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of
+    /// the lock.
     fn evict(&self, table: &mut Table) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
         // What was taken out leaves an entry in the ring; those go in time too, so that the ring stays short.

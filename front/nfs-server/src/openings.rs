@@ -1,9 +1,9 @@
 //! Files that are kept open between calls. NFS has no open; the waist reads and writes through openings.
 //!
-//! They are opened with the server's own rights, for all clients together: what a caller may do is checked per call
-//! (`permission.rs`). One that took unstable writes is made stable before it is closed, because the kernel tells of a
-//! failed write-back only through an open file. What was idle for a while is closed, so that a removed file
-//! gives its space back.
+//! They are opened with the server's own rights, for all clients together: what a caller may do is checked
+//! per call (`permission.rs`). One that took unstable writes is made stable before it is closed, because the
+//! kernel tells of a failed write-back only through an open file. What was idle for a while is closed, so
+//! that a removed file gives its space back.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,13 +17,14 @@ use tombolo_host_runtime::task;
 
 use crate::shared_sync::{self, SharedSync, Syncs};
 
-/// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken but not yet stable could
-/// not be written. A client that sees it change sends its unstable data again.
+/// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken
+/// but not yet stable could not be written. A client that sees it change sends its unstable data again.
 #[derive(Debug)]
 pub(crate) struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// A verifier that no earlier run of a server has used: the time under a random key, for clocks are set back.
+    /// A verifier that no earlier run of a server has used: the time under a random key, for clocks are set
+    /// back.
     pub fn new() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(AtomicU64::new(RandomState::new().hash_one(since_1970)))
@@ -96,7 +97,8 @@ impl Opening {
         self.unsynced.store(true, Ordering::Release);
     }
 
-    /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then on.
+    /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then
+    /// on.
     pub async fn sync(self: &Arc<Self>) -> Result<()> {
         shared_sync::sync(self).await
     }
@@ -222,7 +224,8 @@ impl Openings {
         self.enter(node, Use::Write, open);
     }
 
-    /// Closes what is kept of a node, unless some of it took unstable writes: then nothing is closed. True if it was closed.
+    /// Closes what is kept of a node, unless some of it took unstable writes: then nothing is closed. True if
+    /// it was closed.
     pub fn close_stable(&self, node: NodeId) -> bool {
         let is_stable = |opening: &Arc<Opening>| !opening.unsynced.load(Ordering::Acquire);
         let keys = Use::ALL.map(|kind| (node, kind));
@@ -233,7 +236,8 @@ impl Openings {
         all_stable
     }
 
-    /// Closes what is kept of a node that has no name left; what was written to it need not be stable any more.
+    /// Closes what is kept of a node that has no name left; what was written to it need not be stable any
+    /// more.
     pub fn discard(&self, node: NodeId) {
         for kind in Use::ALL {
             if let Some((_, opening)) = self.cache.remove(&(node, kind)) {
@@ -266,8 +270,8 @@ impl Openings {
         Some(opening)
     }
 
-    /// Does what opens a file. Where the session has as many open as it may, cached openings are evicted, and it is done again. Of calls
-    /// that are refused together one evicts, and the others retry after that.
+    /// Does what opens a file. Where the session has as many open as it may, cached openings are evicted, and
+    /// it is done again. Of calls that are refused together one evicts, and the others retry after that.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let seen = *self.times_closed();
@@ -279,7 +283,8 @@ impl Openings {
         open().resolve().await
     }
 
-    /// Closes some of what is kept, unless another call did since `seen`. False if there is nothing that can be closed.
+    /// Closes some of what is kept, unless another call did since `seen`. False if there is nothing that can
+    /// be closed.
     async fn evict(&self, seen: u64) -> bool {
         let Some(unsynced) = self.close_half(seen) else { return true };
         // One, since it has to be made stable first. A failure is told by the verifier.
@@ -292,8 +297,8 @@ impl Openings {
         false
     }
 
-    /// Closes half of what is kept, first what was not used for longest, but nothing that took unstable writes. That is returned
-    /// if nothing else is there.
+    /// Closes half of what is kept, first what was not used for longest, but nothing that took unstable
+    /// writes. That is returned if nothing else is there.
     fn close_half(&self, seen: u64) -> Option<Vec<CachedOpening>> {
         let mut times_closed = self.times_closed();
         if *times_closed != seen {
@@ -326,7 +331,8 @@ impl Openings {
         Ok(self.enter(node, kind, opened.open))
     }
 
-    /// Of two calls that opened at once the later one's opening is kept; the other goes when its call has ended.
+    /// Of two calls that opened at once the later one's opening is kept; the other goes when its call has
+    /// ended.
     fn enter(&self, node: NodeId, kind: Use, open: OpenId) -> Arc<Opening> {
         let opening = Arc::new(Opening {
             backing: self.backing.clone(),

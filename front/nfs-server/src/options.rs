@@ -23,7 +23,8 @@ pub struct ExportOptions {
     pub allow: AllowList,
     /// What is stable when it is answered.
     pub durability: Durability,
-    /// The leases of the tree that its clients may hold; `None` where not all changes of it come through this server.
+    /// The leases of the tree that its clients may hold; `None` where not all changes of it come through this
+    /// server.
     pub leases: Option<Arc<LeaseTable>>,
     /// The clients that may.
     pub lease_holders: LeaseHolders,

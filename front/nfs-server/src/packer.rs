@@ -4,7 +4,8 @@ use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
 
-/// The fastest level that has all of the format's means: half a gigabyte a second or so, far more than the lines have that it is for.
+/// The fastest level that has all of the format's means: half a gigabyte a second or so, far more than the
+/// lines have that it is for.
 const LEVEL: i32 = 1;
 
 /// What compresses, and what undoes it.

@@ -1,8 +1,8 @@
 //! What a caller may do with a file, where NFS asks differently from a local system.
 //!
-//! Everything that works on names is checked by the back end as it is done. Reading and writing are not: openings are
-//! shared by all callers, so each call is checked here. An answer of the back end is kept for as long as the file's
-//! attributes say that nothing about it can have changed.
+//! Everything that works on names is checked by the back end as it is done. Reading and writing are not:
+//! openings are shared by all callers, so each call is checked here. An answer of the back end is kept for as
+//! long as the file's attributes say that nothing about it can have changed.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use tombolo_core::{Ctx, Error, Identity, Result};
 /// Answers of the back end, at most so many.
 const GRANTS_MAX: usize = 8192;
 
-/// A change of the attributes that follows within this time may leave the same ctime behind: no clock of a file system
-/// ticks slower.
+/// A change of the attributes that follows within this time may leave the same ctime behind: no clock of a
+/// file system ticks slower.
 const TICK: Duration = Duration::from_secs(2);
 
 /// The permissions that were checked so far.
@@ -53,8 +53,9 @@ impl Permissions {
         Self { file_system, grants: Cache::new(GRANTS_MAX) }
     }
 
-    /// Whether the caller may read the file. Its owner always may: the file may have been open when its mode was changed.
-    /// So may a caller that may execute it: the client's kernel reads it for that (RFC 1813 §4.4).
+    /// Whether the caller may read the file. Its owner always may: the file may have been open when its mode
+    /// was changed. So may a caller that may execute it: the client's kernel reads it for that (RFC 1813
+    /// §4.4).
     pub async fn check_read(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());

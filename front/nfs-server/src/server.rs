@@ -12,8 +12,8 @@ use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Serve
 
 use crate::export::NfsService;
 
-/// An NFS server. Dropping it stops it: calls that were received are answered first, for as long as the transport's grace
-/// period lasts.
+/// An NFS server. Dropping it stops it: calls that were received are answered first, for as long as the
+/// transport's grace period lasts.
 pub struct NfsServer {
     transport: Option<Server>,
     service: Arc<NfsService>,
@@ -32,7 +32,8 @@ impl NfsServer {
         Ok(Self { transport: Some(transport), service: service.clone(), _idle_closer: idle_closer })
     }
 
-    /// Serves a stream that is there already, as one of a caller at this address. False, and it is closed, at the limit of connections.
+    /// Serves a stream that is there already, as one of a caller at this address. False, and it is closed, at
+    /// the limit of connections.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         self.transport.as_ref().is_some_and(|transport| transport.adopt(stream, address))
     }

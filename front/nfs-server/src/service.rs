@@ -133,10 +133,12 @@ impl NfsService {
     }
 }
 
-/// Carries a call out and writes its results. `record` is the whole call. What is returned follows the results.
+/// Carries a call out and writes its results. `record` is the whole call. What is returned follows the
+/// results.
 ///
-/// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call that pends. So
-/// SETATTR and the procedures that make something, whose futures are the largest, have them in a box.
+/// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call
+/// that pends. So SETATTR and the procedures that make something, whose futures are the largest, have them in
+/// a box.
 async fn carry_out(
     caller: &Caller<'_>,
     call: Call<'_>,

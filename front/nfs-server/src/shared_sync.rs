@@ -1,7 +1,8 @@
 //! One sync for all that wait for it.
 //!
-//! A sync makes stable what was changed before it began. So callers that come while one is under way need another, but all of
-//! them the same one, the next. Without this file each makes its own, and everything works as well.
+//! A sync makes stable what was changed before it began. So callers that come while one is under way need
+//! another, but all of them the same one, the next. Without this file each makes its own, and everything
+//! works as well.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,9 @@
-//! Which files unchecked CREATEs found, for duplicates of these requests: by then something else may have the name.
+//! Which files unchecked CREATEs found, for duplicates of these requests: by then something else may have the
+//! name.
 //!
-//! What a CREATE makes, the layer below remembers (`layer/replies`); what it only finds is looked up here. Recorded in memory, for as long as
-//! answers are, so a duplicate that comes after a restart looks the name up again.
+//! What a CREATE makes, the layer below remembers (`layer/replies`); what it only finds is looked up here.
+//! Recorded in memory, for as long as answers are, so a duplicate that comes after a restart looks the name
+//! up again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,9 @@
 //! virtio-blk: a disk of the block waist for a guest (virtio 1.2, chapter 5.2).
 //!
-//! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor chain at a time. Data go from
-//! and to the guest's own pages; a request's header is copied out once before it is looked at. What a chain says that cannot be is
-//! answered with an error status, and nothing else happens.
+//! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor
+//! chain at a time. Data go from and to the guest's own pages; a request's header is copied out once before
+//! it is looked at. What a chain says that cannot be is answered with an error status, and nothing else
+//! happens.
 //!
 //! - [`VirtioBlk`], [`Options`], [`DeviceError`].
 //!

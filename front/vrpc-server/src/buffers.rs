@@ -69,8 +69,8 @@ impl ReplyBuffer {
     }
 }
 
-/// The bytes of a request, to be read where they lie; only what came in the frame is copied. They are good until the request is
-/// answered.
+/// The bytes of a request, to be read where they lie; only what came in the frame is copied. They are good
+/// until the request is answered.
 pub(crate) fn source(
     data: &Data<'_>,
     parts: &mut Parts,

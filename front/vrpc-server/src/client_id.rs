@@ -9,8 +9,9 @@ use tombolo_host_links::server::Peer;
 /// Said of peers that no kernel vouches for.
 const NO_USER: u64 = 1 << 63;
 
-/// The incarnation is the peer's own word, and a peer that names it gets the replies to its requests. So beside it counts what the peer cannot
-/// choose and keeps from link to link: the user of its process, or the memory that it was given.
+/// The incarnation is the peer's own word, and a peer that names it gets the replies to its requests. So
+/// beside it counts what the peer cannot choose and keeps from link to link: the user of its process, or the
+/// memory that it was given.
 pub(crate) fn client_id(peer: &Peer) -> ClientId {
     let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
     let place = || {

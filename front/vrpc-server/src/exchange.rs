@@ -103,7 +103,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still comes.
+/// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still
+/// comes.
 fn admit(shared: &Shared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
     shared.pending.add(responder.id(), interrupt);
     let permit = shared.budget.take(Resource::Pending, 1);
@@ -145,7 +146,8 @@ impl Closing<'_> {
 
     /// Answers with data that lie in the parts already, `len_bytes` of them.
     pub(crate) fn send_data(&mut self, len_bytes: usize, reply: impl FnOnce(&[u8]) -> Reply<'_>) {
-        // The data are copied to the frame, where encoding them as a part of the answer would copy them again.
+        // The data are copied to the frame, where encoding them as a part of the answer would copy them
+        // again.
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
         let data = self.parts.data_to_frame(len_bytes);

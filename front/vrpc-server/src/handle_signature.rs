@@ -1,7 +1,8 @@
 //! Proof that a persistent handle was given out here.
 //!
-//! The file system's own handle proves nothing: any client can make up one, of any file of the file system, and a file of which the
-//! kernel knows no name cannot be told to be outside of the export. So handles leave with a proof, and come back with it.
+//! The file system's own handle proves nothing: any client can make up one, of any file of the file system,
+//! and a file of which the kernel knows no name cannot be told to be outside of the export. So handles leave
+//! with a proof, and come back with it.
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -54,7 +55,8 @@ impl HandleSigner {
         (bytes.len() <= HANDLE_BYTES_MAX).then_some(PersistentHandle { kind: handle.kind, bytes })
     }
 
-    /// The handle that a peer sent back; none if it was not given out for this export of this file system, or its key was given up.
+    /// The handle that a peer sent back; none if it was not given out for this export of this file system, or
+    /// its key was given up.
     pub(crate) fn verify(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
         let (bytes, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
         let (&id, bytes) = bytes.split_last()?;

@@ -6,8 +6,8 @@ use tombolo_core::{Limits, Squash};
 /// What the sessions of one export may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The party that is to check what users may do. Identities are the peer's own word in either case: what a peer as a whole may
-    /// do is for the policy of links to decide.
+    /// The party that is to check what users may do. Identities are the peer's own word in either case: what
+    /// a peer as a whole may do is for the policy of links to decide.
     pub checks: PermissionCheck,
     /// Which callers become the anonymous user, whatever the peer may say.
     pub squash: Squash,

@@ -8,7 +8,8 @@ use tombolo_host_runtime::free_list::FreeList;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 
-/// So many are retained for one link: what is answered at once needs one, and few links have many requests that pend.
+/// So many are retained for one link: what is answered at once needs one, and few links have many requests
+/// that pend.
 const SPARE_MAX: usize = 16;
 
 /// Private memory of one request.
@@ -33,7 +34,8 @@ impl Parts {
         })
     }
 
-    /// A fresh interrupt, which is [given back](PartsPool::keep) apart from the parts: a hold less to be counted.
+    /// A fresh interrupt, which is [given back](PartsPool::keep) apart from the parts: a hold less to be
+    /// counted.
     pub(crate) fn take_interrupt(&mut self) -> Interrupt {
         let mut interrupt = std::mem::take(&mut self.interrupt);
         interrupt.renew();
@@ -89,7 +91,8 @@ impl Default for PartsPool {
 }
 
 thread_local! {
-    /// What the last request on this link's thread had: most are answered before the next is begun, which needs no lock then.
+    /// What the last request on this link's thread had: most are answered before the next is begun, which
+    /// needs no lock then.
     static LAST: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
 }
 

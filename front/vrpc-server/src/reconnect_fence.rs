@@ -1,7 +1,8 @@
 //! Between the links of one client: the next begins when nothing of the former one runs any more.
 //!
-//! So a request that was sent over a link that is lost cannot take effect after what was sent over the next, and what may be done any
-//! number of times, a write at a stated place above all, needs no memory of having been done (docs/decisions/links-sessions.md).
+//! So a request that was sent over a link that is lost cannot take effect after what was sent over the next,
+//! and what may be done any number of times, a write at a stated place above all, needs no memory of having
+//! been done (docs/decisions/links-sessions.md).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -45,8 +46,8 @@ pub(crate) struct SessionGuard {
 }
 
 impl ReconnectFence {
-    /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that takes longer than `timeout`. Of
-    /// several waiters one gets in, and the others wait for that one's end.
+    /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that
+    /// takes longer than `timeout`. Of several waiters one gets in, and the others wait for that one's end.
     pub(crate) fn enter(
         self: &Arc<Self>,
         export: &str,

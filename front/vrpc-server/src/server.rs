@@ -16,12 +16,12 @@ use crate::options::Options;
 use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
-/// So long a client that links again waits for requests of its former link, before it is to try again. Little enough for a hello, more than a
-/// request takes that was interrupted.
+/// So long a client that links again waits for requests of its former link, before it is to try again. Little
+/// enough for a hello, more than a request takes that was interrupted.
 const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link to one gets a session of
-/// its own.
+/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link to one gets
+/// a session of its own.
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,
     signer: HandleSigner,
@@ -37,7 +37,8 @@ struct Offered {
 }
 
 impl VrpcServer {
-    /// Nothing is exported. Sessions have numbers of their own, and handles are good for as long as the server lives.
+    /// Nothing is exported. Sessions have numbers of their own, and handles are good for as long as the
+    /// server lives.
     #[must_use]
     pub fn new() -> Self {
         let session_ids = Arc::new(AtomicU64::new(1));

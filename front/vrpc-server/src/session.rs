@@ -18,7 +18,8 @@ use crate::parts::PartsPool;
 use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
 
-/// One link's session. With it go the last reference to its file system, and so all that the peer holds there.
+/// One link's session. With it go the last reference to its file system, and so all that the peer holds
+/// there.
 pub(crate) struct LinkSession(Arc<Shared>);
 
 /// What requests that pend keep of a session.
@@ -82,7 +83,8 @@ impl Session for LinkSession {
     }
 }
 
-/// What holds for the requests of a client: `reconnect_fence` keeps its links apart, and a link has 1,024 slots at most (docs/formats/link.md).
+/// What holds for the requests of a client: `reconnect_fence` keeps its links apart, and a link has 1,024
+/// slots at most (docs/formats/link.md).
 const PROMISES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
 
 impl Shared {

@@ -183,8 +183,9 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 }
 
 impl Connection {
-    /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in messages. When the server
-    /// ends it the line is lost; when the line is lost for another reason the server is told. Dropping the control socket ends it in order.
+    /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in
+    /// messages. When the server ends it the line is lost; when the line is lost for another reason the
+    /// server is told. Dropping the control socket ends it in order.
     pub fn start(
         self,
         watcher: &Watcher,
@@ -206,7 +207,8 @@ impl Connection {
     }
 }
 
-/// The client's handler of a link control socket. When it is dropped the line is lost, whichever side ended it.
+/// The client's handler of a link control socket. When it is dropped the line is lost, whichever side ended
+/// it.
 struct ClientHandler {
     line: Line,
     heartbeat: Heartbeat,
@@ -216,7 +218,8 @@ struct ClientHandler {
 
 impl Handler for ClientHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        // A server that is late answers late, and one that is dead closes its socket: nothing to be done about its heartbeat.
+        // A server that is late answers late, and one that is dead closes its socket: nothing to be done
+        // about its heartbeat.
         let _ = self.heartbeat.tick(now);
         // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
         self.end = self.line.end().or_else(|| self.heartbeat.fault())?;

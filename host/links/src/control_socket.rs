@@ -1,4 +1,5 @@
-//! The link control socket, which stays open beside a link: its end tells the other side's death, its last message an orderly leave.
+//! The link control socket, which stays open beside a link: its end tells the other side's death, its last
+//! message an orderly leave.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,14 +18,16 @@ use super::end::{End, ProtocolError};
 use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
-/// What a link's owner does about its socket, on the watcher's thread: none of it may block. While [`tick`](Self::tick) and
-/// [`received`](Self::received) run the watcher is locked: they must neither end a link nor drop what may. It is dropped without that lock.
+/// What a link's owner does about its socket, on the watcher's thread: none of it may block. While
+/// [`tick`](Self::tick) and [`received`](Self::received) run the watcher is locked: they must neither end a
+/// link nor drop what may. It is dropped without that lock.
 pub trait Handler: Send {
-    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link, and is sent to the other side;
-    /// [`ended`](Self::ended) is not called then.
+    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link,
+    /// and is sent to the other side; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
-    /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in answer.
+    /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in
+    /// answer.
     fn received(
         &mut self,
         _message: &Message,
@@ -40,8 +43,8 @@ pub trait Handler: Send {
 /// What came beside a message.
 pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
-/// How often links are looked after. Both sides' processes are woken so often while a link rests; what must be known sooner is told by the
-/// socket, or by [`Watcher::tick_fn`].
+/// How often links are looked after. Both sides' processes are woken so often while a link rests; what must
+/// be known sooner is told by the socket, or by [`Watcher::tick_fn`].
 pub const TICK: Duration = HEARTBEAT;
 
 /// Watches the sockets of any number of links, with one thread. Dropping it says goodbye on all of them.
@@ -107,7 +110,8 @@ impl Watcher {
         Ok(Watcher { shared, thread: Some(thread) })
     }
 
-    /// Watches a link control socket. The handler is told when the other side ends the link, if this side has not before.
+    /// Watches a link control socket. The handler is told when the other side ends the link, if this side has
+    /// not before.
     pub fn watch(&self, socket: OwnedFd, handler: Box<dyn Handler>) -> io::Result<ControlSocket> {
         let watched = Arc::new(Watched { socket, over: AtomicBool::new(false) });
         let token = {
@@ -130,8 +134,8 @@ impl Watcher {
         Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
     }
 
-    /// What has all links looked after soon, from any thread: to be called when one of them was ended otherwise. Nothing once the watcher is
-    /// gone.
+    /// What has all links looked after soon, from any thread: to be called when one of them was ended
+    /// otherwise. Nothing once the watcher is gone.
     pub(super) fn tick_fn(&self) -> impl FnOnce() + Send + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || {
@@ -151,8 +155,8 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.wakeup.notify();
-        // Its own thread may be the one that drops it: the end of a link wakes waiting tasks, and one of them may have
-        // held the last of its session.
+        // Its own thread may be the one that drops it: the end of a link wakes waiting tasks, and one of them
+        // may have held the last of its session.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -226,7 +230,8 @@ impl Watched {
 
     fn look(&self) -> Found {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        // Linux reports that the peer closed with something of ours unread before it hands out what the peer sent: receive again.
+        // Linux reports that the peer closed with something of ours unread before it hands out what the peer
+        // sent: receive again.
         let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
             outcome => outcome,

@@ -31,8 +31,8 @@ pub enum End {
 }
 
 impl End {
-    /// The pages that this side writes are gone: there was no memory for them, or it is broken. The kernel says so only when they are
-    /// touched.
+    /// The pages that this side writes are gone: there was no memory for them, or it is broken. The kernel
+    /// says so only when they are touched.
     pub(super) fn own_memory_gone() -> End {
         End::Failed("the memory of this side is gone: the system has no more, or it is broken".into())
     }
@@ -41,8 +41,8 @@ impl End {
 /// How a peer broke the rules of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
-    /// A request came with an id whose buffer belongs to one that is not answered yet: the client has more requests under way
-    /// than there are slots, or used an id twice.
+    /// A request came with an id whose buffer belongs to one that is not answered yet: the client has more
+    /// requests under way than there are slots, or used an id twice.
     #[error("request {id:#x} came while its buffer was in use")]
     StillOutstanding {
         /// The id.
@@ -92,7 +92,8 @@ pub(super) struct EndState {
     listeners: Mutex<Vec<Listener>>,
 }
 
-/// Told of the end of a link, once. It is called on the thread that ends the link, so it must not block, end a link, or drop what may.
+/// Told of the end of a link, once. It is called on the thread that ends the link, so it must not block, end
+/// a link, or drop what may.
 pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {

@@ -6,8 +6,8 @@ use tombolo_shm::link::{Ends, Extent, Health, Patience, Pulse, Watch};
 
 use super::end::End;
 
-/// The interval of heartbeats at a socket, whose end tells death: a heartbeat only shows there that a side is stuck, and no process is to be
-/// woken more often for that.
+/// The interval of heartbeats at a socket, whose end tells death: a heartbeat only shows there that a side is
+/// stuck, and no process is to be woken more often for that.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The peer may beat a bit late, and be looked at a bit early.
 const PATIENCE: Patience = Patience { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
@@ -35,7 +35,8 @@ impl Heartbeat {
         self.watch.look_at(&self.peer, now)
     }
 
-    /// Why the link cannot go on, if our own memory has lost its pages: the peer does not see any more what is written there.
+    /// Why the link cannot go on, if our own memory has lost its pages: the peer does not see any more what
+    /// is written there.
     pub(super) fn fault(&self) -> Option<End> {
         self.own.region().is_poisoned().then(End::own_memory_gone)
     }

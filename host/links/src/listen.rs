@@ -1,7 +1,8 @@
 //! Where links are asked for: a unix socket with a policy.
 //!
-//! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since opening an export may
-//! take a moment. A peer that sends no hello, a malformed one, or one without permission, is refused with a reason and a line in the log.
+//! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since
+//! opening an export may take a moment. A peer that sends no hello, a malformed one, or one without
+//! permission, is refused with a reason and a line in the log.
 
 use std::collections::HashMap;
 use std::io;
@@ -73,9 +74,10 @@ pub enum StartError {
     Io(#[from] io::Error),
 }
 
-/// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and waits for hellos that are
-/// being answered, and for the links' threads: nothing is asked of the service afterwards. Where either takes longer than ten seconds it
-/// logs that and waits no more. Requests that are under way are not waited for.
+/// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and
+/// waits for hellos that are being answered, and for the links' threads: nothing is asked of the service
+/// afterwards. Where either takes longer than ten seconds it logs that and waits no more. Requests that are
+/// under way are not waited for.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -139,7 +141,8 @@ impl LinkListener {
         self.shared.links.guests()
     }
 
-    /// Calls `hook` whenever a client has come or gone, on a thread that links need: it must not block. The first hook stays.
+    /// Calls `hook` whenever a client has come or gone, on a thread that links need: it must not block. The
+    /// first hook stays.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.shared.links.changes.call(Box::new(hook));
     }
@@ -180,7 +183,8 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepted before anything else is looked at.
 const ACCEPT_BATCH: usize = 32;
-/// How long the end waits for exports that are being opened, and for links that end: a back end may never answer.
+/// How long the end waits for exports that are being opened, and for links that end: a back end may never
+/// answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread that accepts.

@@ -111,7 +111,8 @@ pub enum PolicyError {
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl Policy {
-    /// What holds without a file: root, and the user that this process runs as, may have links to all exports.
+    /// What holds without a file: root, and the user that this process runs as, may have links to all
+    /// exports.
     pub fn own_user() -> Policy {
         let (uid, _) = creds::own_ids();
         Policy {

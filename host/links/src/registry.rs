@@ -93,9 +93,9 @@ pub enum RegistryError {
     },
 }
 
-/// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the server lives, whatever
-/// becomes of it; `ID.json` is its announcement, and is replaced as a whole. A process id is for people: another process may have
-/// it by now, so it is never asked whether it lives.
+/// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the
+/// server lives, whatever becomes of it; `ID.json` is its announcement, and is replaced as a whole. A process
+/// id is for people: another process may have it by now, so it is never asked whether it lives.
 #[derive(Debug, Clone)]
 pub struct Directory {
     path: PathBuf,
@@ -105,7 +105,8 @@ pub struct Directory {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What an entry consists of: the lock last, since a reader that finds it looks for the others.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
-/// A lock that no process holds and that has no name yet is left alone for so long: it may be about to be taken.
+/// A lock that no process holds and that has no name yet is left alone for so long: it may be about to be
+/// taken.
 const BEING_MADE: Duration = Duration::from_secs(60);
 
 fn lock_name(id: &str) -> String {
@@ -127,7 +128,8 @@ fn new_data_name(id: &str) -> String {
 }
 
 impl Directory {
-    /// The list in that directory, which is made if it is not there, for its owner only. One that other users could write to is refused.
+    /// The list in that directory, which is made if it is not there, for its owner only. One that other users
+    /// could write to is refused.
     pub fn open(path: &Path) -> Result<Directory, RegistryError> {
         let io = |source| RegistryError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
@@ -174,7 +176,8 @@ impl Directory {
     }
 }
 
-/// Whether no process holds the lock. Only its server's death gives others the lock, which they can share; and no id is used twice.
+/// Whether no process holds the lock. Only its server's death gives others the lock, which they can share;
+/// and no id is used twice.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -332,7 +335,8 @@ mod tests {
     fn the_dead_are_forgotten_and_cleared_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Directory::open(dir.path()).expect("a directory");
-        // What is left of a server that was killed: both files, and no lock. Another process has its process id by now.
+        // What is left of a server that was killed: both files, and no lock. Another process has its process
+        // id by now.
         fs::write(dir.path().join("00.lock"), "").expect("write");
         let text = serde_json::to_string(&Announcement::of_this_process("dead")).expect("text");
         fs::write(dir.path().join("00.json"), text).expect("write");

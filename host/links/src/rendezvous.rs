@@ -1,7 +1,8 @@
-//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by its heartbeat.
+//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by
+//! its heartbeat.
 //!
-//! A process that can write the memory can have the link, and read and spoil what goes over it; there are no credentials for a policy to
-//! check. Clients are kept apart by giving each its own memory.
+//! A process that can write the memory can have the link, and read and spoil what goes over it; there are no
+//! credentials for a policy to check. Clients are kept apart by giving each its own memory.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -57,8 +58,8 @@ pub enum HandshakeError {
 }
 
 impl MemoryListener {
-    /// Serves clients there on behalf of `server`, one after the other, with a thread of its own. `label` is what clients are called in
-    /// the log, as they have no name.
+    /// Serves clients there on behalf of `server`, one after the other, with a thread of its own. `label` is
+    /// what clients are called in the log, as they have no name.
     pub fn start(
         memory: SharedMemory,
         server: Arc<Server>,
@@ -109,8 +110,8 @@ impl MemoryListener {
         lock(&self.current.guest).iter().cloned().collect()
     }
 
-    /// Calls `hook` whenever a client has come or gone, on the thread that looks after the memory: it must not block. The first hook
-    /// stays.
+    /// Calls `hook` whenever a client has come or gone, on the thread that looks after the memory: it must
+    /// not block. The first hook stays.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.current.changes.call(Box::new(hook));
     }
@@ -200,7 +201,8 @@ impl PageServer {
     }
 
     fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
-        // The client that was welcomed before has not come: perhaps it asks again, and its former session is to be gone by then.
+        // The client that was welcomed before has not come: perhaps it asks again, and its former session is
+        // to be gone by then.
         self.stage = Stage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
@@ -329,8 +331,8 @@ pub struct MemoryWatcher {
     _thread: StoppedOnDrop,
 }
 
-/// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another client to leave, until the
-/// options' time is up.
+/// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another
+/// client to leave, until the options' time is up.
 pub fn join(
     memory: SharedMemory,
     options: &ConnectOptions,

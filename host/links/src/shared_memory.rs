@@ -64,8 +64,8 @@ pub enum MemoryError {
 }
 
 impl SharedMemory {
-    /// For a server. A file that is not there is made, of `bytes`; of a device that does not know its length they are the
-    /// length. A file is locked, so that one server at a time has it.
+    /// For a server. A file that is not there is made, of `bytes`; of a device that does not know its length
+    /// they are the length. A file is locked, so that one server at a time has it.
     pub fn to_serve(place: &MemoryLocation, bytes: Option<u64>) -> Result<SharedMemory, MemoryError> {
         let (region, lock) = match place {
             MemoryLocation::File(path) => {

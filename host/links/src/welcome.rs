@@ -34,7 +34,8 @@ pub(super) struct Links {
     /// None once nothing more is to be made.
     watcher: Mutex<Option<Watcher>>,
     incarnation: Incarnation,
-    /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not hold up the others.
+    /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not
+    /// hold up the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
     pub(super) changes: Changes,
@@ -63,8 +64,8 @@ struct Issued {
     live: Option<Live>,
 }
 
-/// The permit to have one more link, returned when dropped. A link that is served holds one too, until its memory is given
-/// back.
+/// The permit to have one more link, returned when dropped. A link that is served holds one too, until its
+/// memory is given back.
 struct LinkPermit {
     permits: Arc<Mutex<Permits>>,
     number: u64,
@@ -236,7 +237,8 @@ pub(super) fn welcome(
         region_receiver.then(|| handle.receive(options.limits.bytes.saturating_mul(FORWARDED_MAX)));
     let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
-    // Last, so that no client is welcomed to a server that ends. If the peer is gone already, the watcher has noticed.
+    // Last, so that no client is welcomed to a server that ends. If the peer is gone already, the watcher has
+    // noticed.
     let memory: SmallVec<[_; 2]> =
         [Some(own.as_fd()), window.as_ref().map(|window| window.as_fd())].into_iter().flatten().collect();
     packet::send(socket, &message, &memory).map_err(|error| {
@@ -245,8 +247,8 @@ pub(super) fn welcome(
     })
 }
 
-/// How many descriptors a link has open: its socket, the memory of both sides, the doorbells, and eight regions that are
-/// forwarded on it.
+/// How many descriptors a link has open: its socket, the memory of both sides, the doorbells, and eight
+/// regions that are forwarded on it.
 const DESCRIPTORS: usize = 16;
 
 /// The regions that a client forwards may together be so many times as large as the memory of one link.
@@ -315,13 +317,15 @@ fn keep(
         });
         Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If it was over at once the handler has ended the link before the control socket was there, which is dropped then.
+    // If it was over at once the handler has ended the link before the control socket was there, which is
+    // dropped then.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.tell();
     Ok(permit)
 }
 
-/// The server's handler of a link control socket. When it is dropped the link is over, whichever side ended it.
+/// The server's handler of a link control socket. When it is dropped the link is over, whichever side ended
+/// it.
 struct ServerHandler {
     links: Arc<Links>,
     permit: Arc<LinkPermit>,
@@ -371,7 +375,8 @@ impl Drop for ServerHandler {
     fn drop(&mut self) {
         let Some(live) = self.permit.with(Option::take).flatten() else { return };
         self.links.changes.tell();
-        // The session may take its time, and the link's thread finishes the request that it is at: the watcher is not to wait for that.
+        // The session may take its time, and the link's thread finishes the request that it is at: the
+        // watcher is not to wait for that.
         let (turn, end) = (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
         let ending = move || {
             live.handle.cut(end);

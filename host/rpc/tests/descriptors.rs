@@ -1,5 +1,5 @@
-//! A server without descriptors: callers wait, none is lost, and no processor time is wasted. In a process of its own, for
-//! the limit is the process's.
+//! A server without descriptors: callers wait, none is lost, and no processor time is wasted. In a process of
+//! its own, for the limit is the process's.
 
 use std::future::Future;
 use std::io::{Read, Write};

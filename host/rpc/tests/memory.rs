@@ -1,5 +1,5 @@
-//! Calls allocate nothing to speak of, on either side, once as many were made before; idle connections take little memory, and an idle client
-//! no processor time.
+//! Calls allocate nothing to speak of, on either side, once as many were made before; idle connections take
+//! little memory, and an idle client no processor time.
 #![allow(clippy::print_stdout, reason = "it says what it measured")]
 
 use std::io::{Read, Write};
@@ -118,7 +118,8 @@ fn calls_allocate_nothing() {
             (0..counted).for_each(|_| ask());
             (of_all_threads() - before) as f64 / (counted * row.count) as f64
         };
-        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use: one attempt of three must do.
+        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use:
+        // one attempt of three must do.
         let least = std::iter::repeat_with(attempt).take(3).find(|&each| each <= 0.05);
         assert!(least.is_some(), "{}: more than 0.05 for each call", row.name);
     }
@@ -160,7 +161,8 @@ fn a_datagram_is_answered_without_allocating() {
         assert_eq!(socket.recv(&mut reply).expect("a reply"), REPLY_BYTES);
     };
     (0..20).for_each(|_| ask());
-    // Every few seconds the server gives up memory that seems idle, and has to get it again: one attempt of three must do.
+    // Every few seconds the server gives up memory that seems idle, and has to get it again: one attempt of
+    // three must do.
     let mut attempt = || {
         let before = of_all_threads();
         (0..50).for_each(|_| ask());

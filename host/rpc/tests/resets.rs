@@ -1,5 +1,5 @@
-//! Connections that are reset while they wait for memory leave nothing behind. In a process of its own, for it counts the
-//! process's descriptors.
+//! Connections that are reset while they wait for memory leave nothing behind. In a process of its own, for
+//! it counts the process's descriptors.
 #![allow(
     dead_code,
     clippy::print_stdout,

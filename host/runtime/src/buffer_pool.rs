@@ -1,9 +1,10 @@
 //! A pool of buffers for records and file data, with limits for each client and for all.
 //!
-//! A [`BufferPool`] has a free list for each of a few size classes. The buffer that came back last is lent first, for the processor's cache
-//! still holds it. What is lent is counted in all, for each client ([`ClientAccount`]) and for each of its connections
-//! ([`ConnectionAccount`]), so that a client that asks for much, or does not take its replies, keeps neither the others nor the machine out
-//! of memory. Buffers that were not needed for a while are freed.
+//! A [`BufferPool`] has a free list for each of a few size classes. The buffer that came back last is lent
+//! first, for the processor's cache still holds it. What is lent is counted in all, for each client
+//! ([`ClientAccount`]) and for each of its connections ([`ConnectionAccount`]), so that a client that asks
+//! for much, or does not take its replies, keeps neither the others nor the machine out of memory. Buffers
+//! that were not needed for a while are freed.
 //!
 //! Not here: small buffers. Lending one costs some tens of nanoseconds, and its memory comes in pages.
 
@@ -172,7 +173,8 @@ pub struct ClientAccount {
     waiters: Waiters,
     /// Of them the accounts that hold next to nothing: any memory will do for them.
     light_waiters: Waiters,
-    /// Connections that wait for memory that all clients share, in the wrong queue once this client holds next to nothing.
+    /// Connections that wait for memory that all clients share, in the wrong queue once this client holds
+    /// next to nothing.
     becomes_light: Waiters,
 }
 
@@ -194,7 +196,8 @@ impl ClientAccount {
         })
     }
 
-    /// Wakes the first waiter of each queue for which there is room. A waiter that was woken and leaves some room calls it again.
+    /// Wakes the first waiter of each queue for which there is room. A waiter that was woken and leaves some
+    /// room calls it again.
     pub fn wake_next(&self) {
         if self.is_light() {
             self.becomes_light.wake_one();
@@ -244,9 +247,10 @@ impl ClientAccount {
 }
 
 impl ConnectionAccount {
-    /// Whether the connection may begin something that takes memory: its client has at most half its share, so that what it has begun
-    /// can be finished with the other half, and all clients together have at most half of everything. But a connection, and a client, that
-    /// has next to nothing may begin as long as there is memory at all, so that a few that hold much do not keep all others out.
+    /// Whether the connection may begin something that takes memory: its client has at most half its share,
+    /// so that what it has begun can be finished with the other half, and all clients together have at most
+    /// half of everything. But a connection, and a client, that has next to nothing may begin as long as
+    /// there is memory at all, so that a few that hold much do not keep all others out.
     pub fn has_room(&self) -> bool {
         let (share, pool) = (&self.share, &self.share.pool);
         match pool.is_below_half() {
@@ -255,8 +259,9 @@ impl ConnectionAccount {
         }
     }
 
-    /// Has the waiter woken when there may be room, and when it has to wait elsewhere because it has next to nothing now; the first
-    /// of all if it was woken in vain. Look again after this, for room may have come meanwhile.
+    /// Has the waiter woken when there may be room, and when it has to wait elsewhere because it has next to
+    /// nothing now; the first of all if it was woken in vain. Look again after this, for room may have come
+    /// meanwhile.
     pub fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         loop {
             let (queue, notice) = self.queue();
@@ -323,7 +328,8 @@ impl BufferPool {
     }
 }
 
-/// The pool as one connection uses it: what it takes is charged to its account. Cloning it costs one atomic increment.
+/// The pool as one connection uses it: what it takes is charged to its account. Cloning it costs one atomic
+/// increment.
 #[derive(Clone)]
 pub struct Buffers(Arc<ConnectionAccount>);
 
@@ -343,9 +349,10 @@ impl Buffers {
         Self(BufferPool::new(limits).account())
     }
 
-    /// A buffer of at least `len_bytes`, whose contents are those of its last use. None beyond [`BUFFER_MAX_BYTES`], and
-    /// when the client has its share or all clients together have what there is. A server begins no
-    /// further calls that need one for a client that has half of that, so a call that takes one buffer at once hardly ever gets none.
+    /// A buffer of at least `len_bytes`, whose contents are those of its last use. None beyond
+    /// [`BUFFER_MAX_BYTES`], and when the client has its share or all clients together have what there is. A
+    /// server begins no further calls that need one for a client that has half of that, so a call that takes
+    /// one buffer at once hardly ever gets none.
     pub fn take(&self, len_bytes: usize) -> Option<Lease> {
         let share = &self.0.share;
         let lease = share.pool.take(len_bytes)?;
@@ -363,8 +370,8 @@ impl fmt::Debug for Buffers {
 
 /// A buffer that goes back to the pool when its last lease is dropped.
 ///
-/// A source or sink of it may outlive the lease; its memory is then freed with the last of them, and not used again. But
-/// it is not counted any more, so keep the lease as long as its data is needed.
+/// A source or sink of it may outlive the lease; its memory is then freed with the last of them, and not used
+/// again. But it is not counted any more, so keep the lease as long as its data is needed.
 pub struct Lease(Option<Arc<PooledBuffer>>);
 
 impl Lease {

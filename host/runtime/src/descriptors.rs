@@ -1,9 +1,11 @@
-//! The descriptors that the process may have (RLIMIT_NOFILE), divided among the sessions and caches of the process.
+//! The descriptors that the process may have (RLIMIT_NOFILE), divided among the sessions and caches of the
+//! process.
 //!
-//! Some are left for the process itself: for listening, the control socket, logs, and what threads open for a moment. Of the rest, a
-//! quarter is reserved for sessions that are yet to come, so that each finds its guaranteed share whatever the others do. What
-//! remains can be had by all beyond their shares, by each as long as it leaves at least as many free as it has taken: one
-//! alone gets half of it, the next one half of what is left, and there is always something left.
+//! Some are left for the process itself: for listening, the control socket, logs, and what threads open for a
+//! moment. Of the rest, a quarter is reserved for sessions that are yet to come, so that each finds its
+//! guaranteed share whatever the others do. What remains can be had by all beyond their shares, by each as
+//! long as it leaves at least as many free as it has taken: one alone gets half of it, the next one half of
+//! what is left, and there is always something left.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -11,11 +13,13 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// For the process itself: the largest part are 64 peers that have connected and are not known yet, with two each.
+/// For the process itself: the largest part are 64 peers that have connected and are not known yet, with two
+/// each.
 const OWN_USE: usize = 256;
 /// Of the rest, one in so many is reserved for sessions yet to come.
 const RESERVED_ONE_IN: usize = 4;
-/// So many sessions find a guaranteed share in what is reserved, and more where that would make the shares small or large.
+/// So many sessions find a guaranteed share in what is reserved, and more where that would make the shares
+/// small or large.
 const SESSIONS: usize = 512;
 const SESSION_MIN: usize = 32;
 const SESSION_MAX: usize = 1024;
@@ -34,7 +38,8 @@ struct Left {
     free: usize,
 }
 
-/// What one session or cache has: so many for certain, and more while there are enough. It goes back when it and its permits are dropped.
+/// What one session or cache has: so many for certain, and more while there are enough. It goes back when it
+/// and its permits are dropped.
 #[derive(Debug)]
 pub struct Share(Arc<Holding>);
 
@@ -54,7 +59,8 @@ pub struct Permit {
 }
 
 impl DescriptorBudget {
-    /// The budget of this process. The first call raises the limit to the hard one, and what it is then counts for good.
+    /// The budget of this process. The first call raises the limit to the hard one, and what it is then
+    /// counts for good.
     pub fn of_process() -> &'static Arc<DescriptorBudget> {
         static BUDGET: OnceLock<Arc<DescriptorBudget>> = OnceLock::new();
         BUDGET.get_or_init(|| {

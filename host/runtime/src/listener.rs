@@ -119,8 +119,8 @@ const BACKLOG: i32 = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is closed. Any
-/// program can lock a directory like /tmp, so the wait is bounded.
+/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is
+/// closed. Any program can lock a directory like /tmp, so the wait is bounded.
 fn lock_directory(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
     let end = Instant::now() + LOCK_TIMEOUT;

@@ -1,11 +1,11 @@
 //! Whether work that may wait for a disk is quick at present.
 //!
-//! The kernel does not say beforehand whether a look-up, an unlink or a buffered write will wait for a disk. So such work is done at once,
-//! and timed; when it was slow twice in a short while, the next ones go to the pool, until they prove quick again. (Once
-//! may just mean that the thread lost its processor for a moment; so the second time the kernel is asked whether the thread
-//! waited.) A request in a while may then delay the ones behind it, by an access to a disk; all others save the two thread
-//! switches that a pool costs (20 µs and more, where the work itself takes 1 to 20). See
-//! `docs/decisions/local-dir-inline.md`.
+//! The kernel does not say beforehand whether a look-up, an unlink or a buffered write will wait for a disk.
+//! So such work is done at once, and timed; when it was slow twice in a short while, the next ones go to the
+//! pool, until they prove quick again. (Once may just mean that the thread lost its processor for a moment;
+//! so the second time the kernel is asked whether the thread waited.) A request in a while may then delay the
+//! ones behind it, by an access to a disk; all others save the two thread switches that a pool costs (20 µs
+//! and more, where the work itself takes 1 to 20). See `docs/decisions/local-dir-inline.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -1,14 +1,15 @@
 //! How long a thread polls for the next request before it sleeps.
 //!
-//! A wake-up that crosses cores costs more than most requests. A program that waits for one answer at a time asks again
-//! within microseconds; so after a request the thread goes on polling for a while. Two policies, both measured in
-//! docs/decisions/runtime-polling.md:
+//! A wake-up that crosses cores costs more than most requests. A program that waits for one answer at a time
+//! asks again within microseconds; so after a request the thread goes on polling for a while. Two policies,
+//! both measured in docs/decisions/runtime-polling.md:
 //!
-//! - [`PollWindow`], for threads of RPC, links and mounts: yields between polls, since the program may be waiting for this very core. Where
-//!   polling finds nothing in time its window shrinks, down to not at all; where the sleep was so short that polling would have spared it,
-//!   it opens again.
-//! - [`SpinWindow`], for the threads of a guest's queues: never yields, since the core would be given away for milliseconds on a busy machine.
-//!   So it must be sure that polling pays: polling in vain is tried ever more rarely.
+//! - [`PollWindow`], for threads of RPC, links and mounts: yields between polls, since the program may be
+//!   waiting for this very core. Where polling finds nothing in time its window shrinks, down to not at all;
+//!   where the sleep was so short that polling would have spared it, it opens again.
+//! - [`SpinWindow`], for the threads of a guest's queues: never yields, since the core would be given away
+//!   for milliseconds on a busy machine. So it must be sure that polling pays: polling in vain is tried ever
+//!   more rarely.
 //!
 //! Links' own consumers poll by the same window as [`PollWindow`], which lies in `tombolo_shm` below.
 
@@ -29,8 +30,8 @@ impl PollWindow {
         self.0.is_open()
     }
 
-    /// Waits a moment between two polls, the first of which was at `since`. False once the time is up; then one more poll
-    /// is due.
+    /// Waits a moment between two polls, the first of which was at `since`. False once the time is up; then
+    /// one more poll is due.
     pub fn pause(&mut self, since: Instant) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {
@@ -49,8 +50,8 @@ impl PollWindow {
 
 /// Polls without yielding, when that has lately been worth it.
 ///
-/// Polling in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we poll on, and
-/// then polling only keeps it away.
+/// Polling in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we poll
+/// on, and then polling only keeps it away.
 #[derive(Debug)]
 pub struct SpinWindow {
     max: Duration,

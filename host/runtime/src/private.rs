@@ -1,4 +1,5 @@
-//! Files and directories that only this process's user may read, whatever the umask is and whatever the directory allows that they lie in.
+//! Files and directories that only this process's user may read, whatever the umask is and whatever the
+//! directory allows that they lie in.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -28,7 +29,8 @@ pub fn directory(path: &Path) -> io::Result<()> {
     close(&File::open(path)?, DIRECTORY)
 }
 
-/// Opens a file to be read and written, which is made if it is missing. One that exists already is closed to others.
+/// Opens a file to be read and written, which is made if it is missing. One that exists already is closed to
+/// others.
 ///
 /// # Errors
 /// The file cannot be opened or closed, or belongs to another user.
@@ -39,7 +41,8 @@ pub fn file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes an empty file to be written, which is to replace another under its name. What an earlier attempt has left is removed.
+/// Makes an empty file to be written, which is to replace another under its name. What an earlier attempt has
+/// left is removed.
 ///
 /// # Errors
 /// The file cannot be made.
@@ -53,8 +56,8 @@ pub fn draft(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a database file and those beside it (`-wal`, `-shm`, `-journal`) readable to this user alone. SQLite gives new ones the mode of the
-/// database.
+/// Makes a database file and those beside it (`-wal`, `-shm`, `-journal`) readable to this user alone. SQLite
+/// gives new ones the mode of the database.
 ///
 /// # Errors
 /// As of [`file()`].

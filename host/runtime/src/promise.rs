@@ -24,7 +24,8 @@ impl<T> Default for Promise<T> {
 }
 
 impl<T: Clone> Promise<T> {
-    /// Gives the value, unless it was given before, and wakes the futures that wait for it: on this thread, so that they may be polled here.
+    /// Gives the value, unless it was given before, and wakes the futures that wait for it: on this thread,
+    /// so that they may be polled here.
     pub fn keep(&self, value: T) {
         let wakers = {
             let mut state = lock(&self.0);

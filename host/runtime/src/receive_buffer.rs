@@ -1,5 +1,5 @@
-//! A buffer between a stream and those who want so many bytes of it: small messages come many in one system call, long data go straight to
-//! where they are wanted.
+//! A buffer between a stream and those who want so many bytes of it: small messages come many in one system
+//! call, long data go straight to where they are wanted.
 
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
@@ -31,8 +31,8 @@ impl ReceiveBuffer {
         self.start == self.end
     }
 
-    /// Receives until at least `len` bytes are there, which are at most [`RECEIVE_BYTES`]. `receive` puts some bytes into the sink; it is told
-    /// whether a part of what is wanted is there.
+    /// Receives until at least `len` bytes are there, which are at most [`RECEIVE_BYTES`]. `receive` puts
+    /// some bytes into the sink; it is told whether a part of what is wanted is there.
     pub fn fill<E: From<Errno>>(
         &mut self,
         len: usize,

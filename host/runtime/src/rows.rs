@@ -1,4 +1,5 @@
-//! How rows of a database on the disk are written: fields in little-endian order, behind a version and before a checksum.
+//! How rows of a database on the disk are written: fields in little-endian order, behind a version and before
+//! a checksum.
 //!
 //! A database does not notice a flipped bit; a row that does not hold counts as not there (`docs/formats`).
 

@@ -1,7 +1,8 @@
 //! Messages on their way out over a stream. Whichever thread has a message sends it; none waits for the peer.
 //!
-//! One thread sends at a time, and takes with it what others add meanwhile, several messages in one system call. What the peer does not take
-//! stays; the thread that waits for the stream goes on with it once there is room ([`SendQueue::writable`]).
+//! One thread sends at a time, and takes with it what others add meanwhile, several messages in one system
+//! call. What the peer does not take stays; the thread that waits for the stream goes on with it once there
+//! is room ([`SendQueue::writable`]).
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -126,7 +127,8 @@ impl<T> SendQueue<T> {
     }
 }
 
-/// Sends the batch once and takes out of it what is sent: how many messages that was, and how much of the next.
+/// Sends the batch once and takes out of it what is sent: how many messages that was, and how much of the
+/// next.
 fn send<T>(
     stream: &impl Outgoing,
     batch: &mut VecDeque<Message<T>>,

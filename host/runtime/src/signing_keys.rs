@@ -1,8 +1,10 @@
 //! Keys that sign what clients keep and bring back: file handles, and references over links.
 //!
-//! The newest key signs; older ones are good until they are retired, so that clients that hold handles do not notice a new one.
+//! The newest key signs; older ones are good until they are retired, so that clients that hold handles do not
+//! notice a new one.
 //!
-//! Not here: the file that keeps them over restarts (`tombolo_host_service::handle_keys`), what is signed and how.
+//! Not here: the file that keeps them over restarts (`tombolo_host_service::handle_keys`), what is signed and
+//! how.
 
 use std::fmt::Write as _;
 

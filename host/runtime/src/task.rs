@@ -1,8 +1,9 @@
 //! Futures without a runtime: a spawned task is polled by the thread that wakes it.
 //!
-//! So a pool thread that finishes a read goes straight on to send the reply: no queue, no second thread, no wake-up in
-//! between. A task must therefore never block. A waker that is called while its thread is polling another task does not
-//! nest: the task is polled after that one returns, so that a chain of wake-ups does not grow the stack.
+//! So a pool thread that finishes a read goes straight on to send the reply: no queue, no second thread, no
+//! wake-up in between. A task must therefore never block. A waker that is called while its thread is polling
+//! another task does not nest: the task is polled after that one returns, so that a chain of wake-ups does
+//! not grow the stack.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -60,8 +61,8 @@ thread_local! {
     static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
-/// Does work that may wake tasks while it holds a lock which they take when they are polled, as dropping the guard of an asynchronous lock
-/// does. What it wakes on this thread is polled after it.
+/// Does work that may wake tasks while it holds a lock which they take when they are polled, as dropping the
+/// guard of an asynchronous lock does. What it wakes on this thread is polled after it.
 pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
     struct PollWoken;
     impl Drop for PollWoken {
@@ -80,9 +81,10 @@ pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile. One that panics does not keep the others
-/// from being polled, and none is polled while the thread unwinds: it could not tell the panic from one of its own, and one of
-/// its own would end the process. The first panic goes on when all are polled.
+/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile. One that panics does not
+/// keep the others from being polled, and none is polled while the thread unwinds: it could not tell the
+/// panic from one of its own, and one of its own would end the process. The first panic goes on when all are
+/// polled.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {
@@ -327,7 +329,8 @@ mod tests {
         assert!(!unwinds && polled_by != thread::current().id());
     }
 
-    /// An asynchronous lock wakes the next one while it holds a lock of its own, which that one takes when it is polled.
+    /// An asynchronous lock wakes the next one while it holds a lock of its own, which that one takes when it
+    /// is polled.
     #[test]
     fn what_a_dropped_guard_wakes_is_polled_after_it() {
         let lock = Arc::new(async_lock::Mutex::new(()));

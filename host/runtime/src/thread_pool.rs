@@ -1,8 +1,8 @@
 //! A bounded thread pool for what may block: cold reads, fsync, big removals, listings.
 //!
-//! A [`ThreadPool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a bounded queue. Threads
-//! take from the lanes in turn, and no lane holds all threads, so a client that asks for much, or whose disk hangs, does
-//! not keep the others waiting. A job that panics fails alone.
+//! A [`ThreadPool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a
+//! bounded queue. Threads take from the lanes in turn, and no lane holds all threads, so a client that asks
+//! for much, or whose disk hangs, does not keep the others waiting. A job that panics fails alone.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,7 +19,8 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 /// How much a pool may take on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPoolLimits {
-    /// Threads; they are started when needed, and stay. 0: each job is run at once, by the caller (simulations).
+    /// Threads; they are started when needed, and stay. 0: each job is run at once, by the caller
+    /// (simulations).
     pub threads: usize,
     /// Jobs that wait in one lane; one more is refused.
     pub queue_len: usize,
@@ -32,7 +33,8 @@ impl Default for ThreadPoolLimits {
     }
 }
 
-/// A bounded set of threads that run jobs. Dropping it returns at once; the jobs that wait still run to their end.
+/// A bounded set of threads that run jobs. Dropping it returns at once; the jobs that wait still run to their
+/// end.
 #[derive(Debug)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
@@ -72,9 +74,10 @@ pub struct Lane {
 impl Lane {
     /// Has `job` run on a thread of the pool.
     ///
-    /// A job that has not begun ends with [`Error::Interrupted`] when the request's interrupt is raised, and with
-    /// [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end. [`Error::WouldBlock`] when the
-    /// queue is full or the pool is gone. The waker is called on the pool's thread.
+    /// A job that has not begun ends with [`Error::Interrupted`] when the request's interrupt is raised, and
+    /// with [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end.
+    /// [`Error::WouldBlock`] when the queue is full or the pool is gone. The waker is called on the pool's
+    /// thread.
     pub fn run<T: Send + 'static>(
         &self,
         cx: &Ctx,

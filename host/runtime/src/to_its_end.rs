@@ -8,8 +8,9 @@ use tombolo_core::{Answer, Error, Result};
 use crate::promise::Promise;
 use crate::{lock, task};
 
-/// Does work to its end, though the answer may be dropped: what is dropped gives up the answer and never a change that has begun. The answer
-/// is there at once if nothing is waited for. Work that panics fails with [`Error::Io`], and the panic goes on where it was polled.
+/// Does work to its end, though the answer may be dropped: what is dropped gives up the answer and never a
+/// change that has begun. The answer is there at once if nothing is waited for. Work that panics fails with
+/// [`Error::Io`], and the panic goes on where it was polled.
 pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
     let outcome = Arc::new(Outcome { ended: Arc::default(), result: Mutex::default() });
     let ending = Ending(outcome.clone());

@@ -31,7 +31,8 @@ struct Line {
     back: i64,
 }
 
-/// Where a waiter is queued. It leaves the queues when this is dropped: an entry keeps the waiter, and so its descriptor.
+/// Where a waiter is queued. It leaves the queues when this is dropped: an entry keeps the waiter, and so its
+/// descriptor.
 #[derive(Default)]
 pub struct Queued {
     position: Option<Entry>,
@@ -73,8 +74,8 @@ impl Waiters {
 }
 
 impl Queued {
-    /// Has the waiter in `queue`, and in `notice` if there is one. It keeps its position where it is there already; it is
-    /// the first if it was woken, for that was in vain.
+    /// Has the waiter in `queue`, and in `notice` if there is one. It keeps its position where it is there
+    /// already; it is the first if it was woken, for that was in vain.
     pub fn stand(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
         let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
         let stays = self

@@ -1,7 +1,7 @@
 //! The file in a server's state directory that keeps its [`Keys`].
 //!
-//! It is text, described in `docs/formats/handles.md`; with a copy of it another server of the same file system accepts this one's
-//! handles, and the other way round.
+//! It is text, described in `docs/formats/handles.md`; with a copy of it another server of the same file
+//! system accepts this one's handles, and the other way round.
 
 use thiserror::Error;
 

@@ -1,11 +1,14 @@
-//! What an operator sees of a process, and what a process keeps on disk: the log, the control socket, metrics, the state directory.
+//! What an operator sees of a process, and what a process keeps on disk: the log, the control socket,
+//! metrics, the state directory.
 //!
 //! - [`logging`] writes to standard error, a file or the system's log; [`daemon`] leaves the terminal.
 //! - [`control`] answers `tombolo status` and the like at a socket; [`metrics`] answers scrapes over HTTP.
 //! - [`sandbox`] confines a process to what it goes on to need.
-//! - [`state_dir`] has a directory for each server, [`handle_keys`] the file in it that keeps the signing keys.
+//! - [`state_dir`] has a directory for each server, [`handle_keys`] the file in it that keeps the signing
+//!   keys.
 //!
-//! Not here: what is counted and shown (`cli`, `layer`). No transport names this crate: what it needs of it, it is given.
+//! Not here: what is counted and shown (`cli`, `layer`). No transport names this crate: what it needs of it,
+//! it is given.
 //!
 //! Main types: [`control::Server`], [`metrics::Endpoint`], [`StateDir`](state_dir::StateDir).
 //!

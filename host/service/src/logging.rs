@@ -62,7 +62,8 @@ impl Verbosity {
 pub enum Destination {
     /// To standard error.
     StandardError,
-    /// There too, and to the system's log from [`daemon::leave_terminal`](crate::daemon::leave_terminal) on, when standard error is a file.
+    /// There too, and to the system's log from [`daemon::leave_terminal`](crate::daemon::leave_terminal) on,
+    /// when standard error is a file.
     Background,
 }
 

@@ -31,7 +31,8 @@ enum Connection {
 }
 
 impl Endpoint {
-    /// Serves `text`, one request at a time: a scraper needs no more, and a slow one holds up only the next, for at most 2 seconds.
+    /// Serves `text`, one request at a time: a scraper needs no more, and a slow one holds up only the next,
+    /// for at most 2 seconds.
     pub fn start(listener: TcpListener, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let address = listener.local_addr()?;
@@ -128,7 +129,8 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Reads one request and answers it. The head is read to its end, or closing would reset what we sent (RFC 9112 §9.6).
+/// Reads one request and answers it. The head is read to its end, or closing would reset what we sent (RFC
+/// 9112 §9.6).
 fn answer(mut stream: Timed<'_>, text: &impl Fn() -> String) -> io::Result<()> {
     let mut head = BufReader::new(stream).take(HEAD_LIMIT_BYTES);
     let mut request = String::new();

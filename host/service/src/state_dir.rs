@@ -134,8 +134,8 @@ impl StateDir {
         }
     }
 
-    /// The directory of the server of `source` that is called `name`. A server of something else has that name to itself; then this one's is
-    /// `name-2`, and so on, the same at each start.
+    /// The directory of the server of `source` that is called `name`. A server of something else has that
+    /// name to itself; then this one's is `name-2`, and so on, the same at each start.
     pub fn server_of(&self, name: &str, source: &str) -> Result<ServerState, StateError> {
         let _turn = locked(&self.path)?;
         let source = format!("{source}\n").into_bytes();
@@ -219,7 +219,8 @@ impl ServerState {
 
     /// Removes the directory with these files, unless there are others in it.
     pub fn remove(self, names: &[&str]) {
-        // The lock last: a process that waits for it must not have a file of its own removed. A directory that is left is no harm.
+        // The lock last: a process that waits for it must not have a file of its own removed. A directory
+        // that is left is no harm.
         for name in names.iter().chain(&[LOCK]) {
             let _ = fs::remove_file(self.files.path.join(name));
         }

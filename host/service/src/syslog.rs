@@ -1,5 +1,6 @@
-//! The log of a process in the background, for the system's: a datagram for each line to `/dev/log` (RFC 3164 §4.1.1, as syslog(3) sends
-//! it), where journald or another syslog daemon listens. Where none does, or while it is busy, lines are lost: the file has them.
+//! The log of a process in the background, for the system's: a datagram for each line to `/dev/log` (RFC 3164
+//! §4.1.1, as syslog(3) sends it), where journald or another syslog daemon listens. Where none does, or while
+//! it is busy, lines are lost: the file has them.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;

@@ -23,7 +23,8 @@ use crate::certificate::{common_name, hexadecimal};
 use crate::credentials::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE, REVOKES};
 
 const CA_KEY_FILE: &str = "ca-key.pem";
-/// What was issued, a certificate a line: serial number, end and time of revocation (`-` if it is good) in seconds of Unix, name.
+/// What was issued, a certificate a line: serial number, end and time of revocation (`-` if it is good) in
+/// seconds of Unix, name.
 const INDEX_FILE: &str = "issued";
 
 /// A CA outlives what it issues.
@@ -185,8 +186,8 @@ impl Authority {
         Ok(issued)
     }
 
-    /// Revokes what was issued to this name and is still good; how many certificates that were. The list of all that are revoked is in
-    /// `crl.pem`, for all who shall refuse them.
+    /// Revokes what was issued to this name and is still good; how many certificates that were. The list of
+    /// all that are revoked is in `crl.pem`, for all who shall refuse them.
     ///
     /// # Errors
     /// There are none.

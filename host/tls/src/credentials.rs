@@ -28,7 +28,8 @@ pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
 /// What the CAs have revoked. It need not be there, unless [`REVOKES`] stands in [`CA_FILE`].
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
-/// The line before a CA that has lists (RFC 7468 §5.2 allows text there): without it a list that was lost would be one that never was.
+/// The line before a CA that has lists (RFC 7468 §5.2 allows text there): without it a list that was lost
+/// would be one that never was.
 pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
@@ -155,7 +156,8 @@ impl ClientTls {
         Ok(Self { loaded: Loaded::open(dir, config)?, server: host.0 })
     }
 
-    /// The same for NBD, which has no name in the handshake. A certificate is shown to servers that ask for one.
+    /// The same for NBD, which has no name in the handshake. A certificate is shown to servers that ask for
+    /// one.
     ///
     /// # Errors
     /// They cannot be used.
@@ -193,7 +195,8 @@ struct Made<T> {
 }
 
 impl<T> Made<T> {
-    /// Makes one of the files. A list has to be among them if one was `before`, or if a CA says that it revokes.
+    /// Makes one of the files. A list has to be among them if one was `before`, or if a CA says that it
+    /// revokes.
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
         // Before they are read: what changes meanwhile is read again.
         let stamp = stamp(dir);
@@ -227,7 +230,8 @@ impl<T> Loaded<T> {
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 
-    /// What the files say now. While they are of no use it stays what they said before: a half-written file shall stop no session, and a lost list revokes on.
+    /// What the files say now. While they are of no use it stays what they said before: a half-written file
+    /// shall stop no session, and a lost list revokes on.
     fn config(&self) -> Arc<T> {
         let now = stamp(&self.dir);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,7 +260,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// No session is resumed: each connection shows its certificate anew, or a revoked one would be good for as long as a ticket is.
+/// No session is resumed: each connection shows its certificate anew, or a revoked one would be good for as
+/// long as a ticket is.
 fn server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     let unusable = |source| SetupError::Unusable { dir: dir.to_owned(), source };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(dir)?, provider())

@@ -13,24 +13,26 @@ use tombolo_sys::{Errno, Result, tcp};
 
 use crate::{ALPN, PeerCertificate, TlsError};
 
-/// So much is received from the socket in one system call, and so much is encrypted before it is sent: four records and their heads.
+/// So much is received from the socket in one system call, and so much is encrypted before it is sent: four
+/// records and their heads.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A client's or a server's side of a session over one stream, which never waits. Threads may send and receive at the same time, but no two of
-/// them send.
+/// A client's or a server's side of a session over one stream, which never waits. Threads may send and
+/// receive at the same time, but no two of them send.
 ///
 /// What breaks the session is told as EPROTO, and in words by [`fault`](Self::fault).
 pub struct Session(Mutex<State>);
 
 struct State {
     tls: Connection,
-    /// What the socket had, and how much of it was decrypted. It has no memory while it is empty and the socket is.
+    /// What the socket had, and how much of it was decrypted. It has no memory while it is empty and the
+    /// socket is.
     received: Vec<u8>,
     taken: usize,
     /// The peer sends no more.
     ended: bool,
-    /// The last byte that was to be sent is encrypted, but the socket has not taken all before it, so it counts as not sent. It is the first
-    /// of what is to be sent next.
+    /// The last byte that was to be sent is encrypted, but the socket has not taken all before it, so it
+    /// counts as not sent. It is the first of what is to be sent next.
     is_one_ahead: bool,
     /// Both sides have to name RPC (RFC 9289 §5: neither goes on with one that does not).
     names_rpc: bool,
@@ -52,7 +54,8 @@ impl Session {
         }))
     }
 
-    /// Goes on with the handshake. EAGAIN while it is not done: then again once the stream is readable or writable.
+    /// Goes on with the handshake. EAGAIN while it is not done: then again once the stream is readable or
+    /// writable.
     pub fn handshake(&self, stream: BorrowedFd<'_>) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -81,8 +84,8 @@ impl Session {
         self.lock().fault.clone()
     }
 
-    /// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room. What was not sent must be the beginning of
-    /// what is sent next: some of it may be encrypted already.
+    /// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room. What was
+    /// not sent must be the beginning of what is sent next: some of it may be encrypted already.
     pub fn send(&self, stream: BorrowedFd<'_>, gather: &Gather<'_>) -> Result<usize> {
         let mut state = self.lock();
         if state.fault.is_some() {
@@ -104,8 +107,9 @@ impl Session {
         }
     }
 
-    /// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream or when there is no room.
-    /// EAGAIN when nothing is there; until then there may be more, whatever the stream says of itself.
+    /// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the
+    /// stream or when there is no room. EAGAIN when nothing is there; until then there may be more, whatever
+    /// the stream says of itself.
     pub fn receive(&self, stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
         let mut state = self.lock();
         let room: usize = into.iter().map(|sink| sink.len()).sum();
@@ -170,7 +174,8 @@ impl State {
             Ok(now) => self.ended |= now.peer_has_closed(),
             Err(error) => return self.fail_with_alert(stream, error.into()),
         }
-        // The answer to a change of keys. What is waited for with `is_one_ahead` goes when the stream is writable.
+        // The answer to a change of keys. What is waited for with `is_one_ahead` goes when the stream is
+        // writable.
         if self.tls.wants_write() && !self.is_one_ahead && !self.tls.is_handshaking() {
             match self.flush(stream) {
                 Ok(()) | Err(Errno::AGAIN) => {}

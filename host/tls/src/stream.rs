@@ -1,4 +1,5 @@
-//! The bytes of a socket on which TLS is asked for in the protocol's own words: first without it, then with it.
+//! The bytes of a socket on which TLS is asked for in the protocol's own words: first without it, then with
+//! it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -54,8 +55,8 @@ impl Stream {
         }
     }
 
-    /// Sends the beginning of the list; how many bytes went. EAGAIN when there is no room. What was not sent is the beginning of what is sent
-    /// next.
+    /// Sends the beginning of the list; how many bytes went. EAGAIN when there is no room. What was not sent
+    /// is the beginning of what is sent next.
     pub fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
         match self.tls.get() {
             None => tcp::send(self.socket(), gather),

@@ -54,8 +54,8 @@ pub(crate) struct Connection {
     log: Option<Arc<DirtyLog>>,
     /// Its place among the guests that may not run at the same time.
     turn: Turn,
-    /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could. What we do say goes
-    /// through [`ConfigChange`](super::ConfigChange).
+    /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could.
+    /// What we do say goes through [`ConfigChange`](super::ConfigChange).
     requests: Option<Backend>,
     /// It was looked whether the memory is shared with us.
     sharing_checked: bool,
@@ -333,8 +333,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// QEMU warns at each start of a back end that has a configuration space which it does not ask for. It is the front end that asks
-    /// before it sends SET_OWNER; those that need CONFIG for every device (UML, crosvm) send that first.
+    /// QEMU warns at each start of a back end that has a configuration space which it does not ask for. It is
+    /// the front end that asks before it sends SET_OWNER; those that need CONFIG for every device (UML,
+    /// crosvm) send that first.
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         let features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
@@ -436,8 +437,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be handed back first. What outlasts
-    /// that is handed back when the same queue goes on here, and forgotten when it starts anew.
+    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be
+    /// handed back first. What outlasts that is handed back when the same queue goes on here, and forgotten
+    /// when it starts anew.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
         let control = self.queue(index)?;

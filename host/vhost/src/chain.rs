@@ -2,8 +2,8 @@ use super::queue::Queue;
 use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
-/// One request of a guest: a checked descriptor chain. The memory stays valid as long as any part of it is held, even
-/// when the guest leaves.
+/// One request of a guest: a checked descriptor chain. The memory stays valid as long as any part of it is
+/// held, even when the guest leaves.
 #[derive(Debug)]
 pub struct Chain {
     /// What the guest wants the device to read: headers, data of a write.
@@ -22,8 +22,8 @@ impl Chain {
 }
 
 /// The duty to hand one chain back to its guest: from any thread, at any time, in any order. Dropped without
-/// [`complete`](Self::complete), it hands the chain back with nothing written, so that the guest does not wait for
-/// ever.
+/// [`complete`](Self::complete), it hands the chain back with nothing written, so that the guest does not
+/// wait for ever.
 #[derive(Debug)]
 pub struct ChainToken {
     queue: Arc<Queue>,
@@ -40,8 +40,8 @@ impl ChainToken {
         ChainToken { queue, run, head, capacity, done: false }
     }
 
-    /// Hands the chain back: the first `written` bytes of the writable part are the answer. More than there is room
-    /// for counts as all of it.
+    /// Hands the chain back: the first `written` bytes of the writable part are the answer. More than there
+    /// is room for counts as all of it.
     pub fn complete(mut self, written: usize) {
         self.hand_back(written);
     }

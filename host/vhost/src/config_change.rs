@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tells the front end that the device's configuration space has changed, so that it reads it anew and tells its guest. Does nothing
-/// for one that has opened no way back to us.
+/// Tells the front end that the device's configuration space has changed, so that it reads it anew and tells
+/// its guest. Does nothing for one that has opened no way back to us.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigChange(Arc<Mutex<Option<OwnedFd>>>);
 
@@ -35,8 +35,8 @@ impl ConfigChange {
         }
     }
 
-    /// Looks at the message that `stream` has next, or waits for one, and takes it that way back from one that opens it. The message
-    /// stays: the vhost crate reads it, and has no message for changes.
+    /// Looks at the message that `stream` has next, or waits for one, and takes it that way back from one
+    /// that opens it. The message stays: the vhost crate reads it, and has no message for changes.
     pub(crate) fn look_at_next(&self, stream: &UnixStream) -> io::Result<()> {
         let mut header = [0; HEADER_LEN];
         recvmsg(

@@ -1,16 +1,19 @@
-//! Live migration's dirty log (the vhost-user specification, "Migration"): a bit for each page of the guest's memory, in memory that the
-//! front end shares. The front end clears bits and copies their pages; we set a page's bit after we have written there.
+//! Live migration's dirty log (the vhost-user specification, "Migration"): a bit for each page of the guest's
+//! memory, in memory that the front end shares. The front end clears bits and copies their pages; we set a
+//! page's bit after we have written there.
 //!
-//! A front end switches logging under running queues, and goes by our answer: what is written from then on has to be found in the log
-//! that it has given last. Two sides write, and each takes the change in before the message is answered:
+//! A front end switches logging under running queues, and goes by our answer: what is written from then on
+//! has to be found in the log that it has given last. Two sides write, and each takes the change in before
+//! the message is answered:
 //!
-//! - What hands chains back reads the log under the queue's lock, and marks the chain's buffers and the used ring under the same lock.
-//!   So a chain that is handed back after the change is marked wholly, whenever its data were written; one that was handed back before was written
-//!   before the change.
-//! - The queue's thread, which writes the used ring's flags and event index, is stopped before the change and started after it.
+//! - What hands chains back reads the log under the queue's lock, and marks the chain's buffers and the used
+//!   ring under the same lock. So a chain that is handed back after the change is marked wholly, whenever its
+//!   data were written; one that was handed back before was written before the change.
+//! - The queue's thread, which writes the used ring's flags and event index, is stopped before the change and
+//!   started after it.
 //!
-//! Marks are ordered behind what they stand for (release): a front end that takes a bit (acquire) and copies the page has it. A bit that is set
-//! already is set again, since the front end may just be taking it.
+//! Marks are ordered behind what they stand for (release): a front end that takes a bit (acquire) and copies
+//! the page has it. A bit that is set already is set again, since the front end may just be taking it.
 
 use super::device::ChainLimits;
 use super::memory::GuestMemory;
@@ -105,8 +108,9 @@ impl QueueLog {
         Ok(QueueLog { log, memory, limits, used, used_len })
     }
 
-    /// The device may have written all of a chain's writable buffers, however much it says. Where those are is read again: a driver leaves
-    /// a chain's descriptors alone until it has it back, and one that does not loses marks for its own memory.
+    /// The device may have written all of a chain's writable buffers, however much it says. Where those are
+    /// is read again: a driver leaves a chain's descriptors alone until it has it back, and one that does not
+    /// loses marks for its own memory.
     pub(crate) fn chain(&self, table: &DescriptorTable, head: u16) {
         // Memory that is found has its bits: that was checked.
         let _ = table.walk_with(&self.memory, head, self.limits, |address, len| {
@@ -114,7 +118,8 @@ impl QueueLog {
         });
     }
 
-    /// Something in the used ring was written. A byte of the log stands for eight pages, so all of it costs no more than an entry.
+    /// Something in the used ring was written. A byte of the log stands for eight pages, so all of it costs
+    /// no more than an entry.
     pub(crate) fn used_ring(&self) {
         // Checked when this was made.
         let _ = self.log.mark(self.used, self.used_len);

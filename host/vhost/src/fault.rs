@@ -68,10 +68,12 @@ pub enum QueueFault {
     /// An indirect table although the feature was not negotiated.
     #[error("an indirect table without the feature")]
     IndirectUnexpected,
-    /// An indirect table inside an indirect table, or one that also has a next descriptor (virtio 1.2, 2.7.5.3.1).
+    /// An indirect table inside an indirect table, or one that also has a next descriptor (virtio 1.2,
+    /// 2.7.5.3.1).
     #[error("an indirect table where none is allowed")]
     IndirectMisplaced,
-    /// An indirect table whose length is not a multiple of an entry, or beyond the 32,768 entries that can be named.
+    /// An indirect table whose length is not a multiple of an entry, or beyond the 32,768 entries that can be
+    /// named.
     #[error("an indirect table of {len} bytes")]
     IndirectLength {
         /// Length in bytes.

@@ -1,6 +1,8 @@
-//! Descriptors that a server leaves with its keeper, over the death of the server: both ends, and what goes between them.
+//! Descriptors that a server leaves with its keeper, over the death of the server: both ends, and what goes
+//! between them.
 //!
-//! A message with a descriptor that was sent is the keeper's, whatever becomes of its sender: so the server waits for no answer.
+//! A message with a descriptor that was sent is the keeper's, whatever becomes of its sender: so the server
+//! waits for no answer.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +19,8 @@ use tombolo_host_runtime::descriptors::{Permit, Share};
 use tombolo_host_runtime::lock;
 use tombolo_sys::{Errno, packet};
 
-/// What a descriptor is kept for: a number of the device's, and for what belongs to an owner within that the owner's.
+/// What a descriptor is kept for: a number of the device's, and for what belongs to an owner within that the
+/// owner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FdKey {
     /// The number.
@@ -116,7 +119,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
 pub struct FdStore {
     socket: OwnedFd,
     found: Mutex<Vec<(FdKey, OwnedFd)>>,
-    /// What the keeper did not take in its time, and hears before anything else. There is no more of it than it holds.
+    /// What the keeper did not take in its time, and hears before anything else. There is no more of it than
+    /// it holds.
     unsaid: Mutex<VecDeque<Message>>,
 }
 
@@ -153,7 +157,8 @@ impl FdStore {
         mem::take(&mut lock(&self.found))
     }
 
-    /// Has a duplicate kept when this returns, in place of the one that has this key. Waits for a second at the most.
+    /// Has a duplicate kept when this returns, in place of the one that has this key. Waits for a second at
+    /// the most.
     ///
     /// # Errors
     /// The keeper is gone, or does not take it.
@@ -162,7 +167,8 @@ impl FdStore {
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
-    /// It is not needed any more. Waits for a second at the most; then the keeper hears it before the next message.
+    /// It is not needed any more. Waits for a second at the most; then the keeper hears it before the next
+    /// message.
     pub fn let_go(&self, key: FdKey) {
         let mut unsaid = lock(&self.unsaid);
         unsaid.push_back(Message::Drop(key));
@@ -213,7 +219,8 @@ impl Held {
         Self { held: Arc::default(), share: Arc::new(share), listens: None }
     }
 
-    /// Gives the next server all that the one before has left. That one is dead: what it has said last is heard first.
+    /// Gives the next server all that the one before has left. That one is dead: what it has said last is
+    /// heard first.
     pub(crate) fn greet(&mut self, server: &UnixStream) -> io::Result<()> {
         if let Some((socket, listens)) = self.listens.take() {
             // What is in the socket is heard all the same.
@@ -249,7 +256,8 @@ fn serve(socket: &OwnedFd, held: &Mutex<BTreeMap<FdKey, Kept>>, share: &Share) -
         send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
     }
     send(socket, Message::End, None, None)?;
-    // To close a descriptor may free a file, or write it back, which takes its time: messages do not wait for it.
+    // To close a descriptor may free a file, or write it back, which takes its time: messages do not wait for
+    // it.
     let (gone, closes) = mpsc::channel::<Gone>();
     let closer = thread::Builder::new().name("closes-kept".into());
     closer.spawn(move || closes.into_iter().for_each(drop))?;

@@ -1,5 +1,6 @@
-//! Requests under way, written down in memory that outlives this process (the vhost-user specification, "Inflight I/O tracking", split
-//! virtqueues): the front end keeps the area and hands it to the next back end, which performs them again.
+//! Requests under way, written down in memory that outlives this process (the vhost-user specification,
+//! "Inflight I/O tracking", split virtqueues): the front end keeps the area and hands it to the next back
+//! end, which performs them again.
 
 use std::cmp::Reverse;
 use std::fs::File;
@@ -11,8 +12,8 @@ use thiserror::Error as ThisError;
 use tombolo_mem::{MapError, OutOfBounds, Region};
 use tombolo_sys::memfd::{self, Seals};
 
-// A queue's part: a header, and an entry for each descriptor. Little-endian numbers, of which those that both sides of a crash have to see
-// whole are stored in one access.
+// A queue's part: a header, and an entry for each descriptor. Little-endian numbers, of which those that both
+// sides of a crash have to see whole are stored in one access.
 const VERSION: usize = 8;
 const DESCRIPTORS: usize = 10;
 const LAST_HEAD: usize = 12;
@@ -152,8 +153,9 @@ impl InFlight {
         Ok(part)
     }
 
-    /// What an earlier back end has left under way, the latest first. The indices are those in the guest's memory. If they cannot be those
-    /// of the rings that it has served, the guest was reset since and waits for nothing of that.
+    /// What an earlier back end has left under way, the latest first. The indices are those in the guest's
+    /// memory. If they cannot be those of the rings that it has served, the guest was reset since and waits
+    /// for nothing of that.
     pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
         match used.wrapping_sub(self.load(USED_INDEX)?) {
             0 => {}
@@ -186,7 +188,8 @@ impl InFlight {
         Ok(found.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// The guest waits for nothing that was taken until now, and its used index stands there: nothing is under way.
+    /// The guest waits for nothing that was taken until now, and its used index stands there: nothing is
+    /// under way.
     pub(crate) fn forget(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
         (0..self.size).try_for_each(|head| self.store(entry(head) + IS_UNDER_WAY, 0))?;
         self.store(USED_INDEX, used)?;

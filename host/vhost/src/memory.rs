@@ -35,7 +35,8 @@ pub enum MemoryError {
     TooMany,
 }
 
-/// A guest's memory: which region lies at which guest-physical address. Never changes; a new table replaces it.
+/// A guest's memory: which region lies at which guest-physical address. Never changes; a new table replaces
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct GuestMemory {
     /// Sorted by guest address.
@@ -88,8 +89,8 @@ impl GuestMemory {
         self.resolve(address, len, |region, offset, len| sink.push(region, offset, len))
     }
 
-    /// The region and the offset in it of `len` bytes that the front end has at `user_address`. They must lie in one
-    /// span: rings are never cut.
+    /// The region and the offset in it of `len` bytes that the front end has at `user_address`. They must lie
+    /// in one span: rings are never cut.
     pub fn ring(&self, user_address: u64, len: usize) -> Option<(Region, usize)> {
         self.slots.iter().find_map(|slot| {
             let offset = usize::try_from(user_address.checked_sub(slot.user_address)?).ok()?;
@@ -98,8 +99,8 @@ impl GuestMemory {
         })
     }
 
-    /// Calls `each` for the pieces of regions that hold `len` bytes from the guest's `address`, in order. A buffer
-    /// may cross from one span into the next.
+    /// Calls `each` for the pieces of regions that hold `len` bytes from the guest's `address`, in order. A
+    /// buffer may cross from one span into the next.
     #[inline]
     fn resolve(
         &self,

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// Makes the descriptor non-blocking: one that the front end does not drain must not block us. It is signalled then
-    /// anyway.
+    /// Makes the descriptor non-blocking: one that the front end does not drain must not block us. It is
+    /// signalled then anyway.
     pub(crate) fn new(file: File) -> std::io::Result<Notifier> {
         let fd = OwnedFd::from(file);
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
@@ -25,8 +25,8 @@ impl Notifier {
 
 /// How a queue's thread sleeps: until the guest kicks, or a [`Waker`] wakes it.
 ///
-/// The guest's descriptor is watched edge-triggered and never read. So a front end that drains it, or makes it
-/// blocking, cannot hold the thread up; and a wake-up costs one system call less.
+/// The guest's descriptor is watched edge-triggered and never read. So a front end that drains it, or makes
+/// it blocking, cannot hold the thread up; and a wake-up costs one system call less.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
@@ -39,8 +39,8 @@ pub(crate) struct Waiter {
 pub(crate) struct Waker(OwnedFd);
 
 impl Waiter {
-    /// Watches the guest's descriptor, if it gave one, and makes a waker. Fails for descriptors that cannot be
-    /// waited for, such as regular files.
+    /// Watches the guest's descriptor, if it gave one, and makes a waker. Fails for descriptors that cannot
+    /// be waited for, such as regular files.
     pub(crate) fn new(kick: Option<OwnedFd>) -> std::io::Result<(Waiter, Waker)> {
         use rustix::event::{EventfdFlags, eventfd};
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -66,12 +66,14 @@ impl Queue {
         self.outstanding.store(0, Ordering::Relaxed);
     }
 
-    /// The queue rests: what comes back from now on waits until it goes on, or is dropped when it starts from nothing.
+    /// The queue rests: what comes back from now on waits until it goes on, or is dropped when it starts from
+    /// nothing.
     pub(crate) fn rest(&self) {
         self.lock().is_resting = true;
     }
 
-    /// Whether these rings are as the queue has left them when it came to rest: the guest waits for all that was under way then.
+    /// Whether these rings are as the queue has left them when it came to rest: the guest waits for all that
+    /// was under way then.
     pub(crate) fn is_as_left(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
         let used = self.lock();
         let (at, available) = (rings.used_index()?, rings.available_index()?);
@@ -79,7 +81,8 @@ impl Queue {
         Ok(used.is_resting && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
-    /// Gives the queue its rings; called for each run, when it goes on after a rest, and again when the guest's memory moves under it.
+    /// Gives the queue its rings; called for each run, when it goes on after a rest, and again when the
+    /// guest's memory moves under it.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,
@@ -106,7 +109,8 @@ impl Queue {
         Ok(run)
     }
 
-    /// What is handed back from now on is marked there. So is the used ring as it stands: a process that died may have owed it.
+    /// What is handed back from now on is marked there. So is the used ring as it stands: a process that died
+    /// may have owed it.
     pub(crate) fn set_log(&self, log: Option<Arc<QueueLog>>) {
         let mut used = self.lock();
         if let Some(log) = &log {
@@ -120,8 +124,8 @@ impl Queue {
         self.lock().forget_run();
     }
 
-    /// Replaces the call descriptor. That of a running queue is signalled at once: a completion may just have signalled the old one,
-    /// which the guest does not watch any more.
+    /// Replaces the call descriptor. That of a running queue is signalled at once: a completion may just have
+    /// signalled the old one, which the guest does not watch any more.
     pub(crate) fn set_call(&self, call: Option<Notifier>) {
         let call = call.map(Arc::new);
         let mut used = self.lock();
@@ -149,7 +153,8 @@ impl Queue {
         self.outstanding.load(Ordering::Acquire) == 0
     }
 
-    /// Puts a chain on the used ring, and interrupts the guest if it asked for that and no batch is under way.
+    /// Puts a chain on the used ring, and interrupts the guest if it asked for that and no batch is under
+    /// way.
     pub(super) fn hand_back(&self, run: u64, head: u16, written: u32) {
         let mut used = self.lock();
         if used.run != run {
@@ -265,7 +270,8 @@ impl AvailableSide {
     fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
-            // The guest may give a head again when it sees the used index: before `hand_back` has taken the head's mark away.
+            // The guest may give a head again when it sees the used index: before `hand_back` has taken the
+            // head's mark away.
             let _used = self.queue.lock();
             in_flight.take(head)?;
         }
@@ -283,8 +289,8 @@ impl AvailableSide {
     /// Ends a batch: one signal for all that came back meanwhile.
     pub(crate) fn end_batch(&self) {
         self.queue.batching.store(false, Ordering::Relaxed);
-        // A thread that handed a chain back during the batch did so before we got this lock; one that does it later sees that the batch has
-        // ended.
+        // A thread that handed a chain back during the batch did so before we got this lock; one that does it
+        // later sees that the batch has ended.
         let notifier = self.queue.lock().due_notifier();
         if let Some(notifier) = notifier {
             notifier.notify();
@@ -301,7 +307,8 @@ impl AvailableSide {
         Ok(())
     }
 
-    /// Asks the guest to kick from now on; whether it has handed over chains meanwhile, so that the thread must not sleep.
+    /// Asks the guest to kick from now on; whether it has handed over chains meanwhile, so that the thread
+    /// must not sleep.
     pub(crate) fn ask_for_kicks(&self) -> Result<bool, QueueFault> {
         if self.event_index {
             self.rings.set_available_event(self.next)?;

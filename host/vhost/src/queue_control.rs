@@ -69,9 +69,10 @@ impl QueueControl {
         self.started = false;
     }
 
-    /// Gives the queue its rings. When it starts as it was left, it goes on with what is under way: a virtual machine was paused. With other
-    /// rings or another base it starts from nothing, and its guest waits for nothing: a reset. When its connection is new, what an earlier
-    /// process has left under way is found; what that had taken begins behind what it had handed back.
+    /// Gives the queue its rings. When it starts as it was left, it goes on with what is under way: a virtual
+    /// machine was paused. With other rings or another base it starts from nothing, and its guest waits for
+    /// nothing: a reset. When its connection is new, what an earlier process has left under way is found;
+    /// what that had taken begins behind what it had handed back.
     pub(crate) fn attached(
         &mut self,
         rings: Arc<Rings>,

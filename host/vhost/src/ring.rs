@@ -11,8 +11,8 @@ pub(crate) struct RingAddresses {
     pub(crate) used: u64,
 }
 
-/// A split virtqueue's rings (virtio 1.2, 2.7) as the device sees them. Every access is checked again, cheaply, by the
-/// region; the guest may have written anything.
+/// A split virtqueue's rings (virtio 1.2, 2.7) as the device sees them. Every access is checked again,
+/// cheaply, by the region; the guest may have written anything.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) size: u16,
@@ -21,7 +21,8 @@ pub(crate) struct Rings {
     used: Part,
 }
 
-/// One ring: `flags`, `idx`, the entries, and the other side's event index, each field two bytes but for entries.
+/// One ring: `flags`, `idx`, the entries, and the other side's event index, each field two bytes but for
+/// entries.
 #[derive(Debug)]
 struct Part {
     region: Region,
@@ -38,8 +39,8 @@ const USED_ENTRY: usize = 8;
 const NO_BELL: u16 = 1;
 
 impl Rings {
-    /// Finds the rings in the guest's memory; `None` if one of them is not wholly inside of one span, or not aligned
-    /// as section 2.7 asks for.
+    /// Finds the rings in the guest's memory; `None` if one of them is not wholly inside of one span, or not
+    /// aligned as section 2.7 asks for.
     pub(crate) fn new(
         memory: &GuestMemory,
         size: u16,

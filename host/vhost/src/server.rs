@@ -20,12 +20,13 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 /// How guests are served.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The longest time that a queue's thread polls for the next request before it sleeps. It does so only while
-    /// requests keep coming. Zero: never.
+    /// The longest time that a queue's thread polls for the next request before it sleeps. It does so only
+    /// while requests keep coming. Zero: never.
     pub spin_max: Duration,
     /// Guests connected to the socket at a time; more wait until one leaves.
     pub guests_max: usize,
-    /// The queues of one guest run at a time: those of others wait until it has left, or stops to go on elsewhere (live migration).
+    /// The queues of one guest run at a time: those of others wait until it has left, or stops to go on
+    /// elsewhere (live migration).
     pub one_at_a_time: bool,
     /// Memory that one guest may share with us, in bytes.
     pub memory_bytes_max: u64,
@@ -35,7 +36,8 @@ pub struct Settings {
     pub drain_timeout: Duration,
 }
 
-/// 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for requests under way.
+/// 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for
+/// requests under way.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -63,8 +65,8 @@ impl fmt::Display for GuestId {
 pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
-/// Serves a socket until stopped: each guest with a thread of its own for messages and one for each of its queues.
-/// No guest notices another. Dropping it stops it.
+/// Serves a socket until stopped: each guest with a thread of its own for messages and one for each of its
+/// queues. No guest notices another. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -110,7 +112,8 @@ impl Server {
         self.join();
     }
 
-    /// Stops accepting, cuts every guest off, and waits for their threads: each finishes the request that it is in.
+    /// Stops accepting, cuts every guest off, and waits for their threads: each finishes the request that it
+    /// is in.
     pub fn stop(mut self) {
         self.shared.stop();
         self.join();
@@ -258,8 +261,8 @@ impl Acceptor {
 
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
-/// How many descriptors a guest has open: its connection three times, the way back to it twice, and what tells its turn; for each queue four eventfds, two of them
-/// twice. Messages bring more for a moment.
+/// How many descriptors a guest has open: its connection three times, the way back to it twice, and what
+/// tells its turn; for each queue four eventfds, two of them twice. Messages bring more for a moment.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }

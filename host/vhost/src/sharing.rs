@@ -1,8 +1,9 @@
 //! Whether the memory that a front end names is the one that its guest runs on.
 //!
-//! A mapping that is private to the front end (QEMU's memory-backend-file without `share=on`) comes with a file all the same, but what
-//! the guest writes does not get there: its rings stay empty for us, and the guest waits for ever. The file does not tell; the table
-//! of the front end's mappings does, where we may read it.
+//! A mapping that is private to the front end (QEMU's memory-backend-file without `share=on`) comes with a
+//! file all the same, but what the guest writes does not get there: its rings stay empty for us, and the
+//! guest waits for ever. The file does not tell; the table of the front end's mappings does, where we may
+//! read it.
 
 use super::memory::MemorySlot;
 use std::fs::File;

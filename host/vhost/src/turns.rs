@@ -1,5 +1,5 @@
-//! Guests that may be connected at the same time, but run one after the other: a live migration's destination connects, and asks what there
-//! is to know, while the source still runs.
+//! Guests that may be connected at the same time, but run one after the other: a live migration's destination
+//! connects, and asks what there is to know, while the source still runs.
 
 use super::server::GuestId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -61,7 +61,8 @@ impl Turn {
         }
     }
 
-    /// Waits for the guest's next message, or until the turn that it waits for is given to it; whether that came.
+    /// Waits for the guest's next message, or until the turn that it waits for is given to it; whether that
+    /// came.
     pub(crate) fn comes_before_a_message(&self, stream: &UnixStream) -> bool {
         let Some((_, called)) = &self.place else { return false };
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(called, PollFlags::IN)];

@@ -27,9 +27,9 @@ impl DescriptorTable {
         DescriptorTable { region, offset, size, indirect }
     }
 
-    /// Follows the chain that begins at `head` and collects its buffers: what the device reads, and what it writes.
-    /// Nothing is allocated for chains of few buffers. Takes at most as many steps as the limits and the table allow,
-    /// whatever the guest has written there.
+    /// Follows the chain that begins at `head` and collects its buffers: what the device reads, and what it
+    /// writes. Nothing is allocated for chains of few buffers. Takes at most as many steps as the limits and
+    /// the table allow, whatever the guest has written there.
     pub fn walk(
         &self,
         memory: &GuestMemory,
@@ -39,7 +39,8 @@ impl DescriptorTable {
         self.walk_with(memory, head, limits, |_, _| {})
     }
 
-    /// The same, and calls `writable` with the guest address and length of each buffer that the device writes.
+    /// The same, and calls `writable` with the guest address and length of each buffer that the device
+    /// writes.
     #[inline]
     pub(crate) fn walk_with(
         &self,

@@ -66,7 +66,8 @@ impl Worker {
 /// This many chains at most before the guest is told of those that are done.
 const BATCH_MAX: usize = 32;
 
-/// So long what is not urgent is gathered. While a queue is full Linux's driver tries again after a millisecond, and nothing waits for it.
+/// So long what is not urgent is gathered. While a queue is full Linux's driver tries again after a
+/// millisecond, and nothing waits for it.
 const GATHER_MS: u32 = 2;
 
 /// How often to poll a queue whose guest has no way to kick.
@@ -90,7 +91,8 @@ impl Job {
         let mut spinner = SpinWindow::new(if urgent { self.spin_max } else { Duration::ZERO });
         let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
         self.side.suppress_kicks()?;
-        // What an earlier process has left counts as taken, so it is also done when the queue is to rest at once.
+        // What an earlier process has left counts as taken, so it is also done when the queue is to rest at
+        // once.
         while !stop.load(Ordering::Acquire) || !self.side.again.is_empty() {
             if self.drain(stop)? {
                 // More may come before long, and need not kick.

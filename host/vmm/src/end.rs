@@ -52,7 +52,8 @@ impl Events {
 /// Between two looks; the length does not matter.
 const LISTEN: Duration = Duration::from_secs(3600);
 
-/// Events that are written down: of what becomes of the machine and of its devices. Others a guest has as often as it likes.
+/// Events that are written down: of what becomes of the machine and of its devices. Others a guest has as
+/// often as it likes.
 const NOTED: [&str; 8] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_GUEST_ERROR",
@@ -71,8 +72,8 @@ fn note(message: &Value) {
     }
 }
 
-/// Listens to a VMM that serves its monitor on the other end until it closes that, as a rule by its end. What it says of anything else is read, so
-/// that it is never held up, and written down if it is of the machine.
+/// Listens to a VMM that serves its monitor on the other end until it closes that, as a rule by its end. What
+/// it says of anything else is read, so that it is never held up, and written down if it is of the machine.
 pub(crate) fn heard(mut stream: UnixStream) -> End {
     // It is taken once the VMM has greeted. One that has gone already says nothing.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");

@@ -14,7 +14,8 @@ pub(crate) const DISK: &str = "identity";
 pub(crate) const NODE: &str = "identity-file";
 
 impl Monitor {
-    /// Opens this file, of whole sectors, for the disk that has a guest's identity. The guest does not see it.
+    /// Opens this file, of whole sectors, for the disk that has a guest's identity. The guest does not see
+    /// it.
     pub fn open_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
         let file = file.to_string_lossy();
         let node = json!({
@@ -24,8 +25,8 @@ impl Monitor {
         self.execute("blockdev-add", &node).map(drop)
     }
 
-    /// Gives the machine a read-only disk that is the file which was opened for it, after its [shares](crate::shares) if it `has_shares`. They go with the network
-    /// card ([`unplug`](Self::unplug)).
+    /// Gives the machine a read-only disk that is the file which was opened for it, after its
+    /// [shares](crate::shares) if it `has_shares`. They go with the network card ([`unplug`](Self::unplug)).
     pub fn plug_identity(&mut self, has_shares: bool) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,
@@ -34,7 +35,8 @@ impl Monitor {
         self.execute("device_add", &disk).map(drop)
     }
 
-    /// Whether the guest has read that disk since it was plugged, as it does when it has found it. Nothing where QEMU does not tell.
+    /// Whether the guest has read that disk since it was plugged, as it does when it has found it. Nothing
+    /// where QEMU does not tell.
     pub fn has_read_identity(&mut self) -> Result<Option<bool>, MonitorError> {
         let told = self.execute("query-blockstats", &json!({}))?;
         let is_its = |disk: &&Value| disk["node-name"] == NODE;

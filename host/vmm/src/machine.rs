@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use crate::processor::unknown_part;
 
-/// A machine, as far as its device state depends on it. What is saved of one machine only an equal one takes in.
+/// A machine, as far as its device state depends on it. What is saved of one machine only an equal one takes
+/// in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// The type, such as `q35`, or with its version `pc-q35-7.2`.
@@ -21,7 +22,8 @@ pub struct Machine {
     pub cpus: u32,
     /// Its memory, in bytes.
     pub memory_bytes: u64,
-    /// What it boots without its disk, if it does. One that waits for a device state is not told: what is loaded of these files is memory.
+    /// What it boots without its disk, if it does. One that waits for a device state is not told: what is
+    /// loaded of these files is memory.
     pub boot: Option<Boot>,
 }
 
@@ -51,8 +53,8 @@ pub struct Launch<'a> {
     pub monitor: &'a Path,
     /// Where what the guest writes to its first serial port is added to.
     pub console: &'a Path,
-    /// The machine's generation (`vmgenid`): a guest that finds another one than before knows that it was cloned, and makes its random
-    /// numbers anew.
+    /// The machine's generation (`vmgenid`): a guest that finds another one than before knows that it was
+    /// cloned, and makes its random numbers anew.
     pub generation: &'a str,
     /// Whether it waits for a device state.
     pub incoming: bool,
@@ -85,8 +87,9 @@ impl Machine {
 pub struct UnknownWord(String);
 
 impl Launch<'_> {
-    /// QEMU's arguments, of a machine that was checked ([`Machine::check`]), for [`process::spawn`](crate::process::spawn). The guest does not run
-    /// until the monitor says so, and its reset ends QEMU ([`End::Reset`](crate::End::Reset)).
+    /// QEMU's arguments, of a machine that was checked ([`Machine::check`]), for
+    /// [`process::spawn`](crate::process::spawn). The guest does not run until the monitor says so, and its
+    /// reset ends QEMU ([`End::Reset`](crate::End::Reset)).
     pub fn arguments(&self) -> Vec<OsString> {
         let Machine { machine, accelerator, cpu, cpus, memory_bytes, boot } = self.machine;
         let mut words = Words::default();

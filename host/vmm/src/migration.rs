@@ -11,8 +11,9 @@ use crate::monitor::{Monitor, MonitorError};
 const STATE: &str = "state";
 
 impl Monitor {
-    /// Stops the processors and writes the device state to `state`. From then on QEMU does not touch the machine's memory any more; what is
-    /// left is to end it ([`quit`](Self::quit)), or to have the guest go on.
+    /// Stops the processors and writes the device state to `state`. From then on QEMU does not touch the
+    /// machine's memory any more; what is left is to end it ([`quit`](Self::quit)), or to have the guest go
+    /// on.
     pub fn save(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
         // After a save that nothing came of QEMU refuses another one, until the guest has run.
         if self.status()? == "postmigrate" {
@@ -25,8 +26,8 @@ impl Monitor {
         self.migrated(within)
     }
 
-    /// Takes the device state in from `state`, in a QEMU that was started to wait for one ([`Launch::incoming`](crate::Launch::incoming)). The
-    /// guest does not run yet.
+    /// Takes the device state in from `state`, in a QEMU that was started to wait for one
+    /// ([`Launch::incoming`](crate::Launch::incoming)). The guest does not run yet.
     pub fn load(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
         self.leave_memory()?;
         self.pass(STATE, state)?;

@@ -59,8 +59,8 @@ pub struct Monitor {
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
-    /// Connects to the monitor at `path` and agrees on capabilities. A VMM that starts has yet to make the socket: that is waited for as long
-    /// as `is_starting` holds, and each answer as long as `patience`.
+    /// Connects to the monitor at `path` and agrees on capabilities. A VMM that starts has yet to make the
+    /// socket: that is waited for as long as `is_starting` holds, and each answer as long as `patience`.
     pub fn connect(
         path: &Path,
         is_starting: impl Fn() -> bool,
@@ -132,8 +132,8 @@ impl Monitor {
         self.execute_with("getfd", &json!({ "fdname": name }), &[file.as_fd()]).map(drop)
     }
 
-    /// The data of the next event of this name of which `is_it` holds, among those that came since the connection was made and were not
-    /// asked for.
+    /// The data of the next event of this name of which `is_it` holds, among those that came since the
+    /// connection was made and were not asked for.
     pub fn event(
         &mut self,
         name: &str,

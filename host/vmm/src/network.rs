@@ -82,7 +82,8 @@ impl Monitor {
         self.execute("netdev_add", &network.arguments()).map(drop)
     }
 
-    /// Gives the machine a network card on what [`connect_network`](Self::connect_network) made. The guest finds a new device.
+    /// Gives the machine a network card on what [`connect_network`](Self::connect_network) made. The guest
+    /// finds a new device.
     pub fn plug(&mut self, mac: &str) -> Result<(), MonitorError> {
         let card = json!({
             "driver": "virtio-net-pci", "id": CARD, "netdev": NETWORK, "bus": NETWORK_SLOT, "mac": mac,
@@ -92,12 +93,14 @@ impl Monitor {
         self.execute("device_add", &card).map(drop)
     }
 
-    /// Takes back the network card, the disk with the guest's identity, and so many shares, if they are there. The guest is asked, and must give them up.
+    /// Takes back the network card, the disk with the guest's identity, and so many shares, if they are
+    /// there. The guest is asked, and must give them up.
     pub fn unplug(&mut self, shares: usize, within: Duration) -> Result<(), MonitorError> {
         let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
         let mut there = Vec::new();
         for device in [CARD, identity::DISK].into_iter().chain(shares.iter().map(|share| &**share)) {
-            // Shares go with the identity. To ask for the slot's devices twice would take back what was asked (PCI Express 5.0 §6.7.1.5).
+            // Shares go with the identity. To ask for the slot's devices twice would take back what was asked
+            // (PCI Express 5.0 §6.7.1.5).
             let goes_along = ![CARD, identity::DISK].contains(&device) && there.contains(&identity::DISK);
             let told = if goes_along {
                 let device = format!("/machine/peripheral/{device}");

@@ -15,12 +15,12 @@ use tombolo_sys::process::{Death, await_end, ends_with_this_thread};
 
 use crate::end::{End, Events, heard};
 
-/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard input that tells of its end. It
-/// is killed when this process ends.
+/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard
+/// input that tells of its end. It is killed when this process ends.
 ///
-/// QEMU asks for huge pages for all of a guest's memory (madvise(2), `MADV_HUGEPAGE`). For a file that means that the kernel reads 2 MiB
-/// around each page that the guest touches, whatever it was told to read ahead (Linux 5.18, `do_sync_mmap_readahead`). So the process is
-/// refused that request, and takes no notice.
+/// QEMU asks for huge pages for all of a guest's memory (madvise(2), `MADV_HUGEPAGE`). For a file that means
+/// that the kernel reads 2 MiB around each page that the guest touches, whatever it was told to read ahead
+/// (Linux 5.18, `do_sync_mmap_readahead`). So the process is refused that request, and takes no notice.
 ///
 /// # Errors
 /// Those of starting a process.
@@ -29,7 +29,8 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
     let (ours, theirs) = UnixStream::pair()?;
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     let (sender, started) = channel();
-    // The filter holds for the thread that asks for it, and for what that starts; and what it starts dies with it.
+    // The filter holds for the thread that asks for it, and for what that starts; and what it starts dies
+    // with it.
     let listening = thread::Builder::new().name("vmm-events".into()).spawn(move || {
         ends_with_this_thread(&mut command, Death::Killed);
         let child = apply_filter(&filter).map_err(io::Error::other).and_then(|()| command.spawn());

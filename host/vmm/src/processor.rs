@@ -1,10 +1,12 @@
-//! Names of processors, as an image may say them: a model, and features that it has or lacks. QEMU has other properties of a processor, which say what it is to
-//! do on the host (`memory`, `start-powered-off`, `host-cache-info`); no image sets one of these.
+//! Names of processors, as an image may say them: a model, and features that it has or lacks. QEMU has other
+//! properties of a processor, which say what it is to do on the host (`memory`, `start-powered-off`,
+//! `host-cache-info`); no image sets one of these.
 
 /// Properties of processors that name no feature and touch nothing of the host either.
 const PROPERTIES: &str = "check enforce host-phys-bits kvm l3-cache migratable pmu";
 
-/// Features of x86 processors, as QEMU 7.2 to 10.0 name them, without those that take a part of the host to themselves (SGX).
+/// Features of x86 processors, as QEMU 7.2 to 10.0 name them, without those that take a part of the host to
+/// themselves (SGX).
 const FEATURES: &str = "3dnow 3dnowext 3dnowprefetch abm ace2 ace2-en acpi adx aes amd-no-ssb amd-psfd amd-ssbd amd-stibp amx-bf16 amx-complex amx-fp16
     amx-int8 amx-tile apic arat arch-capabilities arch-lbr auto-ibrs avic avx avx-ifma avx-ne-convert avx-vnni avx-vnni-int16 avx-vnni-int8 avx10 avx2
     avx512-4fmaps avx512-4vnniw avx512-bf16 avx512-fp16 avx512-vp2intersect avx512-vpopcntdq avx512bitalg avx512bw avx512cd avx512dq avx512er avx512f

@@ -1,7 +1,9 @@
-//! File systems of the host that a running machine gets and gives back: vhost-user-fs devices, which QEMU 7.2 cannot save.
+//! File systems of the host that a running machine gets and gives back: vhost-user-fs devices, which QEMU 7.2
+//! cannot save.
 //!
-//! They are the functions 1 to 7 of the slot whose function 0 is the disk with the guest's identity: a guest looks for the others when that appears, and all go
-//! with it. So a machine has the same ports with shares and without.
+//! They are the functions 1 to 7 of the slot whose function 0 is the disk with the guest's identity: a guest
+//! looks for the others when that appears, and all go with it. So a machine has the same ports with shares
+//! and without.
 
 use std::path::Path;
 
@@ -26,8 +28,8 @@ impl Monitor {
         self.execute("chardev-add", &json!({ "id": id_of(number), "backend": backend })).map(drop)
     }
 
-    /// Gives the machine a device for what [`connect_share`](Self::connect_share) has connected, with this tag. The guest finds it with its identity, which comes after all
-    /// shares, and goes with them.
+    /// Gives the machine a device for what [`connect_share`](Self::connect_share) has connected, with this
+    /// tag. The guest finds it with its identity, which comes after all shares, and goes with them.
     pub fn plug_share(&mut self, number: usize, tag: &str) -> Result<(), MonitorError> {
         let id = id_of(number);
         let device = json!({

@@ -99,7 +99,8 @@ carries_no_file_data!(
     StatFs,
 );
 
-/// A waist with a layer around it: an [`Export`] over an export, or one session's [`FileSystem`] over another.
+/// A waist with a layer around it: an [`Export`] over an export, or one session's [`FileSystem`] over
+/// another.
 pub struct Layered<I: ?Sized, A> {
     around: Arc<A>,
     inner: Arc<I>,

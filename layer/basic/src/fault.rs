@@ -1,10 +1,10 @@
 //! Injects errors and short transfers by a plan.
 //!
-//! A plan is a list of rules: which operation, which of its calls, and what goes wrong. What a rule does depends on its
-//! seed and on how many calls it has seen, on nothing else, so a failure can be run again.
+//! A plan is a list of rules: which operation, which of its calls, and what goes wrong. What a rule does
+//! depends on its seed and on how many calls it has seen, on nothing else, so a failure can be run again.
 //!
-//! A call that is made to fail is not performed. Short writes, and short reads that do not say that the file ends, are something every
-//! caller must live with.
+//! A call that is made to fail is not performed. Short writes, and short reads that do not say that the file
+//! ends, are something every caller must live with.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +76,8 @@ pub fn over(inner: Arc<dyn Export>, plan: Plan) -> Layered<dyn Export, Faults> {
     Layered::new(inner, Arc::new(Faults::new(plan)))
 }
 
-/// The same for a disk: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole; what else there is, see [`LayeredDisk`].
+/// The same for a disk: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole; what
+/// else there is, see [`LayeredDisk`].
 pub fn over_disk(inner: Arc<dyn BlockDevice>, plan: Plan) -> Arc<dyn BlockDevice> {
     Arc::new(LayeredDisk::new(inner, Arc::new(Faults::new(plan))))
 }

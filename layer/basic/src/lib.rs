@@ -1,5 +1,5 @@
-//! Small layers: each is a file-system waist over another one, and adds one thing. They stack in any order, also with those that have a
-//! room of their own (`layer/replies`, `layer/handle-table`).
+//! Small layers: each is a file-system waist over another one, and adds one thing. They stack in any order,
+//! also with those that have a room of their own (`layer/replies`, `layer/handle-table`).
 //!
 //! - [`stats`] counts operations and their times, also those of disks ([`stats::disk`]).
 //! - [`delay`] answers everything later, after a time: the pending path, on purpose.
@@ -11,9 +11,9 @@
 //!
 //! `stats`, `delay` and `fault` are also for disks.
 //!
-//! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are written as one
-//! function around any operation: [`Around`], which [`Layered`] applies to the whole waist. What passes through answers
-//! inline and allocates nothing when the layer below does (`tests/inline.rs`).
+//! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are
+//! written as one function around any operation: [`Around`], which [`Layered`] applies to the whole waist.
+//! What passes through answers inline and allocates nothing when the layer below does (`tests/inline.rs`).
 //!
 //! Reading order: [`around`], then any layer.
 #![forbid(unsafe_code)]

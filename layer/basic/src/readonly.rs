@@ -13,7 +13,8 @@ use crate::around::{Around, Call, Layered, Payload};
 #[derive(Debug)]
 pub struct ReadOnly;
 
-/// `inner`, without the ways to change it. Opening for writing, and asking whether one may, are refused as well.
+/// `inner`, without the ways to change it. Opening for writing, and asking whether one may, are refused as
+/// well.
 pub fn over(inner: Arc<dyn Export>) -> Layered<dyn Export, ReadOnly> {
     Layered::new(inner, Arc::new(ReadOnly))
 }

@@ -1,5 +1,5 @@
-//! Recalls the leases that clients hold of a tree before a session changes anything: for the sessions of other front ends than the one that
-//! grants them, which asks the same [`LeaseTable`].
+//! Recalls the leases that clients hold of a tree before a session changes anything: for the sessions of
+//! other front ends than the one that grants them, which asks the same [`LeaseTable`].
 
 use std::sync::Arc;
 

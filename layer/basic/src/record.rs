@@ -1,4 +1,5 @@
-//! Writes down what is read of a disk, in order, each block when it is read first: a trace, to be brought before it is asked for another time.
+//! Writes down what is read of a disk, in order, each block when it is read first: a trace, to be brought
+//! before it is asked for another time.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,9 +17,10 @@ const BLOCK_BYTES: u64 = 4 << 10;
 /// So many blocks are told apart at most: 16 GiB.
 const BLOCKS_MAX: usize = 1 << 22;
 
-/// `inner`, of which a line is written to `out` for each part that is read first: its offset and length in bytes, and `name`. Each line is one
-/// write, so several disks may append to one file, in the order of their reads. When `out` takes nothing more, or 16 GiB were read, the rest is not
-/// written down, and all is read as before.
+/// `inner`, of which a line is written to `out` for each part that is read first: its offset and length in
+/// bytes, and `name`. Each line is one write, so several disks may append to one file, in the order of their
+/// reads. When `out` takes nothing more, or 16 GiB were read, the rest is not written down, and all is read
+/// as before.
 pub fn over(inner: Arc<dyn BlockDevice>, out: Arc<File>, name: &str) -> Arc<dyn BlockDevice> {
     let state = State { out: Some(out), read: HashSet::new() };
     Arc::new(RecordedDisk { inner, name: name.into(), state: Mutex::new(state) })

@@ -1,8 +1,10 @@
-//! A disk behind which another one can be put while it is used: what its writes go to is frozen, and they go on elsewhere.
+//! A disk behind which another one can be put while it is used: what its writes go to is frozen, and they go
+//! on elsewhere.
 //!
-//! That takes three steps, so that what uses the disk stands still for none that waits for a disk of the host. While it *rests* flushes are answered at once:
-//! whoever has it rest is told first. After [`replace`](Switch::replace) writes go to the new disk, and what has to be durable waits
-//! until the old one is ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
+//! That takes three steps, so that what uses the disk stands still for none that waits for a disk of the
+//! host. While it *rests* flushes are answered at once: whoever has it rest is told first. After
+//! [`replace`](Switch::replace) writes go to the new disk, and what has to be durable waits until the old one
+//! is ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -197,7 +199,8 @@ impl Switch {
         self.0.enter_unless_lost(Phase::Resting);
     }
 
-    /// Has all that begins from now on go to `disk`, which reads as the present one. What has to be durable waits for [`settle`](Self::settle).
+    /// Has all that begins from now on go to `disk`, which reads as the present one. What has to be durable
+    /// waits for [`settle`](Self::settle).
     ///
     /// # Errors
     /// [`Busy`] while a change or a flush is under way: nothing is replaced then.
@@ -216,7 +219,8 @@ impl Switch {
         self.0.enter_unless_lost(Phase::Usual);
     }
 
-    /// Makes durable the disk that was replaced. Flushes wait still: names may have to follow. If it cannot be made durable, all fail from then on.
+    /// Makes durable the disk that was replaced. Flushes wait still: names may have to follow. If it cannot
+    /// be made durable, all fail from then on.
     pub fn settle(&self, cx: &Ctx) -> Answer<()> {
         let phase = self.0.durability().phase.clone();
         match phase {

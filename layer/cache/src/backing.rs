@@ -1,7 +1,8 @@
 //! Files that are read past this cache (FUSE passthrough).
 //!
-//! All blocks of such a file are known to be good, and nothing is written to its data file any more. It is not asked before a piece is read, so
-//! what an opening promises must hold by itself: the file is not evicted, and a newer version is another file of another node.
+//! All blocks of such a file are known to be good, and nothing is written to its data file any more. It is
+//! not asked before a piece is read, so what an opening promises must hold by itself: the file is not
+//! evicted, and a newer version is another file of another node.
 
 use std::sync::Arc;
 

@@ -135,8 +135,8 @@ impl Cache {
         self.keep(dir);
     }
 
-    /// Data of this version came. Another's change in the same tick of the origin's clock would not show: where all changes come by here
-    /// there is none, but there may be one before another life.
+    /// Data of this version came. Another's change in the same tick of the origin's clock would not show:
+    /// where all changes come by here there is none, but there may be one before another life.
     pub(crate) fn came_young(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(young_for) = self.clock.young_for(version) else { return };
         let is_new = data.file.set_young();
@@ -211,15 +211,16 @@ impl Cache {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        // What was asked for: what is known here may be older, if a change here came between. But for a time of access that moves alone.
+        // What was asked for: what is known here may be older, if a change here came between. But for a time
+        // of access that moves alone.
         let known = object.state().attr;
         let is_known =
             self.policy().default.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// The origin was asked for something of an object in vain: a file that is gone is forgotten. Where there was no answer, nothing of what is
-    /// known is in doubt.
+    /// The origin was asked for something of an object in vain: a file that is gone is forgotten. Where there
+    /// was no answer, nothing of what is known is in doubt.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -238,7 +239,8 @@ impl Cache {
         is_told
     }
 
-    /// The data of the present version of a file, but for parts that were written; what is here of another version is dropped.
+    /// The data of the present version of a file, but for parts that were written; what is here of another
+    /// version is dropped.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();

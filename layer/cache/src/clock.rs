@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use tombolo_core::fs::{Timestamp, WeakAttr};
 use tombolo_host_runtime::lock;
 
-/// A file that was changed less than this before its data came may change again without a trace: clocks of file systems tick so far
-/// apart, and those of two hosts differ by as much.
+/// A file that was changed less than this before its data came may change again without a trace: clocks of
+/// file systems tick so far apart, and those of two hosts differ by as much.
 const YOUNG: Duration = Duration::from_secs(2);
 
 /// What the origin's clock shows at least: this host's may be set at any time.

@@ -47,7 +47,8 @@ pub struct Counts {
     pub borrowed_bytes: u64,
     /// Bytes that were lent to others.
     pub lent_bytes: u64,
-    /// Bytes that a cache in the middle has sent, or that were to be copied here, and that are not the file's.
+    /// Bytes that a cache in the middle has sent, or that were to be copied here, and that are not the
+    /// file's.
     pub refused_bytes: u64,
     /// Bytes that were not read at the origin, as a sidecar says that they are zeroes.
     pub zero_bytes: u64,

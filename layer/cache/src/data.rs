@@ -22,10 +22,12 @@ use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
 use crate::twins::hashed;
 
-/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long. It ends with a digest.
+/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long. It
+/// ends with a digest.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
-/// The data of one version of a file. It is never mixed with another's: when the version changes, this is dropped.
+/// The data of one version of a file. It is never mixed with another's: when the version changes, this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Data {
     version: Mutex<WeakAttr>,
@@ -153,8 +155,8 @@ impl Data {
         self.was_written.load(Ordering::Relaxed)
     }
 
-    /// What is here is of this version from now on, but for parts that have to be fetched anew. False if they are being fetched: then nothing is
-    /// changed.
+    /// What is here is of this version from now on, but for parts that have to be fetched anew. False if they
+    /// are being fetched: then nothing is changed.
     pub(crate) fn forget(&self, parts: &[Range<u64>], version: WeakAttr) -> bool {
         let fetches = self.fetches();
         if fetches.iter().any(|fetch| parts.iter().any(|part| self.file.share_blocks(part, &fetch.range))) {
@@ -248,7 +250,8 @@ impl Data {
         ahead.ranges().all(|range| self.is_here(&range))
     }
 
-    /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much does.
+    /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much
+    /// does.
     pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = self.fetches();
         self.fill_zeros(range, ahead, &fetches);
@@ -299,7 +302,8 @@ impl Data {
         begun
     }
 
-    /// What of a range is neither here nor on its way, in whole blocks, is on its way from now on: its caller has it.
+    /// What of a range is neither here nor on its way, in whole blocks, is on its way from now on: its caller
+    /// has it.
     pub(crate) fn expect(self: &Arc<Self>, range: &Range<u64>) -> Expected {
         let mut all = u64::MAX;
         let parts = self.begin(&mut self.fetches(), &self.file.whole_blocks(range), &mut all);
@@ -486,7 +490,8 @@ async fn fetch_once(
     take_in(cache, object, data, from, (attr, asked), parts).await
 }
 
-/// Keeps parts that came with these attributes when asked for then, if they are of this version. No parts: they did not come whole.
+/// Keeps parts that came with these attributes when asked for then, if they are of this version. No parts:
+/// they did not come whole.
 pub(crate) async fn take_in(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -523,7 +528,8 @@ pub(crate) async fn take_in(
     }
 }
 
-/// Keeps what came, and says to other files what that is. False, and nothing is kept, if it is not what the sidecar says.
+/// Keeps what came, and says to other files what that is. False, and nothing is kept, if it is not what the
+/// sidecar says.
 fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffer) -> Result<bool> {
     if let Some(advice) = data.advice() {
         let hashed = buffer.as_slice().map(|bytes| hashed(&advice, start, bytes)).unwrap_or_default();
@@ -540,8 +546,8 @@ fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffe
     Ok(true)
 }
 
-/// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache in the middle, if they are proved to be right,
-/// and else from the origin.
+/// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache
+/// in the middle, if they are proved to be right, and else from the origin.
 async fn get(
     cache: &Cache,
     object: &Object,

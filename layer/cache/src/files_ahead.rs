@@ -1,5 +1,6 @@
-//! Small files that will be read soon: when callers read one file of a directory after another, the rest is fetched ahead, with what lies
-//! below and beside it. How much may be here that was not read yet grows as long as the guesses are right.
+//! Small files that will be read soon: when callers read one file of a directory after another, the rest is
+//! fetched ahead, with what lies below and beside it. How much may be here that was not read yet grows as
+//! long as the guesses are right.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ pub(crate) struct FilesAhead(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Directories in which callers have read files lately, and those above them: each with what was read, or gone through, first.
+    /// Directories in which callers have read files lately, and those above them: each with what was read, or
+    /// gone through, first.
     read: VecDeque<(ObjectId, ObjectId)>,
     files: VecDeque<ObjectId>,
     /// Directories to go on with, each from the place after one of its names.
@@ -66,8 +68,8 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// A caller waits for a file of `dir`, which lies in `above`. `is_wanted` says that the files beside it are wanted even if it is the
-    /// first. How many workers are to be started.
+    /// A caller waits for a file of `dir`, which lies in `above`. `is_wanted` says that the files beside it
+    /// are wanted even if it is the first. How many workers are to be started.
     #[must_use]
     pub(crate) fn missed(
         &self,

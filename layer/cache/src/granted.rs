@@ -1,7 +1,8 @@
-//! A lease of the tree that the origin's server grants, and recalls before it lets any other client change something ([`Contract::Lease`]).
+//! A lease of the tree that the origin's server grants, and recalls before it lets any other client change
+//! something ([`Contract::Lease`]).
 //!
-//! While it is held, what was asked for since it was granted is as the origin has it. The server counts its term from later than this cache
-//! does, by a clock of its own: so this one takes a part of it less.
+//! While it is held, what was asked for since it was granted is as the origin has it. The server counts its
+//! term from later than this cache does, by a clock of its own: so this one takes a part of it less.
 //!
 //! [`Contract::Lease`]: crate::Contract::Lease
 

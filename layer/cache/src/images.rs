@@ -1,7 +1,9 @@
-//! What the sidecars of image directories say of files: which blocks are zeroes, and whether all of a file is wanted.
+//! What the sidecars of image directories say of files: which blocks are zeroes, and whether all of a file is
+//! wanted.
 //!
-//! A sidecar is a file of the tree like any other, and as old as the contract allows. What it says of a file counts while the file has the size and
-//! the time of modification that it names, so one that is too old says nothing.
+//! A sidecar is a file of the tree like any other, and as old as the contract allows. What it says of a file
+//! counts while the file has the size and the time of modification that it names, so one that is too old says
+//! nothing.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,7 +55,8 @@ pub(crate) struct Advice {
     pub file: ImageFile,
     /// There is a record of what is read first of the files of this image.
     pub has_trace: bool,
-    /// Something that came of the file was not what its digest says: that was logged. And it was the sidecar that was wrong.
+    /// Something that came of the file was not what its digest says: that was logged. And it was the sidecar
+    /// that was wrong.
     is_unlike: AtomicBool,
     is_disbelieved: AtomicBool,
     /// The digests of its blocks that are no zeroes, where it is of use to know them.
@@ -102,7 +105,8 @@ impl Image {
         self.sidecar.tables(self.head_bytes).get(index)?.clone()
     }
 
-    /// Whether there is a trace that is to be brought now: once, and `again` unless it is on its way. With [`Image::end_trace`] it is over.
+    /// Whether there is a trace that is to be brought now: once, and `again` unless it is on its way. With
+    /// [`Image::end_trace`] it is over.
     pub(crate) fn begins_trace(&self, again: bool) -> bool {
         let was_begun = self.is_begun.swap(true, Ordering::Relaxed);
         let is_wanted = !self.sidecar.trace.is_empty() && (again || !was_begun);
@@ -192,7 +196,8 @@ impl Advice {
     }
 }
 
-/// Whether a sidecar is to be believed about a file: it cannot be told from the truth, so it must be of the file's owner, or of root, and no other may write it.
+/// Whether a sidecar is to be believed about a file: it cannot be told from the truth, so it must be of the
+/// file's owner, or of root, and no other may write it.
 fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
     let is_owner_s = sidecar.uid == 0 || sidecar.uid == file.uid;
     is_owner_s && sidecar.mode.bits() & 0o022 == 0

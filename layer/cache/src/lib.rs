@@ -1,20 +1,23 @@
 //! A cache on disk over a file system that is far away.
 //!
-//! What was looked at once is here: names, attributes, links and rights in memory and in a database, the data of each file in a sparse
-//! file of its own beneath the cache directory. How long it is believed a [`Contract`] says. Changes go to the origin before they are
-//! answered (write-through).
+//! What was looked at once is here: names, attributes, links and rights in memory and in a database, the data
+//! of each file in a sparse file of its own beneath the cache directory. How long it is believed a
+//! [`Contract`] says. Changes go to the origin before they are answered (write-through).
 //!
 //! - [`CacheExport`] is an export over the origin's, by [`over`].
-//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles: nothing of the origin's shows, so
-//!   they outlive restarts of either side.
-//! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that user see.
+//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles: nothing
+//!   of the origin's shows, so they outlive restarts of either side.
+//! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that
+//!   user see.
 //!
 //! - A sidecar beside a large file says what of it is zeroes: that is not fetched (`tombolo-wire-image`).
 //! - One cache of a host lends what it has to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
 //!
-//! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has any).
+//! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has
+//! any).
 //!
-//! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data come), `store` (the disk).
+//! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data
+//! come), `store` (the disk).
 #![forbid(unsafe_code)]
 
 mod backing;
@@ -89,15 +92,18 @@ pub struct CacheExport {
     _pool: ThreadPool,
 }
 
-/// A cache over `origin`, which must have handles that outlive restarts. Asks the origin for its root, and waits for it.
+/// A cache over `origin`, which must have handles that outlive restarts. Asks the origin for its root, and
+/// waits for it.
 ///
 /// # Errors
-/// The origin does not answer, or has no such handles; [`Error::NotSupported`], it grants no leases ([`Contract::Lease`]).
+/// The origin does not answer, or has no such handles; [`Error::NotSupported`], it grants no leases
+/// ([`Contract::Lease`]).
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }
 
-/// The same, with a lease of the origin's tree. While that is not held, what should be exclusive is close-to-open.
+/// The same, with a lease of the origin's tree. While that is not held, what should be exclusive is
+/// close-to-open.
 ///
 /// # Errors
 /// As [`over`], or there is no lease to be had.
@@ -188,7 +194,8 @@ impl CacheExport {
         self.cache.store.flush();
     }
 
-    /// Lends what is here to caches of the same origin that other processes of this user have: to their users whom the origin lets read it.
+    /// Lends what is here to caches of the same origin that other processes of this user have: to their users
+    /// whom the origin lets read it.
     ///
     /// # Errors
     /// There is no socket in the directory of the cache.
@@ -202,8 +209,8 @@ impl CacheExport {
         Ok(())
     }
 
-    /// From now on has data read where the cache in this directory has them, whenever its owner lends them, and else at the origin.
-    /// Whether there is an owner that lends now.
+    /// From now on has data read where the cache in this directory has them, whenever its owner lends them,
+    /// and else at the origin. Whether there is an owner that lends now.
     ///
     /// # Errors
     /// The system refuses a thread or a descriptor.
@@ -215,9 +222,9 @@ impl CacheExport {
         Ok(self.cache.borrower.get().is_some_and(Borrower::is_connected))
     }
 
-    /// From now on asks a cache of the same origin for data, which need not be trusted: what it says is compared with digests from the origin,
-    /// which is read where there is none, or no answer, or another than there should be. `name` is for the log. For the first connection it waits so
-    /// long at most.
+    /// From now on asks a cache of the same origin for data, which need not be trusted: what it says is
+    /// compared with digests from the origin, which is read where there is none, or no answer, or another
+    /// than there should be. `name` is for the log. For the first connection it waits so long at most.
     ///
     /// # Errors
     /// The origin gives no digests.
@@ -227,7 +234,8 @@ impl CacheExport {
         Ok(())
     }
 
-    /// From now on writes down what is read of which file, in order: a line for each part when it is first read, with offset, length and path.
+    /// From now on writes down what is read of which file, in order: a line for each part when it is first
+    /// read, with offset, length and path.
     pub fn record(&self, out: File) {
         let _ = self.cache.recorder.set(Recorder::new(out));
     }

@@ -1,5 +1,5 @@
-//! How much has to be under way to keep the line to the origin busy: the rate of data times the delay of an answer, as fetches have shown
-//! them lately. More would only make others wait.
+//! How much has to be under way to keep the line to the origin busy: the rate of data times the delay of an
+//! answer, as fetches have shown them lately. More would only make others wait.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,10 +38,12 @@ pub(crate) struct Sent {
 /// As long as nothing was measured, and always beside the product: one READ of the largest size.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
-/// So much of what nothing waits for is under way on a line that is not known yet: fast ones show how fast they are.
+/// So much of what nothing waits for is under way on a line that is not known yet: fast ones show how fast
+/// they are.
 const UNKNOWN_BYTES: u64 = WINDOW_BYTES_MIN / 2;
 
-/// A rate is taken over this time at least, while there is anything to come; and the highest of so many counts.
+/// A rate is taken over this time at least, while there is anything to come; and the highest of so many
+/// counts.
 const PERIOD: Duration = Duration::from_millis(100);
 const RATES: usize = 8;
 
@@ -88,12 +90,14 @@ impl Line {
         }
     }
 
-    /// How much is to be under way, for data that is not waited for yet: twice the product, as the measure lags behind.
+    /// How much is to be under way, for data that is not waited for yet: twice the product, as the measure
+    /// lags behind.
     pub(crate) fn window_bytes(&self) -> u64 {
         self.state().window_bytes()
     }
 
-    /// The same for data that nothing waits for yet: as little as keeps the line busy, so that what is asked for meanwhile waits for little.
+    /// The same for data that nothing waits for yet: as little as keeps the line busy, so that what is asked
+    /// for meanwhile waits for little.
     pub(crate) fn trickle_bytes(&self) -> u64 {
         let product = self.state().product();
         if product == 0 { UNKNOWN_BYTES } else { product.saturating_add(WINDOW_BYTES_MIN / 4) }

@@ -83,7 +83,8 @@ pub(crate) struct State {
     /// What a sidecar says of it.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
-    /// When data or names came that were very new then: another change in the same tick of the origin's clock would not show.
+    /// When data or names came that were very new then: another change in the same tick of the origin's clock
+    /// would not show.
     pub young: Option<Young>,
     /// What is to be written has changed.
     pub is_dirty: bool,
@@ -91,8 +92,8 @@ pub(crate) struct State {
     pub is_gone: bool,
     /// Openings here, and links that are being made of it.
     pub uses: usize,
-    /// Openings here through which it may be written, and writes that are under way: until the last of them has ended, the origin alone knows what
-    /// the attributes are.
+    /// Openings here through which it may be written, and writes that are under way: until the last of them
+    /// has ended, the origin alone knows what the attributes are.
     pub writers: usize,
     /// What was written here since the version of the data.
     pub written: Written,
@@ -211,7 +212,8 @@ impl Object {
         self.state().node
     }
 
-    /// The node of the origin's session, which counts one look-up. It is given back with the object, or when it gets another.
+    /// The node of the origin's session, which counts one look-up. It is given back with the object, or when
+    /// it gets another.
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         let before = std::mem::replace(&mut self.state().node, node);
         self.shared.has_node(before, node);
@@ -250,25 +252,29 @@ impl Object {
         (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
-    /// Attributes of the origin as they are shown here: with this object's own number, and believed as the contract says.
+    /// Attributes of the origin as they are shown here: with this object's own number, and believed as the
+    /// contract says.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
-    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are another file's, or another version's
-    /// while this one is [held](crate::backing): that is another file here.
+    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are
+    /// another file's, or another version's while this one is [held](crate::backing): that is another file
+    /// here.
     pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
             return false;
         }
-        // A server does what it has at one time in any order: then its own time of change tells which is older.
+        // A server does what it has at one time in any order: then its own time of change tells which is
+        // older.
         let overlaps = state.came.is_some_and(|came| asked < came);
         let is_late = state.latest.is_some_and(|latest| asked < latest);
         match attr.ctime.cmp(&state.attr.ctime) {
             Ordering::Less if overlaps || is_late => return true,
             Ordering::Equal if is_late => return true,
-            // What comes along with it is not of the version that is known. Whether a change here has followed it does not tell.
+            // What comes along with it is not of the version that is known. Whether a change here has
+            // followed it does not tell.
             Ordering::Greater if is_late => {
                 state.follow(attr, asked, contract);
                 return true;
@@ -294,8 +300,9 @@ impl Object {
         true
     }
 
-    /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came too soon after a change to
-    /// tell is dropped once, unless there is none that does not come by here (*immutable*, *exclusive*).
+    /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came
+    /// too soon after a change to tell is dropped once, unless there is none that does not come by here
+    /// (*immutable*, *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
         if !contract.tells_changes() && state.young.is_some_and(|young| asked > young.came) {
@@ -303,8 +310,8 @@ impl Object {
         }
     }
 
-    /// It is known that there was no other change: names that are old enough now are to be written, all of them. Whether they are so; the time
-    /// that is left if later ones are not.
+    /// It is known that there was no other change: names that are old enough now are to be written, all of
+    /// them. Whether they are so; the time that is left if later ones are not.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
         let Some(young) = state.young else { return Ok(false) };
@@ -413,7 +420,8 @@ impl Object {
         state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
     }
 
-    /// Takes in that the origin does not allow all of this, asked at `asked`. Of several rights it does not say which.
+    /// Takes in that the origin does not allow all of this, asked at `asked`. Of several rights it does not
+    /// say which.
     pub(crate) fn deny(&self, user: &Identity, mask: AccessMask, asked: Instant) {
         if mask.bits().is_power_of_two() {
             self.grant(user, mask, AccessMask::empty(), asked);
@@ -423,7 +431,8 @@ impl Object {
     /// Takes in what the origin has allowed, asked at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
-        // It may be the file's new mode that was learnt since, of which this answer says nothing; but not if it came along with it.
+        // It may be the file's new mode that was learnt since, of which this answer says nothing; but not if
+        // it came along with it.
         if state.turned.is_some_and(|turned| asked < turned.came && asked != turned.asked) {
             return;
         }
@@ -463,8 +472,9 @@ impl State {
         }
     }
 
-    /// Whether names that are not among those that are known are not there, for a look-up that began then. An open sees what was closed before it,
-    /// and a file that was just made has a name that nobody has looked up yet.
+    /// Whether names that are not among those that are known are not there, for a look-up that began then. An
+    /// open sees what was closed before it, and a file that was just made has a name that nobody has looked
+    /// up yet.
     pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
         match (options.contract, self.asked) {
             (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
@@ -473,7 +483,8 @@ impl State {
         }
     }
 
-    /// Whether a lease lets it be believed. What came too soon after a change to tell is looked at once more first.
+    /// Whether a lease lets it be believed. What came too soon after a change to tell is looked at once more
+    /// first.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {
         let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
         (self.young.is_none() || is_attr) && self.term.covers(asked)
@@ -507,7 +518,8 @@ impl State {
         }
     }
 
-    /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are not to be believed any more.
+    /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are
+    /// not to be believed any more.
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
         let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();
@@ -582,14 +594,15 @@ impl State {
         (self.attr.mode, self.attr.uid, self.attr.gid) == (attr.mode, attr.uid, attr.gid)
     }
 
-    /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed here alone.
+    /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed
+    /// here alone.
     fn is_changed_here_since(&self, asked: Instant) -> bool {
         !self.names.changes.is_empty() || self.changed.is_some_and(|changed| changed > asked)
     }
 
-    /// Whether the origin tells this of the version that is known; of a directory, whether its names are those that are known. Where all changes come by
-    /// here (*exclusive*) another time of change alone tells of another name or mode of the directory itself: changes of names set the time of
-    /// its data too.
+    /// Whether the origin tells this of the version that is known; of a directory, whether its names are
+    /// those that are known. Where all changes come by here (*exclusive*) another time of change alone tells
+    /// of another name or mode of the directory itself: changes of names set the time of its data too.
     pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;

@@ -24,7 +24,8 @@ pub(crate) struct Objects {
     first: Mutex<()>,
     /// Some that were here are in the store alone.
     let_go: AtomicBool,
-    /// How much memory they may take, and for how much of it and how many nodes it is next looked for some that can go.
+    /// How much memory they may take, and for how much of it and how many nodes it is next looked for some
+    /// that can go.
     memory_bytes: usize,
     bytes_max: AtomicUsize,
     nodes_max: AtomicUsize,
@@ -38,7 +39,8 @@ struct Tables {
     hasher: RandomState,
 }
 
-/// For so much of that memory one of them may have a node of the origin's, which takes memory there: 1 KB in the NFS client.
+/// For so much of that memory one of them may have a node of the origin's, which takes memory there: 1 KB in
+/// the NFS client.
 const NODE_BYTES: usize = 2048;
 
 impl Objects {
@@ -95,7 +97,8 @@ impl Objects {
         self.add(object)
     }
 
-    /// The object of an entry that the origin gave in answer to what was asked at `asked`. The entry's look-up is the object's then.
+    /// The object of an entry that the origin gave in answer to what was asked at `asked`. The entry's
+    /// look-up is the object's then.
     pub(crate) fn met(
         &self,
         store: &Store,
@@ -111,7 +114,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// One that is not in memory, or is another file now. One at a time, so that no two numbers are given to one handle.
+    /// One that is not in memory, or is another file now. One at a time, so that no two numbers are given to
+    /// one handle.
     fn met_first(
         &self,
         store: &Store,
@@ -122,7 +126,8 @@ impl Objects {
         let object = match self.of_handle(handle) {
             Some(object) => object,
             None => {
-                // Where the index has nothing that is not in memory, it is not asked for each of a million names.
+                // Where the index has nothing that is not in memory, it is not asked for each of a million
+                // names.
                 let is_all_here = store.began_empty && !self.let_go.load(Ordering::Relaxed);
                 let known = if is_all_here { None } else { store.id_of(handle) };
                 match known.and_then(|id| self.object(store, id)) {
@@ -170,8 +175,9 @@ impl Objects {
         all.iter().for_each(|object| object.doubt_all());
     }
 
-    /// When objects take too much memory, or too many have a node of the origin's, some of those that nothing uses go: what is known of
-    /// them is in the store. One that is looked for again has no node, so that none is given back while it is in use.
+    /// When objects take too much memory, or too many have a node of the origin's, some of those that nothing
+    /// uses go: what is known of them is in the store. One that is looked for again has no node, so that none
+    /// is given back while it is in use.
     fn make_room(&self) {
         let (shared, most) = (&self.shared, self.memory_bytes);
         self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
@@ -226,15 +232,16 @@ impl Tables {
         found.ok().map(|found| found.remove().0)
     }
 
-    /// Whether nothing but these tables holds an object, and the store has all that is known of it. One that is to be written is held by the queue.
+    /// Whether nothing but these tables holds an object, and the store has all that is known of it. One that
+    /// is to be written is held by the queue.
     fn is_unused(&self, object: &Arc<Object>) -> bool {
         let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
         let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);
         object.id != ObjectId::ROOT && !is_held && !object.is_unanswered()
     }
 
-    /// Takes out objects that nothing uses until their parts come to `excess`, as far as there are; those first that were not looked
-    /// for lately, and are in the store.
+    /// Takes out objects that nothing uses until their parts come to `excess`, as far as there are; those
+    /// first that were not looked for lately, and are in the store.
     fn take_unused(&mut self, excess: usize, part: impl Fn(&Object) -> usize) -> Vec<Arc<Object>> {
         let (mut gone, mut left) = (Vec::new(), excess);
         for spares_used in [true, false] {

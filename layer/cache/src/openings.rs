@@ -45,7 +45,8 @@ impl Opening {
         lock(&self.origin).get_or_insert(file).clone()
     }
 
-    /// When it will have been looked for a sidecar; and whether the caller is the first to ask, which is to look.
+    /// When it will have been looked for a sidecar; and whether the caller is the first to ask, which is to
+    /// look.
     pub(crate) fn advised(&self) -> (Arc<Promise<()>>, bool) {
         let mut advised = lock(&self.advised);
         let is_first = advised.is_none();

@@ -15,15 +15,16 @@ pub enum Contract {
     /// [`Options::attr_refresh`].
     #[default]
     CloseToOpen,
-    /// Everything is believed for as long as a lease is held that the origin's server recalls before others change anything; without it, as
-    /// [`CloseToOpen`](Self::CloseToOpen).
+    /// Everything is believed for as long as a lease is held that the origin's server recalls before others
+    /// change anything; without it, as [`CloseToOpen`](Self::CloseToOpen).
     Lease,
     /// Everything is believed for this long.
     Refresh(Duration),
 }
 
 impl Contract {
-    /// Whether sessions can be told of all changes ([`Changes`](tombolo_core::fs::Changes)): those of others at the origin are not seen.
+    /// Whether sessions can be told of all changes ([`Changes`](tombolo_core::fs::Changes)): those of others
+    /// at the origin are not seen.
     pub fn tells_changes(self) -> bool {
         matches!(self, Self::Immutable | Self::Exclusive)
     }
@@ -34,10 +35,12 @@ impl Contract {
 pub enum Prefetch {
     /// Nothing.
     Off,
-    /// Directories of a walk, and small files beside those that are read, once callers are seen to go from one to the next.
+    /// Directories of a walk, and small files beside those that are read, once callers are seen to go from
+    /// one to the next.
     #[default]
     Walk,
-    /// The names of all that lies below a directory as soon as one looks into it, and the small files beside the first that is read.
+    /// The names of all that lies below a directory as soon as one looks into it, and the small files beside
+    /// the first that is read.
     Tree,
 }
 
@@ -51,7 +54,8 @@ pub struct Options {
     pub attr_refresh: Duration,
     /// How long an answer of the origin about a user's rights is believed, while the file is the same.
     pub rights_refresh: Duration,
-    /// What is fetched and checked as one, in bytes, if that is not what the store says: a power of two from 4 KiB to 1 MiB.
+    /// What is fetched and checked as one, in bytes, if that is not what the store says: a power of two from
+    /// 4 KiB to 1 MiB.
     pub block_bytes: Option<u32>,
     /// Whether the rest of a file is fetched when any of it is read.
     pub whole_files: bool,
@@ -65,7 +69,8 @@ pub struct Options {
     pub read_only: bool,
     /// The threads that wait for the disk of the cache.
     pub pool: ThreadPoolLimits,
-    /// This host's clock. How long anything is believed does not go by it, only what counts as changed a moment ago.
+    /// This host's clock. How long anything is believed does not go by it, only what counts as changed a
+    /// moment ago.
     pub wall_clock: fn() -> SystemTime,
 }
 

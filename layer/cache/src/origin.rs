@@ -53,7 +53,8 @@ impl Origin {
 /// The one session of the origin.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 
-/// A request of a client, as the origin gets it: not to be performed only once (the layer above sees to that), with attributes of opens and changes.
+/// A request of a client, as the origin gets it: not to be performed only once (the layer above sees to
+/// that), with attributes of opens and changes.
 pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     Ctx {
         key: None,

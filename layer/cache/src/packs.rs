@@ -1,5 +1,5 @@
-//! Parts of a file that come together and compressed, from a server of ours that is far away. What does not come so comes by READs: without this
-//! file all would.
+//! Parts of a file that come together and compressed, from a server of ours that is far away. What does not
+//! come so comes by READs: without this file all would.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ pub(crate) fn start(
     }
 }
 
-/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for them.
+/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for
+/// them.
 struct Group {
     data: Arc<Data>,
     fetches: Vec<Arc<Fetch>>,

@@ -1,4 +1,5 @@
-//! What is read of which file, in order, each part when it is read first: a trace, to be brought before it is asked for another time.
+//! What is read of which file, in order, each part when it is read first: a trace, to be brought before it is
+//! asked for another time.
 
 use std::collections::HashMap;
 use std::fs::File;

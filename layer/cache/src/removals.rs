@@ -7,8 +7,8 @@ use tombolo_core::fs::{Attr, FileType};
 
 use crate::options::Contract;
 
-/// When a name was last taken away of which it was not known for sure what it led to: a file has a name less, and it may be any. Where
-/// no other gives files names, any that had more than one.
+/// When a name was last taken away of which it was not known for sure what it led to: a file has a name less,
+/// and it may be any. Where no other gives files names, any that had more than one.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 

@@ -33,7 +33,8 @@ struct Right {
     asked: Option<Instant>,
 }
 
-/// An answer as it is written: the user, what was asked about, what of it is allowed, and the file's ctime then.
+/// An answer as it is written: the user, what was asked about, what of it is allowed, and the file's ctime
+/// then.
 pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {
@@ -62,7 +63,8 @@ impl Rights {
         self.0.push(right);
     }
 
-    /// A change of ours has made this the time of change, and left mode and owner as they were: what was answered before goes on to hold.
+    /// A change of ours has made this the time of change, and left mode and owner as they were: what was
+    /// answered before goes on to hold.
     pub(crate) fn carry(&mut self, from: Timestamp, to: Timestamp) {
         self.0.iter_mut().filter(|right| right.ctime == from).for_each(|right| right.ctime = to);
     }

@@ -1,6 +1,7 @@
 //! Files that are cached otherwise than the rest, by their names and paths.
 //!
-//! A name counts when an object is met under it. One that is known by its handle alone is looked for in the directory that it was last met in.
+//! A name counts when an object is met under it. One that is known by its handle alone is looked for in the
+//! directory that it was last met in.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +24,8 @@ pub struct Rule {
     pub options: Options,
 }
 
-/// How the files of a tree are cached: as the first rule says whose pattern has their name, and else as `default` says.
+/// How the files of a tree are cached: as the first rule says whose pattern has their name, and else as
+/// `default` says.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     /// What no rule is for.

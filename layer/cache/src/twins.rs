@@ -1,7 +1,8 @@
 //! What is here already under another name: blocks of files with a sidecar, by their digests.
 //!
-//! What comes of such a file is hashed as it is kept. A block of another one whose sidecar names the same digest is copied from there, and compared
-//! with the digest, so whatever became of the source no wrong byte is taken.
+//! What comes of such a file is hashed as it is kept. A block of another one whose sidecar names the same
+//! digest is copied from there, and compared with the digest, so whatever became of the source no wrong byte
+//! is taken.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -110,7 +111,8 @@ pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
 }
 
 impl Cache {
-    /// Has blocks of a range of a file of this owner be here that are here under another name. May wait for the disk.
+    /// Has blocks of a range of a file of this owner be here that are here under another name. May wait for
+    /// the disk.
     pub(crate) fn copy_twins(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
         let Some(advice) = data.advice() else { return Ok(()) };
         let block_bytes = u64::from(advice.file.block_bytes);

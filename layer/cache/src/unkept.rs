@@ -1,7 +1,8 @@
-//! Directories with more names than are kept: the first of them are listed from here, the others by the origin, a page at a time.
+//! Directories with more names than are kept: the first of them are listed from here, the others by the
+//! origin, a page at a time.
 //!
-//! A reader may go on after any entry that it was given. Names that are not kept have places beyond all others, each given once, and for the latest of
-//! them it is remembered where the origin goes on.
+//! A reader may go on after any entry that it was given. Names that are not kept have places beyond all
+//! others, each given once, and for the latest of them it is remembered where the origin goes on.
 
 use std::collections::VecDeque;
 
@@ -100,14 +101,16 @@ impl State {
         (is_past && cookie != Cookie::START).then_some(Ok(unkept.from))
     }
 
-    /// Gives entries of the origin's to a reader, but for those that are listed from here, and for those that `hides` says.
+    /// Gives entries of the origin's to a reader, but for those that are listed from here, and for those that
+    /// `hides` says.
     pub(crate) fn pass_names_on(
         &mut self,
         there: &DirPage,
         mut page: DirPage,
         hides: impl Fn(&[u8]) -> bool,
     ) -> DirPage {
-        // Also if names were dropped since: a reader that is given these has had only the ones that were kept then.
+        // Also if names were dropped since: a reader that is given these has had only the ones that were kept
+        // then.
         let last_kept = self.unkept.as_ref().map_or(u64::MAX, |unkept| unkept.last_kept);
         for entry in there.iter() {
             let is_kept = self.names.place_of(entry.name).is_some_and(|place| place <= last_kept);

@@ -1,7 +1,9 @@
-//! Files that have lost a name here: one without any is kept for as long as something holds it, and then forgotten.
+//! Files that have lost a name here: one without any is kept for as long as something holds it, and then
+//! forgotten.
 //!
-//! An opening holds it, a look-up of a session, a link that is being made, a descriptor of its data that others have. Whether a file has another name
-//! is known where all changes come by here (*exclusive*); elsewhere the origin is asked once nothing holds it, by one worker in the background.
+//! An opening holds it, a look-up of a session, a link that is being made, a descriptor of its data that
+//! others have. Whether a file has another name is known where all changes come by here (*exclusive*);
+//! elsewhere the origin is asked once nothing holds it, by one worker in the background.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +49,8 @@ pub(crate) enum Names {
     Unknown,
 }
 
-/// So many are looked at when another file loses a name: a descriptor that others have is given back without a word here.
+/// So many are looked at when another file loses a name: a descriptor that others have is given back without
+/// a word here.
 const LOOKED_AT: usize = 4;
 
 impl Unnamed {
@@ -127,7 +130,8 @@ impl Cache {
         }
     }
 
-    /// A file is held by one less: if it has lost a name, and nothing else holds it, it is forgotten, or the origin is asked for it.
+    /// A file is held by one less: if it has lost a name, and nothing else holds it, it is forgotten, or the
+    /// origin is asked for it.
     pub(crate) fn end_unless_held(self: &Arc<Self>, id: ObjectId) {
         if !self.unnamed.contains(id) || self.is_held(id) {
             return;
@@ -181,7 +185,8 @@ impl Cache {
     }
 
     fn start_asking(self: &Arc<Self>) {
-        // A cache that ends meanwhile does not wait for an origin that is away, nor does its directory: an object has its data open.
+        // A cache that ends meanwhile does not wait for an origin that is away, nor does its directory: an
+        // object has its data open.
         let (cache, origin) = (Arc::downgrade(self), self.origin.clone());
         task::spawn(async move {
             let cx = origin.own_ctx();

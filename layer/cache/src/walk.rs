@@ -1,9 +1,10 @@
-//! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others are listed ahead, many at a
-//! time. Two names that were looked up in one have that one listed, and after another beside it all of them. A program that looks into one
-//! directory causes nothing else. How much may be here that was not looked at yet grows as long as the guesses are right.
+//! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others
+//! are listed ahead, many at a time. Two names that were looked up in one have that one listed, and after
+//! another beside it all of them. A program that looks into one directory causes nothing else. How much may
+//! be here that was not looked at yet grows as long as the guesses are right.
 //!
-//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as no caller walks: what callers ask for
-//! meanwhile must not wait.
+//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as no
+//! caller walks: what callers ask for meanwhile must not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +35,8 @@ struct State {
     above: VecDeque<(ObjectId, ObjectId)>,
     /// All that lies below the directories in the queue is wanted.
     wants_all: bool,
-    /// What was listed and was not looked at yet; and what turned out right so far, by which more of it is allowed.
+    /// What was listed and was not looked at yet; and what turned out right so far, by which more of it is
+    /// allowed.
     unused_bytes: u64,
     used_bytes: u64,
     /// What a listing has brought lately, on average.
@@ -56,8 +58,8 @@ pub(crate) enum LookedIn {
     AfterAnother,
 }
 
-/// So many directories are asked for at a time, at least and at most: as many as bring what a line of 100 Mbit/s and 80 ms holds. A caller's
-/// own request waits behind no more than that.
+/// So many directories are asked for at a time, at least and at most: as many as bring what a line of 100
+/// Mbit/s and 80 ms holds. A caller's own request waits behind no more than that.
 const WORKERS: (usize, usize) = (16, 128);
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
@@ -79,7 +81,8 @@ const WINDOW_BYTES: (u64, u64) = (2 << 20, 32 << 20);
 /// So much of what was guessed wrong is written off each time that a caller looks at something else.
 const MISS_BYTES: u64 = 64 << 10;
 
-/// What a listing takes on the way, beside its names: of itself, and of each entry (attributes and a handle, RFC 1813 §3.3.17).
+/// What a listing takes on the way, beside its names: of itself, and of each entry (attributes and a handle,
+/// RFC 1813 §3.3.17).
 const LISTING_BYTES: u64 = 256;
 const ENTRY_BYTES: u64 = 200;
 
@@ -131,7 +134,8 @@ impl Walk {
         !self.state().gone_through.contains(&dir)
     }
 
-    /// Has a directory listed ahead, and all that lies below it, however much that is. How many workers are to be started.
+    /// Has a directory listed ahead, and all that lies below it, however much that is. How many workers are
+    /// to be started.
     #[must_use]
     pub(crate) fn add_all_of(&self, dir: Arc<Object>) -> usize {
         let mut state = self.state();
@@ -140,8 +144,8 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Has the directories below one listed ahead. How many workers are to be started for that: each of them must
-    /// ask for the next directory until there is none.
+    /// Has the directories below one listed ahead. How many workers are to be started for that: each of them
+    /// must ask for the next directory until there is none.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = self.state();
@@ -218,7 +222,8 @@ impl Walk {
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
     }
 
-    /// A walk has come to a directory that was not listed ahead of it: what was guessed lies elsewhere. How many workers are to be started.
+    /// A walk has come to a directory that was not listed ahead of it: what was guessed lies elsewhere. How
+    /// many workers are to be started.
     #[must_use]
     pub(crate) fn came_first(&self) -> usize {
         let mut state = self.state();

@@ -1,4 +1,5 @@
-//! The order in which a walk comes by directories: what lies below one before what lies beside it, each in the order of its listing.
+//! The order in which a walk comes by directories: what lies below one before what lies beside it, each in
+//! the order of its listing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -6,7 +7,8 @@ use std::sync::Arc;
 
 use crate::store::ObjectId;
 
-/// Directories that wait to be listed, the one that a walk needs next first, in whatever order they were found.
+/// Directories that wait to be listed, the one that a walk needs next first, in whatever order they were
+/// found.
 #[derive(Debug)]
 pub(crate) struct WalkOrder<T> {
     queue: BTreeMap<Place, (ObjectId, T)>,
@@ -39,8 +41,8 @@ impl<T> WalkOrder<T> {
         self.queue.is_empty()
     }
 
-    /// Adds those that are in a directory, in their order, but for those that were added before. They come first if the directory never waited
-    /// here: a walk is there now.
+    /// Adds those that are in a directory, in their order, but for those that were added before. They come
+    /// first if the directory never waited here: a walk is there now.
     pub(crate) fn add_below(&mut self, dir: ObjectId, below: impl Iterator<Item = (ObjectId, T)>) {
         let known = self.places.get(&dir).filter(|place| place.len() < DEPTH_MAX).cloned();
         let above = known.unwrap_or_else(|| self.beginning());

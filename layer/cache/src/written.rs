@@ -1,9 +1,12 @@
-//! What is written here to a file whose every change comes by here (*exclusive*): only the parts that were written are in doubt.
+//! What is written here to a file whose every change comes by here (*exclusive*): only the parts that were
+//! written are in doubt.
 //!
-//! From when a write to a part begins it is read at the origin; the rest stays as it was. When nothing is being written any more and the new version is
-//! known, the parts are fetched anew. Where that cannot be said of parts, the whole file is in doubt until the last opening for writing has ended: a
-//! write fails, the size changes, an append goes where only the origin knows, or others read the data by descriptors of their own. Where the origin
-//! may perform a write later, as it has not answered, the file is looked at as one that others change, for as long as the cache runs.
+//! From when a write to a part begins it is read at the origin; the rest stays as it was. When nothing is
+//! being written any more and the new version is known, the parts are fetched anew. Where that cannot be said
+//! of parts, the whole file is in doubt until the last opening for writing has ended: a write fails, the size
+//! changes, an append goes where only the origin knows, or others read the data by descriptors of their own.
+//! Where the origin may perform a write later, as it has not answered, the file is looked at as one that
+//! others change, for as long as the cache runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,7 +79,8 @@ impl State {
         matches!(self.written, Written::Parts(_)) && self.data.is_some()
     }
 
-    /// Attributes were told while parts are written: what differs is our own doing, unless the size does. Whether the data go on to be good.
+    /// Attributes were told while parts are written: what differs is our own doing, unless the size does.
+    /// Whether the data go on to be good.
     pub(crate) fn expects(&mut self, attr: &Attr, contract: Contract) -> bool {
         let size = self.data.as_ref().map(|data| data.version().size);
         if !matches!(self.written, Written::Parts(_)) {
@@ -110,8 +114,8 @@ impl State {
         }
     }
 
-    /// An opening for writing has ended, or a write. Attributes that were asked for after the last write go on to hold: closing a file changes
-    /// nothing of it at the origin.
+    /// An opening for writing has ended, or a write. Attributes that were asked for after the last write go
+    /// on to hold: closing a file changes nothing of it at the origin.
     pub(crate) fn end_writing(&mut self) {
         self.writers = self.writers.saturating_sub(1);
         if self.writers == 0 && matches!(self.written, Written::All) {
@@ -126,8 +130,8 @@ impl State {
         is_known && self.writers == 0 && matches!(self.written, Written::Nothing) && !self.is_held()
     }
 
-    /// Nothing is being written any more, and the attributes are those of after: the parts that were written are fetched anew when they are
-    /// read. Not while they are being fetched: what comes may be of before.
+    /// Nothing is being written any more, and the attributes are those of after: the parts that were written
+    /// are fetched anew when they are read. Not while they are being fetched: what comes may be of before.
     fn settle_written(&mut self) {
         let Written::Parts(parts) = &self.written else { return };
         let version = self.version();

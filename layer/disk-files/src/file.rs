@@ -13,9 +13,11 @@ use tombolo_mem::{Buffer, Sink, Source};
 /// A disk that is read and written by bytes.
 pub(crate) struct DiskFile {
     disk: Arc<dyn BlockDevice>,
-    /// Held alone by a write of parts of blocks: it reads them first, and what is written there meanwhile would be lost.
+    /// Held alone by a write of parts of blocks: it reads them first, and what is written there meanwhile
+    /// would be lost.
     writing: Arc<RwLock<()>>,
-    /// A write has failed. A kernel that wrote back pages forgets them all the same, and tells of it once (fsync(2)).
+    /// A write has failed. A kernel that wrote back pages forgets them all the same, and tells of it once
+    /// (fsync(2)).
     has_failed: AtomicBool,
     /// What is done then, once.
     pub(crate) when_failed: OnceLock<WhenFailed>,
@@ -158,7 +160,8 @@ impl DiskFile {
         self.asked(self.disk.flush(cx))
     }
 
-    /// Makes a range inside of the file read as zeroes: whole blocks by the disk's own means, parts of them by writes.
+    /// Makes a range inside of the file read as zeroes: whole blocks by the disk's own means, parts of them
+    /// by writes.
     pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let end = range.end().min(self.size_bytes());

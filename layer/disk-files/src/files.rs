@@ -33,7 +33,8 @@ impl DiskFiles {
         Self(Arc::new(Files { files, owner, made }))
     }
 
-    /// Has this done when a write to one of the files has failed, at each the first time, where that write is answered. What was said before stays.
+    /// Has this done when a write to one of the files has failed, at each the first time, where that write is
+    /// answered. What was said before stays.
     pub fn when_failed(&self, told: impl Fn() + Send + Sync + 'static) {
         let told: WhenFailed = Arc::new(told);
         for (_, file) in &self.0.files {
@@ -41,7 +42,8 @@ impl DiskFiles {
         }
     }
 
-    /// Whether a write to one of the files has failed: then it is not what was written to it, whatever a kernel between has told of that.
+    /// Whether a write to one of the files has failed: then it is not what was written to it, whatever a
+    /// kernel between has told of that.
     pub fn has_failed(&self) -> bool {
         self.0.files.iter().any(|(_, file)| file.has_failed())
     }

@@ -95,7 +95,8 @@ impl OpenFile {
         }
     }
 
-    /// Completes a read that has met the file's end after `count` bytes: what that lacks of the last block is zeroes.
+    /// Completes a read that has met the file's end after `count` bytes: what that lacks of the last block is
+    /// zeroes.
     fn pad(self: &Arc<Self>, cx: &Ctx, offset: u64, count: usize, mut into: Sink) -> Answer<()> {
         into.advance(count);
         let file = self.clone();
@@ -107,7 +108,8 @@ impl OpenFile {
         })
     }
 
-    /// Makes durable what was written. One flush at a time: beside one that fails another would succeed, before it is known that it may not.
+    /// Makes durable what was written. One flush at a time: beside one that fails another would succeed,
+    /// before it is known that it may not.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let Some(alone) = self.flushing.try_lock_arc() else {

@@ -1,9 +1,12 @@
-//! A disk that is a file: any file of any file system of the waist, a directory of the host or a far tree behind a cache.
+//! A disk that is a file: any file of any file system of the waist, a directory of the host or a far tree
+//! behind a cache.
 //!
-//! What the file system answers at once is answered at once, without an allocation for transfers of few pieces. A flush is an fsync; holes
-//! are made and found where the file system has operations on ranges, and zeroes are written where it has none.
+//! What the file system answers at once is answered at once, without an allocation for transfers of few
+//! pieces. A flush is an fsync; holes are made and found where the file system has operations on ranges, and
+//! zeroes are written where it has none.
 //!
-//! Not here: formats of images; files of this host without a file system between (`back/image-file` is quicker).
+//! Not here: formats of images; files of this host without a file system between (`back/image-file` is
+//! quicker).
 //!
 //! Main types: [`FileDisk`], [`OpenError`].
 //!

@@ -36,7 +36,8 @@ pub enum OpenError {
 }
 
 impl FileDisk {
-    /// Opens the file at `path` (from the root of `fs`; symbolic links are not followed) in the session and as the user that `cx` names.
+    /// Opens the file at `path` (from the root of `fs`; symbolic links are not followed) in the session and
+    /// as the user that `cx` names.
     pub async fn open(
         fs: Arc<dyn FileSystem>,
         cx: Ctx,
@@ -66,7 +67,8 @@ impl FileDisk {
     }
 }
 
-/// Opens the file. A name that is remembered may lead to one that was replaced since, and so may that of each directory: it is looked up anew then.
+/// Opens the file. A name that is remembered may lead to one that was replaced since, and so may that of each
+/// directory: it is looked up anew then.
 async fn find_and_open(
     fs: &dyn FileSystem,
     cx: &Ctx,
@@ -113,8 +115,8 @@ async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
     found.ok_or(Error::IsDirectory)
 }
 
-/// The bytes that QEMU and `back/image-file` lock to tell what they do with an image (100 and on), and what they do not let others do (200
-/// and on).
+/// The bytes that QEMU and `back/image-file` lock to tell what they do with an image (100 and on), and what
+/// they do not let others do (200 and on).
 const DONE: LockRange = LockRange { start: 100, last: 199 };
 const REFUSED: LockRange = LockRange { start: 200, last: 299 };
 /// The first of each: reading.
@@ -122,7 +124,8 @@ const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
 impl OpenFile {
-    /// Locks it so that no other writes to it, and if it is to be written to, none reads it either. The lock ends with the opening.
+    /// Locks it so that no other writes to it, and if it is to be written to, none reads it either. The lock
+    /// ends with the opening.
     async fn lock(&self, read_only: bool) -> Result<(), OpenError> {
         let Some(locks) = self.fs.locks() else { return Ok(()) };
         let of = |kind, range| Lock {

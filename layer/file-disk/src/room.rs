@@ -100,7 +100,8 @@ impl OpenFile {
         })
     }
 
-    /// The next data or hole; `u64::MAX` if there is none up to the end. A file system that does not know has data everywhere.
+    /// The next data or hole; `u64::MAX` if there is none up to the end. A file system that does not know has
+    /// data everywhere.
     async fn seek(&self, cx: &Ctx, offset: u64, whence: Whence) -> Result<u64> {
         let found = match self.fs.ranges() {
             Some(ranges) => ranges.seek(cx, self.file, offset, whence),

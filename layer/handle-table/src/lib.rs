@@ -1,23 +1,26 @@
-//! Persistent handles for file systems that have none, or none that are short enough: a table on disk of the files that
-//! were met, each with a number, where it is, and what it was.
+//! Persistent handles for file systems that have none, or none that are short enough: a table on disk of the
+//! files that were met, each with a number, where it is, and what it was.
 //!
-//! A handle is the number. It leads back by name: from the root, through the directories under which the file was met, and
-//! what is found must be the file that was meant (inode number and birth). Names that change through this layer are
-//! followed. So what gets lost, compared with handles of a file system's own:
+//! A handle is the number. It leads back by name: from the root, through the directories under which the file
+//! was met, and what is found must be the file that was meant (inode number and birth). Names that change
+//! through this layer are followed. So what gets lost, compared with handles of a file system's own:
 //!
-//! - A file whose name, or the name of a directory above it, is changed by others is stale until it is met again; met again, it is the
-//!   same file with the same handle, as far as the file system tells files apart.
-//! - A file that had one name when it was last met, that others gave another one since, and that then loses the one we know, gets
-//!   another handle when it is met again: a removed file is forgotten at once, or removed files would fill the table.
-//! - Where the file system does not keep births, a file that takes a removed file's name *and* inode number is taken for it.
-//! - Numbers that were given out shortly before a loss of power, or that stood in a damaged part of the table, are stale. A number
-//!   is never given to another file.
+//! - A file whose name, or the name of a directory above it, is changed by others is stale until it is met
+//!   again; met again, it is the same file with the same handle, as far as the file system tells files apart.
+//! - A file that had one name when it was last met, that others gave another one since, and that then loses
+//!   the one we know, gets another handle when it is met again: a removed file is forgotten at once, or
+//!   removed files would fill the table.
+//! - Where the file system does not keep births, a file that takes a removed file's name *and* inode number
+//!   is taken for it.
+//! - Numbers that were given out shortly before a loss of power, or that stood in a damaged part of the
+//!   table, are stale. A number is never given to another file.
 //!
-//! The table is an append-only log, written anew at each start and when it has grown long ([`log`]); `docs/formats/handles.md` has
-//! its bytes. It keeps at most [`FILES_MAX`] files: those that were removed make room first, then those met first, and directories
-//! that others are in last.
+//! The table is an append-only log, written anew at each start and when it has grown long ([`log`]);
+//! `docs/formats/handles.md` has its bytes. It keeps at most [`FILES_MAX`] files: those that were removed
+//! make room first, then those met first, and directories that others are in last.
 //!
-//! Reading order: `table` (what is known), `log` (what is on disk), `rewrite` (how that stays short), `session` (which files are met).
+//! Reading order: `table` (what is known), `log` (what is on disk), `rewrite` (how that stays short),
+//! `session` (which files are met).
 #![forbid(unsafe_code)]
 
 mod log;
@@ -77,7 +80,8 @@ struct Shared {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// `inner`, with handles from the table at `path`, which is made if it is missing. One process may use it at a time.
+/// `inner`, with handles from the table at `path`, which is made if it is missing. One process may use it at
+/// a time.
 pub fn over(inner: Arc<dyn Export>, path: &Path) -> std::result::Result<HandleTable, OpenError> {
     Ok(HandleTable { inner, shared: Arc::new(Shared::open(path)?) })
 }

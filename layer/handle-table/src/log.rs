@@ -1,7 +1,9 @@
-//! The table on disk: a header, and a record for each change, each with a checksum (`docs/formats/handles.md`).
+//! The table on disk: a header, and a record for each change, each with a checksum
+//! (`docs/formats/handles.md`).
 //!
-//! A record that does not hold ends the reading: what follows cannot be trusted to be in its place. Nothing is written
-//! through to the disk but the log that is written anew: at each start, and when it has grown long (`rewrite`).
+//! A record that does not hold ends the reading: what follows cannot be trusted to be in its place. Nothing
+//! is written through to the disk but the log that is written anew: at each start, and when it has grown long
+//! (`rewrite`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -30,7 +32,8 @@ const _: () = {
 /// Says that a file has lost the name that we knew: no file is in a directory with this number.
 const NOWHERE: u64 = u64::MAX;
 
-/// A file's number. The upper half is drawn at each start, so that numbers that were lost are not given out again.
+/// A file's number. The upper half is drawn at each start, so that numbers that were lost are not given out
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id(pub u64);
 
@@ -140,7 +143,8 @@ impl Log {
         }
     }
 
-    /// Writes what was added, at once. If that fails, nothing more is kept: what is met from now on is stale after a restart.
+    /// Writes what was added, at once. If that fails, nothing more is kept: what is met from now on is stale
+    /// after a restart.
     pub fn flush(&mut self) {
         let Some(file) = self.file.as_mut().filter(|_| !self.buffer.is_empty()) else { return };
         if let Err(error) = file.write_all(&self.buffer) {
@@ -330,7 +334,8 @@ mod tests {
         assert_eq!(table.path_of(ids[0]).expect("a way")[0].0, location("moved").name);
         drop(table);
 
-        // The log was written anew, in the order in which the files were met: damage in the second costs the third too.
+        // The log was written anew, in the order in which the files were met: damage in the second costs the
+        // third too.
         let whole = fs::read(&path).expect("read");
         let mut bytes = whole.clone();
         bytes[HEADER_BYTES + MARK_BYTES + FIXED_BYTES + "moved".len() + MARK_BYTES + 3] ^= 1;

@@ -47,8 +47,8 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     Ok((table, volume))
 }
 
-/// Writes the log of `table` anew, on a thread that may wait for the disk. [`Log::begin_successor`] was called, and what changes since
-/// goes to both logs. The table is locked only for moments.
+/// Writes the log of `table` anew, on a thread that may wait for the disk. [`Log::begin_successor`] was
+/// called, and what changes since goes to both logs. The table is locked only for moments.
 pub(super) fn rewrite(table: &Mutex<Table>, path: &Path, volume: Volume) {
     if let Err(error) = try_to(table, path, volume) {
         tracing::warn!(%error, "{}: it is long, and cannot be written anew", path.display());

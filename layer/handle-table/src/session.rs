@@ -35,8 +35,8 @@ impl Session {
         Self { inner, known: Arc::new(Known { shared, nodes: Mutex::default() }) }
     }
 
-    /// Notes the entry that an answer carries, met in `parent` as `name`. If that fails, so does the request, and `undo` gives back
-    /// what the answer holds but for the look-up.
+    /// Notes the entry that an answer carries, met in `parent` as `name`. If that fails, so does the request,
+    /// and `undo` gives back what the answer holds but for the look-up.
     fn meeting<T: Send + 'static>(
         &self,
         cx: &Ctx,

@@ -83,7 +83,8 @@ impl Table {
         self.by_location.get(location).copied()
     }
 
-    /// The name of a file is gone. `was` is what the place meant before: if it means another file now, that one is left alone.
+    /// The name of a file is gone. `was` is what the place meant before: if it means another file now, that
+    /// one is left alone.
     pub fn unnamed(&mut self, location: &Location, was: Id) {
         if self.at(location) != Some(was) {
             return;
@@ -98,14 +99,16 @@ impl Table {
         }
     }
 
-    /// A file goes from one place to another, and what was there loses its name. `was` is what both places meant before.
+    /// A file goes from one place to another, and what was there loses its name. `was` is what both places
+    /// meant before.
     pub fn moved(&mut self, from: &Location, to: &Location, was: [Option<Id>; 2]) {
         let [moved, replaced] = was;
         if let Some(replaced) = replaced {
             self.unnamed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
-        // It has been met elsewhere since, or where it went another file was met. Nowhere: its old name is another file's.
+        // It has been met elsewhere since, or where it went another file was met. Nowhere: its old name is
+        // another file's.
         let (identity, is_on_the_way) =
             (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
@@ -250,8 +253,8 @@ impl Table {
         }
     }
 
-    /// FileIdentity makes room: those that are nowhere first, then the oldest. A directory that others are in counts as young each time its
-    /// turn comes, as they would be lost with it.
+    /// FileIdentity makes room: those that are nowhere first, then the oldest. A directory that others are in
+    /// counts as young each time its turn comes, as they would be lost with it.
     fn least_missed(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
             return Some(id);

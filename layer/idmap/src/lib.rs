@@ -1,8 +1,9 @@
 //! Users and groups of clients are others here: ids are mapped both ways, by ranges.
 //!
-//! What a client says of itself and of owners is mapped inward, and what it is told of owners outward, access lists (acl(5)) included. An id
-//! that no range has is the anonymous one, either way; it cannot be made an owner. User and group 0 stay what they are unless a range has
-//! them: whether a client's root is root is settled before the waist (`Squash`), and what comes as root is the server itself.
+//! What a client says of itself and of owners is mapped inward, and what it is told of owners outward, access
+//! lists (acl(5)) included. An id that no range has is the anonymous one, either way; it cannot be made an
+//! owner. User and group 0 stay what they are unless a range has them: whether a client's root is root is
+//! settled before the waist (`Squash`), and what comes as root is the server itself.
 //!
 //! Reading order: [`IdMap`], `session`, `translate`.
 #![forbid(unsafe_code)]

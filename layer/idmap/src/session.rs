@@ -1,4 +1,5 @@
-//! One session: every request in the name of its user here, and every answer with the owners that clients know.
+//! One session: every request in the name of its user here, and every answer with the owners that clients
+//! know.
 
 use std::sync::Arc;
 
@@ -64,7 +65,8 @@ impl FileSystem for Session {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);
 
-    // Notices, versions and descriptors name no users. Files to be read in place of this are opened by users, so there are none.
+    // Notices, versions and descriptors name no users. Files to be read in place of this are opened by users,
+    // so there are none.
     tombolo_core::forward!(to self.inner; profile changes versions descriptors);
 }
 

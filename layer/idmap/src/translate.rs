@@ -66,7 +66,8 @@ macro_rules! without_owners {
 
 without_owners!((), u64, Vec<u8>, ReadDone, StatFs, Lock, PersistentHandle);
 
-/// New attributes as they are to be here. An owner that is nobody here cannot be given (as the kernel has it, chown(2) in a user namespace).
+/// New attributes as they are to be here. An owner that is nobody here cannot be given (as the kernel has it,
+/// chown(2) in a user namespace).
 pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
     let known = |id: Option<u32>, ids: &crate::Ids| {
         id.map(|id| ids.inward(id).ok_or(Error::InvalidArgument)).transpose()
@@ -85,7 +86,8 @@ const ENTRY_BYTES: usize = 8;
 const TAG_USER: u16 = 0x02;
 const TAG_GROUP: u16 = 0x08;
 
-/// Maps the ids in an access list. None if it has one that is none on the other side; what is no access list stays as it is.
+/// Maps the ids in an access list. None if it has one that is none on the other side; what is no access list
+/// stays as it is.
 pub(crate) fn access_list(
     list: &[u8],
     user: impl Fn(u32) -> Option<u32>,

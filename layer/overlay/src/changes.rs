@@ -51,7 +51,8 @@ impl RedoLog {
         }
         let range = offset..offset + from.len() as u64;
         let blocks = blocks_of(&range);
-        // What is here is written in place, and stays here: only zeroing takes it away, which is under way then itself.
+        // What is here is written in place, and stays here: only zeroing takes it away, which is under way
+        // then itself.
         let is_here = self.states.run(blocks.start, blocks.end) == (State::Here, blocks.end);
         if is_here && stability == Stability::Unstable {
             return self.put(cx, offset, from);
@@ -97,7 +98,8 @@ impl RedoLog {
         answer.resolve().await
     }
 
-    /// Keeps these blocks from being written for the first time, or zeroed, by others. Taken in one order by all.
+    /// Keeps these blocks from being written for the first time, or zeroed, by others. Taken in one order by
+    /// all.
     async fn lock(&self, blocks: ops::Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let mut numbers: Vec<usize> =
             blocks.take(LOCKS).map(|block| (block % LOCKS as u64) as usize).collect();
@@ -109,7 +111,8 @@ impl RedoLog {
         guards
     }
 
-    /// Writes whole blocks: those at both ends are completed by what they are now, unless they are here. They are locked.
+    /// Writes whole blocks: those at both ends are completed by what they are now, unless they are here. They
+    /// are locked.
     async fn write_first(&self, cx: &Ctx, range: ops::Range<u64>, from: Source) -> Result<()> {
         let disk_end = self.size_bytes;
         let blocks = blocks_of(&range);

@@ -75,7 +75,8 @@ impl RedoLog {
         let mut extents = Extents::new(range, count_max);
         let mut goes_on = range.len_bytes > 0;
         while goes_on {
-            // A base says no more at once either: what is behind that would be looked at again for each of its answers.
+            // A base says no more at once either: what is behind that would be looked at again for each of
+            // its answers.
             let end = range.end().min(extents.next_offset().saturating_add(LOOK_BYTES));
             let (place, len_bytes) = self.place(extents.next_offset(), end);
             goes_on = match place {

@@ -26,7 +26,8 @@ pub struct Header {
     pub base_name: Vec<u8>,
     /// What tells the base from one that was changed: it changes with it.
     pub base_mark: Vec<u8>,
-    /// The checksum of its pages, once nothing is written to it any more ([`Overlay::seal`](crate::Overlay::seal)).
+    /// The checksum of its pages, once nothing is written to it any more
+    /// ([`Overlay::seal`](crate::Overlay::seal)).
     pub seal: Option<u32>,
 }
 

@@ -1,5 +1,6 @@
-//! States in memory that outlives the process: a keeper holds it, so that a server which is killed takes none of them with it. What was not
-//! flushed is in the redo log's file and in here then, and goes with the machine as from any disk.
+//! States in memory that outlives the process: a keeper holds it, so that a server which is killed takes none
+//! of them with it. What was not flushed is in the redo log's file and in here then, and goes with the
+//! machine as from any disk.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ pub struct Kept {
 const MARK: usize = 0;
 const SIZE: usize = 8;
 const IDENTITY: usize = 16;
-/// From here on a bit for each segment that has a page, the first the lowest of the first byte; then the pages.
+/// From here on a bit for each segment that has a page, the first the lowest of the first byte; then the
+/// pages.
 const USED: usize = PAGE_BYTES as usize;
 
 /// Says that the states are here, and how: in version 1.

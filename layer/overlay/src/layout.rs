@@ -1,6 +1,7 @@
 //! Where things lie in a redo log.
 
-/// The unit that is in the base or here, in bytes: what file systems write, so that hardly any write has to be completed out of the base.
+/// The unit that is in the base or here, in bytes: what file systems write, so that hardly any write has to
+/// be completed out of the base.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// A header, or a page of states, in bytes.
 pub const PAGE_BYTES: u64 = 4096;

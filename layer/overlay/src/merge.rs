@@ -15,9 +15,10 @@ use crate::states::State;
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Overlay {
-    /// Brings into `into`, in which nothing is, all that `layers` have: overlays that stand on each other, from the top down. `into` is as long as
-    /// the uppermost and stands on what the lowest stands on; it then reads as the uppermost does, and is not durable yet. None of them is
-    /// written to meanwhile. `done` is told how far it is, in bytes of the disk.
+    /// Brings into `into`, in which nothing is, all that `layers` have: overlays that stand on each other,
+    /// from the top down. `into` is as long as the uppermost and stands on what the lowest stands on; it then
+    /// reads as the uppermost does, and is not durable yet. None of them is written to meanwhile. `done` is
+    /// told how far it is, in bytes of the disk.
     pub async fn merge(cx: &Ctx, layers: &[Arc<Self>], into: &Self, done: impl Fn(u64)) -> Result<()> {
         let Some(top) = layers.first() else { return Ok(()) };
         let end = top.0.size_bytes.div_ceil(BLOCK_BYTES);
@@ -36,7 +37,8 @@ impl Overlay {
     }
 }
 
-/// Where a block of the uppermost is found below all of them or in one, and the first one after it, at most `end`, that is not so.
+/// Where a block of the uppermost is found below all of them or in one, and the first one after it, at most
+/// `end`, that is not so.
 fn found(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (State, u64) {
     let mut above_bytes = None;
     for layer in layers {

@@ -85,8 +85,9 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
 }
 
-/// Whether a base of this length and with this mark is the one that was there. Earlier versions left out the part of a sector that a file may end
-/// with: such a base is a sector longer by now, and its overlay goes on without.
+/// Whether a base of this length and with this mark is the one that was there. Earlier versions left out the
+/// part of a sector that a file may end with: such a base is a sector longer by now, and its overlay goes on
+/// without.
 fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
     let is_padded =
         !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);
@@ -127,8 +128,9 @@ async fn states_of(
 }
 
 impl Overlay {
-    /// Opens what is kept in `log` over `base`. `base_mark` is what the base has now; another than it had when the overlay was made is
-    /// refused. That nothing else writes to either is seen to by what has opened them.
+    /// Opens what is kept in `log` over `base`. `base_mark` is what the base has now; another than it had
+    /// when the overlay was made is refused. That nothing else writes to either is seen to by what has opened
+    /// them.
     pub async fn open(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -139,8 +141,8 @@ impl Overlay {
         Self::open_in(cx, base, base_mark, log, options, None).await
     }
 
-    /// The same with states that outlive the process: what it has not flushed is there when the next one opens it. Another redo log than the
-    /// memory was used for first is refused.
+    /// The same with states that outlive the process: what it has not flushed is there when the next one
+    /// opens it. Another redo log than the memory was used for first is refused.
     pub async fn open_kept(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -199,8 +201,9 @@ impl Overlay {
         self.0.is_sealed
     }
 
-    /// Makes it durable, and finishes it: from its next opening on nothing is written to it, and other pages than it has now are noticed. The header that
-    /// says so comes last, so no part of a copy is taken for the whole. Nothing else writes to it meanwhile.
+    /// Makes it durable, and finishes it: from its next opening on nothing is written to it, and other pages
+    /// than it has now are noticed. The header that says so comes last, so no part of a copy is taken for the
+    /// whole. Nothing else writes to it meanwhile.
     pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {
         let RedoLog { log, states, .. } = &*self.0;
         self.0.make_durable(cx).resolve().await?;
@@ -224,7 +227,8 @@ impl RedoLog {
         Profile { read_only, has_cache: true, discards: !read_only, zeroes_fast: !read_only }
     }
 
-    /// Where the disk's bytes from `offset` on are found, and how many of them, at most to `end`, follow each other there.
+    /// Where the disk's bytes from `offset` on are found, and how many of them, at most to `end`, follow each
+    /// other there.
     pub(crate) fn place(&self, offset: u64, end: u64) -> (Place, u64) {
         let (state, run_end) = self.states.run(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
         let end = end.min(run_end * BLOCK_BYTES);
@@ -243,7 +247,8 @@ impl RedoLog {
 
     /// Makes durable what was answered before.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        // Another flush that is under way has taken pages and may not have written them yet: none begins while this one looks.
+        // Another flush that is under way has taken pages and may not have written them yet: none begins
+        // while this one looks.
         let clean = task::before_woken(|| {
             let _alone = self.flushing.try_lock()?;
             (!self.states.is_dirty()).then(|| self.log.flush(cx))

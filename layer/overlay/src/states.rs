@@ -66,7 +66,8 @@ impl Page {
     }
 }
 
-/// All states. What has never been written to takes no memory. Changes of one block must not come from two threads at once.
+/// All states. What has never been written to takes no memory. Changes of one block must not come from two
+/// threads at once.
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
@@ -105,7 +106,8 @@ impl States {
         self.pages.get(segment as usize).map(|page| &**page.get_or_init(new))
     }
 
-    /// Those that an earlier process has left in kept memory. Which of their pages were written is not known, so all are to be.
+    /// Those that an earlier process has left in kept memory. Which of their pages were written is not known,
+    /// so all are to be.
     pub(crate) fn go_on(&self) {
         let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
         for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {

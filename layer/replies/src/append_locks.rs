@@ -52,7 +52,8 @@ impl AppendLocks {
 impl Drop for AppendLock {
     fn drop(&mut self) {
         let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
-        // Outside of the lock: a waker may run anything. All of them: one that does not care any more would keep the rest waiting.
+        // Outside of the lock: a waker may run anything. All of them: one that does not care any more would
+        // keep the rest waiting.
         waiting.into_iter().for_each(Waker::wake);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{OpenFlags, OpenId};
 use tombolo_core::{Answer, Stability};
 
-/// The openings of a session that append, and how stable each makes what is written. Sessions without any lock nothing.
+/// The openings of a session that append, and how stable each makes what is written. Sessions without any
+/// lock nothing.
 #[derive(Debug, Default)]
 pub(super) struct Appending {
     count: AtomicUsize,

@@ -12,7 +12,8 @@ pub(super) struct Below {
 }
 
 impl Below {
-    /// A node as a change leaves it. What it was before is not known any more (RFC 1813 §2.6 allows for that).
+    /// A node as a change leaves it. What it was before is not known any more (RFC 1813 §2.6 allows for
+    /// that).
     pub async fn change(&self, node: NodeId) -> Change {
         if !self.cx.want.contains(Want::CHANGE_ATTRS) {
             return Change::default();
@@ -20,7 +21,8 @@ impl Below {
         Change { before: None, after: self.fs.getattr(&self.cx, node, None).resolve().await.ok() }
     }
 
-    /// The node of an outcome, with a look-up: by its handle, or where there is none by the name that it was given.
+    /// The node of an outcome, with a look-up: by its handle, or where there is none by the name that it was
+    /// given.
     pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
         match mark {
@@ -48,8 +50,8 @@ impl Below {
 
     /// Opens a node once more, as it was opened before.
     ///
-    /// The creator of a file with mode 0400 had it open for writing; asked again, the file system would refuse. The same user got
-    /// that opening, so the server opens it for them.
+    /// The creator of a file with mode 0400 had it open for writing; asked again, the file system would
+    /// refuse. The same user got that opening, so the server opens it for them.
     pub async fn open(&self, node: NodeId, flags: OpenFlags) -> Result<OpenId> {
         let flags = flags - OpenFlags::TRUNCATE;
         let opened = match self.fs.open(&self.cx, node, flags).resolve().await {

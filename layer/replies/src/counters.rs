@@ -37,8 +37,8 @@ counters! {
     evicted,
     /// Operations that ran without an entry, because all that could have made room were under way.
     unremembered,
-    /// Operations that ran without an intent in the state file though they should have had one, or whose outcome could not be
-    /// written there.
+    /// Operations that ran without an intent in the state file though they should have had one, or whose
+    /// outcome could not be written there.
     unprotected,
     /// Intents found at start of operations that had happened.
     reconciled_done,

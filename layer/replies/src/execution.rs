@@ -27,8 +27,8 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is about to be
-    /// done is looked at and written down first.
+    /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is
+    /// about to be done is looked at and written down first.
     pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
         let (Some(journal), Some(trail)) = (entry.journal(), call.trail()) else {
             return self.run(call, entry);
@@ -49,7 +49,8 @@ impl Execution<'_> {
         })
     }
 
-    /// Looks before anything that counts from `sequence` on, writes down what is about to be done, and runs it.
+    /// Looks before anything that counts from `sequence` on, writes down what is about to be done, and runs
+    /// it.
     fn intended<C: Call>(
         self,
         call: C,
@@ -101,8 +102,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer. Where the first was
-    /// interrupted, as by the end of its link, and the duplicate is not, nothing was done, and the duplicate does it.
+    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer. Where
+    /// the first was interrupted, as by the end of its link, and the duplicate is not, nothing was done, and
+    /// the duplicate does it.
     pub fn after<C: Call>(
         self,
         call: C,
@@ -196,8 +198,8 @@ async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Op
     waiting.await
 }
 
-/// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the outcome is to be
-/// kept for the duplicate that will come.
+/// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the
+/// outcome is to be kept for the duplicate that will come.
 struct ToItsEnd<R: Reply> {
     later: Option<Later<R>>,
     below: Option<Below>,

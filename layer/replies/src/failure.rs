@@ -2,8 +2,8 @@
 
 use tombolo_core::Error;
 
-/// Pairs of a number and the error that it stands for. The numbers are those of `docs/formats/replies.md`: they never
-/// change their meaning.
+/// Pairs of a number and the error that it stands for. The numbers are those of `docs/formats/replies.md`:
+/// they never change their meaning.
 macro_rules! failures {
     ($($number:literal => $error:ident,)+) => {
         /// An error without its cause.

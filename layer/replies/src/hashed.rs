@@ -1,5 +1,5 @@
-//! Keys that are hashed once, however many maps they are looked up in. With a secret, so that no client can choose its keys
-//! to meet in one place.
+//! Keys that are hashed once, however many maps they are looked up in. With a secret, so that no client can
+//! choose its keys to meet in one place.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 

@@ -23,7 +23,8 @@ pub(super) enum Trail {
     Changes { node: NodeId, set: SetAttr },
     /// It makes or replaces an extended attribute, or takes it away, as it is there or is not.
     Xattr { node: NodeId, name: XattrNameBuf, change: XattrChange },
-    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or it could not be told whose bytes are there.
+    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or it could
+    /// not be told whose bytes are there.
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 
@@ -85,8 +86,8 @@ pub(super) struct NamedEntry {
     pub found: Option<Inode>,
 }
 
-/// What a deed makes or takes away: two deeds that did not begin one after the other's end and claim the same cannot both
-/// have happened.
+/// What a deed makes or takes away: two deeds that did not begin one after the other's end and claim the same
+/// cannot both have happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// Nothing that another could not claim as well.

@@ -4,8 +4,8 @@ use tombolo_core::fs::Op;
 
 /// What tells one operation of one request from all others.
 ///
-/// The user is part of it: an answer is never given to another user, also where two users of one machine send the same
-/// call with the same transaction id.
+/// The user is part of it: an answer is never given to another user, also where two users of one machine send
+/// the same call with the same transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
@@ -24,7 +24,8 @@ pub(super) struct ClientKey {
 }
 
 impl ClientKey {
-    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of one.
+    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of
+    /// one.
     pub fn has_few_under_way(&self) -> bool {
         self.properties.contains(KeyProperties::FEW_UNDER_WAY)
     }
@@ -39,8 +40,8 @@ impl EntryKey {
         Some(Self { request, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
-    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after what was asked later. Behind a
-    /// fence it does not: see [`KeyProperties::FENCED`].
+    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after
+    /// what was asked later. Behind a fence it does not: see [`KeyProperties::FENCED`].
     #[inline]
     pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
         if cx.key?.properties.contains(KeyProperties::FENCED) {

@@ -1,27 +1,31 @@
-//! Exactly once: a request that comes a second time is not performed a second time, and gets the answer of the first.
+//! Exactly once: a request that comes a second time is not performed a second time, and gets the answer of
+//! the first.
 //!
-//! A client that hears nothing sends its request again: over a new connection, or while the first is still under way, or
-//! after the answer got lost. `mkdir` would then say that the directory exists, `unlink` that the file does not. This layer
-//! remembers, for each request with a [key](tombolo_core::RequestKey) and each operation that it performs, how that
-//! ended: the key and the operation together name an entry, so a request may perform several operations, but each only
-//! once. Requests without a key pass at no cost, and so does what changes nothing. So do writes at a stated place that their client has
-//! numbered: twice they leave what they do once, and no copy of one is still under way when the client's next link begins.
+//! A client that hears nothing sends its request again: over a new connection, or while the first is still
+//! under way, or after the answer got lost. `mkdir` would then say that the directory exists, `unlink` that
+//! the file does not. This layer remembers, for each request with a [key](tombolo_core::RequestKey) and each
+//! operation that it performs, how that ended: the key and the operation together name an entry, so a request
+//! may perform several operations, but each only once. Requests without a key pass at no cost, and so does
+//! what changes nothing. So do writes at a stated place that their client has numbered: twice they leave what
+//! they do once, and no copy of one is still under way when the client's next link begins.
 //!
 //! - A duplicate of what is under way waits for it; no thread does.
-//! - A duplicate of what was answered gets the same outcome. Node references would mean nothing by then, so what is kept is
-//!   the node's persistent handle; the answer is made anew of it, with fresh attributes, and is `Stale` if the node is gone.
-//!   Without handles, the name that it was given must still lead to it.
+//! - A duplicate of what was answered gets the same outcome. Node references would mean nothing by then, so
+//!   what is kept is the node's persistent handle; the answer is made anew of it, with fresh attributes, and
+//!   is `Stale` if the node is gone. Without handles, the name that it was given must still lead to it.
 //! - Failures are outcomes too, but for those that say "try again".
 //! - What is kept is limited in number and age ([`Limits`]); a duplicate that comes later is a new request.
 //!
-//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name, and of what appends to a file, also outlive the
-//! process. Before such an operation runs, what was there is written down; a new process compares that with what is there now, and so knows whether
-//! the operation happened that its predecessor was killed in. That covers the death of the process, not of the machine.
+//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name, and of what appends to a
+//! file, also outlive the process. Before such an operation runs, what was there is written down; a new
+//! process compares that with what is there now, and so knows whether the operation happened that its
+//! predecessor was killed in. That covers the death of the process, not of the machine.
 //!
 //! Not here: what a request *is* (front ends give the key), and power loss.
 //!
-//! Reading order: `session` (which operations), `execution` (first run and duplicates), `call` (each operation), `table` and
-//! `shard` (what is kept); then `intent`, `look` (before), `journal` (the file) and `reconcile` (after).
+//! Reading order: `session` (which operations), `execution` (first run and duplicates), `call` (each
+//! operation), `table` and `shard` (what is kept); then `intent`, `look` (before), `journal` (the file) and
+//! `reconcile` (after).
 #![forbid(unsafe_code)]
 
 mod append_locks;
@@ -84,12 +88,13 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
     Replies::new(inner, options, Arc::default(), None)
 }
 
-/// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file at `path`.
+/// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file
+/// at `path`.
 ///
-/// What an earlier process left there is compared with the export first, which no other server may serve meanwhile. The file
-/// best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged one is kept as `path` with
-/// `.damaged` behind it. Without persistent handles there is nothing that could be written down: then this is [`over`], with
-/// a warning in the log.
+/// What an earlier process left there is compared with the export first, which no other server may serve
+/// meanwhile. The file best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged
+/// one is kept as `path` with `.damaged` behind it. Without persistent handles there is nothing that could be
+/// written down: then this is [`over`], with a warning in the log.
 pub fn open(
     inner: Arc<dyn Export>,
     options: &Options,

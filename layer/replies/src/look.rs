@@ -1,7 +1,7 @@
 //! Looking at what an operation will change, before it does.
 //!
-//! On behalf of the server, not of the user: what is found stays here, and a back end that acts as the user for each
-//! operation need not do so for these.
+//! On behalf of the server, not of the user: what is found stays here, and a back end that acts as the user
+//! for each operation need not do so for these.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ pub(super) struct Seen {
     pub append_lock: Option<AppendLock>,
 }
 
-/// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run without.
+/// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run
+/// without.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
     // What cannot be looked at is not written down: that is not for the caller to bring about.
     let cx = cx.beside();

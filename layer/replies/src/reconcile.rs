@@ -1,8 +1,9 @@
-//! What became of the operations that an earlier process was killed in: each intent is held against what is there now.
+//! What became of the operations that an earlier process was killed in: each intent is held against what is
+//! there now.
 //!
-//! What happened becomes an outcome; what did not is dropped, so that its duplicate runs. Where it cannot be told, the more
-//! likely is taken, said in the log and counted: a writer that does not come through us may have changed the same names
-//! meanwhile.
+//! What happened becomes an outcome; what did not is dropped, so that its duplicate runs. Where it cannot be
+//! told, the more likely is taken, said in the log and counted: a writer that does not come through us may
+//! have changed the same names meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use super::key::EntryKey;
 use super::look::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
-/// By how much the clock that file systems stamp births with may be behind ours, in seconds. Locally a tick of the kernel
-/// (10 ms at most); more for those whose clock is another machine's.
+/// By how much the clock that file systems stamp births with may be behind ours, in seconds. Locally a tick
+/// of the kernel (10 ms at most); more for those whose clock is another machine's.
 const CLOCK_BEHIND_SECS: i64 = 2;
 
 /// What is to be thought of an intent.
@@ -60,9 +61,9 @@ impl<'a> Reconciler<'a> {
         Self { fs, cx, counters }
     }
 
-    /// The outcomes that count from now on, the oldest first: those found that are not older than `age`, by the newest
-    /// record's time, and those of intents that happened. The newest is the one with the highest number: clocks are set back, too,
-    /// and what seems to be later than it is not old.
+    /// The outcomes that count from now on, the oldest first: those found that are not older than `age`, by
+    /// the newest record's time, and those of intents that happened. The newest is the one with the highest
+    /// number: clocks are set back, too, and what seems to be later than it is not old.
     pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<StoredOutcome> {
         let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
@@ -97,7 +98,8 @@ impl<'a> Reconciler<'a> {
         kept
     }
 
-    /// The outcome of an intent that happened. `taken`: whether another request has what this one would claim.
+    /// The outcome of an intent that happened. `taken`: whether another request has what this one would
+    /// claim.
     fn settle(&self, found: &FoundIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
             tracing::warn!(%error, "an operation that was under way at a crash cannot be looked into");
@@ -186,7 +188,8 @@ impl<'a> Reconciler<'a> {
         let Some(moved) = from.found else { return Ok(Verdict::no(true)) };
         let is_moved = |there: &There| matches!(there, There::Node(there) if there.inode == moved);
         if is_moved(&self.there(from)?) {
-            // Also where both are names of one node: to rename it does nothing (rename(2)), and may as well be done again.
+            // Also where both are names of one node: to rename it does nothing (rename(2)), and may as well
+            // be done again.
             return Ok(Verdict::no(true));
         }
         Ok(Verdict::yes(is_moved(&self.there(to)?)))
@@ -243,7 +246,8 @@ impl<'a> Reconciler<'a> {
         if grown == 0 {
             return Ok(Verdict::no(true));
         }
-        // Less than all: the process was killed in the middle, and what stands is a short write. More: others came after.
+        // Less than all: the process was killed in the middle, and what stands is a short write. More: others
+        // came after.
         let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
         Ok(Verdict { happened: Some(Happened { outcome, node: None }), sure: grown <= len })
     }

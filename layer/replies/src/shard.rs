@@ -69,8 +69,8 @@ impl Shard {
         self.entries.get_mut(number as usize).map(|entry| &mut entry.state)
     }
 
-    /// Adds an entry for an operation that begins, and says its number, which is good until the entry is removed. There is
-    /// none of this key.
+    /// Adds an entry for an operation that begins, and says its number, which is good until the entry is
+    /// removed. There is none of this key.
     pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
         let new_client = Client { key: client, entries: 0, answered: Chain::default() };
         let client =
@@ -85,7 +85,8 @@ impl Shard {
         number
     }
 
-    /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it land.
+    /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it
+    /// land.
     pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
         let entry = self.entries.get_mut(number as usize)?;
         let State::Running(pending) = &mut entry.state else { return None };

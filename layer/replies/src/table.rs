@@ -20,7 +20,8 @@ use super::shard::{Answered, Shard, State};
 /// So many locks; a client's entries are all behind one of them.
 const SHARDS: usize = 16;
 
-/// How many entries a request may drop because of their age, on its way. More than it adds, so none are left over.
+/// How many entries a request may drop because of their age, on its way. More than it adds, so none are left
+/// over.
 const OUTDATED_AT_ONCE: usize = 4;
 
 /// The entries of all clients.
@@ -79,7 +80,8 @@ impl Table {
                 self.counters.unremembered.count();
                 return Begin::Unremembered;
             }
-            // Other threads may have found the same gap meanwhile: the limit may be passed by as many as there are threads.
+            // Other threads may have found the same gap meanwhile: the limit may be passed by as many as
+            // there are threads.
             shard = self.shard(&client);
             if let Some(known) = self.known(&mut shard, &hashed, now) {
                 return known;
@@ -119,8 +121,8 @@ impl Table {
         }
     }
 
-    /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is no room pushes
-    /// out an older one.
+    /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is
+    /// no room pushes out an older one.
     pub fn restore(&self, kept: StoredOutcome) {
         let client = Hashed::new(kept.key.client(), &self.hasher);
         let key = Hashed::new(kept.key, &self.hasher);
@@ -142,8 +144,9 @@ impl Table {
         self.journal.as_ref()
     }
 
-    /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there is room for all, a
-    /// client may have more than its part, unless it never asks for so many again: what it has then stays close at hand.
+    /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there
+    /// is room for all, a client may have more than its part, unless it never asks for so many again: what it
+    /// has then stays close at hand.
     fn make_room(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
         let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
@@ -153,12 +156,14 @@ impl Table {
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
-        // A shard that holds less than its part takes from another, or a client's only outcome would make room for its next.
+        // A shard that holds less than its part takes from another, or a client's only outcome would make
+        // room for its next.
         let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHARDS);
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shard locked; one is at a time.
+    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shard
+    /// locked; one is at a time.
     fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;
@@ -218,7 +223,8 @@ impl Entry {
         self.if_dropped = Failure::INTERRUPTED;
     }
 
-    /// Writes down what is about to be done, seen since `sequence` was next. What cannot be seen or does not fit is done all the same.
+    /// Writes down what is about to be done, seen since `sequence` was next. What cannot be seen or does not
+    /// fit is done all the same.
     pub fn intend(&mut self, seen: Option<Seen>, sequence: u64, room: Reserved) {
         let Some(journal) = self.journal() else { return };
         let (intent, append_lock) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.append_lock));
@@ -270,8 +276,8 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// It was given up, or its end is not known (a panic): its waiters should not wait for ever. The next process
-    /// may find out, if it comes to that. After a panic this one goes on, and needs the room.
+    /// It was given up, or its end is not known (a panic): its waiters should not wait for ever. The next
+    /// process may find out, if it comes to that. After a panic this one goes on, and needs the room.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

@@ -132,8 +132,8 @@ impl DataFile {
         Ok(crc32c::crc32c(&self.bytes(range)?))
     }
 
-    /// Writes a range as it is: after a sync that has failed, the next one makes it stable. Without it the kernel takes what it has not
-    /// written for written (fsync(2)).
+    /// Writes a range as it is: after a sync that has failed, the next one makes it stable. Without it the
+    /// kernel takes what it has not written for written (fsync(2)).
     pub(crate) fn write_again(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let _alone = self.writing.write().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.bytes(range.clone())?;

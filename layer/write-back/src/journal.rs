@@ -1,7 +1,8 @@
 //! The journal: what differs from the origin, as rows of a database, committed in groups.
 //!
-//! Each change gives all rows that it touches in one call, so after a crash the rows are those of some moment: no change is there by half,
-//! and none without those before it. Data that rows speak of are on the disk before the rows are, or in the journal themselves.
+//! Each change gives all rows that it touches in one call, so after a crash the rows are those of some
+//! moment: no change is there by half, and none without those before it. Data that rows speak of are on the
+//! disk before the rows are, or in the journal themselves.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -31,7 +32,8 @@ pub(crate) struct Batch {
     pub nodes: HashMap<u64, Option<Vec<u8>>>,
     pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
     pub extents: Vec<(u64, Delta)>,
-    /// Data that lie in the journal itself: generation, offset, bytes. None where there are too many: then their files are made stable.
+    /// Data that lie in the journal itself: generation, offset, bytes. None where there are too many: then
+    /// their files are made stable.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
     /// How many bytes they have, or had.
     pub pieces_bytes: u64,
@@ -132,7 +134,8 @@ const SYNC_ALONE_MAX: usize = 8;
 const IDS: u64 = 1 << 16;
 
 impl Journal {
-    /// Opens the journal of changes of `below` in `dir`, which is made if it is missing, and brings data that lie in it to their files.
+    /// Opens the journal of changes of `below` in `dir`, which is made if it is missing, and brings data that
+    /// lie in it to their files.
     pub(crate) fn open(
         below: Arc<dyn FileSystem>,
         dir: &Path,
@@ -351,8 +354,8 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// What it takes to know nodes below again that rows speak of: their numbers are kept by what lies below, which may lose them. Some may be
-    /// gone by now.
+    /// What it takes to know nodes below again that rows speak of: their numbers are kept by what lies below,
+    /// which may lose them. Some may be gone by now.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);

@@ -1,10 +1,11 @@
 //! Changes that are answered here and brought to a file system that is far away.
 //!
-//! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a journal on the local disk that is
-//! committed in groups; data are in sparse files. A thread brings them to the origin (`docs/decisions/write-back.md`).
+//! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a
+//! journal on the local disk that is committed in groups; data are in sparse files. A thread brings them to
+//! the origin (`docs/decisions/write-back.md`).
 //!
-//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin` (bringing changes there), `shared`;
-//! `trial` (what the origin allows).
+//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin`
+//! (bringing changes there), `shared`; `trial` (what the origin allows).
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -115,7 +116,8 @@ pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
 }
 
 impl WriteBackExport {
-    /// Asks in the background for what it takes to work in the root while the origin is away: its names, and what this user may do there.
+    /// Asks in the background for what it takes to work in the root while the origin is away: its names, and
+    /// what this user may do there.
     pub fn learn_root(&self, user: &Identity) {
         task::spawn(ahead::learn_root(self.shared.below.clone(), self.sender.cx(), user.clone()));
     }
@@ -128,12 +130,14 @@ impl WriteBackExport {
         self.sender.flush()
     }
 
-    /// Has all that was changed before this call brought to the origin, and does not wait for it. Answers how things stood before.
+    /// Has all that was changed before this call brought to the origin, and does not wait for it. Answers how
+    /// things stood before.
     pub fn start_flush(&self) -> Status {
         self.sender.start_flush()
     }
 
-    /// Locks are granted only while `is_alone` says that all that use the tree come through here, to those too that wait already.
+    /// Locks are granted only while `is_alone` says that all that use the tree come through here, to those
+    /// too that wait already.
     pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + 'static) {
         self.shared.locks.grant_while(is_alone);
     }

@@ -27,7 +27,8 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// Whether the origin lacks something of a node that has a name. Names that differ have rows of their own.
+    /// Whether the origin lacks something of a node that has a name. Names that differ have rows of their
+    /// own.
     pub(crate) fn is_dirty(&self) -> bool {
         let lacks = self.below.is_none() || !self.set.is_empty() || !self.layers.is_empty();
         lacks && self.attr.nlink > 0

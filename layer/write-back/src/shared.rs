@@ -40,7 +40,8 @@ pub(crate) struct Shared {
     tree: Mutex<Tree>,
 }
 
-/// Owners that new files were to have, each with the one that the origin has given them and does not change: user and group, of both.
+/// Owners that new files were to have, each with the one that the origin has given them and does not change:
+/// user and group, of both.
 #[derive(Debug, Default)]
 pub(crate) struct Squashed(Mutex<HashMap<[u32; 2], [u32; 2]>>);
 
@@ -212,8 +213,8 @@ impl Shared {
         (done, self.journal.add(batch))
     }
 
-    /// Waits until there is room for so many bytes more that the origin does not have, as long as any of them go there: those of files
-    /// without a name do not.
+    /// Waits until there is room for so many bytes more that the origin does not have, as long as any of them
+    /// go there: those of files without a name do not.
     pub(crate) async fn wait_for_room(&self, bytes: u64) {
         loop {
             let freed = {

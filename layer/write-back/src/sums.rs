@@ -1,7 +1,8 @@
 //! Checksums of data that the origin does not have, by blocks of the files that they lie in.
 //!
-//! A block whose checksum does not hold after a sudden end was being written over when that came (or the disk is bad). There is no other
-//! copy of it: it is read as it lies there, brought to the origin as that, and told of.
+//! A block whose checksum does not hold after a sudden end was being written over when that came (or the disk
+//! is bad). There is no other copy of it: it is read as it lies there, brought to the origin as that, and
+//! told of.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -24,7 +25,8 @@ const BLOCK_BYTES: u64 = 64 << 10;
 /// A block: the generation of its file, and its number.
 pub(crate) type Key = (u64, u64);
 
-/// Blocks that were written, by the generation of their file and their number, and the span of the data in each.
+/// Blocks that were written, by the generation of their file and their number, and the span of the data in
+/// each.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(HashMap<Key, (Arc<DataFile>, Range<u64>)>);
 

@@ -1,7 +1,8 @@
 //! What differs here from the file system below: names, and nodes with their attributes and data ([`node`]).
 //!
-//! A name has what it leads to below, as far as that is known, and what it leads to here. A node that was made here has a number of this
-//! layer's own from the start, and keeps it; the others have the number that they have below.
+//! A name has what it leads to below, as far as that is known, and what it leads to here. A node that was
+//! made here has a number of this layer's own from the start, and keeps it; the others have the number that
+//! they have below.
 
 mod node;
 
@@ -54,7 +55,8 @@ pub(crate) struct Place {
     pub user: Identity,
     /// An operation at the origin may have changed it: what it leads to there is to be looked at.
     pub is_in_doubt: bool,
-    /// Since when both are the same. Kept for a while, so that listings that are under way find it where it was.
+    /// Since when both are the same. Kept for a while, so that listings that are under way find it where it
+    /// was.
     pub settled: Option<Instant>,
 }
 
@@ -222,7 +224,8 @@ impl Tree {
         self.nodes.insert(id, node);
     }
 
-    /// Forgets a node that was made here and has no name any more, unless it is in use or on its way to the origin.
+    /// Forgets a node that was made here and has no name any more, unless it is in use or on its way to the
+    /// origin.
     pub(crate) fn bury(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| node.below.is_none()) {
             self.bury_unless(id, |_| false);
@@ -314,7 +317,8 @@ impl Tree {
         }
     }
 
-    /// Whether the origin lacks something of a name: it leads to something else there, or what it leads to is only about to be made.
+    /// Whether the origin lacks something of a name: it leads to something else there, or what it leads to is
+    /// only about to be made.
     pub(crate) fn differs(&self, place: &Place) -> bool {
         place.is_in_doubt
             || place.before != place.now
@@ -328,7 +332,8 @@ impl Tree {
         all.filter(|(_, _, place)| self.differs(place))
     }
 
-    /// A node that was made here has this number at the origin. Its names there are what they were said to be before.
+    /// A node that was made here has this number at the origin. Its names there are what they were said to be
+    /// before.
     pub(crate) fn bind(&mut self, id: NodeId, below: NodeId) {
         if let Some(node) = self.node_mut(id) {
             node.below = Some(below);
@@ -344,8 +349,8 @@ impl Tree {
         });
     }
 
-    /// Returns the nodes of which the origin lacks something, but for those that have no name; and unless `tries_refused`, those of which it
-    /// lacks what it has refused.
+    /// Returns the nodes of which the origin lacks something, but for those that have no name; and unless
+    /// `tries_refused`, those of which it lacks what it has refused.
     pub(crate) fn dirty_nodes(&mut self, tries_refused: bool) -> Vec<NodeId> {
         let Self { nodes, dirty, .. } = self;
         dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));

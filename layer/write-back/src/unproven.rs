@@ -1,8 +1,9 @@
 //! Data of the local disk that a sync may yet refuse.
 //!
-//! After a sync that has failed, the kernel takes what it could not write for written: it may drop it from memory, and the next sync says
-//! that all is well (fsync(2)). So all that is not proven to be stable is written again before the next sync, and has the checksums that it had
-//! before the first: what was lost in between is told at the next start.
+//! After a sync that has failed, the kernel takes what it could not write for written: it may drop it from
+//! memory, and the next sync says that all is well (fsync(2)). So all that is not proven to be stable is
+//! written again before the next sync, and has the checksums that it had before the first: what was lost in
+//! between is told at the next start.
 
 use std::collections::HashMap;
 
@@ -69,7 +70,8 @@ mod tests {
 
     const LEN: u64 = 100_000;
 
-    /// A sync fails, then something happens to the file. When it was changed last in the end, and how many blocks are told to be lost.
+    /// A sync fails, then something happens to the file. When it was changed last in the end, and how many
+    /// blocks are told to be lost.
     fn after_a_failed_sync(meanwhile: impl FnOnce(&File)) -> (SystemTime, usize) {
         let dir = tempfile::tempdir().expect("a directory");
         let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };

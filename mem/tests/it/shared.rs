@@ -1,4 +1,5 @@
-//! Memory that two sides work on: a peer's file that we may only read, and words that are loaded and stored in one access.
+//! Memory that two sides work on: a peer's file that we may only read, and words that are loaded and stored
+//! in one access.
 
 use std::ffi::CStr;
 use std::fs::File;

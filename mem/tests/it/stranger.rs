@@ -117,8 +117,8 @@ fn places_for_mappings_are_given_back() {
     }
 }
 
-/// The handler must not swallow faults that are not ours: a child that touches a truncated mapping of its own, made
-/// behind our back, has to die of SIGBUS as it would without us.
+/// The handler must not swallow faults that are not ours: a child that touches a truncated mapping of its
+/// own, made behind our back, has to die of SIGBUS as it would without us.
 #[test]
 fn a_fault_outside_of_all_regions_still_kills() {
     let file = memfd(c"ours", PAGE);

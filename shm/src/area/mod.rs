@@ -1,7 +1,7 @@
 //! Memory for bulk data, given out in spans of an end's bulk range.
 //!
-//! The client of a link gives out the bulk memory of both ends, so the server keeps no account of it and nothing has to be said
-//! when a span is free again (docs/formats/link.md, "Region").
+//! The client of a link gives out the bulk memory of both ends, so the server keeps no account of it and
+//! nothing has to be said when a span is free again (docs/formats/link.md, "Region").
 
 mod pages;
 mod span;
@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pages::Pages;
 
-/// Spans begin on, and are rounded up to, so many bytes: a cache line. From half a page on they take whole pages.
+/// Spans begin on, and are rounded up to, so many bytes: a cache line. From half a page on they take whole
+/// pages.
 pub const SPAN_ALIGN: u64 = pages::GRAIN_BYTES;
 
 /// Gives out spans of a range; a clone gives out the same ones. Any thread may take spans and give them back.
 ///
-/// All its memory is allocated when it is made: some 8 bytes for each page of the range. Taking a span takes a lock for well under a
-/// microsecond, and longer the more the range is split: at most one look at each 64 pages, and at some pages that are used in part.
+/// All its memory is allocated when it is made: some 8 bytes for each page of the range. Taking a span takes
+/// a lock for well under a microsecond, and longer the more the range is split: at most one look at each 64
+/// pages, and at some pages that are used in part.
 #[derive(Debug, Clone)]
 pub struct Area(Arc<Shared>);
 
@@ -62,7 +64,8 @@ impl Area {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // A panic inside is a bug that tests would show; the bitmaps are changed by single stores, so what is left is usable.
+        // A panic inside is a bug that tests would show; the bitmaps are changed by single stores, so what is
+        // left is usable.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
 //! Looking for a message, for as long as it is likely to pay.
 //!
-//! What docs/decisions/runtime-polling.md found for other transports holds here, at a smaller scale: a wake-up costs more than most
-//! requests, so a waiter looks for a while first; one that shares a processor with the peer must yield, or looks in vain until it is
-//! preempted; where another thread needs the processor, looking harms both.
+//! What docs/decisions/runtime-polling.md found for other transports holds here, at a smaller scale: a
+//! wake-up costs more than most requests, so a waiter looks for a while first; one that shares a processor
+//! with the peer must yield, or looks in vain until it is preempted; where another thread needs the
+//! processor, looking harms both.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -17,8 +18,8 @@ const EAGER_US: u32 = 2;
 /// So long it looks between two yields.
 const SLICE_US: u32 = 1;
 
-/// Looks as the mode and the window say. Says whether the message is there; if not, the time has come to sleep, or, in a mode
-/// that never sleeps, `is_over` has said so, which is asked every few microseconds.
+/// Looks as the mode and the window say. Says whether the message is there; if not, the time has come to
+/// sleep, or, in a mode that never sleeps, `is_over` has said so, which is asked every few microseconds.
 pub(super) fn look(
     mode: Mode,
     window: &mut Window,
@@ -82,8 +83,8 @@ fn rest(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// How often to look in a microsecond: a clock would take longer than a look, in some guests a system call. Found once, in some
-/// 50 µs.
+/// How often to look in a microsecond: a clock would take longer than a look, in some guests a system call.
+/// Found once, in some 50 µs.
 pub(super) fn looks_per_us() -> u32 {
     const LOOKS: u32 = 256;
     static FOUND: OnceLock<u32> = OnceLock::new();

@@ -8,14 +8,16 @@ use crate::doorbell::umwait;
 /// How a consumer waits. Each side chooses its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Looks all the time; yields its processor now and then, or a producer on the same one would starve. Costs a processor.
+    /// Looks all the time; yields its processor now and then, or a producer on the same one would starve.
+    /// Costs a processor.
     Poll,
     /// Sleeps at once. Costs a wake-up per message.
     Event,
     /// Looks for as long as that has paid lately, 50 µs at most, then sleeps. Costs nothing when idle.
     #[default]
     Adaptive,
-    /// As [`Poll`](Self::Poll), with the processor resting until the line it waits for is written. Needs x86's WAITPKG.
+    /// As [`Poll`](Self::Poll), with the processor resting until the line it waits for is written. Needs
+    /// x86's WAITPKG.
     Umwait,
 }
 

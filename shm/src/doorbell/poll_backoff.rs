@@ -1,9 +1,10 @@
 //! How long to leave the next slot alone before the first look at it.
 //!
-//! To look at a line that the peer is about to write is to take it away: the peer has to fetch it once more before it can write, which takes as
-//! long as to hand the message over. After a send the answer cannot come before the peer has read and worked; so the sender
-//! leaves the line alone for about as long as that has taken lately (docs/decisions/shm-rings.md). To do without, delete this file and what the
-//! compiler misses then.
+//! To look at a line that the peer is about to write is to take it away: the peer has to fetch it once more
+//! before it can write, which takes as long as to hand the message over. After a send the answer cannot come
+//! before the peer has read and worked; so the sender leaves the line alone for about as long as that has
+//! taken lately (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses
+//! then.
 
 use std::hint::spin_loop;
 
@@ -13,11 +14,11 @@ use crate::doorbell::look::looks_per_us;
 const PAUSE: u32 = 16;
 /// A message that was not there yet: so much longer.
 const LONGER: u32 = PAUSE;
-/// One that was: so much shorter. A fifth of the messages comes after the first look then, which is short of wasting time: both sides
-/// learn from each other, and would make each other slower and slower.
+/// One that was: so much shorter. A fifth of the messages comes after the first look then, which is short of
+/// wasting time: both sides learn from each other, and would make each other slower and slower.
 const SHORTER: u32 = PAUSE / 4;
-/// If leaving the line alone for so long does not do, it is not worth while for so many messages: what takes longer varies by more
-/// than there is to be gained.
+/// If leaving the line alone for so long does not do, it is not worth while for so many messages: what takes
+/// longer varies by more than there is to be gained.
 const BACKOFF_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 

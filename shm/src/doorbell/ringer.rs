@@ -33,12 +33,13 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
         Ringer { notify_flag, doorbell, ended: AtomicU32::new(0), rings: AtomicU64::new(0) }
     }
 
-    /// To be called after messages were pushed: wakes the peer if it sleeps and was not woken already. Costs a fence, and
-    /// a system call if it rings.
+    /// To be called after messages were pushed: wakes the peer if it sleeps and was not woken already. Costs
+    /// a fence, and a system call if it rings.
     #[inline]
     pub fn ring(&self) {
         let Some(notify_flag) = &self.notify_flag else { return };
-        // The messages come before the look at the notify flag, as with the sleeper the flag comes before the look at the ring.
+        // The messages come before the look at the notify flag, as with the sleeper the flag comes before the
+        // look at the ring.
         W::fence();
         let sleep = notify_flag.load(Acquire);
         if sleep % 2 == 1 && sleep != self.ended.load(Relaxed) {
@@ -55,7 +56,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
     fn wake(&self, sleep: u32) {
         self.doorbell.bump();
         self.doorbell.wake();
-        // Not before: another thread that finds this sleep ended must not rely on a ring that is still to come.
+        // Not before: another thread that finds this sleep ended must not rely on a ring that is still to
+        // come.
         self.ended.swap(sleep, AcqRel);
         self.rings.fetch_add(1, Relaxed);
     }

@@ -11,8 +11,8 @@ use crate::ring::Consumer;
 
 /// Without a doorbell: the first sleep between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
-/// Without a doorbell: the longest sleep, and so the longest time that a message waits (the system adds what its timers are late). 200
-/// looks per second take well under a hundredth of a processor.
+/// Without a doorbell: the longest sleep, and so the longest time that a message waits (the system adds what
+/// its timers are late). 200 looks per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
 /// What is waited for.
@@ -75,7 +75,8 @@ pub struct Sleeper<W = Word, M = WordMut> {
     doorbell: Option<W>,
     /// Not zero if another thread of this process nudged. Private memory.
     nudged: M,
-    /// Not zero while we may sleep on the doorbell. Private memory; other processes might write `notify_flag`.
+    /// Not zero while we may sleep on the doorbell. Private memory; other processes might write
+    /// `notify_flag`.
     napping: M,
     counts: SleeperCounts,
 }
@@ -101,7 +102,8 @@ impl Sleeper {
 }
 
 impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
-    /// A sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and `napping` are private words of zero.
+    /// A sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and `napping` are
+    /// private words of zero.
     pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
         looks_per_us();
         let window = Window::default();
@@ -124,8 +126,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         Nudger { doorbell: self.doorbell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
     }
 
-    /// Waits until the peer's message is there, another thread nudges, or `timeout` is over. `awaited` must look at what the peer writes
-    /// before it rings.
+    /// Waits until the peer's message is there, another thread nudges, or `timeout` is over. `awaited` must
+    /// look at what the peer writes before it rings.
     pub fn wait(&mut self, timeout: Option<Duration>, mut awaited: impl Awaited) -> WakeReason {
         if awaited.is_ready() {
             return WakeReason::Ready;
@@ -172,8 +174,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         // After `seen` was read: a ringer that sees the flag changes the doorbell.
         self.notify_flag.store(sleep, Release);
         self.napping.store(1, Relaxed);
-        // We say that we sleep before we look once more. The producer writes its message before it looks whether we sleep. So one
-        // of us sees the other. The same goes for a nudge.
+        // We say that we sleep before we look once more. The producer writes its message before it looks
+        // whether we sleep. So one of us sees the other. The same goes for a nudge.
         M::fence();
         let there = awaited.is_ready();
         let mut nap = Nap::Over;
@@ -213,7 +215,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
         self.nudged.wake();
         M::fence();
         let Some(doorbell) = &self.doorbell else { return };
-        // It may be about to sleep, after its last look and before the kernel has it: then no thread is there to be woken yet.
+        // It may be about to sleep, after its last look and before the kernel has it: then no thread is there
+        // to be woken yet.
         while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             doorbell.wake();
             M::yield_now();

@@ -1,11 +1,13 @@
 //! Looking at a line with the processor at rest: UMONITOR, UMWAIT and TPAUSE of x86's WAITPKG.
 //!
-//! `is_available` says false where CPUID does not name them. To do without, delete this file and what the compiler misses then.
+//! `is_available` says false where CPUID does not name them. To do without, delete this file and what the
+//! compiler misses then.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{is_available, rest};
 
-/// Ticks of the time stamp counter to rest for at most: a fraction of a millisecond. The kernel's own limit is 100,000.
+/// Ticks of the time stamp counter to rest for at most: a fraction of a millisecond. The kernel's own limit
+/// is 100,000.
 #[cfg(target_arch = "x86_64")]
 const REST_TICKS: u64 = 100_000;
 
@@ -22,8 +24,9 @@ mod x86_64 {
         *AVAILABLE.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 5) != 0)
     }
 
-    /// Rests until `line` may have been written since before `ready` was asked, or some time has passed. Without a line it just
-    /// rests, for a shorter time. Does nothing where the instructions are not available.
+    /// Rests until `line` may have been written since before `ready` was asked, or some time has passed.
+    /// Without a line it just rests, for a shorter time. Does nothing where the instructions are not
+    /// available.
     pub(in super::super) fn rest(line: Option<*const u8>, ready: impl FnOnce() -> bool) {
         if !is_available() {
             return;

@@ -9,12 +9,13 @@ const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Short sleeps before the window opens again after such a yield: at first, and at most.
 const PENALTY: (u32, u32) = (256, 1 << 16);
 
-/// How long one consumer looks before it sleeps, as it has learnt: for less and less where that finds nothing in time, down to not at
-/// all; for longer again where the sleep was so short that looking would have spared it.
+/// How long one consumer looks before it sleeps, as it has learnt: for less and less where that finds nothing
+/// in time, down to not at all; for longer again where the sleep was so short that looking would have spared
+/// it.
 ///
-/// A yield that takes long went to a busy thread. A thread that sleeps is put before such a one when it is woken; one that
-/// yielded waits its turn. So one long yield ends the looking for the next few hundred short sleeps, and each further one for twice as
-/// many.
+/// A yield that takes long went to a busy thread. A thread that sleeps is put before such a one when it is
+/// woken; one that yielded waits its turn. So one long yield ends the looking for the next few hundred short
+/// sleeps, and each further one for twice as many.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     length: Duration,
@@ -41,8 +42,8 @@ impl Window {
         self.length
     }
 
-    /// A sleep ended, with a message or because the time was up. Looking longer would have spared it if it was short: of less than
-    /// [`WINDOW_MAX`].
+    /// A sleep ended, with a message or because the time was up. Looking longer would have spared it if it
+    /// was short: of less than [`WINDOW_MAX`].
     pub fn slept(&mut self, short: bool) {
         if !short {
             self.length /= 2;

@@ -98,8 +98,8 @@ impl Extent {
         self.len == 0
     }
 
-    /// Where in the region `len` bytes at `offset` of this end lie; an error if they are not all inside of it. This is the one
-    /// check between an offset that a peer named and its memory.
+    /// Where in the region `len` bytes at `offset` of this end lie; an error if they are not all inside of
+    /// it. This is the one check between an offset that a peer named and its memory.
     #[inline]
     pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         let outside = || OutOfBounds {
@@ -127,7 +127,8 @@ impl Extent {
     }
 }
 
-/// A link as one side sees it, ready for rings: both ends are mapped, checked, and at least as long as the layout says.
+/// A link as one side sees it, ready for rings: both ends are mapped, checked, and at least as long as the
+/// layout says.
 #[derive(Debug, Clone)]
 pub struct Ends {
     /// Which side we are.
@@ -145,8 +146,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// The client's and the server's side of a link over private memory: for tests, and for a client and a server in one
-    /// process.
+    /// The client's and the server's side of a link over private memory: for tests, and for a client and a
+    /// server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let client = Extent::whole(Region::heap(len));

@@ -1,7 +1,9 @@
-//! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other side afterwards.
+//! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other
+//! side afterwards.
 //!
-//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a heartbeat, and more often while
-//! something is expected. All of the page can be written by the other side, so whatever makes no sense ends the attempt, never more.
+//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a
+//! heartbeat, and more often while something is expected. All of the page can be written by the other side,
+//! so whatever makes no sense ends the attempt, never more.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -72,17 +74,20 @@ pub enum ServerStep {
     Nothing,
     /// Another server lives at this page.
     Busy,
-    /// A client wishes a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse) it.
+    /// A client wishes a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
+    /// it.
     Asked(Box<Hello>),
     /// The link can be used.
     Ready(Box<Ends>),
-    /// The link has ended; once nothing of its memory is in use any more, [`reopen`](ServerHandshake::reopen).
+    /// The link has ended; once nothing of its memory is in use any more,
+    /// [`reopen`](ServerHandshake::reopen).
     Over(PageEnd),
 }
 
 impl ServerHandshake {
-    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are not likely to have. A caller that knows
-    /// that no other server lives, as it holds a lock on the file, is `alone` and need not wait for a dead one's heartbeat.
+    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are
+    /// not likely to have. A caller that knows that no other server lives, as it holds a lock on the file, is
+    /// `alone` and need not wait for a dead one's heartbeat.
     pub fn new(
         region: Region,
         incarnation: Incarnation,
@@ -206,8 +211,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Waits for the next client, once the memory of the last one's link is not used any more. If this side ended the link, the
-    /// client is left some time to read why.
+    /// Waits for the next client, once the memory of the last one's link is not used any more. If this side
+    /// ended the link, the client is left some time to read why.
     pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {
             ServerState::Over if self.said.phase == Phase::Over => {
@@ -320,8 +325,9 @@ pub enum ClientStep {
 }
 
 impl ClientHandshake {
-    /// A handshake at the file, all of which is mapped; `total` is how much of it the server uses ([`length_of`](crate::link::length_of)). `token`
-    /// is any number but zero that other clients are not likely to have.
+    /// A handshake at the file, all of which is mapped; `total` is how much of it the server uses
+    /// ([`length_of`](crate::link::length_of)). `token` is any number but zero that other clients are not
+    /// likely to have.
     pub fn new(
         region: Region,
         total: u64,
@@ -404,7 +410,8 @@ impl ClientHandshake {
             self.state = ClientState::Outside;
             return Ok(ClientStep::Busy);
         }
-        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is for a later attempt.
+        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is
+        // for a later attempt.
         let Some(Stage { attempt, phase: Phase::Open }) = self.page.stage(Role::Server) else {
             return Ok(ClientStep::Busy);
         };
@@ -519,7 +526,8 @@ mod tests {
         assert!(matches!(late.step(now), Ok(ClientStep::Made(_))));
     }
 
-    /// A server begins an attempt with two words: the claim, and that it is open. A client may come between them.
+    /// A server begins an attempt with two words: the claim, and that it is open. A client may come between
+    /// them.
     #[test]
     fn a_claim_before_the_page_is_open_is_heard_once_it_is() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());

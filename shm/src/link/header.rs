@@ -1,8 +1,9 @@
 //! The header page of a region (docs/formats/link.md, "Header").
 //!
-//! The first 64 bytes say what the region is, for debugging tools; what two sides of a socket agreed on counts, not
-//! what a header repeats. The words behind them change all the time. Each lies alone in a pair of cache lines (processors fetch
-//! pairs), so that one side's stores do not take away what the other is looking at.
+//! The first 64 bytes say what the region is, for debugging tools; what two sides of a socket agreed on
+//! counts, not what a header repeats. The words behind them change all the time. Each lies alone in a pair of
+//! cache lines (processors fetch pairs), so that one side's stores do not take away what the other is looking
+//! at.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
-/// The count of the owner's heartbeat. An end has a header, so there is a number; what it says is the owner's affair.
+/// The count of the owner's heartbeat. An end has a header, so there is a number; what it says is the owner's
+/// affair.
 pub(super) fn heartbeat(end: &Extent) -> u64 {
     let at = end.place(HEARTBEAT_OFFSET, 8);
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
@@ -84,8 +86,8 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Makes the end a fresh one: clears header page and rings, so that nothing of an earlier life is left, and says what it is.
-    /// Only the owner may do that, and before the peer looks.
+    /// Makes the end a fresh one: clears header page and rings, so that nothing of an earlier life is left,
+    /// and says what it is. Only the owner may do that, and before the peer looks.
     pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {

@@ -1,7 +1,7 @@
 //! Whether the other side lives, told by a counter that it moves. No clock: the time is passed in.
 //!
-//! Where there is a socket, its end tells death at once, and a heartbeat only shows that a side is stuck. Where there is only memory, the heartbeat is all
-//! there is.
+//! Where there is a socket, its end tells death at once, and a heartbeat only shows that a side is stuck.
+//! Where there is only memory, the heartbeat is all there is.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,8 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// Late after a second, lost after five: guests without processors of their own pause for longer than one thinks.
+    /// Late after a second, lost after five: guests without processors of their own pause for longer than one
+    /// thinks.
     fn default() -> Self {
         Patience { late: Duration::from_secs(1), lost: Duration::from_secs(5) }
     }
@@ -118,11 +119,11 @@ impl Watch {
         self.look(heartbeat(peer), now)
     }
 
-    /// Takes note of the counter. Any change is a beat: a peer that moves its counter oddly lives all the same. Once lost it stays
-    /// so.
+    /// Takes note of the counter. Any change is a beat: a peer that moves its counter oddly lives all the
+    /// same. Once lost it stays so.
     pub fn look(&mut self, count: u64, now: Instant) -> Health {
-        // While we did not look (this machine was suspended, this process stopped) the other side may have been stopped as well,
-        // or not have had a processor: such time counts as one beat.
+        // While we did not look (this machine was suspended, this process stopped) the other side may have
+        // been stopped as well, or not have had a processor: such time counts as one beat.
         let passed = now.saturating_duration_since(self.looked);
         self.silence += if passed > self.patience.late { BEAT } else { passed };
         self.looked = now;

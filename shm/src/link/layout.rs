@@ -21,7 +21,8 @@ pub const REGION_BYTES_MAX: u64 = 1 << 40;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Where things lie in a region, the same for both sides of a link: header page, ring, back ring, buffers, bulk.
+/// Where things lie in a region, the same for both sides of a link: header page, ring, back ring, buffers,
+/// bulk.
 ///
 /// All offsets are bytes from the start of the end's memory, which is a page boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,8 +60,9 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// A region of `bytes` with `slots` requests under way at most, and `back_slots` call-backs. Both are powers of two
-    /// within their limits, and `bytes` is a number of whole pages that leaves at least one for bulk data.
+    /// A region of `bytes` with `slots` requests under way at most, and `back_slots` call-backs. Both are
+    /// powers of two within their limits, and `bytes` is a number of whole pages that leaves at least one for
+    /// bulk data.
     pub fn new(slots: u32, back_slots: u32, bytes: u64) -> Result<Layout, LayoutError> {
         if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
             return Err(LayoutError::Slots { slots });

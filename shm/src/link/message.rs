@@ -1,7 +1,9 @@
-//! The messages by which a link is made and ended (docs/formats/link.md, "Messages"). No I/O: bytes in, messages out.
+//! The messages by which a link is made and ended (docs/formats/link.md, "Messages"). No I/O: bytes in,
+//! messages out.
 //!
-//! Decoding is strict: a message has exactly the length that it says, texts are UTF-8 without control characters and bounded,
-//! and a number that means nothing is refused, but for feature bits and the codes of a refusal, of which there may be more one day.
+//! Decoding is strict: a message has exactly the length that it says, texts are UTF-8 without control
+//! characters and bounded, and a number that means nothing is refused, but for feature bits and the codes of
+//! a refusal, of which there may be more one day.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
@@ -213,7 +215,8 @@ impl Message {
         }
     }
 
-    /// Its bytes, at most [`MESSAGE_BYTES_MAX`]. Texts are cut to their limits, and control characters in them replaced.
+    /// Its bytes, at most [`MESSAGE_BYTES_MAX`]. Texts are cut to their limits, and control characters in
+    /// them replaced.
     pub fn encode(&self) -> Vec<u8> {
         let mut rest = Vec::with_capacity(MESSAGE_BYTES_MAX);
         let kind = match self {
@@ -320,7 +323,8 @@ impl Cause {
     }
 }
 
-// The bytes. All numbers are little-endian. Offsets are from the start of the message, of which the head is the first 16 bytes.
+// The bytes. All numbers are little-endian. Offsets are from the start of the message, of which the head is
+// the first 16 bytes.
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

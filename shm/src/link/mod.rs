@@ -1,6 +1,8 @@
-//! What two ends of a link agree on: where things lie in a region, which side is which, and whether the other side lives.
+//! What two ends of a link agree on: where things lie in a region, which side is which, and whether the other
+//! side lives.
 //!
-//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`, `heartbeat`; and where there is no socket `rendezvous_page`, `handshake`.
+//! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`,
+//! `heartbeat`; and where there is no socket `rendezvous_page`, `handshake`.
 
 mod ends;
 mod handshake;

@@ -1,4 +1,5 @@
-//! How two sides come to terms. No I/O: a server holds a hello against its limits, and a client what comes back against its hello.
+//! How two sides come to terms. No I/O: a server holds a hello against its limits, and a client what comes
+//! back against its hello.
 
 use thiserror::Error;
 
@@ -26,7 +27,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are reserved (docs/decisions/shm-regions.md).
+    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are
+    /// reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
             features: Features::AT_SOCKETS,
@@ -54,7 +56,8 @@ pub enum WelcomeError {
 }
 
 impl Limits {
-    /// What a link for this client will be like, if it can have one. Epoch and incarnation are the server's to choose.
+    /// What a link for this client will be like, if it can have one. Epoch and incarnation are the server's
+    /// to choose.
     pub fn agree(&self, hello: &Hello, epoch: Epoch, server: Incarnation) -> Result<Agreement, Refused> {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             return Err(Refused::new(
@@ -131,7 +134,8 @@ impl Agreement {
 }
 
 impl Hello {
-    /// Of a client that wants so many slots, back slots and bytes at most, to speak vrpc with the only export, and needs no extension.
+    /// Of a client that wants so many slots, back slots and bytes at most, to speak vrpc with the only
+    /// export, and needs no extension.
     pub fn new(client: Incarnation, slots: u32, back_slots: u32, bytes: u64) -> Hello {
         Hello {
             version_min: VERSION,
@@ -149,7 +153,8 @@ impl Hello {
         }
     }
 
-    /// Holds the server's answer against what was offered. Nothing in it is believed that a client could be harmed by.
+    /// Holds the server's answer against what was offered. Nothing in it is believed that a client could be
+    /// harmed by.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
         offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;

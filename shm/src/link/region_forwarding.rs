@@ -17,7 +17,8 @@ pub const FORWARDED_REGIONS_MAX: usize = 8;
 pub struct ForwardRegion {
     /// Its number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
     pub domain: Domain,
-    /// Whose it is: the effective user of the process that made the memory. It goes on only to that user's processes and root's.
+    /// Whose it is: the effective user of the process that made the memory. It goes on only to that user's
+    /// processes and root's.
     pub user: u32,
     /// Size of the memory, in bytes.
     pub bytes: u64,

@@ -1,9 +1,9 @@
-//! The first page of a file that both sides of a link can write, where there is no socket: the server, the claiming client, what they agree on,
-//! and how it ends (docs/formats/link.md, "In a file").
+//! The first page of a file that both sides of a link can write, where there is no socket: the server, the
+//! claiming client, what they agree on, and how it ends (docs/formats/link.md, "In a file").
 //!
-//! Behind the page lie the client's half and the server's half. Every word of the page has one side that writes it, but for the
-//! two that are claimed by compare-and-swap. A word of a phase carries the number of its attempt, so that nothing left
-//! from an earlier client or server is taken for the present one's.
+//! Behind the page lie the client's half and the server's half. Every word of the page has one side that
+//! writes it, but for the two that are claimed by compare-and-swap. A word of a phase carries the number of
+//! its attempt, so that nothing left from an earlier client or server is taken for the present one's.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{Ordering, fence};
@@ -101,7 +101,8 @@ pub(super) struct Page {
     client_phase: WordMut,
 }
 
-/// The length that a server gave the file, as its page says: for a client that cannot know it otherwise. `page` is at least the first page.
+/// The length that a server gave the file, as its page says: for a client that cannot know it otherwise.
+/// `page` is at least the first page.
 pub fn length_of(page: &Region) -> Result<u64, PageError> {
     let raw = read(page)?;
     let bytes = raw.total.get();

@@ -9,7 +9,8 @@ use crate::link::layout::Layout;
 /// The version of the layout and of the handshake that this crate speaks.
 pub const VERSION: u32 = 1;
 
-/// Extensions, one bit each. Those that a peer names and this version does not know are kept until both sides' are intersected.
+/// Extensions, one bit each. Those that a peer names and this version does not know are kept until both
+/// sides' are intersected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(u64);
 
@@ -20,7 +21,8 @@ impl Features {
     pub const CALL_BACKS: Features = Features(1);
     /// The server takes the memory of further domains from the client. At a socket only.
     pub const FORWARDED_REGIONS: Features = Features(1 << 1);
-    /// The client's memory may be passed on to further domains, of its own user and of root. At a socket only.
+    /// The client's memory may be passed on to further domains, of its own user and of root. At a socket
+    /// only.
     pub const REGION_FORWARDING: Features = Features(1 << 2);
     /// The server's window comes along with its memory. At a socket only.
     pub const WINDOW: Features = Features(1 << 3);
@@ -116,8 +118,8 @@ pub enum Protocol {
     OncRpc,
 }
 
-/// Which life of a client or of a server: random, made when it starts. A client keeps its own over all its links, so that
-/// a server knows it again.
+/// Which life of a client or of a server: random, made when it starts. A client keeps its own over all its
+/// links, so that a server knows it again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub [u8; 16]);
 

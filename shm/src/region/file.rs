@@ -1,4 +1,5 @@
-//! A file that both sides map whole and may write: what QEMU's `memory-backend-file` (ivshmem) or UML's `iomem=` is given on the host.
+//! A file that both sides map whole and may write: what QEMU's `memory-backend-file` (ivshmem) or UML's
+//! `iomem=` is given on the host.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -23,13 +24,15 @@ pub fn open(path: &Path) -> Result<Region, RegionError> {
 pub struct Served {
     /// The whole file.
     pub region: Region,
-    /// The very file that is mapped, locked for as long as this is open or the region is there: no other server takes it.
+    /// The very file that is mapped, locked for as long as this is open or the region is there: no other
+    /// server takes it.
     pub lock: File,
 }
 
-/// Maps the whole file for a server, and locks it. If it is not there and `bytes` says how long it is to be, it is made first, for its
-/// owner only, with all its memory: a file system that fills up later takes none of it away. One that is there keeps its size; it
-/// must be root's or our own, and not world-writable, since a process that can write it can make any request as any user.
+/// Maps the whole file for a server, and locks it. If it is not there and `bytes` says how long it is to be,
+/// it is made first, for its owner only, with all its memory: a file system that fills up later takes none of
+/// it away. One that is there keeps its size; it must be root's or our own, and not world-writable, since a
+/// process that can write it can make any request as any user.
 pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
     if let Some(bytes) = bytes {
         match readable_and_writable().create_new(true).mode(0o600).open(path) {
@@ -187,7 +190,8 @@ mod tests {
         drop(serve(&path, Some(1 << 20)).expect("made"));
         let metadata = std::fs::metadata(&path).expect("there");
         assert_eq!((metadata.len(), metadata.blocks() * 512), (1 << 20, 1 << 20));
-        // More than a file can have: an error now, and no file left behind, instead of a server that loses its memory later.
+        // More than a file can have: an error now, and no file left behind, instead of a server that loses
+        // its memory later.
         let too_large = dir.path().join("too-large");
         assert!(serve(&too_large, Some(1 << 63)).is_err());
         assert!(!too_large.exists());

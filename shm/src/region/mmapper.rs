@@ -10,8 +10,9 @@ use crate::region::{RegionError, map, region_len};
 /// Where the device is.
 pub const DEVICE: &str = "/dev/mmapper";
 
-/// Maps `bytes` of the device from its start: it does not say how long it is. Touching what lies behind the end of the file kills the
-/// process in some kernels, so ask for one page first, and learn the length from that (docs/formats/link.md, "In a file").
+/// Maps `bytes` of the device from its start: it does not say how long it is. Touching what lies behind the
+/// end of the file kills the process in some kernels, so ask for one page first, and learn the length from
+/// that (docs/formats/link.md, "In a file").
 pub fn open(device: &Path, bytes: u64) -> Result<Region, RegionError> {
     region_len(device, bytes)?;
     let file = OpenOptions::new()

@@ -1,8 +1,9 @@
 //! Shared memory of two domains, by kind.
 //!
-//! - [`sealed`]: between processes of one kernel. The owner writes, the peer reads, and the kernel sees to that.
-//! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write all of: QEMU's ivshmem and UML's iomem on the host, and what
-//!   their guests see of it. Nothing but good manners keeps a side in its half.
+//! - [`sealed`]: between processes of one kernel. The owner writes, the peer reads, and the kernel sees to
+//!   that.
+//! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write all of: QEMU's ivshmem and UML's
+//!   iomem on the host, and what their guests see of it. Nothing but good manners keeps a side in its half.
 
 pub mod file;
 pub mod mmapper;

@@ -1,5 +1,5 @@
-//! The memory of an ivshmem device in a guest: the file beneath it, as BAR 2 of PCI device 1af4:1110. No driver is needed, but
-//! the right to open the BAR's file in sysfs, which root has.
+//! The memory of an ivshmem device in a guest: the file beneath it, as BAR 2 of PCI device 1af4:1110. No
+//! driver is needed, but the right to open the BAR's file in sysfs, which root has.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,8 +19,8 @@ const DEVICE: u32 = 0x1110;
 /// The BAR that is the memory.
 const MEMORY_BAR: usize = 2;
 
-/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one there is. `devices` is
-/// [`DEVICES`], but in tests.
+/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one there
+/// is. `devices` is [`DEVICES`], but in tests.
 pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError> {
     let device = find(devices, address)?;
     let bytes = bar_bytes(&device)?;
@@ -84,7 +84,8 @@ fn number(path: &Path) -> Option<u32> {
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// The length of the BAR, from the device's list of resources: a line for each with first address, last address, flags.
+/// The length of the BAR, from the device's list of resources: a line for each with first address, last
+/// address, flags.
 fn bar_bytes(device: &Path) -> Result<u64, RegionError> {
     let path = device.join("resource");
     let text = fs::read_to_string(&path).map_err(|source| RegionError::io(path.display(), source))?;

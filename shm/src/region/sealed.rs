@@ -1,7 +1,8 @@
 //! Memory that only its owner writes: a memfd that is mapped first and sealed then.
 //!
-//! The seal against future writes leaves the owner's mapping alone. Without it a peer could open the descriptor that it was given
-//! once more for writing, through /proc. The seal against shrinking keeps the peer's loads from faulting.
+//! The seal against future writes leaves the owner's mapping alone. Without it a peer could open the
+//! descriptor that it was given once more for writing, through /proc. The seal against shrinking keeps the
+//! peer's loads from faulting.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -8,16 +8,16 @@ use crate::link::{Epoch, Extent, SLOT_BYTES};
 use crate::ring::message::{Message, TAIL_WORDS};
 use crate::ring::slot_stamp::{Cursor, SlotStamp};
 
-/// The reading side of a ring, of which there is one. The peer may write anything at any time: what comes out is whatever was
-/// there, copied once.
+/// The reading side of a ring, of which there is one. The peer may write anything at any time: what comes out
+/// is whatever was there, copied once.
 #[derive(Debug)]
 pub struct Consumer<C = Lines> {
     cells: C,
     cursor: Cursor,
 }
 
-/// The slot that comes next holds what no honest peer writes there: a lap that is long over, one that has not come, more messages
-/// than slots, or another life.
+/// The slot that comes next holds what no honest peer writes there: a lap that is long over, one that has not
+/// come, more messages than slots, or another life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("slot {slot} has stamp {found:#010x} where {awaited:#010x} comes next")]
 pub struct StampFault {
@@ -30,8 +30,8 @@ pub struct StampFault {
 }
 
 impl Consumer {
-    /// The ring of `slots` slots at `offset` of the peer's end. Fails if it does not lie there on cache lines, or if the number of
-    /// slots is not a power of two.
+    /// The ring of `slots` slots at `offset` of the peer's end. Fails if it does not lie there on cache
+    /// lines, or if the number of slots is not a power of two.
     pub fn at(peer: &Extent, offset: u64, slots: u32, epoch: Epoch) -> Result<Consumer, OutOfBounds> {
         let start = peer.place(offset, u64::from(slots) * SLOT_BYTES)?;
         Ok(Consumer::new(Lines::new(peer.region(), start, slots as usize)?, epoch))
@@ -77,8 +77,9 @@ impl<C: Cells> Consumer<C> {
         self.cells.address(self.cursor.slot)
     }
 
-    /// Whether the slot that comes next is as an honest peer leaves it: empty, or with this message. To be asked now and then
-    /// when nothing comes, such as before a sleep; a peer that writes nonsense looks idle otherwise.
+    /// Whether the slot that comes next is as an honest peer leaves it: empty, or with this message. To be
+    /// asked now and then when nothing comes, such as before a sleep; a peer that writes nonsense looks idle
+    /// otherwise.
     pub fn check(&self) -> Result<(), StampFault> {
         let found = SlotStamp::of(self.cells.load(self.cursor.slot, 0, Relaxed));
         let awaited = self.cursor.stamp;

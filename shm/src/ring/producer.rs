@@ -20,8 +20,8 @@ pub struct Producer<C = LinesMut> {
 }
 
 impl Producer {
-    /// The ring of `slots` slots at `offset` of our own end, all of them zero. Fails if it does not lie there on cache lines, if
-    /// the number of slots is not a power of two, or if the end is read-only.
+    /// The ring of `slots` slots at `offset` of our own end, all of them zero. Fails if it does not lie there
+    /// on cache lines, if the number of slots is not a power of two, or if the end is read-only.
     pub fn at(own: &Extent, offset: u64, slots: u32, epoch: Epoch) -> Result<Producer, OutOfBounds> {
         let start = own.place(offset, u64::from(slots) * SLOT_BYTES)?;
         Ok(Producer::new(LinesMut::new(own.region(), start, slots as usize)?, epoch))
@@ -42,8 +42,8 @@ impl<C: CellsMut> Producer<C> {
         Prefetch::new(self.cells.clone(), self.next.clone())
     }
 
-    /// Writes the next slot. There must be no more messages under way than slots, or one is lost that the peer has not read; that
-    /// is for the caller to count, since the ring does not know.
+    /// Writes the next slot. There must be no more messages under way than slots, or one is lost that the
+    /// peer has not read; that is for the caller to count, since the ring does not know.
     #[inline]
     pub fn push(&mut self, message: &Message) {
         let slot = self.cursor.slot;

@@ -2,8 +2,8 @@ use crate::link::Epoch;
 
 /// What the first word of a slot holds for one lap of one life: the epoch's low half above the lap's.
 ///
-/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never fits; a slot of an earlier life does not fit before
-/// 65,536 lives; one of an earlier lap is at most one lap old.
+/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never fits; a slot of an earlier life
+/// does not fit before 65,536 lives; one of an earlier lap is at most one lap old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotStamp(pub(super) u32);
 

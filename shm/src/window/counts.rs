@@ -32,7 +32,8 @@ impl<L: Cells> Counts<L> {
         count.is_multiple_of(DONE).then_some(Version { epoch, count, slot })
     }
 
-    /// Whether nothing has changed since: what was asked after the version was taken is what one would be told now.
+    /// Whether nothing has changed since: what was asked after the version was taken is what one would be
+    /// told now.
     #[inline(always)]
     pub fn holds(&self, version: &Version) -> bool {
         // The slot first: all slots change their epoch at once, before anything else follows.
@@ -58,7 +59,8 @@ impl<L: CellsMut> Counts<L> {
         Self { head, slots }
     }
 
-    /// A change begins: from now on no version of the slot holds, and none can be had until it has [ended](Self::ended).
+    /// A change begins: from now on no version of the slot holds, and none can be had until it has
+    /// [ended](Self::ended).
     #[inline]
     pub fn begun(&self, slot: u32) {
         self.add(slot, UNDER_WAY);

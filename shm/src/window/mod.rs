@@ -1,10 +1,11 @@
-//! The window: counts by which a client sees, without a request, whether what it has learnt of a file still holds
-//! (docs/formats/window.md).
+//! The window: counts by which a client sees, without a request, whether what it has learnt of a file still
+//! holds (docs/formats/window.md).
 //!
-//! A server counts the changes of each file in a slot: one more under way before a change begins, one more done when it has ended. A client
-//! remembers the version of a file's slot from before it asked; while that holds, nothing has changed. What a client
-//! learnt lies in its own memory and came in answers, so the window tells it nothing but that something has changed. Several files may share a
-//! slot: then a client asks once more than it had to.
+//! A server counts the changes of each file in a slot: one more under way before a change begins, one more
+//! done when it has ended. A client remembers the version of a file's slot from before it asked; while that
+//! holds, nothing has changed. What a client learnt lies in its own memory and came in answers, so the window
+//! tells it nothing but that something has changed. Several files may share a slot: then a client asks once
+//! more than it had to.
 
 mod counts;
 
@@ -37,7 +38,8 @@ pub struct Window {
     counts: Counts<LinesMut>,
     seen: Counts<Lines>,
     memory: Arc<OwnedFd>,
-    /// Which slot a file has: a secret, so that a client knows the slots of those files only that it was told of.
+    /// Which slot a file has: a secret, so that a client knows the slots of those files only that it was told
+    /// of.
     places: RandomState,
 }
 

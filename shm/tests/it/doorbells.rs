@@ -46,7 +46,8 @@ fn set_notify_flag(ends: &Ends, value: u32) {
     ends.own.region().store_u32(at, value, Release).expect("ours");
 }
 
-/// Waits until the other side says that it sleeps, and not the sleep that is known already; says which one it is.
+/// Waits until the other side says that it sleeps, and not the sleep that is known already; says which one it
+/// is.
 fn until_notify_flag(peer: &Extent, known: u32) -> u32 {
     loop {
         let sleep = word(peer, NOTIFY_FLAG_OFFSET);

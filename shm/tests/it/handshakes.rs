@@ -1,4 +1,5 @@
-//! Links over a file that both sides can write: how they are made, how they end, and what a side can do that keeps to no rules.
+//! Links over a file that both sides can write: how they are made, how they end, and what a side can do that
+//! keeps to no rules.
 
 use std::time::{Duration, Instant};
 
@@ -301,7 +302,8 @@ fn files_that_are_too_small_are_refused() {
 }
 
 proptest! {
-    /// Page and headers are overwritten all the time. Neither side panics, and when it stops a new client gets a link.
+    /// Page and headers are overwritten all the time. Neither side panics, and when it stops a new client
+    /// gets a link.
     #[test]
     fn scribbling_ends_links_and_nothing_else(
         writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),

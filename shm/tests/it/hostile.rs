@@ -176,7 +176,8 @@ fn rings_lie_inside_on_lines_and_are_powers_of_two() {
 }
 
 proptest! {
-    /// Whatever the memory holds: a message is what bears the awaited stamp, and what comes out is what was there.
+    /// Whatever the memory holds: a message is what bears the awaited stamp, and what comes out is what was
+    /// there.
     #[test]
     fn any_bytes_are_read_without_harm(
         bytes in proptest::collection::vec(any::<u8>(), SLOTS as usize * LINE_BYTES),

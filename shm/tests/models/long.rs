@@ -6,8 +6,8 @@ use crate::world::{Shuttle, World, sides};
 
 const RUNS: usize = 300;
 
-/// A server that answers in any order, and a client with as many requests under way as there are slots: each request is answered
-/// once, and both sides sleep whenever nothing is there.
+/// A server that answers in any order, and a client with as many requests under way as there are slots: each
+/// request is answered once, and both sides sleep whenever nothing is there.
 fn out_of_order(slots: usize, requests: u32) {
     let [mut client, mut server] = sides::<Shuttle>(slots);
     let end = Shuttle::spawn(move || {

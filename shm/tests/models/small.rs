@@ -120,7 +120,8 @@ fn a_nudge_ends_a_sleep_or_the_next_one() {
     });
 }
 
-/// One reader looks, another client is answered or looks itself: whatever it tells the first one, a version that still holds is of what there is.
+/// One reader looks, another client is answered or looks itself: whatever it tells the first one, a version
+/// that still holds is of what there is.
 #[test]
 fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
     every_interleaving(3, || {

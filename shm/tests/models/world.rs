@@ -114,7 +114,8 @@ macro_rules! world {
                 }
             }
 
-            /// The kernel keeps a lock from the look at the word until the thread sleeps, and takes it to wake.
+            /// The kernel keeps a lock from the look at the word until the thread sleeps, and takes it to
+            /// wake.
             #[derive(Clone)]
             pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
 

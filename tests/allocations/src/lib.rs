@@ -1,7 +1,8 @@
 //! An allocator that counts, for tests of what must not allocate.
 //!
-//! A test program takes it for its own; [`of_this_thread`], [`of_all_threads`] and [`live_bytes`] say how it stands. They only ever
-//! count from the start of the program: take the difference. In a program that does not take it they say 0.
+//! A test program takes it for its own; [`of_this_thread`], [`of_all_threads`] and [`live_bytes`] say how it
+//! stands. They only ever count from the start of the program: take the difference. In a program that does
+//! not take it they say 0.
 //!
 //! ```
 //! #[global_allocator]
@@ -43,7 +44,8 @@ pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
 
-// SAFETY: every call goes to the system's allocator as it came; the counts are numbers beside it, and counting allocates nothing.
+// SAFETY: every call goes to the system's allocator as it came; the counts are numbers beside it, and
+// counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALL.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Guards the shape of the house: which crate may depend on which, and where `unsafe`, libc and file-descriptor numbers
-//! may appear (`ARCHITECTURE.md`). The rules are data, in [`ROOMS`]; `tests/house.rs` holds the tree against them.
+//! Guards the shape of the house: which crate may depend on which, and where `unsafe`, libc and
+//! file-descriptor numbers may appear (`ARCHITECTURE.md`). The rules are data, in [`ROOMS`]; `tests/house.rs`
+//! holds the tree against them.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

@@ -1,13 +1,16 @@
 //! What a file system of Tombolo must do, written once.
 //!
-//! - [`waist`]: cases against an [`Export`](tombolo_core::fs::Export): every operation, every documented error, and
-//!   what users care about. Run over every back end, bare and under layers.
+//! - [`waist`]: cases against an [`Export`](tombolo_core::fs::Export): every operation, every documented
+//!   error, and what users care about. Run over every back end, bare and under layers.
 //! - [`disk`]: cases against a [`BlockDevice`](tombolo_core::block::BlockDevice), run over every disk.
-//! - [`posix`]: cases against a mounted directory, by system calls only: the program `tombolo-conformance DIR`. Run on
-//!   plain file systems (where all pass: they are the oracle), through FUSE mounts, and inside guests.
-//! - [`walk`]: random changes by several mounts of one directory and by the host: the program `tombolo-conformance --walk`.
+//! - [`posix`]: cases against a mounted directory, by system calls only: the program `tombolo-conformance
+//!   DIR`. Run on plain file systems (where all pass: they are the oracle), through FUSE mounts, and inside
+//!   guests.
+//! - [`walk`]: random changes by several mounts of one directory and by the host: the program
+//!   `tombolo-conformance --walk`.
 //!
-//! A case is a function with a name. It passes, fails (by a panic that says what was wrong), or is skipped with a reason.
+//! A case is a function with a name. It passes, fails (by a panic that says what was wrong), or is skipped
+//! with a reason.
 #![forbid(unsafe_code)]
 
 pub mod disk;

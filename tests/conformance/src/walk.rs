@@ -1,5 +1,5 @@
-//! A random walk: the host and each of several mounts of one directory change it in turn, and after each change every mount must show what a
-//! plain directory shows to which the same was done.
+//! A random walk: the host and each of several mounts of one directory change it in turn, and after each
+//! change every mount must show what a plain directory shows to which the same was done.
 
 use std::collections::BTreeMap;
 use std::io;

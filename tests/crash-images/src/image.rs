@@ -49,13 +49,15 @@ impl std::fmt::Display for Choice {
 }
 
 impl Log {
-    /// `count` choices: every moment if there are so many, otherwise moments at random, in order; and all kinds of losses.
+    /// `count` choices: every moment if there are so many, otherwise moments at random, in order; and all
+    /// kinds of losses.
     pub fn choices(&self, count: usize) -> Vec<Choice> {
         let (all, mut random) = (self.steps.len() + 1, Rng::with_seed(count as u64));
         let each = |index: usize| {
             let (from, to) = (index * all / count, (index + 1) * all / count);
             let steps = if to > from { random.usize(from..to) } else { from };
-            // Two in six are those that must never be left out; a run that is longer repeats each moment with other losses.
+            // Two in six are those that must never be left out; a run that is longer repeats each moment with
+            // other losses.
             let seed = match index % 6 {
                 kind @ 0..2 => kind as u64,
                 _ => index as u64 + 2,
@@ -65,7 +67,8 @@ impl Log {
         (0..count).map(each).collect()
     }
 
-    /// At each mark with nothing but what was synced, and `count` at random among the moments at which names have changed, or something was synced.
+    /// At each mark with nothing but what was synced, and `count` at random among the moments at which names
+    /// have changed, or something was synced.
     pub(crate) fn choices_of_names(&self, count: usize) -> Vec<Choice> {
         let after = |wanted: fn(&What) -> bool| {
             let places = self.steps.iter().enumerate().filter(move |(_, step)| wanted(&step.what));
@@ -111,7 +114,8 @@ impl Log {
         let kind = if choice.seed == 1 { 0 } else { random.u8(1..4) };
         let chosen = open[random.usize(..open.len())];
         let share = [0.1, 0.5, 0.9][random.usize(..3)];
-        // Of the names in a directory the first are there: file systems write changes of a directory in order.
+        // Of the names in a directory the first are there: file systems write changes of a directory in
+        // order.
         let mut ended = std::collections::HashSet::new();
         for at in open {
             let is_kept = match kind {

@@ -1,4 +1,5 @@
-//! What recorded calls have done to the directory: steps that name nodes, not paths, so that what was open under another name is found.
+//! What recorded calls have done to the directory: steps that name nodes, not paths, so that what was open
+//! under another name is found.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -120,7 +121,8 @@ struct Reader<'a> {
     open: HashMap<(String, String), Open>,
     /// What the files have at this moment.
     now: Image,
-    /// When files were changed last, as far as that is known, and whether all that has changed since is synced.
+    /// When files were changed last, as far as that is known, and whether all that has changed since is
+    /// synced.
     times: HashMap<Node, (Option<(u64, u32)>, bool)>,
     log: Log,
 }

@@ -30,7 +30,8 @@ pub fn mark(text: &str) {
     }
 }
 
-/// Runs the test that calls this again, in a process of its own in which [`recorded`] gives `dir`, which is made and must not be there yet.
+/// Runs the test that calls this again, in a process of its own in which [`recorded`] gives `dir`, which is
+/// made and must not be there yet.
 ///
 /// # Panics
 /// There is no strace, the process fails, or it has changed the directory in a way that was not seen.
@@ -84,7 +85,8 @@ fn check(log: &Log, dir: &Path) {
     assert!(seen.is_empty(), "they are gone, and it was not seen: {:?}", seen.keys());
 }
 
-/// Gives `check` each image, in a directory that it may change, with the marks from before the loss of power; two at a time.
+/// Gives `check` each image, in a directory that it may change, with the marks from before the loss of power;
+/// two at a time.
 ///
 /// # Panics
 /// `check` does. The image is made once more then, and kept.
@@ -123,9 +125,10 @@ pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
     });
 }
 
-/// Gives `check` images one after the other that lie where the directory was when it was recorded, so that what is said in them of their own place
-/// is true. They are of the moments at which names have changed, or something was synced: with nothing but what was synced at each mark, and
-/// `counts` others, in the gate and in the long run.
+/// Gives `check` images one after the other that lie where the directory was when it was recorded, so that
+/// what is said in them of their own place is true. They are of the moments at which names have changed, or
+/// something was synced: with nothing but what was synced at each mark, and `counts` others, in the gate and
+/// in the long run.
 ///
 /// # Panics
 /// `check` does. The image is made once more then, and kept.

@@ -1,4 +1,5 @@
-//! What `strace -f -xx -y` wrote. All strings and paths in it are hexadecimal, so that marks outside of them are strace's own.
+//! What `strace -f -xx -y` wrote. All strings and paths in it are hexadecimal, so that marks outside of them
+//! are strace's own.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -1,5 +1,5 @@
-//! Any messages of a front end that is kept, with descriptors, to a server that is replaced in between: the connection ends when the front end
-//! has left, and a guest beside it notices nothing of either.
+//! Any messages of a front end that is kept, with descriptors, to a server that is replaced in between: the
+//! connection ends when the front end has left, and a guest beside it notices nothing of either.
 
 use std::cell::RefCell;
 use std::io::{PipeReader, PipeWriter, Read};
@@ -30,8 +30,8 @@ const REPLACE: u8 = 0xff;
 /// Bytes as they are.
 const RAW: u8 = 0xfe;
 
-/// Runs the target. A message is its number, a byte of flags (how many descriptors, which kind, whether it wants an acknowledgement), the length of
-/// its body, and that.
+/// Runs the target. A message is its number, a byte of flags (how many descriptors, which kind, whether it
+/// wants an acknowledgement), the length of its body, and that.
 pub fn run(bytes: &[u8]) {
     thread_local! {
         static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };

@@ -1,5 +1,6 @@
-//! Any bytes as a message of a link, at the socket's door and in a file's page: what decodes must encode to the same message, a server
-//! agrees to nothing beyond its limits, and a client believes nothing that it did not offer.
+//! Any bytes as a message of a link, at the socket's door and in a file's page: what decodes must encode to
+//! the same message, a server agrees to nothing beyond its limits, and a client believes nothing that it did
+//! not offer.
 
 use tombolo_shm::link::{
     Agreement, Epoch, Features, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, Welcome,

@@ -1,4 +1,5 @@
-//! Any bytes as arguments and as results of MOUNT: limits hold, and what decodes encodes to as much as was read.
+//! Any bytes as arguments and as results of MOUNT: limits hold, and what decodes encodes to as much as was
+//! read.
 
 use tombolo_wire_nfs3::Reply;
 use tombolo_wire_nfs3::mount::{

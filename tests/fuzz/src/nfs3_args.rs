@@ -1,5 +1,5 @@
-//! Any bytes as the arguments of any procedure of NFS: what decodes must encode to what was read, but for the content of padding, and a
-//! WRITE's data must lie in its message.
+//! Any bytes as the arguments of any procedure of NFS: what decodes must encode to what was read, but for the
+//! content of padding, and a WRITE's data must lie in its message.
 
 use tombolo_wire_nfs3::attr::set_attr;
 use tombolo_wire_nfs3::{Call, Procedure};

@@ -1,5 +1,5 @@
-//! Any bytes as what a server answers to any procedure of NFS: a client must not panic, must not read beyond, and must be able to write
-//! again what it read.
+//! Any bytes as what a server answers to any procedure of NFS: a client must not panic, must not read beyond,
+//! and must be able to write again what it read.
 
 use tombolo_wire_nfs3::attr::{attr, change, fattr3};
 use tombolo_wire_nfs3::results::*;

@@ -1,4 +1,5 @@
-//! Any bytes as arguments and as results of the side program: what decodes encodes to as much as was read, and nothing is counted that is not there.
+//! Any bytes as arguments and as results of the side program: what decodes encodes to as much as was read,
+//! and nothing is counted that is not there.
 
 use tombolo_wire_nfs3::Reply;
 use tombolo_wire_nfs3::side::{Call, DigestsReply, LeaseReply, ListReply, PackReply, Procedure};

@@ -1,5 +1,5 @@
-//! Any bytes as damage to a qcow2 image, and as requests to it then: all are answered, somehow. Of an image without damage each answer, and what
-//! another opening finds, is what a plain array would hold.
+//! Any bytes as damage to a qcow2 image, and as requests to it then: all are answered, somehow. Of an image
+//! without damage each answer, and what another opening finds, is what a plain array would hold.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,7 +51,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// The smallest image that has one of each table, a cluster of data, and one that is said to be zeroes (the qcow2 specification, version 3).
+/// The smallest image that has one of each table, a cluster of data, and one that is said to be zeroes (the
+/// qcow2 specification, version 3).
 fn image() -> Vec<u8> {
     const REFCOUNT_TABLE: usize = 1;
     const REFCOUNTS: usize = 2;

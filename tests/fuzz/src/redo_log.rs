@@ -1,4 +1,5 @@
-//! Any bytes as damage to a redo log, as it is and under a checksum of the header that holds: it is refused, or each block is one of those that there are.
+//! Any bytes as damage to a redo log, as it is and under a checksum of the header that holds: it is refused,
+//! or each block is one of those that there are.
 
 use std::sync::Arc;
 

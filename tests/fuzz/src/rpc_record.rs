@@ -1,5 +1,5 @@
-//! Any bytes as a TCP stream of RPC records, and each record as a call and as a reply: what is found must not depend on how the stream
-//! arrived, and a header that decodes must encode to one that means the same.
+//! Any bytes as a TCP stream of RPC records, and each record as a call and as a reply: what is found must not
+//! depend on how the stream arrived, and a header that decodes must encode to one that means the same.
 
 use tombolo_wire_rpc::{CallFault, CallHeader, RecordAssembler, ReplyHeader};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};

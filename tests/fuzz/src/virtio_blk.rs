@@ -1,5 +1,5 @@
-//! Any bytes as a chain for a virtio-blk device, cut anywhere: what comes back, and what lies on the disk then, is what a second reading of
-//! virtio 1.2, §5.2.6 says.
+//! Any bytes as a chain for a virtio-blk device, cut anywhere: what comes back, and what lies on the disk
+//! then, is what a second reading of virtio 1.2, §5.2.6 says.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixListener;
@@ -114,7 +114,8 @@ impl Guest {
                 serial.truncate(data_bytes);
                 Ok(serial)
             }
-            // The disk reads as zeroes where it was discarded: nothing else is allowed to a disk in memory that gives its pages back.
+            // The disk reads as zeroes where it was discarded: nothing else is allowed to a disk in memory
+            // that gives its pages back.
             11 | 13 => {
                 let range: [u8; 16] = payload.try_into().map_err(|_| IO_ERROR)?;
                 let flags = u32::from_le_bytes([range[12], range[13], range[14], range[15]]);

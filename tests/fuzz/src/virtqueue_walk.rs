@@ -1,5 +1,5 @@
-//! Any bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay inside that memory
-//! and keep to its limits, and what it finds must be usable.
+//! Any bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay inside
+//! that memory and keep to its limits, and what it finds must be usable.
 
 use tombolo_host_vhost::{ChainLimits, DescriptorTable, GuestMemory, MemorySlot};
 use tombolo_mem::Region;

@@ -1,4 +1,5 @@
-//! A directory for tree, state and logs, and the processes that work there: killed on the spot, stopped for a while, asked to end.
+//! A directory for tree, state and logs, and the processes that work there: killed on the spot, stopped for a
+//! while, asked to end.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -64,7 +65,8 @@ impl Home {
         Ok(command)
     }
 
-    /// Starts a server of the tree, below the words of `wrapper` if there are any, and waits until it says that it serves.
+    /// Starts a server of the tree, below the words of `wrapper` if there are any, and waits until it says
+    /// that it serves.
     pub fn serve(&self, wrapper: &[&str], options: &[&str]) -> Result<Process> {
         let words = [&["serve", "tree", "--state", "state", "--control", "control"], options].concat();
         let mut server = Process::start("server", self.command(wrapper, &words)?.stdout(Stdio::piped()))?;

@@ -1,4 +1,5 @@
-//! What a server can make a client's memory grow to. A process of its own, whose tests take turns: what is measured is the process.
+//! What a server can make a client's memory grow to. A process of its own, whose tests take turns: what is
+//! measured is the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,7 +66,8 @@ fn announced_lengths_take_no_memory() {
                     return ScriptedReply::Bytes([announced.to_be_bytes().as_slice(), &[0; 64]].concat());
                 }
                 if asked.is(Procedure::Read) || asked.is(Procedure::Readlink) {
-                    // Status, no attributes, and a length that is longer than all of it; for READ the count is as long.
+                    // Status, no attributes, and a length that is longer than all of it; for READ the count
+                    // is as long.
                     let words = [0, 0, announced, 0, announced];
                     return ScriptedReply::Results(
                         words.iter().flat_map(|word| word.to_be_bytes()).collect(),
@@ -255,7 +257,8 @@ fn uncommitted_data_are_bounded() {
             }
             let _ = done.send(());
         });
-        // It may come to its end, by an error or by writes that need no COMMIT, or wait: but not with more memory.
+        // It may come to its end, by an error or by writes that need no COMMIT, or wait: but not with more
+        // memory.
         let _ = wait.recv_timeout(Duration::from_secs(8));
     });
     server.be_honest();

@@ -1,6 +1,7 @@
-//! What must be there after a loss of power: of each worker all up to its last operation that was made durable and had ended, as it was at
-//! one moment since then; and of what was being written then the old or the new, byte by byte. Where a file has grown, a file system may
-//! have the length before the data, or the other way round where one was cut off: zeros, then.
+//! What must be there after a loss of power: of each worker all up to its last operation that was made
+//! durable and had ended, as it was at one moment since then; and of what was being written then the old or
+//! the new, byte by byte. Where a file has grown, a file system may have the length before the data, or the
+//! other way round where one was cut off: zeros, then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +51,8 @@ fn listed(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// Why what was found is not the first of these states: its names, and of each file a length and bytes that it has there or in a later one.
+/// Why what was found is not the first of these states: its names, and of each file a length and bytes that
+/// it has there or in a later one.
 fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State], in_guest: bool) -> Option<String> {
     let names = &all[0].names;
     if !names.keys().eq(found.keys()) {

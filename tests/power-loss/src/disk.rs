@@ -1,7 +1,9 @@
-//! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites` writes too.
+//! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites`
+//! writes too.
 //!
-//! A block of so many bytes as the header says; then entries, each a block and its data. QEMU enters a request when it begins: what a file
-//! system flushes has ended before the flush begins, and so stands before it.
+//! A block of so many bytes as the header says; then entries, each a block and its data. QEMU enters a
+//! request when it begins: what a file system flushes has ended before the flush begins, and so stands before
+//! it.
 
 use std::fs::File;
 use std::ops::Range;
@@ -107,8 +109,8 @@ impl Log {
         (0..count).map(each).collect()
     }
 
-    /// Makes of a disk as it was before the log what is left when the power fails before entry `cut`: all that was flushed, and of what was
-    /// not flushed by then all (seed 0), nothing (seed 1), or parts.
+    /// Makes of a disk as it was before the log what is left when the power fails before entry `cut`: all
+    /// that was flushed, and of what was not flushed by then all (seed 0), nothing (seed 1), or parts.
     pub fn lose_power(&self, cut: usize, seed: u64, disk: &Path) -> Result<()> {
         let disk = File::options().write(true).open(disk)?;
         let entries = self.entries.get(..cut).ok_or("the log is shorter")?;

@@ -29,7 +29,8 @@ pub struct State {
     pub files: HashMap<usize, Arc<Vec<u8>>>,
 }
 
-/// The operations of a worker, each with whether it is made durable, and the states before each and at the end.
+/// The operations of a worker, each with whether it is made durable, and the states before each and at the
+/// end.
 #[derive(Debug)]
 pub struct History {
     pub actions: Vec<(Action, bool)>,
@@ -94,7 +95,8 @@ impl State {
         state
     }
 
-    /// The next operation, and whether it is made durable: what writes always is, since a mount's kernel may hold back what was written.
+    /// The next operation, and whether it is made durable: what writes always is, since a mount's kernel may
+    /// hold back what was written.
     fn choose(&self, random: &mut Rng, is_away: bool) -> (Action, bool) {
         let names = self.names.iter().filter(|(_, file)| !is_away || **file < OLD);
         let names: Vec<&String> = names.map(|(name, _)| name).collect();

@@ -1,7 +1,9 @@
-//! `tombolo-power-loss`: the parts of `tests/power-loss/run` and `tests/power-loss/disk` that are no business of a shell.
+//! `tombolo-power-loss`: the parts of `tests/power-loss/run` and `tests/power-loss/disk` that are no business
+//! of a shell.
 //!
 //! - [`disk`]: the log of all writes to a disk, and disks made of it as a loss of power may leave them.
-//! - [`work`]: programs that work on a mount and write down, for each operation, how far that log was when it began and when it ended.
+//! - [`work`]: programs that work on a mount and write down, for each operation, how far that log was when it
+//!   began and when it ended.
 //! - [`marks`]: the same of those that work in a guest, on the logged disk itself.
 //! - [`check`]: what of that must be there after a loss of power.
 #![forbid(unsafe_code)]

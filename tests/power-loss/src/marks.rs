@@ -1,5 +1,6 @@
-//! Marks that a guest leaves in the log of the disk that it works on: it writes them past its file system and its cache, in places that
-//! belong to nothing else. All that a finished operation has written or flushed stands before its mark, and all of the next one after it.
+//! Marks that a guest leaves in the log of the disk that it works on: it writes them past its file system and
+//! its cache, in places that belong to nothing else. All that a finished operation has written or flushed
+//! stands before its mark, and all of the next one after it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -62,8 +63,8 @@ fn decode(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_le_bytes(*words.first()?), u64::from_le_bytes(*words.get(1)?)))
 }
 
-/// What `tombolo-power-loss check` wants to know: a line for each operation with its worker, its number, and how many entries the log had
-/// before and after it. `data` are the first bytes of each entry.
+/// What `tombolo-power-loss check` wants to know: a line for each operation with its worker, its number, and
+/// how many entries the log had before and after it. `data` are the first bytes of each entry.
 pub fn times(data: impl Iterator<Item = Vec<u8>>) -> Result<Vec<String>> {
     let (mut begun, mut lines) = (HashMap::new(), Vec::new());
     for (index, bytes) in data.enumerate() {

@@ -1,10 +1,12 @@
 //! The end of tests that cannot run on a machine.
 #![forbid(unsafe_code)]
 
-/// A variable of the environment that allows tests to be skipped. Machines that have everything leave it unset.
+/// A variable of the environment that allows tests to be skipped. Machines that have everything leave it
+/// unset.
 const ALLOWS: &str = "TOMBOLO_ALLOW_SKIP";
 
-/// Returns from a test, or with the default from a function that sets one up, and prints the reason, which is formatted as by `format!`.
+/// Returns from a test, or with the default from a function that sets one up, and prints the reason, which is
+/// formatted as by `format!`.
 ///
 /// Fails instead where skips are not allowed.
 #[macro_export]

@@ -1,12 +1,14 @@
 //! Holds what a server was asked under strict coherence against a trace of the same job's system calls.
 //!
-//! A job runs twice, in the same way: on a plain directory under strace, and on a mount. The trace tells which operations
-//! each of its calls has to become; the server counts what came. Both must be equal class by class, but for differences
-//! whose cause is listed in [`tally::CAUSES`] and whose size follows from the trace too. `tests/strict/run` does all of it.
+//! A job runs twice, in the same way: on a plain directory under strace, and on a mount. The trace tells
+//! which operations each of its calls has to become; the server counts what came. Both must be equal class by
+//! class, but for differences whose cause is listed in [`tally::CAUSES`] and whose size follows from the
+//! trace too. `tests/strict/run` does all of it.
 //!
 //! Not here: what a job does, and how long it takes.
 //!
-//! Reading order: `tally` (classes and causes), `job` (what each call becomes), `tree` and `process`, `trace`.
+//! Reading order: `tally` (classes and causes), `job` (what each call becomes), `tree` and `process`,
+//! `trace`.
 #![forbid(unsafe_code)]
 
 mod job;
@@ -37,7 +39,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// ROOT is where the job ran natively, CWD where it was started, BEFORE and AFTER are what `tombolo top --once --json` said.
+/// ROOT is where the job ran natively, CWD where it was started, BEFORE and AFTER are what `tombolo top
+/// --once --json` said.
 fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, String> {
     let ([root, cwd, trace, before, after], kernel_checks) = (match arguments {
         [first @ .., last] if last == "kernel-checks" => (first, true),

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::tally::{CLASSES, Tally};
 
-/// Operations of the waist that no system call asks for: the kernel gives nodes back when it needs the memory.
+/// Operations of the waist that no system call asks for: the kernel gives nodes back when it needs the
+/// memory.
 const UNCOMPARED: &[&str] = &["forget"];
 
 /// What a server has counted, as `tombolo top --once --json` tells it.

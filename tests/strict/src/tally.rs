@@ -1,5 +1,5 @@
-//! What a job's system calls make the kernel ask for: per class of operation the calls themselves, and every difference
-//! with its cause.
+//! What a job's system calls make the kernel ask for: per class of operation the calls themselves, and every
+//! difference with its cause.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -135,14 +135,16 @@ causes! {
     PAGES = READ, "pages of mappings";
     /// A write of more than a request holds.
     WRITE_SPLIT = WRITE, "calls of over 1 MiB";
-    /// A listing with attributes, and one that is made at once, comes in smaller pieces than the program asks for.
+    /// A listing with attributes, and one that is made at once, comes in smaller pieces than the program asks
+    /// for.
     PIECES = READDIR, "smaller pieces";
     /// What takes capabilities from a program asks first whether it has any.
     CAPABILITY = XATTR, "security.capability";
-    /// `ls` asks for no more labels once it was told that the file system has none. The calls that it spares are no look-ups
-    /// and no permission checks either.
+    /// `ls` asks for no more labels once it was told that the file system has none. The calls that it spares
+    /// are no look-ups and no permission checks either.
     LABEL = XATTR, "security.selinux, after which nobody asks";
-    /// Where the kernel checks permissions of files that are not the caller's, it asks for their access ACL too.
+    /// Where the kernel checks permissions of files that are not the caller's, it asks for their access ACL
+    /// too.
     ACL = XATTR, "access ACLs of others' files";
     /// At the end of the file the kernel knows that there is nothing to copy.
     COPY_END = COPY, "at the end of the file";

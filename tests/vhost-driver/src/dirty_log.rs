@@ -11,7 +11,8 @@ const FEATURE_LOG_ALL: u64 = 1 << 26;
 const PAGE: u64 = 4096;
 
 impl Driver {
-    /// Shares a new dirty log, all clear. Nothing is marked any more in the one before when this returns; that is left in `self` if it fails.
+    /// Shares a new dirty log, all clear. Nothing is marked any more in the one before when this returns;
+    /// that is left in `self` if it fails.
     pub fn share_log(&mut self) -> io::Result<()> {
         let len = (GUEST_BASE + self.region().len() as u64).div_ceil(8 * PAGE);
         let file = memfd_create("tombolo-dirty", MemfdFlags::CLOEXEC)?;
@@ -21,7 +22,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Switches logging under running queues (the first ones), as QEMU does when a migration begins and when it ends.
+    /// Switches logging under running queues (the first ones), as QEMU does when a migration begins and when
+    /// it ends.
     pub fn set_logging(&mut self, is_on: bool, queues: &[&DriverQueue]) -> io::Result<()> {
         self.is_logging = is_on;
         let log = if is_on { FEATURE_LOG_ALL } else { 0 };

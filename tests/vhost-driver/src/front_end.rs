@@ -167,8 +167,8 @@ impl FrontEnd {
         self.post(request, &payload, files)
     }
 
-    /// Says where a queue's descriptor table, used ring and available ring lie, in the front end's addresses, and where the used ring is
-    /// to be logged, in the guest's.
+    /// Says where a queue's descriptor table, used ring and available ring lie, in the front end's addresses,
+    /// and where the used ring is to be logged, in the guest's.
     pub fn set_vring_addresses(
         &mut self,
         index: u32,

@@ -1,9 +1,10 @@
-//! The other end of vhost-user: a front end and a virtio driver inside one process, for tests and measurements.
+//! The other end of vhost-user: a front end and a virtio driver inside one process, for tests and
+//! measurements.
 //!
-//! It plays the virtual machine monitor (messages over the socket, a memfd as guest memory) and the guest's driver
-//! (split virtqueues with event index and indirect descriptors). It shares no code with the serving side but memory
-//! regions, so that neither hides the other's mistakes; it can say things that no honest guest says; and it drives any
-//! vhost-user server, virtiofsd for one.
+//! It plays the virtual machine monitor (messages over the socket, a memfd as guest memory) and the guest's
+//! driver (split virtqueues with event index and indirect descriptors). It shares no code with the serving
+//! side but memory regions, so that neither hides the other's mistakes; it can say things that no honest
+//! guest says; and it drives any vhost-user server, virtiofsd for one.
 //!
 //! - [`Driver`], [`DriverSettings`]: connects, negotiates, starts the queues.
 //! - [`DriverQueue`]: submits chains and collects answers, by polling or sleeping; `Send`, one thread each.
@@ -156,7 +157,8 @@ impl Driver {
         Ok((front, features))
     }
 
-    /// Has servers write down from now on which requests they have under way, in an area of so many bytes. No queue may run.
+    /// Has servers write down from now on which requests they have under way, in an area of so many bytes. No
+    /// queue may run.
     pub fn keep_requests(&mut self, area_len: u64) -> io::Result<()> {
         let area = memfd_create("tombolo-in-flight", MemfdFlags::CLOEXEC)?;
         ftruncate(&area, area_len)?;
@@ -174,7 +176,8 @@ impl Driver {
         self.front.post(request::SET_INFLIGHT_FD, &payload, &[area.as_fd()])
     }
 
-    /// Goes on with another server, as if the guest had noticed nothing: the same memory, the same queues, and what was under way.
+    /// Goes on with another server, as if the guest had noticed nothing: the same memory, the same queues,
+    /// and what was under way.
     pub fn go_on_with(&mut self, path: &Path, queues: &mut [&mut DriverQueue]) -> io::Result<()> {
         let (front, features) = Self::negotiated(UnixStream::connect(path)?, self.settings)?;
         if features != self.features {

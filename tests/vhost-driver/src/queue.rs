@@ -152,8 +152,8 @@ impl DriverQueue {
         self.layout.size
     }
 
-    /// Takes `len` bytes of guest memory for a buffer, on an 8-byte boundary; from 4 KiB on, on a page. Buffers are
-    /// not given back: use them again.
+    /// Takes `len` bytes of guest memory for a buffer, on an 8-byte boundary; from 4 KiB on, on a page.
+    /// Buffers are not given back: use them again.
     pub fn alloc(&mut self, len: u32) -> Option<GuestBuffer> {
         let align = if len >= 4096 { 4096 } else { 8 };
         let start = self.arena.0.next_multiple_of(align);
@@ -184,8 +184,8 @@ impl DriverQueue {
         sink
     }
 
-    /// Hands a chain to the device, and rings if it asks for that. The chain's number, or `None` if there are not
-    /// enough free descriptors.
+    /// Hands a chain to the device, and rings if it asks for that. The chain's number, or `None` if there are
+    /// not enough free descriptors.
     pub fn submit(&mut self, parts: &[Part]) -> Option<u16> {
         let head = self.add(parts)?;
         self.kick();

@@ -1,4 +1,5 @@
-//! Servers that a test makes up, in place of the product's: what they say of a session, how they say anything, and how one is met.
+//! Servers that a test makes up, in place of the product's: what they say of a session, how they say
+//! anything, and how one is met.
 
 use std::sync::Arc;
 

@@ -25,7 +25,8 @@ pub struct Plan {
     pub bulk_bytes: u64,
     /// What sessions may ask for.
     pub options: Options,
-    /// Each link is cut by its so many-th request; 0 for never. Every other time before it is served, otherwise after.
+    /// Each link is cut by its so many-th request; 0 for never. Every other time before it is served,
+    /// otherwise after.
     pub cut_every: u64,
 }
 
@@ -98,7 +99,8 @@ impl Site {
     /// As [`start`](Self::start), whatever that server says.
     pub fn start_any(&self, service: Arc<dyn Service>) {
         let life = Life { server: Arc::new(Server::new(service)), links: Vec::new() };
-        // In place before the links of the former one are cut: a client that is told of the end connects at once, and finds this one.
+        // In place before the links of the former one are cut: a client that is told of the end connects at
+        // once, and finds this one.
         let former = lock(&self.life).replace(life);
         if let Some(former) = former {
             former.end();

@@ -13,7 +13,8 @@ use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The fewest allocations of many tries: an answer that was a moment late pends, and that allocates its future.
+/// The fewest allocations of many tries: an answer that was a moment late pends, and that allocates its
+/// future.
 fn fewest(mut call: impl FnMut() -> bool) -> Option<u64> {
     let mut fewest = None;
     for _ in 0..2000 {

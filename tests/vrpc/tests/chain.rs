@@ -1,5 +1,5 @@
-//! Three domains in a row: a program, one in the middle that serves what it has from another, and that other. What the program writes goes
-//! through the middle by reference.
+//! Three domains in a row: a program, one in the middle that serves what it has from another, and that other.
+//! What the program writes goes through the middle by reference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,8 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
 }
 
-/// How many pages of each mapping of memory of that name are mapped in this process, of those for reading only.
+/// How many pages of each mapping of memory of that name are mapped in this process, of those for reading
+/// only.
 fn pages_of_readers(inode: u64) -> Vec<usize> {
     use std::os::unix::fs::FileExt;
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
@@ -174,7 +175,8 @@ fn the_middle_one_touches_none_of_the_data() {
     assert!(readers.is_empty(), "only the program's memory is read by two");
     pages.sort_unstable();
     assert!(pages[1] >= 256, "the last one has read a mebibyte: {pages:?} pages");
-    // Header, ring, and a little that was copied before the memory was known; the kernel maps up to 16 pages at a time.
+    // Header, ring, and a little that was copied before the memory was known; the kernel maps up to 16 pages
+    // at a time.
     assert!(pages[0] < 128, "the one in the middle has touched the data: {pages:?} pages");
 }
 

@@ -13,7 +13,8 @@ pub struct Check {
     pub round_trip: Duration,
     /// What a bulk stream carried, in bits a second.
     pub rate_bits_per_s: f64,
-    /// How much of what the line carries in this time the stream had; the rest is TCP's beginning and the headers.
+    /// How much of what the line carries in this time the stream had; the rest is TCP's beginning and the
+    /// headers.
     pub took: Duration,
 }
 

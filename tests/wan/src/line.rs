@@ -40,7 +40,8 @@ pub(crate) fn start(
 ) -> std::io::Result<JoinHandle<()>> {
     let (mut shaper, shared) = (Shaper::new(profile, name.len() as u64), shared.clone());
     thread::Builder::new().name(name.into()).spawn(move || {
-        // A line is not slower where the programs at its ends have the processors. Without the right to that, what comes late is counted.
+        // A line is not slower where the programs at its ends have the processors. Without the right to that,
+        // what comes late is counted.
         let _ = tombolo_sys::scheduling::run_before_others();
         // A timer of the thread's own accuracy.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

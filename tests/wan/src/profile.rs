@@ -13,7 +13,8 @@ pub struct Profile {
     pub lost_one_in: u32,
     /// The largest window that TCP uses, in bytes; 0: what the kernel finds.
     pub window_bytes: u32,
-    /// The congestion control of both ends: `bbr` or `reno`, as Linux lets no namespace choose cubic by default.
+    /// The congestion control of both ends: `bbr` or `reno`, as Linux lets no namespace choose cubic by
+    /// default.
     pub congestion: &'static str,
 }
 

@@ -1,4 +1,5 @@
-//! One direction of a line, without I/O: packets in, and out when they are due. Times are microseconds of any clock that only rises.
+//! One direction of a line, without I/O: packets in, and out when they are due. Times are microseconds of any
+//! clock that only rises.
 
 use std::collections::VecDeque;
 

@@ -69,8 +69,8 @@ impl Wan {
         self.shared.is_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// Of the packets that were carried so far, the part that came more than 2 ms late: then this machine was too busy, and what was
-    /// measured is void.
+    /// Of the packets that were carried so far, the part that came more than 2 ms late: then this machine was
+    /// too busy, and what was measured is void.
     pub fn late(&self) -> f64 {
         let (late, carried) = (&self.shared.late, &self.shared.carried);
         late.load(Ordering::Relaxed) as f64 / (carried.load(Ordering::Relaxed).max(1) as f64)

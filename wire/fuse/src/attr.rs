@@ -79,8 +79,8 @@ pub fn to_wire(attr: &Attr) -> FuseAttr {
     }
 }
 
-/// A node's attributes out of `struct fuse_attr`, which knows no generation, no birth and no file system: those are
-/// left empty.
+/// A node's attributes out of `struct fuse_attr`, which knows no generation, no birth and no file system:
+/// those are left empty.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a mode that names no type.
@@ -133,8 +133,8 @@ pub fn to_statx(attr: &Attr) -> FuseStatx {
     }
 }
 
-/// What a SETATTR asks for. The change time is the server's own business: it is asked for only with the write-back
-/// cache, which is never negotiated.
+/// What a SETATTR asks for. The change time is the server's own business: it is asked for only with the
+/// write-back cache, which is never negotiated.
 #[must_use]
 pub fn set_attr(valid: SetattrValid, raw: &SetattrIn) -> SetAttr {
     let has = |bit| valid.contains(bit);

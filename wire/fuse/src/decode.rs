@@ -30,8 +30,8 @@ pub struct Decoded<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Decodes a request from its private bytes: as many as [`crate::Extent::of`] asks for, copied out of the peer's
-    /// memory once. `agreed` is what INIT settled; before it, nothing.
+    /// Decodes a request from its private bytes: as many as [`crate::Extent::of`] asks for, copied out of the
+    /// peer's memory once. `agreed` is what INIT settled; before it, nothing.
     ///
     /// # Errors
     /// See [`DecodeError`]. Bytes after the arguments, and arguments that stop early, are errors too.

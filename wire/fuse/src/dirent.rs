@@ -34,8 +34,8 @@ impl<'b> DirentWriter<'b> {
         }
     }
 
-    /// Adds an entry of READDIRPLUS. `entry` is what a LOOKUP of the name would answer; none for `.` and `..`, and for
-    /// an entry that vanished. False, and nothing is added, if it does not fit.
+    /// Adds an entry of READDIRPLUS. `entry` is what a LOOKUP of the name would answer; none for `.` and
+    /// `..`, and for an entry that vanished. False, and nothing is added, if it does not fit.
     #[must_use]
     pub fn push_plus(
         &mut self,

@@ -1,7 +1,8 @@
 //! Linux error numbers, as replies carry them.
 //!
-//! The numbers are the ones of `asm-generic/errno-base.h` and `asm-generic/errno.h` (x86, arm64, riscv and most
-//! others). They are written out here because a codec does not depend on the C library of the machine it runs on.
+//! The numbers are the ones of `asm-generic/errno-base.h` and `asm-generic/errno.h` (x86, arm64, riscv and
+//! most others). They are written out here because a codec does not depend on the C library of the machine it
+//! runs on.
 
 /// A Linux error number, 1 to 4095.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! Numbers of Linux's user interface that FUSE passes through: `O_*`, `S_IF*`, `SEEK_*` and friends.
 //!
-//! The generic values, as x86 and most others have them. A guest of another architecture that has its own (`O_DIRECT`
-//! on arm) translates them itself before they reach the wire only where its kernel does.
+//! The generic values, as x86 and most others have them. A guest of another architecture that has its own
+//! (`O_DIRECT` on arm) translates them itself before they reach the wire only where its kernel does.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 /// Which accesses an open asks for.

@@ -1,5 +1,5 @@
-//! What both sides can do, and what they agree on: a pure function from the kernel's offer and the server's wishes to
-//! the reply.
+//! What both sides can do, and what they agree on: a pure function from the kernel's offer and the server's
+//! wishes to the reply.
 
 use crate::layout::init::{InitIn, InitOut};
 use bitflags::bitflags;
@@ -192,8 +192,8 @@ pub enum Negotiation {
     },
 }
 
-/// Settles what both can do. Two pairs exclude each other in the kernel, and are resolved here: the write-back cache
-/// gives way to passthrough, automatic invalidation to the explicit one.
+/// Settles what both can do. Two pairs exclude each other in the kernel, and are resolved here: the
+/// write-back cache gives way to passthrough, automatic invalidation to the explicit one.
 #[must_use]
 pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
     if offer.major > MAJOR {

@@ -1,6 +1,6 @@
-//! Notifications to the kernel. They must not be sent from a thread that serves requests of the same session: the kernel
-//! may wait for one of those before it takes the notification. But it waits for nothing to take [`Notification::InvalInode`]
-//! without an offset, of a node that an unanswered request is about.
+//! Notifications to the kernel. They must not be sent from a thread that serves requests of the same session:
+//! the kernel may wait for one of those before it takes the notification. But it waits for nothing to take
+//! [`Notification::InvalInode`] without an offset, of a node that an unanswered request is about.
 
 use crate::ids::NodeId;
 use crate::layout::header::OutHeader;
@@ -49,7 +49,8 @@ pub enum Notification<'a> {
 }
 
 impl Notification<'_> {
-    /// Encodes into `buffer` of at least [`BYTES_MAX`] bytes and gives the bytes back; none if it is too small.
+    /// Encodes into `buffer` of at least [`BYTES_MAX`] bytes and gives the bytes back; none if it is too
+    /// small.
     #[must_use]
     pub fn encode<'b>(&self, buffer: &'b mut [u8]) -> &'b [u8] {
         match *self {

@@ -35,8 +35,8 @@ macro_rules! opcodes {
                 match self { $(Opcode::$name => $fixed),+ }
             }
 
-            /// The most bytes of names, values and extensions that may follow the fixed arguments. A WRITE's data
-            /// does not count: it stays where it is.
+            /// The most bytes of names, values and extensions that may follow the fixed arguments. A WRITE's
+            /// data does not count: it stays where it is.
             const fn tail_bytes_max(self) -> usize {
                 match self { $(Opcode::$name => $tail),+ }
             }
@@ -183,8 +183,8 @@ impl Extent {
     /// Divides the request that starts with `header`.
     ///
     /// # Errors
-    /// [`DecodeError::Length`] if the request is shorter than its operation's arguments, or longer than any that a
-    /// kernel sends. An unknown operation is not an error here: its header alone is private.
+    /// [`DecodeError::Length`] if the request is shorter than its operation's arguments, or longer than any
+    /// that a kernel sends. An unknown operation is not an error here: its header alone is private.
     pub fn of(header: &InHeader) -> Result<Extent, DecodeError> {
         let total = header.len as usize;
         let head = size_of::<InHeader>();

@@ -30,8 +30,8 @@ pub fn error(unique: Unique, errno: Errno) -> OutHeader {
 
 /// A reply is put together here: header first, then its parts in order.
 ///
-/// The buffer is private memory of the caller's. A part that does not fit is not written, and [`Reply::finish`] then
-/// says so by answering `EIO` instead: a reply is whole or not at all.
+/// The buffer is private memory of the caller's. A part that does not fit is not written, and
+/// [`Reply::finish`] then says so by answering `EIO` instead: a reply is whole or not at all.
 #[derive(Debug)]
 pub struct Reply<'b> {
     buffer: &'b mut [u8],

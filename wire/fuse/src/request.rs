@@ -1,5 +1,5 @@
-//! Requests, typed. [`Request::decode`] in `decode.rs` makes them from private bytes; names and values are borrowed
-//! from those.
+//! Requests, typed. [`Request::decode`] in `decode.rs` makes them from private bytes; names and values are
+//! borrowed from those.
 #![allow(missing_docs, reason = "fields whose names say it all")]
 
 use crate::ids::{FileHandle, LockOwner, NodeId, Unique};

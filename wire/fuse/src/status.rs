@@ -8,8 +8,8 @@ macro_rules! pairs {
     (both: [$($error:ident = $errno:ident,)+], out: [$($lossy:ident = $lossy_errno:ident,)+]) => {
         /// The number that a reply carries for `error`.
         ///
-        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only come from layers
-        /// that speak other protocols too.
+        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only come
+        /// from layers that speak other protocols too.
         #[must_use]
         pub fn to_errno(error: &Error) -> Errno {
             match error {

@@ -1,9 +1,11 @@
-//! The sidecar of an image directory (`docs/formats/image.md`): a file beside the files of a VM that says of each which blocks are zeroes,
-//! what the others hold (BLAKE3), what to do when it is read, and in which order a start of the VM has read them.
+//! The sidecar of an image directory (`docs/formats/image.md`): a file beside the files of a VM that says of
+//! each which blocks are zeroes, what the others hold (BLAKE3), what to do when it is read, and in which
+//! order a start of the VM has read them.
 //!
-//! A codec without I/O. [`Sidecar`] is the head, which says all but the digests of blocks: these follow it, a table for each file, and are read
-//! when they are wanted. Whoever writes a sidecar is a stranger: nothing is allocated in proportion to a length that is only announced, and
-//! what it says of a file counts as long as the file [is that version](ImageFile::is_of).
+//! A codec without I/O. [`Sidecar`] is the head, which says all but the digests of blocks: these follow it, a
+//! table for each file, and are read when they are wanted. Whoever writes a sidecar is a stranger: nothing is
+//! allocated in proportion to a length that is only announced, and what it says of a file counts as long as
+//! the file [is that version](ImageFile::is_of).
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -73,7 +75,8 @@ pub struct ImageFile {
     pub advice: Advice,
     /// The blocks that are zeroes. There may be others.
     pub zeros: ZeroMap,
-    /// The digest of the table of digests, where there is one: of all blocks that are not in `zeros`, in order.
+    /// The digest of the table of digests, where there is one: of all blocks that are not in `zeros`, in
+    /// order.
     pub table: Option<Digest>,
 }
 
@@ -146,7 +149,8 @@ impl Sidecar {
         self.trace.iter().filter_map(of_step).sum()
     }
 
-    /// Where the tables of digests lie behind a head of this length, in bytes: of each file, where it has one.
+    /// Where the tables of digests lie behind a head of this length, in bytes: of each file, where it has
+    /// one.
     pub fn tables(&self, head_bytes: usize) -> Vec<Option<Range<u64>>> {
         let mut at = head_bytes as u64;
         let table = |file: &ImageFile| {

@@ -1,13 +1,15 @@
-//! NBD, the network block device (its specification is `doc/proto.md` of the NBD project): both sides of the handshake (fixed newstyle)
-//! and of transmission, with simple, structured and extended replies.
+//! NBD, the network block device (its specification is `doc/proto.md` of the NBD project): both sides of the
+//! handshake (fixed newstyle) and of transmission, with simple, structured and extended replies.
 //!
-//! A codec without I/O, for servers and clients: bytes in, typed messages out. Where a message has a length that the peer names, its head
-//! is decoded first and says how many bytes follow; what is longer than any such message may be is refused before anything is received.
-//! Nothing here allocates in proportion to what a peer announces.
+//! A codec without I/O, for servers and clients: bytes in, typed messages out. Where a message has a length
+//! that the peer names, its head is decoded first and says how many bytes follow; what is longer than any
+//! such message may be is refused before anything is received. Nothing here allocates in proportion to what a
+//! peer announces.
 //!
-//! - A server sends a [`Greeting`], reads [`ClientFlags`], then options: an [`OptionHead`], and [`ClientOption::decode`] of what follows it;
-//!   it answers with [`OptionReply`]s.
-//! - A [`Request`] follows another from then on, compact or extended; [`ReplyHead`] and [`ReplyWriter`] are what answers them.
+//! - A server sends a [`Greeting`], reads [`ClientFlags`], then options: an [`OptionHead`], and
+//!   [`ClientOption::decode`] of what follows it; it answers with [`OptionReply`]s.
+//! - A [`Request`] follows another from then on, compact or extended; [`ReplyHead`] and [`ReplyWriter`] are
+//!   what answers them.
 //! - [`status`] maps the waist's errors to NBD's, and back.
 //!
 //! Not here: what an export is, TLS, sockets.
@@ -36,7 +38,8 @@ use thiserror::Error as ThisError;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// The longest data of an option or of an answer to one, in bytes: a name, and a few queries or words beside it.
+/// The longest data of an option or of an answer to one, in bytes: a name, and a few queries or words beside
+/// it.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 
 /// The longest data of a request or of its answer, in bytes.

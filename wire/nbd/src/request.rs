@@ -81,8 +81,8 @@ pub struct Request {
 }
 
 impl Request {
-    /// The next of a stream, once as many bytes are there as its style has. What is wrong cannot be skipped: where the next one would begin
-    /// is not known.
+    /// The next of a stream, once as many bytes are there as its style has. What is wrong cannot be skipped:
+    /// where the next one would begin is not known.
     pub fn decode(style: HeaderStyle, bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader(bytes);
         let magic = if style == HeaderStyle::Compact { COMPACT_MAGIC } else { EXTENDED_MAGIC };
@@ -102,7 +102,8 @@ impl Request {
         Ok(request)
     }
 
-    /// Whether each of its flags is one of its command, with what was agreed. FUA is for all commands (NBD's proto.md, "Command flags").
+    /// Whether each of its flags is one of its command, with what was agreed. FUA is for all commands (NBD's
+    /// proto.md, "Command flags").
     #[must_use]
     pub fn has_known_flags(&self, style: ReplyStyle) -> bool {
         let own = match self.command {
@@ -115,8 +116,8 @@ impl Request {
         (CommandFlags::FUA | own).contains(self.flags)
     }
 
-    /// How many bytes of data follow. Of a WRITE they do, also where extended headers lack the flag that says so: QEMU's client never sets it
-    /// (8.2 to 10.0 at least), and its server takes that too.
+    /// How many bytes of data follow. Of a WRITE they do, also where extended headers lack the flag that says
+    /// so: QEMU's client never sets it (8.2 to 10.0 at least), and its server takes that too.
     #[must_use]
     pub fn payload_bytes(&self, style: HeaderStyle) -> u64 {
         let is_said = style == HeaderStyle::Extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);

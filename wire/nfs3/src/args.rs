@@ -1,5 +1,5 @@
-//! What procedures take (RFC 1813 §3.3). Names and paths are bytes as they came, of any length and content: which are good is the
-//! server's business.
+//! What procedures take (RFC 1813 §3.3). Names and paths are bytes as they came, of any length and content:
+//! which are good is the server's business.
 
 use bitflags::bitflags;
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum, xdr_struct};

@@ -1,6 +1,7 @@
 //! The waist's attributes as NFS's, and back.
 //!
-//! NFS counts seconds from 1970 to 2106. What lies outside is told as the nearest end, never as a time that is off by 136 years.
+//! NFS counts seconds from 1970 to 2106. What lies outside is told as the nearest end, never as a time that
+//! is off by 136 years.
 
 use tombolo_core::fs::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 use tombolo_core::{Error, Stability};
@@ -158,7 +159,8 @@ pub fn change(wcc: &WccData) -> Change {
 /// From `sattr3` and the guard of a SETATTR. Whether privileges are to be dropped is for the server to add.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for nanoseconds beyond a second, and for the user or group 2³²−1, which no node can have.
+/// [`Error::InvalidArgument`] for nanoseconds beyond a second, and for the user or group 2³²−1, which no node
+/// can have.
 pub fn set_attr(sattr: &Sattr3, guard: Option<NfsTime3>) -> Result<SetAttr, Error> {
     if sattr.uid == Some(NO_ID) || sattr.gid == Some(NO_ID) {
         return Err(Error::InvalidArgument);

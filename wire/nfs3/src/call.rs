@@ -37,13 +37,14 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the arguments of `procedure` in a message of `message_bytes`. The decoder may hold less of it, for a WRITE: all before
-    /// the data.
+    /// Reads the arguments of `procedure` in a message of `message_bytes`. The decoder may hold less of it,
+    /// for a WRITE: all before the data.
     ///
     /// Bytes behind the arguments are left, as every server does.
     ///
     /// # Errors
-    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS. Also if the data of a WRITE reaches beyond the message's end.
+    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS. Also if the data of a WRITE
+    /// reaches beyond the message's end.
     #[inline]
     pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>, message_bytes: usize) -> Result<Self> {
         match procedure {

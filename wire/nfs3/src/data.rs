@@ -6,8 +6,8 @@ use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, padded};
 
 /// Where the data of a WRITE's arguments or of a READ's results lies.
 ///
-/// It is always the last thing in its message, so the decoder only needs the bytes before it. Encoding writes the length; data and
-/// padding follow from another buffer.
+/// It is always the last thing in its message, so the decoder only needs the bytes before it. Encoding writes
+/// the length; data and padding follow from another buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
     start: usize,

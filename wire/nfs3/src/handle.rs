@@ -9,7 +9,8 @@ pub const HANDLE_BYTES_MAX: usize = 64;
 
 /// A file handle in a message: 0 to 64 bytes that mean something to the server that made them.
 ///
-/// One of no bytes decodes: it is for the server to answer BADHANDLE. One of more than 64 breaks the type and is garbage.
+/// One of no bytes decodes: it is for the server to answer BADHANDLE. One of more than 64 breaks the type and
+/// is garbage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle<'a>(&'a [u8]);
 

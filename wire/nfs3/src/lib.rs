@@ -1,10 +1,12 @@
 //! NFS version 3 and MOUNT version 3 (RFC 1813): bytes in, typed calls and results out, and back.
 //!
-//! A codec without I/O, for servers and clients. Arguments and results borrow from the message, which must be private memory; nothing here
-//! allocates. File data does not come through here: [`Data`] says where in the message it is.
+//! A codec without I/O, for servers and clients. Arguments and results borrow from the message, which must be
+//! private memory; nothing here allocates. File data does not come through here: [`Data`] says where in the
+//! message it is.
 //!
 //! - [`Call::decode`] reads the arguments of a [`Procedure`]; each has a structure in [`args`].
-//! - [`results`] has what procedures answer, a [`Reply`] each; [`listing`] writes directory listings entry by entry.
+//! - [`results`] has what procedures answer, a [`Reply`] each; [`listing`] writes directory listings entry by
+//!   entry.
 //! - [`mount`] is the MOUNT protocol; [`side`] is what our own servers answer beside these.
 //! - [`status`] and [`attr`] translate between the waist's words and NFS's; only these two know the waist.
 //!

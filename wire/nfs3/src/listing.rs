@@ -1,9 +1,10 @@
 //! Directory listings (RFC 1813 §3.3.16, §3.3.17).
 //!
-//! Sizes are counted as the protocol's text has it. READDIR's `count` and READDIRPLUS's `maxcount` bound the whole of `READDIR3resok` and
-//! `READDIRPLUS3resok`, "all XDR overhead" included: the directory's attributes, the verifier, the entries with the word before each,
-//! and the two words that end a listing. The status before it does not count. READDIRPLUS's `dircount` bounds the entries without
-//! attributes and handles: for each as much as READDIR counts for it.
+//! Sizes are counted as the protocol's text has it. READDIR's `count` and READDIRPLUS's `maxcount` bound the
+//! whole of `READDIR3resok` and `READDIRPLUS3resok`, "all XDR overhead" included: the directory's attributes,
+//! the verifier, the entries with the word before each, and the two words that end a listing. The status
+//! before it does not count. READDIRPLUS's `dircount` bounds the entries without attributes and handles: for
+//! each as much as READDIR counts for it.
 
 use tombolo_wire_xdr::{Encoder, List, padded, xdr_struct};
 
@@ -72,7 +73,8 @@ pub const fn frame_bytes(with_dir_attributes: bool) -> usize {
     optional_bytes(with_dir_attributes, FATTR_BYTES) + VERIFIER_BYTES + END_BYTES
 }
 
-/// What an entry of READDIR takes up beside its name, in bytes. The name is padded to a multiple of [`ENTRY_ALIGN`].
+/// What an entry of READDIR takes up beside its name, in bytes. The name is padded to a multiple of
+/// [`ENTRY_ALIGN`].
 pub const ENTRY_BYTES: usize = 4 + 8 + 4 + 8;
 /// What names are padded to.
 pub const ENTRY_ALIGN: usize = 4;
@@ -101,9 +103,11 @@ const fn optional_bytes(present: bool, bytes: usize) -> usize {
     if present { 4 + bytes } else { 4 }
 }
 
-/// Writes the results of a successful READDIR or READDIRPLUS entry by entry, never more than the caller of the procedure asked for.
+/// Writes the results of a successful READDIR or READDIRPLUS entry by entry, never more than the caller of
+/// the procedure asked for.
 ///
-/// When not even one entry fits and there are entries, the answer is TOOSMALL: [`Encoder::truncate`] takes the beginning back.
+/// When not even one entry fits and there are entries, the answer is TOOSMALL: [`Encoder::truncate`] takes
+/// the beginning back.
 #[derive(Debug)]
 pub struct ListingWriter<'e, 'b> {
     xdr: &'e mut Encoder<'b>,
@@ -113,7 +117,8 @@ pub struct ListingWriter<'e, 'b> {
 }
 
 impl<'e, 'b> ListingWriter<'e, 'b> {
-    /// Begins a READDIR of at most `count_bytes`. `None`, and nothing is written, if not even an empty listing fits: TOOSMALL.
+    /// Begins a READDIR of at most `count_bytes`. `None`, and nothing is written, if not even an empty
+    /// listing fits: TOOSMALL.
     pub fn readdir(
         xdr: &'e mut Encoder<'b>,
         dir_attributes: Option<&Fattr3>,
@@ -123,8 +128,8 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         Self::begin(xdr, dir_attributes, verifier, count_bytes, usize::MAX)
     }
 
-    /// Begins a READDIRPLUS of at most `maxcount_bytes`, of which entries without attributes and handles take at most
-    /// `dircount_bytes`. `None`, and nothing is written, if not even an empty listing fits: TOOSMALL.
+    /// Begins a READDIRPLUS of at most `maxcount_bytes`, of which entries without attributes and handles take
+    /// at most `dircount_bytes`. `None`, and nothing is written, if not even an empty listing fits: TOOSMALL.
     pub fn readdirplus(
         xdr: &'e mut Encoder<'b>,
         dir_attributes: Option<&Fattr3>,

@@ -1,5 +1,5 @@
-//! The side program: what our servers answer beside NFS on the same connection (`docs/protocols/side.md`). A stranger's server answers
-//! PROG_UNAVAIL.
+//! The side program: what our servers answer beside NFS on the same connection (`docs/protocols/side.md`). A
+//! stranger's server answers PROG_UNAVAIL.
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_struct};
 
@@ -122,8 +122,8 @@ xdr_struct! {
     }
 }
 
-/// What LIST answers: the directory that was asked for, and, where that is listed to its end, directories below it, each whole. Only the first can be
-/// a failure.
+/// What LIST answers: the directory that was asked for, and, where that is listed to its end, directories
+/// below it, each whole. Only the first can be a failure.
 pub type ListReply<'a> = List<'a, ListedDir<'a>>;
 
 /// Of so many bytes of a file there is a digest, beginning with the first; the last is of what is left.
@@ -152,7 +152,8 @@ xdr_struct! {
     pub struct DigestsOk<'a> {
         /// Its attributes while the digests were made: nothing has changed it then.
         pub attributes: Fattr3,
-        /// The digest of each chunk that any of the range lies in, up to the end of the file, one after the other.
+        /// The digest of each chunk that any of the range lies in, up to the end of the file, one after the
+        /// other.
         pub digests: &'a [u8],
     }
 }

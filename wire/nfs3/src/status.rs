@@ -1,7 +1,7 @@
 //! The waist's errors as `nfsstat3`, and back.
 //!
-//! Both matches are exhaustive: an error or a status that is new does not compile until it is mapped. Why the lossy
-//! ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
+//! Both matches are exhaustive: an error or a status that is new does not compile until it is mapped. Why the
+//! lossy ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
 
 use tombolo_core::Error;
 

@@ -71,7 +71,8 @@ impl<'a> CallHeader<'a> {
 
     /// Reads the header of a received message. The arguments are what is left.
     ///
-    /// Program, version and procedure are whatever the caller says: whether there are such is the server's to know.
+    /// Program, version and procedure are whatever the caller says: whether there are such is the server's to
+    /// know.
     ///
     /// # Errors
     /// [`CallFault`] says what to answer, checked in this order: RPC's version, the credential, the verifier.

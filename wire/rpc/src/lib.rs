@@ -1,8 +1,9 @@
 //! ONC RPC version 2 (RFC 5531): records out of a byte stream, the headers of calls and replies, credentials.
 //!
-//! A codec without I/O, for servers and clients. [`Records`] finds messages in what a TCP connection brought; a datagram is a message by
-//! itself. [`CallHeader`] is what comes before a procedure's arguments, [`ReplyHeader`] what comes before its results. Nothing here allocates
-//! but [`RecordAssembler`], which glues records that came in pieces, up to a limit.
+//! A codec without I/O, for servers and clients. [`Records`] finds messages in what a TCP connection brought;
+//! a datagram is a message by itself. [`CallHeader`] is what comes before a procedure's arguments,
+//! [`ReplyHeader`] what comes before its results. Nothing here allocates but [`RecordAssembler`], which glues
+//! records that came in pieces, up to a limit.
 //!
 //! ```
 //! use tombolo_wire_rpc::{Accepted, CallHeader, Credential, ReplyHeader, Xid};
@@ -27,7 +28,8 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means, access control.
+//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means,
+//! access control.
 //!
 //! Reading order: `record`, `call`, `auth`, `reply`, `portmap`, `tls`.
 #![forbid(unsafe_code)]

@@ -58,7 +58,8 @@ pub enum RecordError {
 pub enum Found {
     /// Nothing of use yet.
     Nothing {
-        /// With this many more received bytes there is something. Not more than one mark or one whole record needs.
+        /// With this many more received bytes there is something. Not more than one mark or one whole record
+        /// needs.
         missing_bytes: usize,
     },
     /// A whole record, in one piece and in its place, as nearly every sender writes them.
@@ -88,9 +89,9 @@ impl Found {
 
 /// Finds records in received bytes, which stay where they are.
 ///
-/// Its owner keeps the bytes and asks again with what is left, until there is [`Found::Nothing`]. A record of one fragment is
-/// waited for and then told as a whole; the pieces of others are told as they come, so that fragments of one byte cost no more memory
-/// than their bytes. No bytes are looked at but marks.
+/// Its owner keeps the bytes and asks again with what is left, until there is [`Found::Nothing`]. A record of
+/// one fragment is waited for and then told as a whole; the pieces of others are told as they come, so that
+/// fragments of one byte cost no more memory than their bytes. No bytes are looked at but marks.
 #[derive(Clone, Debug)]
 pub struct Records {
     limit_bytes: usize,
@@ -123,8 +124,8 @@ impl Records {
         }
     }
 
-    /// Looks at what was received and not used up yet: `available_bytes` of it, of which `front` are the first (four suffice, or all if
-    /// there are fewer).
+    /// Looks at what was received and not used up yet: `available_bytes` of it, of which `front` are the
+    /// first (four suffice, or all if there are fewer).
     ///
     /// # Errors
     /// The record that comes is longer than the limit, whether or not its bytes have come.
@@ -198,7 +199,8 @@ impl Records {
     }
 }
 
-/// [`Records`] with a memory of its own for records in pieces, where the received bytes are a slice: clients, tests.
+/// [`Records`] with a memory of its own for records in pieces, where the received bytes are a slice: clients,
+/// tests.
 #[derive(Debug)]
 pub struct RecordAssembler {
     records: Records,
@@ -213,8 +215,8 @@ impl RecordAssembler {
         Self { records: Records::new(limit_bytes), glued: Vec::new(), complete: false }
     }
 
-    /// Takes the next record off the front of `received`: the record if it is complete, borrowed from there or glued here. What is left
-    /// in `received` must come again, with more bytes behind it.
+    /// Takes the next record off the front of `received`: the record if it is complete, borrowed from there
+    /// or glued here. What is left in `received` must come again, with more bytes behind it.
     ///
     /// # Errors
     /// A record is longer than the limit.

@@ -80,7 +80,8 @@ fn time(secs: I64, nanos: U32) -> Result<Timestamp, DecodeError> {
     Ok(Timestamp { secs: secs.get(), nanos: nanos.get() })
 }
 
-/// The wire's form of a time. Nanoseconds beyond a second, which no back end should report, are cut rather than sent to be refused.
+/// The wire's form of a time. Nanoseconds beyond a second, which no back end should report, are cut rather
+/// than sent to be refused.
 fn split(time: Timestamp) -> (I64, U32) {
     (I64::new(time.secs), U32::new(time.nanos.min(NANOS_PER_SEC - 1)))
 }

@@ -1,5 +1,6 @@
-//! The waist's sets of flags travel as they are, so their bits are part of the format. A bit that changes its place or its meaning in
-//! `core` does not compile here until the wire has its own word for it; a new one needs a new version.
+//! The waist's sets of flags travel as they are, so their bits are part of the format. A bit that changes its
+//! place or its meaning in `core` does not compile here until the wire has its own word for it; a new one
+//! needs a new version.
 
 use tombolo_core::Want;
 use tombolo_core::fs::{AccessMask, AllocateMode, OpenFlags, RenameFlags};

@@ -10,8 +10,8 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 /// Most references in one message.
 pub const REFERENCES_MAX: usize = 128;
 
-/// Bytes of bulk memory. That they lie in a region of the link is for the receiver to check; here it is only sure that they are not
-/// empty and do not leave their domain.
+/// Bytes of bulk memory. That they lie in a region of the link is for the receiver to check; here it is only
+/// sure that they are not empty and do not leave their domain.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reference {
@@ -103,7 +103,8 @@ impl<'a> References<'a> {
 pub enum Data<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote.
+    /// Decoding never gives it.
     Follows {
         /// How many bytes.
         len_bytes: u32,
@@ -133,13 +134,14 @@ pub enum Destination<'a> {
 pub enum Returned<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote. Decoding never gives it.
+    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote.
+    /// Decoding never gives it.
     Follows {
         /// How many bytes.
         len_bytes: u32,
     },
-    /// So many bytes from the start of the destination. That it is no more than the request asked for is for the receiver
-    /// to check.
+    /// So many bytes from the start of the destination. That it is no more than the request asked for is for
+    /// the receiver to check.
     Placed {
         /// How many bytes.
         len_bytes: u32,
@@ -172,8 +174,8 @@ impl Destination<'_> {
 }
 
 impl Destination<'_> {
-    /// Fails unless `returned` lies here and is no more than was asked for: what a client checks in an answer before it looks at the
-    /// bytes.
+    /// Fails unless `returned` lies here and is no more than was asked for: what a client checks in an answer
+    /// before it looks at the bytes.
     pub fn accept(&self, returned: &Returned<'_>) -> Result<(), DecodeError> {
         let inline = matches!(self, Self::Inline { .. });
         let returned_inline = !matches!(returned, Returned::Placed { .. });

@@ -1,6 +1,8 @@
-//! What a field of a message is: where it lies in the body, which bits of the flags are its own, what it has in the frame.
+//! What a field of a message is: where it lies in the body, which bits of the flags are its own, what it has
+//! in the frame.
 //!
-//! `request.rs` and `reply.rs` are tables of fields; `fields.rs` and the files of the larger types say how each type travels.
+//! `request.rs` and `reply.rs` are tables of fields; `fields.rs` and the files of the larger types say how
+//! each type travels.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -19,7 +21,8 @@ pub(crate) trait Field<'a, As = Plain>: Sized {
     /// Writes it, to the body at offset `at`.
     fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError>;
 
-    /// Reads it, from the body at offset `at`. Bits of the flags and bytes of the body that are no field's were refused before.
+    /// Reads it, from the body at offset `at`. Bits of the flags and bytes of the body that are no field's
+    /// were refused before.
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError>;
 
     /// Gives the numbers of nodes and openings in it for those of the other side.
@@ -100,8 +103,8 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from the body; offsets as in [`Encoder::put`]. It is copied from where it lies: in a `Result` it would lie behind one byte, and be
-    /// moved in parts.
+    /// Reads from the body; offsets as in [`Encoder::put`]. It is copied from where it lies: in a `Result` it
+    /// would lie behind one byte, and be moved in parts.
     #[inline]
     pub fn get<T: FromBytes + Unaligned + Immutable + KnownLayout + Copy>(&self, at: usize) -> T {
         match T::ref_from_bytes(self.bytes(at, size_of::<T>())) {
@@ -149,8 +152,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Of a message whose head and tail are `ends`, with `fields`: offset, bytes and alignment of each. Does not compile for fields that overlap,
-    /// or do not lie at a multiple of their alignment.
+    /// Of a message whose head and tail are `ends`, with `fields`: offset, bytes and alignment of each. Does
+    /// not compile for fields that overlap, or do not lie at a multiple of their alignment.
     pub const fn new(ends: &[(usize, usize, usize)], fields: &[(usize, usize, usize)], flags: u32) -> Self {
         Self { flags, reserved: without(without([0xff; BODY_BYTES], ends), fields) }
     }

@@ -431,7 +431,8 @@ const PLUS: u32 = 1 << 2;
 impl<'a> Field<'a> for DirBudget {
     const FLAGS: u32 = PLUS;
 
-    /// What is larger than the wire can say is as good as the largest that it can; a page is never that large.
+    /// What is larger than the wire can say is as good as the largest that it can; a page is never that
+    /// large.
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let wire = |value: usize| U32::new(u32::try_from(value).unwrap_or(u32::MAX));
         if !self.align.is_power_of_two() || u32::try_from(self.align).is_err() {

@@ -244,7 +244,8 @@ fn padding(position: usize) -> usize {
     position.wrapping_neg() % ALIGN
 }
 
-/// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the first.
+/// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the
+/// first.
 #[inline]
 pub(crate) fn zero(reserved: &[u8]) -> Result<(), DecodeError> {
     let (words, bytes) = reserved.as_chunks();

@@ -1,4 +1,5 @@
-//! The structures of the wire, byte for byte as `docs/formats/vrpc.md` has them. The number before each field is its offset.
+//! The structures of the wire, byte for byte as `docs/formats/vrpc.md` has them. The number before each field
+//! is its offset.
 
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -44,7 +45,8 @@ macro_rules! layouts {
             };
         )+
 
-        /// Name, size and fields (offset, name, size) of each structure, to be compared with what the documentation says.
+        /// Name, size and fields (offset, name, size) of each structure, to be compared with what the
+        /// documentation says.
         #[cfg(test)]
         const LAYOUTS: &[(&str, usize, &[(usize, &str, usize)])] = &[
             $((stringify!($name), $size, &[$(($offset, stringify!($field), size_of::<$ty>())),+])),+

@@ -1,19 +1,22 @@
 //! The operations of the waist in a native, fixed layout, for two domains that share memory.
 //!
-//! A codec without I/O: it knows no ring, region or doorbell. A message is a `kind`, a body of [`BODY_BYTES`] that travels in the
-//! ring's slot, and a frame of at most [`FRAME_BYTES`] that lies in a buffer of the pool. All numbers are little-endian, each at a
-//! multiple of its own size, the same for 32-bit and 64-bit peers, so encoding is copying. What is small and hot fits into the body
-//! alone. The bytes are specified in `docs/formats/vrpc.md`.
+//! A codec without I/O: it knows no ring, region or doorbell. A message is a `kind`, a body of [`BODY_BYTES`]
+//! that travels in the ring's slot, and a frame of at most [`FRAME_BYTES`] that lies in a buffer of the pool.
+//! All numbers are little-endian, each at a multiple of its own size, the same for 32-bit and 64-bit peers,
+//! so encoding is copying. What is small and hot fits into the body alone. The bytes are specified in
+//! `docs/formats/vrpc.md`.
 //!
-//! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which allocates.
+//! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which
+//!   allocates.
 //! - [`Data`], [`Destination`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
 //! - [`listing`]: the entries of a directory.
 //! - [`Status`]: the waist's errors as numbers, and back.
 //!
-//! Decoding expects *private* bytes, copied once out of the peer's memory. It refuses whatever it does not know, and accepts one
-//! encoding of each message only: what decodes encodes to the same bytes.
+//! Decoding expects *private* bytes, copied once out of the peer's memory. It refuses whatever it does not
+//! know, and accepts one encoding of each message only: what decodes encodes to the same bytes.
 //!
-//! Not here: whether an address leads anywhere (`shm`), what an operation means (`front/vrpc-server`, `back/vrpc-client`).
+//! Not here: whether an address leads anywhere (`shm`), what an operation means (`front/vrpc-server`,
+//! `back/vrpc-client`).
 //!
 //! Reading order: the tables in `request` and `reply`, then `field`, `fields`, `layout`.
 #![forbid(unsafe_code)]

@@ -19,7 +19,8 @@ const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
-/// What a page may hold so that it fits both a caller that has asked for `budget` and a destination of `place_bytes`.
+/// What a page may hold so that it fits both a caller that has asked for `budget` and a destination of
+/// `place_bytes`.
 #[must_use]
 pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     DirBudget {
@@ -47,8 +48,9 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
         self.push_with(entry, None)
     }
 
-    /// Appends an entry; the handle is its node's, and counts only where there is one. False when it does not fit: then the listing ends before it, and whatever was looked up for it must be
-    /// forgotten. False, too, for a name that no entry can have.
+    /// Appends an entry; the handle is its node's, and counts only where there is one. False when it does not
+    /// fit: then the listing ends before it, and whatever was looked up for it must be forgotten. False, too,
+    /// for a name that no entry can have.
     #[must_use]
     pub fn push_with(&mut self, entry: &DirEntry<'_>, handle: Option<HandleBytes<'_>>) -> bool {
         let Ok(name_len) = u8::try_from(entry.name.len()) else { return false };

@@ -98,8 +98,8 @@ impl From<HandleBytes<'_>> for PersistentHandle {
     }
 }
 
-/// Makes of the table below [`Reply`] and how answers are written and read. A row is `Name(place field: Type [as form], …);` as in
-/// `request.rs`.
+/// Makes of the table below [`Reply`] and how answers are written and read. A row is `Name(place field: Type
+/// [as form], …);` as in `request.rs`.
 macro_rules! replies {
     ($(
         $(#[$doc:meta])*
@@ -129,7 +129,8 @@ macro_rules! replies {
                 Ok(())
             }
 
-            // An answer is a few hundred bytes: it is made where it is wanted, and not moved once it is known to be good.
+            // An answer is a few hundred bytes: it is made where it is wanted, and not moved once it is known
+            // to be good.
             fn get(answer: Answer, from: &mut Decoder<'a>) -> Result<Outcome<'a>, DecodeError> {
                 Ok(Ok(match answer {
                     $(Answer::$name => {
@@ -214,8 +215,8 @@ pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
 }
 
 impl<'a> Reply<'a> {
-    /// Writes the answer to a request of kind `kind` to `body`, and to `frame` what does not fit there; gives the kind of the answer.
-    /// On failure neither may be sent.
+    /// Writes the answer to a request of kind `kind` to `body`, and to `frame` what does not fit there; gives
+    /// the kind of the answer. On failure neither may be sent.
     #[inline]
     pub fn encode<W: FrameSink + ?Sized>(
         &self,
@@ -232,8 +233,8 @@ impl<'a> Reply<'a> {
         Ok(kind.reply_number())
     }
 
-    /// Understands the answer to a request of kind `expected`. `body` and `frame` must be private copies; small data and handles are
-    /// borrowed from them. An error means that the peer breaks the protocol.
+    /// Understands the answer to a request of kind `expected`. `body` and `frame` must be private copies;
+    /// small data and handles are borrowed from them. An error means that the peer breaks the protocol.
     #[inline]
     pub fn decode(
         expected: Kind,

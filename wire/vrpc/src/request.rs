@@ -56,8 +56,9 @@ pub trait Translate {
     }
 }
 
-/// Makes of the table below [`Kind`] and [`Request`] and how requests are written, read and translated. A row is
-/// `Name = number { place field: Type [as form], … } => Answer;` where `place` is an offset in the body, `frame` or `flags`.
+/// Makes of the table below [`Kind`] and [`Request`] and how requests are written, read and translated. A row
+/// is `Name = number { place field: Type [as form], … } => Answer;` where `place` is an offset in the body,
+/// `frame` or `flags`.
 macro_rules! requests {
     ($(
         $(#[$doc:meta])*
@@ -135,8 +136,8 @@ macro_rules! requests {
                 Ok((header, request))
             }
 
-            /// The same request in other numbers. Those of [`Request::Forget`] stay as they are: they are many, and few of them may
-            /// have others.
+            /// The same request in other numbers. Those of [`Request::Forget`] stay as they are: they are
+            /// many, and few of them may have others.
             #[inline]
             pub fn translated<T: Translate>(&self, to: &mut T) -> Result<Request<'a>, T::Error> {
                 let mut request = *self;
@@ -171,7 +172,8 @@ requests! {
     Null = 1 => Done;
     /// Asks what the session is.
     Profile = 2 => Session;
-    /// Gives the identity of [`Header::caller`], for the requests behind this one on the ring. A number may be given anew.
+    /// Gives the identity of [`Header::caller`], for the requests behind this one on the ring. A number may
+    /// be given anew.
     Caller = 3 { 8 uid: u32, 12 gid: u32, 16 groups: Groups<'a> } => Done;
     /// Asks the request that has this id on the link to end early. It is answered all the same.
     Interrupt = 4 { 8 id: u32 } => Done;
@@ -220,10 +222,11 @@ requests! {
     Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
     /// `FileSystem::read`.
     Read = 34 { 8 file: File, 24 offset: u64, 32 destination: Destination<'a> } => Read;
-    /// `FileSystem::write`. That the source is retainable does not travel, and is never decoded: the client uses its memory again once
-    /// the answer is there, and cannot know what holds it.
+    /// `FileSystem::write`. That the source is retainable does not travel, and is never decoded: the client
+    /// uses its memory again once the answer is there, and cannot know what holds it.
     Write = 35 { 8 file: File, 24 how: Write, 32 data: Data<'a> } => Written;
-    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits into the destination.
+    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits
+    /// into the destination.
     Readdir = 36 { 8 file: File, 24 cookie: Cookie, frame budget: DirBudget, 32 destination: Destination<'a> } => Readdir;
     /// `FileSystem::statfs`.
     Statfs = 37 { 8 node: NodeId } => StatFs;
@@ -313,8 +316,8 @@ impl<'a> Request<'a> {
         Ok(self.kind())
     }
 
-    /// Understands a request of kind `kind`. `body` and `frame` must be private copies; names, small data and lists are borrowed
-    /// from them. An error means that the peer breaks the protocol.
+    /// Understands a request of kind `kind`. `body` and `frame` must be private copies; names, small data and
+    /// lists are borrowed from them. An error means that the peer breaks the protocol.
     #[inline]
     pub fn decode(kind: u32, body: &'a Body, frame: &'a [u8]) -> Result<(Header, Self), DecodeError> {
         let kind = Kind::from_number(kind).ok_or(DecodeError::UnknownKind(kind))?;

@@ -1,14 +1,14 @@
 //! The waist's errors as numbers, and back.
 //!
-//! Both matches are exhaustive: an error that is new does not compile until it has a number. Nothing is lost but the cause of an I/O
-//! error, which stays in the log of the side that met it.
+//! Both matches are exhaustive: an error that is new does not compile until it has a number. Nothing is lost
+//! but the cause of an I/O error, which stays in the log of the side that met it.
 
 use tombolo_core::Error;
 
 macro_rules! statuses {
     ($($name:ident = $number:literal),+ $(,)?) => {
-        /// How an operation failed, as the wire has it. The names are those of the waist's [`Error`]; the numbers are for ever, and 0
-        /// is success.
+        /// How an operation failed, as the wire has it. The names are those of the waist's [`Error`]; the
+        /// numbers are for ever, and 0 is success.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         #[expect(missing_docs, reason = "the waist's words, explained there")]

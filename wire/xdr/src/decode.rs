@@ -13,7 +13,8 @@ pub trait Decode<'a>: Sized {
 
 /// Reads a message from its start to its end.
 ///
-/// Padding must be there, and its content is ignored: RFC 4506 §3 has senders write zeros and asks nothing of receivers.
+/// Padding must be there, and its content is ignored: RFC 4506 §3 has senders write zeros and asks nothing of
+/// receivers.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     rest: &'a [u8],

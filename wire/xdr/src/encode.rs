@@ -49,7 +49,8 @@ impl<'b> Encoder<'b> {
         self.out.truncate(self.start.saturating_add(position));
     }
 
-    /// Writes `value` over the four bytes at `position`, say a count that was not known yet. Without effect unless they were written before.
+    /// Writes `value` over the four bytes at `position`, say a count that was not known yet. Without effect
+    /// unless they were written before.
     pub fn patch_u32(&mut self, position: usize, value: u32) {
         let place = self.out.get_mut(self.start..).and_then(|bytes| bytes.get_mut(position..));
         if let Some(place) = place.and_then(|bytes| bytes.first_chunk_mut()) {

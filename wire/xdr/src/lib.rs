@@ -1,8 +1,9 @@
 //! XDR, the external data representation of RFC 4506: bytes in, values out, and back.
 //!
-//! A codec without I/O and without memory of its own. [`Decoder`] reads *private* bytes (a peer must not be able to change them meanwhile)
-//! and gives out slices of them; it never allocates, so a length that a peer announces costs nothing. [`Encoder`] appends to a vector that
-//! its owner reuses. Types of a protocol say their layout once, with [`xdr_struct!`] and [`xdr_enum!`], and get both directions.
+//! A codec without I/O and without memory of its own. [`Decoder`] reads *private* bytes (a peer must not be
+//! able to change them meanwhile) and gives out slices of them; it never allocates, so a length that a peer
+//! announces costs nothing. [`Encoder`] appends to a vector that its owner reuses. Types of a protocol say
+//! their layout once, with [`xdr_struct!`] and [`xdr_enum!`], and get both directions.
 //!
 //! ```
 //! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, xdr_struct};

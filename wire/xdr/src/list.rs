@@ -6,8 +6,8 @@ use crate::{Decode, Decoder, Encode, Encoder, Result};
 
 /// The items of a linked list, in the message.
 ///
-/// Decoding walks over them once, so that iterating cannot fail; nothing is stored. To write a list item by item, put `true` before each item
-/// and `false` behind the last.
+/// Decoding walks over them once, so that iterating cannot fail; nothing is stored. To write a list item by
+/// item, put `true` before each item and `false` behind the last.
 #[derive(Debug)]
 pub struct List<'a, T> {
     bytes: &'a [u8],

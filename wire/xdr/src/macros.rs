@@ -1,6 +1,7 @@
 //! Layouts said once.
 
-/// Declares a structure (RFC 4506 §4.14) whose fields are written one after the other, and both directions with it.
+/// Declares a structure (RFC 4506 §4.14) whose fields are written one after the other, and both directions
+/// with it.
 ///
 /// It has at most one lifetime, that of the message.
 #[macro_export]

@@ -25,8 +25,9 @@ pub struct ChainLink {
 }
 
 impl Qcow2Image {
-    /// The image at `path` and those that it stands on, from the top down, and why there are no more where something is wrong with them.
-    /// Nothing is locked. The rules of [`Qcow2Image::open`] hold for what may be named.
+    /// The image at `path` and those that it stands on, from the top down, and why there are no more where
+    /// something is wrong with them. Nothing is locked. The rules of [`Qcow2Image::open`] hold for what may
+    /// be named.
     pub fn chain(path: &Path, backing_dir: Option<&Path>) -> (Vec<ChainLink>, Option<Qcow2OpenError>) {
         let mut links = Vec::new();
         let walked = Opener::new(path, backing_dir, &OpenOptions { locks: false, ..OpenOptions::default() })

@@ -1,4 +1,5 @@
-//! Whether the tables of an image agree with each other (the qcow2 specification, "Host cluster management" and "Cluster mapping").
+//! Whether the tables of an image agree with each other (the qcow2 specification, "Host cluster management"
+//! and "Cluster mapping").
 
 use std::fmt;
 use std::fs::File;
@@ -21,7 +22,8 @@ const IS_COMPRESSED: u64 = 1 << 62;
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 
-/// An image of 16 TiB in clusters of 64 KiB. Its counts take 512 MiB, twice: as they are in the image, and as they are found.
+/// An image of 16 TiB in clusters of 64 KiB. Its counts take 512 MiB, twice: as they are in the image, and as
+/// they are found.
 const CLUSTERS_MAX: u64 = 1 << 28;
 
 /// So much of what is wrong is kept by name.
@@ -49,8 +51,8 @@ pub struct Checked {
     pub damages: Vec<Damage>,
     /// How much is wrong in all.
     pub damages_count: u64,
-    /// Room that is counted and not used, in bytes: it is lost until that is mended, and nothing else is. Not known of an image with
-    /// snapshots or bitmaps.
+    /// Room that is counted and not used, in bytes: it is lost until that is mended, and nothing else is. Not
+    /// known of an image with snapshots or bitmaps.
     pub leaked_bytes: Option<u64>,
 }
 
@@ -64,8 +66,8 @@ impl Checked {
 }
 
 impl Qcow2Image {
-    /// Looks at all tables of the image at `path`, and at none of those that it stands on. Nothing is changed, and while it is looked at nothing
-    /// else may write to it.
+    /// Looks at all tables of the image at `path`, and at none of those that it stands on. Nothing is
+    /// changed, and while it is looked at nothing else may write to it.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
@@ -98,7 +100,8 @@ struct Walk<'a> {
     cluster_bytes: u64,
     /// How often each cluster of the file is used.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does. Together twice as long as the tables.
+    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does. Together
+    /// twice as long as the tables.
     shared: Vec<(u64, bool)>,
     found: Checked,
 }

@@ -26,7 +26,8 @@ const HAS_DATA_FILE: u64 = 1 << 2;
 const HAS_COMPRESSION_TYPE: u64 = 1 << 3;
 const HAS_EXTENDED_L2: u64 = 1 << 4;
 
-/// So long is the name of a file that it stands on at most, in bytes; and so long are extensions together that are looked at.
+/// So long is the name of a file that it stands on at most, in bytes; and so long are extensions together
+/// that are looked at.
 const NAME_BYTES_MAX: usize = 1023;
 const EXTENSIONS_BYTES_MAX: usize = 64 << 10;
 

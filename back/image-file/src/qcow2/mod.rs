@@ -1,7 +1,7 @@
 //! A qcow2 image as a block device.
 //!
-//! The format is the crate imago's. It has no word for what can be answered without waiting, so all requests go to the pool; and data are
-//! copied once more, as it takes no memory that a guest can change meanwhile.
+//! The format is the crate imago's. It has no word for what can be answered without waiting, so all requests
+//! go to the pool; and data are copied once more, as it takes no memory that a guest can change meanwhile.
 
 mod chain;
 mod check;
@@ -98,7 +98,8 @@ impl Image {
         self.format.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Damage that the format's code did not think of makes it panic. Nothing goes on with an image after that.
+    /// Damage that the format's code did not think of makes it panic. Nothing goes on with an image after
+    /// that.
     fn unless_broken<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let broken = || Error::io("the image is damaged: qemu-img check tells more");
         if self.is_broken.load(Ordering::Acquire) {
@@ -200,7 +201,8 @@ impl Image {
     }
 
     fn set_size(&self, size_bytes: u64) -> Result<()> {
-        // Of a cluster that the new end cuts through the rest stays where it is, and would be there again in a larger disk.
+        // Of a cluster that the new end cuts through the rest stays where it is, and would be there again in
+        // a larger disk.
         let cut = self.bounds.size_bytes().saturating_sub(size_bytes);
         self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
         self.alone().resize(size_bytes, PreallocateMode::None).map_err(failed)?;

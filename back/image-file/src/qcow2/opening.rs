@@ -126,8 +126,8 @@ pub(super) const CHAIN_MAX: usize = 64;
 type Result<T> = std::result::Result<T, Qcow2OpenError>;
 
 impl Qcow2Image {
-    /// Opens the qcow2 image at `path`, and those that it stands on, as far as they lie in its own directory or in `backing_dir`. What
-    /// waits for a disk is done by `lane`, which is nearly everything.
+    /// Opens the qcow2 image at `path`, and those that it stands on, as far as they lie in its own directory
+    /// or in `backing_dir`. What waits for a disk is done by `lane`, which is nearly everything.
     pub fn open(
         path: &Path,
         options: &OpenOptions,
@@ -150,8 +150,8 @@ impl Qcow2Image {
 }
 
 impl Qcow2Image {
-    /// Makes a qcow2 image of `size_bytes` that stands on no other and has no data, and that only its owner may use. What lies at `path` is
-    /// emptied, but for an image that another process has.
+    /// Makes a qcow2 image of `size_bytes` that stands on no other and has no data, and that only its owner
+    /// may use. What lies at `path` is emptied, but for an image that another process has.
     pub fn create(path: &Path, size_bytes: u64, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = emptied(path)?;
@@ -259,7 +259,8 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    /// Opens a file of the image. Its path was checked: a link that has come on it since then is not followed.
+    /// Opens a file of the image. Its path was checked: a link that has come on it since then is not
+    /// followed.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = Way { no_links: true }.open(path, is_writer).map_err(failed)?;

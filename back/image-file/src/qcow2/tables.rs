@@ -1,5 +1,6 @@
-//! Whether an image counts its own tables as used (the qcow2 specification, "Host cluster management"). In one that does not, room for new data
-//! would be taken where the tables lie, and a table that is to grow would find no end of that.
+//! Whether an image counts its own tables as used (the qcow2 specification, "Host cluster management"). In
+//! one that does not, room for new data would be taken where the tables lie, and a table that is to grow
+//! would find no end of that.
 
 use std::fs::File;
 use std::io;
@@ -78,7 +79,8 @@ impl Tables<'_> {
     }
 }
 
-/// The count of this number among these, each of two to the power of `order` bits: those of less than a byte begin at its low end. None is zero.
+/// The count of this number among these, each of two to the power of `order` bits: those of less than a byte
+/// begin at its low end. None is zero.
 pub(super) fn count_in(bytes: &[u8], index: usize, order: u32) -> u64 {
     let bit = index << order;
     let len = 1 << order.saturating_sub(3);

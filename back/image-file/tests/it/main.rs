@@ -81,7 +81,8 @@ fn two_that_write_are_refused_and_two_that_read_are_not() {
 fn one_that_is_replaced_while_it_is_opened_is_not_what_is_written_to() {
     let bed = Bed::new();
     let path = bed.image(MIB);
-    // Of one that was killed something is under way, so that what comes next waits between opening and having it.
+    // Of one that was killed something is under way, so that what comes next waits between opening and having
+    // it.
     let killed = File::open(&path).expect("open");
     let ring = LockRange { start: 1 << 32, len: 1 };
     try_lock(killed.as_fd(), LockKind::Shared, ring).expect("locked");
@@ -196,7 +197,8 @@ fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
     assert_eq!(bed.read(&disk, MIB, 4096).expect("new"), [0; 4096]);
 }
 
-/// Whichever way its transfers go: what a file lacks of its last block is zeroes, and is there when it was written.
+/// Whichever way its transfers go: what a file lacks of its last block is zeroes, and is there when it was
+/// written.
 #[test]
 fn an_image_of_no_whole_blocks_is_padded_and_grows() {
     let bed = Bed::new();

@@ -12,7 +12,8 @@ use tombolo_core::fs::OpenFlags;
 const THREADS: usize = 4;
 const FILES: usize = 200;
 
-/// Every thread looks up, opens, reads, forgets; the host renames under their feet; each file is what it says.
+/// Every thread looks up, opens, reads, forgets; the host renames under their feet; each file is what it
+/// says.
 #[test]
 fn threads_that_share_few_descriptors_get_the_right_files() {
     let _alone = ALONE.lock();

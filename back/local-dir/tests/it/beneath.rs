@@ -87,7 +87,8 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     assert!(dir.path().join("z/b/new").exists());
 }
 
-/// As an open directory does to a process: it stays what it was for sessions that hold it, and no other finds it.
+/// As an open directory does to a process: it stays what it was for sessions that hold it, and no other finds
+/// it.
 #[test]
 fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +220,8 @@ fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
     }
 }
 
-/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount before.
+/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount
+/// before.
 #[test]
 fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -10,7 +10,8 @@ use tombolo_core::{Ctx, Want};
 
 use crate::common::{ROOT, World, mode, name, serve};
 
-/// The size of tmpfs's directories grows by as much for each name, so it counts the changes between two looks.
+/// The size of tmpfs's directories grows by as much for each name, so it counts the changes between two
+/// looks.
 const NAME_BYTES: u64 = 20;
 
 fn file(world: &World, cx: &Ctx, dir: NodeId, text: &str) -> Change {

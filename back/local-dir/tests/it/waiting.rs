@@ -131,12 +131,12 @@ fn cached_data_are_read_at_once_and_cold_data_later() {
     assert!(!world.fs.fsync(&world.cx, open, SyncWhat::Data).is_done());
 }
 
-/// The answer to what is asked about a file that is not in memory, which must be pending: a read from the disk would
-/// have kept its thread waiting.
+/// The answer to what is asked about a file that is not in memory, which must be pending: a read from the
+/// disk would have kept its thread waiting.
 fn pending_when_cold<T: Send + 'static>(path: &Path, ask: impl Fn() -> Answer<T>) -> Answer<T> {
     let drop_cache = format!("sync {0} && dd if={0} iflag=nocache count=0", path.display());
-    // The kernel may keep pages that it is asked to drop, and asking whether the file is in memory makes it read ahead,
-    // which a quick disk may have done before the kernel looks. Not each time, however.
+    // The kernel may keep pages that it is asked to drop, and asking whether the file is in memory makes it
+    // read ahead, which a quick disk may have done before the kernel looks. Not each time, however.
     let pending = (0..50).find_map(|_| {
         assert!(Command::new("sh").args(["-c", &drop_cache]).output().unwrap().status.success());
         Some(ask()).filter(|answer| !answer.is_done())

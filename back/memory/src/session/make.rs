@@ -178,8 +178,8 @@ impl View<'_> {
     }
 }
 
-/// What a set-group-id directory makes of a new node's mode: directories hand the bit on; an executable file keeps one
-/// that was asked for only when its maker is of the group (inode(7)).
+/// What a set-group-id directory makes of a new node's mode: directories hand the bit on; an executable file
+/// keeps one that was asked for only when its maker is of the group (inode(7)).
 fn with_parents_group(
     mode: Mode,
     is_directory: bool,

@@ -58,8 +58,8 @@ struct Opening {
     flags: OpenFlags,
 }
 
-/// A session and the tree, both locked (in this order), for the length of one operation. All operations are methods of
-/// this.
+/// A session and the tree, both locked (in this order), for the length of one operation. All operations are
+/// methods of this.
 struct View<'a> {
     session: &'a Session,
     held: MutexGuard<'a, Held>,
@@ -151,7 +151,8 @@ impl View<'_> {
         self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)
     }
 
-    /// Whether the user may take `victim` out of `dir`, as the directory or other thing that it is expected to be.
+    /// Whether the user may take `victim` out of `dir`, as the directory or other thing that it is expected
+    /// to be.
     fn check_remove(&self, cx: &Ctx, dir: Ino, victim: Ino, as_directory: bool) -> Result<()> {
         let (dir, victim) = (self.tree.node(dir)?, self.tree.node(victim)?);
         self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)?;
@@ -224,7 +225,8 @@ impl View<'_> {
         if self.checks() { node.ownership().check_owner(&cx.identity) } else { Ok(()) }
     }
 
-    /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where rights are checked here.
+    /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where
+    /// rights are checked here.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
         let writer = Some(&cx.identity).filter(|user| self.checks() && !user.is_root());
         (asked || writer.is_some()).then_some(writer)

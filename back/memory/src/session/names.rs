@@ -107,7 +107,8 @@ impl View<'_> {
         }
         let from = Location { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
         let to = Location { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
-        // Both directories are looked at before any name in them, and all names before any right to change them.
+        // Both directories are looked at before any name in them, and all names before any right to change
+        // them.
         self.directory(cx, from_parent, AccessMask::EXECUTE)?;
         self.directory(cx, to_parent, AccessMask::EXECUTE)?;
         let source = self.find(cx, from_parent, from.name)?.ok_or(Error::NotFound)?;

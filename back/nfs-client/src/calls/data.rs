@@ -35,7 +35,8 @@ pub(crate) struct ReadDone {
     pub eof: bool,
 }
 
-/// So many bytes of results are looked at for the start of a READ's data: status, attributes, count, end of file, length.
+/// So many bytes of results are looked at for the start of a READ's data: status, attributes, count, end of
+/// file, length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
 /// Where the data of a READ lie in its results.
@@ -49,7 +50,8 @@ pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
 }
 
 impl Nfs {
-    /// READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never more than the sink has room for.
+    /// READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never more than the sink has room
+    /// for.
     pub(crate) async fn read_piece(
         &self,
         caller: &Caller,
@@ -84,8 +86,8 @@ impl Nfs {
         }
     }
 
-    /// WRITE (§3.3.7) of at most the server's size, or UNPACK of a frame that holds these data: that is NOTSUPP where the server
-    /// has no such procedure. Data and frame are in use until the answer.
+    /// WRITE (§3.3.7) of at most the server's size, or UNPACK of a frame that holds these data: that is
+    /// NOTSUPP where the server has no such procedure. Data and frame are in use until the answer.
     pub(crate) async fn write_piece(
         &self,
         caller: &Caller,

@@ -1,8 +1,8 @@
 //! The procedures of NFS version 3 as typed calls of one mount.
 //!
-//! A call waits for its reply however long the mount's options say, and asks again where the server answers "not now"
-//! (RFC 1813 §2.6, JUKEBOX). What comes back is the server's own success or failure; what is no answer of NFS at all is
-//! an error.
+//! A call waits for its reply however long the mount's options say, and asks again where the server answers
+//! "not now" (RFC 1813 §2.6, JUKEBOX). What comes back is the server's own success or failure; what is no
+//! answer of NFS at all is an error.
 
 mod answers;
 mod attributes;

@@ -183,8 +183,8 @@ impl Nfs {
         self.side(caller, Call::Unpack(args), |call| call.data = Some(frame.clone())).await
     }
 
-    /// Makes a call, completed with what goes and comes beside the arguments. `None` where the server has no such program or
-    /// procedure.
+    /// Makes a call, completed with what goes and comes beside the arguments. `None` where the server has no
+    /// such program or procedure.
     async fn side(
         &self,
         caller: &Caller,
@@ -212,7 +212,8 @@ impl Nfs {
     }
 }
 
-/// What results of PACK have beside the data, and a frame beside what it holds where that cannot be compressed.
+/// What results of PACK have beside the data, and a frame beside what it holds where that cannot be
+/// compressed.
 const PACKED_REST_BYTES: usize = 4 << 10;
 
 fn listed(parts: &[Range<u64>]) -> Vec<u8> {

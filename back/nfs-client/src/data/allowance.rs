@@ -41,7 +41,8 @@ impl Allowance {
         })
     }
 
-    /// Memory for a piece of `len_bytes`; none if the allowance is used up. A sole user gets memory for any piece.
+    /// Memory for a piece of `len_bytes`; none if the allowance is used up. A sole user gets memory for any
+    /// piece.
     pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
         let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
         let claim = |used| self.with(used, len_bytes);
@@ -49,8 +50,8 @@ impl Allowance {
         Some(Charge { allowance: self.clone(), bytes })
     }
 
-    /// Waits for memory for a piece of `len_bytes`, and is woken when a quarter is free. Try again after that: others wait as
-    /// well.
+    /// Waits for memory for a piece of `len_bytes`, and is woken when a quarter is free. Try again after
+    /// that: others wait as well.
     pub(super) async fn wait_for(&self, len_bytes: usize) {
         let _stuck = self.stuck();
         poll_fn(|context| {
@@ -64,8 +65,8 @@ impl Allowance {
         .await;
     }
 
-    /// Wakes the waiters if memory is free. To be called with no lock held: a woken task may run at once, on this
-    /// thread.
+    /// Wakes the waiters if memory is free. To be called with no lock held: a woken task may run at once, on
+    /// this thread.
     pub(super) fn wake(&self) {
         if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
             return;
@@ -93,8 +94,8 @@ impl Allowance {
         Stuck(self)
     }
 
-    /// Whether uncommitted data are to get a COMMIT: they are half of what may be held, or a writer waits for memory. Many small
-    /// pieces hold far more than their bytes.
+    /// Whether uncommitted data are to get a COMMIT: they are half of what may be held, or a writer waits for
+    /// memory. Many small pieces hold far more than their bytes.
     pub(super) fn is_scarce(&self) -> bool {
         self.stuck.load(Ordering::SeqCst) > 0
             || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2

@@ -17,7 +17,8 @@ const RETAINED_BYTES: usize = 16 << 20;
 /// So many files are made stable at a time because memory runs out.
 const RELIEVED_MAX: usize = 16;
 
-/// The memory of a mount: for written bytes that the server does not have for good, and for bytes that are read ahead.
+/// The memory of a mount: for written bytes that the server does not have for good, and for bytes that are
+/// read ahead.
 pub(crate) struct Budget {
     pub(super) written: Arc<Allowance>,
     pub(super) ahead: Buffers,
@@ -98,8 +99,8 @@ impl Budget {
         drop(gone);
     }
 
-    /// If memory is scarce that only waits for a COMMIT, sends some, so that writers need not wait. To be called with no lock
-    /// held.
+    /// If memory is scarce that only waits for a COMMIT, sends some, so that writers need not wait. To be
+    /// called with no lock held.
     pub(super) fn relieve(&self) {
         if !self.written.is_scarce() {
             return;

@@ -13,7 +13,8 @@ use super::server::Server;
 
 use crate::caller::Caller;
 
-/// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be stable at once.
+/// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be
+/// stable at once.
 const ROUNDS_MAX: u32 = 16;
 
 /// Waits until the server has answered all that was written so far. Reports no loss: writes and flushes
@@ -31,8 +32,8 @@ pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &C
     }))
 }
 
-/// Waits until the server has all that was written so far on stable storage. Fails with what could not be written, if that
-/// was not reported before or this caller was waiting when it was lost.
+/// Waits until the server has all that was written so far on stable storage. Fails with what could not be
+/// written, if that was not reported before or this caller was waiting when it was lost.
 pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
     let (seq, seen, is_done) = file.update(|state| {
@@ -111,9 +112,9 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
     server.budget().relieve();
 }
 
-/// Waits until the server has answered all that was written so far, and until no COMMIT is under way. From then on nothing
-/// leaves until what comes back is dropped. So what is cut off a file does not come back to it by way of a WRITE that was sent
-/// again.
+/// Waits until the server has answered all that was written so far, and until no COMMIT is under way. From
+/// then on nothing leaves until what comes back is dropped. So what is cut off a file does not come back to
+/// it by way of a WRITE that was sent again.
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
     let seq = all_so_far(&file);

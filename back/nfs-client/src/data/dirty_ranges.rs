@@ -1,14 +1,15 @@
 //! What becomes of the written bytes of one file: pure bookkeeping, without calls and without waiting.
 //!
-//! A piece *waits* until it may leave, is *under way* until it is answered, and is *uncommitted* until the server has it for
-//! good; then it is forgotten. What the server loses before that waits again.
+//! A piece *waits* until it may leave, is *under way* until it is answered, and is *uncommitted* until the
+//! server has it for good; then it is forgotten. What the server loses before that waits again.
 //!
 //! Held at every moment:
 //! 1. Pieces under way share no byte. A piece that overlaps one under way, or an older one that waits, waits.
-//! 2. Uncommitted pieces share no byte: what a newer piece overwrote on the server is cut out of older ones when that piece is
-//!    answered, not before. So the server's loss of the newer one cannot take the older one along.
-//! 3. A piece is forgotten only when the server has it on stable storage, when it was overwritten or truncated, or
-//!    when its loss is reported.
+//! 2. Uncommitted pieces share no byte: what a newer piece overwrote on the server is cut out of older ones
+//!    when that piece is answered, not before. So the server's loss of the newer one cannot take the older
+//!    one along.
+//! 3. A piece is forgotten only when the server has it on stable storage, when it was overwritten or
+//!    truncated, or when its loss is reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -66,9 +67,9 @@ struct Uncommitted {
     superseded: Option<Superseded>,
 }
 
-/// A flush of writes that were overwritten while a COMMIT for them was under way need not wait for what overwrote them,
-/// unless that COMMIT comes back with another verifier. So continuous overwriting does not delay a flush that
-/// makes a file stable.
+/// A flush of writes that were overwritten while a COMMIT for them was under way need not wait for what
+/// overwrote them, unless that COMMIT comes back with another verifier. So continuous overwriting does not
+/// delay a flush that makes a file stable.
 #[derive(Clone, Copy, Debug)]
 struct Superseded {
     first: WriteSeq,
@@ -105,7 +106,8 @@ impl DirtyRanges {
         self.wait(Piece { first, ..piece });
     }
 
-    /// Adds the bytes of a write to those that wait, if they follow the last of them and its buffer has space for a copy.
+    /// Adds the bytes of a write to those that wait, if they follow the last of them and its buffer has space
+    /// for a copy.
     pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
         if from.is_empty() || !self.may_join_last(write, from.len(), piece_max) {
             return false;
@@ -160,16 +162,16 @@ impl DirtyRanges {
         self.under_way.remove(&offset);
     }
 
-    /// A COMMIT of the whole file is about to be sent, on behalf of the user that is answered; none if there is nothing
-    /// for it.
+    /// A COMMIT of the whole file is about to be sent, on behalf of the user that is answered; none if there
+    /// is nothing for it.
     pub(super) fn begin_commit(&mut self) -> Option<Caller> {
         let caller = self.uncommitted.values().next()?.piece.caller.clone();
         self.uncommitted.values_mut().for_each(|entry| entry.covered = true);
         Some(caller)
     }
 
-    /// The COMMIT is answered. What was answered with another verifier is lost there and waits again (RFC 1813 §3.3.21,
-    /// §4.8): these ranges.
+    /// The COMMIT is answered. What was answered with another verifier is lost there and waits again (RFC
+    /// 1813 §3.3.21, §4.8): these ranges.
     pub(super) fn committed(&mut self, verifier: WriteVerifier) -> Vec<Range<u64>> {
         let mut lost = Vec::new();
         self.take_covered(|entry| {
@@ -341,8 +343,8 @@ impl DirtyRanges {
             && !self.waiting.iter().any(|other| other.overlaps(&range))
     }
 
-    /// Cuts what the new piece overwrites out of those of the same user that have not left: they need not. Says how far
-    /// back it now stands for others.
+    /// Cuts what the new piece overwrites out of those of the same user that have not left: they need not.
+    /// Says how far back it now stands for others.
     fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();
         let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
@@ -369,7 +371,8 @@ impl DirtyRanges {
         first
     }
 
-    /// The server has taken the piece: it need not have what is older beneath it. Flushes that waited for that wait for the piece.
+    /// The server has taken the piece: it need not have what is older beneath it. Flushes that waited for
+    /// that wait for the piece.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;

@@ -15,7 +15,8 @@ use super::memory::Memory;
 use super::piece::WriteSeq;
 use super::read_ahead::Readers;
 
-/// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that were read ahead.
+/// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that
+/// were read ahead.
 ///
 /// Costs a pointer until something is read or written.
 #[derive(Debug, Default)]
@@ -27,7 +28,8 @@ impl FileData {
         self.0.get()?.look(|state| state.end())
     }
 
-    /// Whether there are writes that the server has not answered, so that its attributes are not those that the writers see.
+    /// Whether there are writes that the server has not answered, so that its attributes are not those that
+    /// the writers see.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
     }
@@ -80,14 +82,14 @@ pub(super) struct State {
     /// The budget that its bytes count in, and its entry there, while it has some.
     listed: Option<(Arc<Budget>, Registration)>,
     wakers: Vec<Waker>,
-    /// The writers that wait for space in the queue, and how few bytes must wait in it before they are woken: a writer that is
-    /// woken for each WRITE that is answered costs more than the WRITE.
+    /// The writers that wait for space in the queue, and how few bytes must wait in it before they are woken:
+    /// a writer that is woken for each WRITE that is answered costs more than the WRITE.
     writers: (usize, Vec<Waker>),
 }
 
 impl FileState {
-    /// Changes the state, then wakes the waiters for a change. No lock is held while they are woken: a woken task may run
-    /// at once, on this thread.
+    /// Changes the state, then wakes the waiters for a change. No lock is held while they are woken: a woken
+    /// task may run at once, on this thread.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakers, budget) = {
             let mut state = self.lock();

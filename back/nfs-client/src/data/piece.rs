@@ -34,7 +34,8 @@ pub(super) struct Piece {
     pub(super) len: usize,
     /// The last of the writes that are in it.
     pub(super) seq: WriteSeq,
-    /// The first of the writes that are in it, or whose bytes it overwrote before they left: a flush that waits for those waits for it.
+    /// The first of the writes that are in it, or whose bytes it overwrote before they left: a flush that
+    /// waits for those waits for it.
     pub(super) first: WriteSeq,
     /// How stable the server is to make it before it answers.
     pub(super) stability: Stability,

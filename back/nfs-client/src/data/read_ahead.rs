@@ -51,7 +51,8 @@ impl Readers {
         self.readers.get_mut(index).map(|(_, reader)| reader)
     }
 
-    /// What was read ahead of this range, or is on its way, is not to be used. The file may end elsewhere now.
+    /// What was read ahead of this range, or is on its way, is not to be used. The file may end elsewhere
+    /// now.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         for (_, reader) in &mut self.readers {
             reader.pieces.retain(|piece| !overlap(&piece.range(), range));
@@ -83,8 +84,8 @@ struct Ahead {
     asked: Instant,
     /// Bytes that the reader has had.
     served: usize,
-    /// The server had all that was written when it was asked for, and nothing was written to the file since: it knows where the file
-    /// ends.
+    /// The server had all that was written when it was asked for, and nothing was written to the file since:
+    /// it knows where the file ends.
     knows_end: bool,
     arrived: Option<Arrived>,
 }
@@ -152,8 +153,8 @@ impl Reader {
         parts
     }
 
-    /// What to read ahead next of a reader at this range, in a file that ends there. None if that is enough, or as much is held
-    /// as may be: the limits, and what is being read.
+    /// What to read ahead next of a reader at this range, in a file that ends there. None if that is enough,
+    /// or as much is held as may be: the limits, and what is being read.
     pub(super) fn next(
         &mut self,
         reading: &Range<u64>,
@@ -174,7 +175,8 @@ impl Reader {
         Some(next)
     }
 
-    /// These bytes are asked for. `knows_end`: the server has all that was written, so what it says of the file's end counts.
+    /// These bytes are asked for. `knows_end`: the server has all that was written, so what it says of the
+    /// file's end counts.
     pub(super) fn fetch(
         &mut self,
         range: &Range<u64>,

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A read this far before or behind the place where the last ones ended still belongs to them, or as far as a few reads of its
-/// length: several threads that read one file, or a kernel that does, overtake each other.
+/// A read this far before or behind the place where the last ones ended still belongs to them, or as far as a
+/// few reads of its length: several threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
 /// How far ahead is read for a new reader.
@@ -21,7 +21,8 @@ pub(super) struct ReadAheadLimits {
 /// What one opening's reads looked like so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadSequence {
-    /// Where the furthest of the reads ended that follow each other. A file is expected to be read from its beginning.
+    /// Where the furthest of the reads ended that follow each other. A file is expected to be read from its
+    /// beginning.
     front: u64,
     /// How far ahead of that is read.
     window: usize,
@@ -46,8 +47,8 @@ impl ReadSequence {
         true
     }
 
-    /// The next piece to read ahead, `known_end` being where what is read ahead already ends. None if that is enough, or
-    /// the file ends.
+    /// The next piece to read ahead, `known_end` being where what is read ahead already ends. None if that is
+    /// enough, or the file ends.
     pub(super) fn next(&self, known_end: u64, file_end: u64, limits: &ReadAheadLimits) -> Option<Range<u64>> {
         let start = known_end.max(self.front);
         let window_end = self.front.saturating_add(self.window as u64).min(file_end);

@@ -67,8 +67,8 @@ impl Drop for ReadAhead {
     }
 }
 
-/// Reads into the start of `into`, straight from the wire but for what was read ahead. Waits for what was written to the range
-/// and is not answered yet.
+/// Reads into the start of `into`, straight from the wire but for what was read ahead. Waits for what was
+/// written to the range and is not answered yet.
 pub(crate) fn read<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -121,8 +121,8 @@ struct Plan {
     fetches: Vec<Fetch>,
 }
 
-/// Written bytes that are held for a read. If they are committed meanwhile, this is their last holder, so a waiter for memory
-/// is told when they go.
+/// Written bytes that are held for a read. If they are committed meanwhile, this is their last holder, so a
+/// waiter for memory is told when they go.
 struct Overlay {
     pieces: Vec<Piece>,
     budget: Arc<Budget>,
@@ -325,7 +325,8 @@ impl<S: Server> Reading<S> {
                 self.file.until(|state| (!pending(state)).then_some(())).await;
                 Ok(())
             };
-            // What a restarted server has lost is sent anew, so it may be on its way once more when this has waited.
+            // What a restarted server has lost is sent anew, so it may be on its way once more when this has
+            // waited.
             unless_interrupted(self.server.interruption(&self.caller), written).await?;
         };
         let mut coming = self.begin(&plan.parts);
@@ -343,7 +344,8 @@ impl<S: Server> Reading<S> {
         for part in &plan.parts {
             match part {
                 Part::Direct(range) => {
-                    // All of them are waited for, whatever came of those before: they write to the reader's memory.
+                    // All of them are waited for, whatever came of those before: they write to the reader's
+                    // memory.
                     for (piece, len) in coming.drain(..self.pieces(range).count().min(coming.len())) {
                         progress.add(piece.await, len);
                     }
@@ -450,7 +452,8 @@ impl<S: Server> Reading<S> {
 /// So many READs ahead begin with one read.
 const FETCHES_MAX: usize = 16;
 
-/// Reads until the sink is full or the file ends. A server may send less than was asked for (RFC 1813 §3.3.6).
+/// Reads until the sink is full or the file ends. A server may send less than was asked for (RFC 1813
+/// §3.3.6).
 async fn read_all<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,

@@ -45,12 +45,14 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static;
     /// The time, by the clock of the wire.
     fn now(&self) -> Instant;
-    /// The file's size as the server last told it, in bytes. Asks nothing of [`FileData`], which may be locked.
+    /// The file's size as the server last told it, in bytes. Asks nothing of [`FileData`], which may be
+    /// locked.
     fn known_size(&self, node: &Self::Node) -> u64;
     /// Is ready when the caller was interrupted and may stop waiting.
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
 
-    /// READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. It answers no more bytes than that, and 0 only at the end.
+    /// READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. It answers no more bytes than that,
+    /// and 0 only at the end.
     fn read(
         self: Arc<Self>,
         caller: Caller,

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use tombolo_host_runtime::task;
 
-/// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in the queue for it,
-/// whatever else that thread is about.
+/// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in
+/// the queue for it, whatever else that thread is about.
 pub(super) enum StartedCall<T> {
     UnderWay(Pin<Box<dyn Future<Output = T> + Send>>),
     /// A task polls it.
@@ -36,8 +36,9 @@ pub(super) struct Driven<T> {
 }
 
 impl<T: Send + 'static> StartedCall<T> {
-    /// Has a task poll it whenever it can go on, also without a waiter. A reply that is not taken keeps memory and its permit in
-    /// the in-flight limit where calls go over a link; one that is waited for after others must not keep those from going on.
+    /// Has a task poll it whenever it can go on, also without a waiter. A reply that is not taken keeps
+    /// memory and its permit in the in-flight limit where calls go over a link; one that is waited for after
+    /// others must not keep those from going on.
     pub(super) fn driven(self) -> Self {
         let Self::UnderWay(mut call) = self else { return self };
         let driven = Arc::new(Mutex::new(Driven { outcome: None, waiter: None }));

@@ -19,8 +19,9 @@ use crate::caller::Caller;
 /// Small writes that must wait are gathered in buffers with so many spare bytes for the next ones.
 const SPARE_BYTES: usize = 128 << 10;
 
-/// So much of a file may wait to leave when as much is outstanding as may be: so many full WRITEs, and no more than so many bytes
-/// unless one is longer. A writer that finds the queue full goes on when a quarter of that is left.
+/// So much of a file may wait to leave when as much is outstanding as may be: so many full WRITEs, and no
+/// more than so many bytes unless one is longer. A writer that finds the queue full goes on when a quarter of
+/// that is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 
@@ -28,9 +29,9 @@ fn queue_bytes(piece_max: usize) -> usize {
     piece_max.saturating_mul(QUEUE_WRITES).min(QUEUE_BYTES).max(piece_max)
 }
 
-/// Writes, and answers as soon as the bytes are sent or queued; with a stability asked for, once the
-/// server says that they have it. Fails with the unreported failure of an earlier write to this file, if there is one;
-/// then nothing is written.
+/// Writes, and answers as soon as the bytes are sent or queued; with a stability asked for, once the server
+/// says that they have it. Fails with the unreported failure of an earlier write to this file, if there is
+/// one; then nothing is written.
 pub(crate) fn write<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,

@@ -1,7 +1,8 @@
 //! What was forgotten after it had changed.
 //!
-//! An answer that was under way beside a change may tell of the time before it. A node that is known has heard of the change and knows
-//! better; one that was forgotten meanwhile, as a file is that was written and closed, would believe it.
+//! An answer that was under way beside a change may tell of the time before it. A node that is known has
+//! heard of the change and knows better; one that was forgotten meanwhile, as a file is that was written and
+//! closed, would believe it.
 
 use std::collections::HashMap;
 use std::time::Instant;

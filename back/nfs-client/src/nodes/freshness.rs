@@ -8,8 +8,8 @@ use tombolo_core::fs::{Attr, FileType, WeakAttr};
 
 use crate::options::AttributeTimes;
 
-/// When a name was last taken away of which it was not known what it led to: a file has a link less, and it may be any
-/// that had more than one.
+/// When a name was last taken away of which it was not known what it led to: a file has a link less, and it
+/// may be any that had more than one.
 #[derive(Debug, Default)]
 pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
 
@@ -31,7 +31,8 @@ pub(super) struct Freshness {
     attr: Attr,
     /// When the call that brought them was made, or one that brought no others.
     asked: Instant,
-    /// When they came. A call that was made before that may have been carried out before or after what they tell of.
+    /// When they came. A call that was made before that may have been carried out before or after what they
+    /// tell of.
     came: Instant,
     /// How long they are believed from then on.
     lifetime: Duration,
@@ -45,9 +46,10 @@ impl Freshness {
         Self { attr, asked, came: asked, lifetime: span(times, attr.file_type).0, doubtful: false }
     }
 
-    /// Takes in attributes that were asked for at `asked` and came `now`. Those of a call that was made after what is known came
-    /// are news. Others may be older: replies overtake each other, and a server does what it has at one time in any order. Then its
-    /// own time of change tells; where that is the same for both, the file is as long as either says, and asked about again.
+    /// Takes in attributes that were asked for at `asked` and came `now`. Those of a call that was made after
+    /// what is known came are news. Others may be older: replies overtake each other, and a server does what
+    /// it has at one time in any order. Then its own time of change tells; where that is the same for both,
+    /// the file is as long as either says, and asked about again.
     pub(super) fn learn(&mut self, attr: Attr, asked: Instant, now: Instant, times: &AttributeTimes) {
         if asked < self.came {
             match attr.ctime.cmp(&self.attr.ctime) {
@@ -111,7 +113,8 @@ impl Freshness {
         self.doubtful
     }
 
-    /// Something has changed that is not seen in the attributes. What was asked before `now` does not tell of it.
+    /// Something has changed that is not seen in the attributes. What was asked before `now` does not tell of
+    /// it.
     pub(super) fn doubt(&mut self, now: Instant) {
         self.doubtful = true;
         self.came = self.came.max(now);

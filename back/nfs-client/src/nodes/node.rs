@@ -118,8 +118,8 @@ impl Node {
         self.state().handle
     }
 
-    /// Takes in attributes that came `now` with a reply to a call of `asked`. Those of another node or of another type are not
-    /// this node's: the server gave the handle a new meaning. False then.
+    /// Takes in attributes that came `now` with a reply to a call of `asked`. Those of another node or of
+    /// another type are not this node's: the server gave the handle a new meaning. False then.
     pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant, now: Instant) -> bool {
         let attr = attr::attr(fattr);
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
@@ -138,8 +138,8 @@ impl Node {
         true
     }
 
-    /// Takes in what a change of ours did. If no other client made one since the attributes were last received, the names that
-    /// are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
+    /// Takes in what a change of ours did. If no other client made one since the attributes were last
+    /// received, the names that are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
     pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
             self.doubt(now);
@@ -181,7 +181,8 @@ impl Node {
         self.state().epoch
     }
 
-    /// The attributes, if they are to be believed now. A file that is being written is as long as its writers made it.
+    /// The attributes, if they are to be believed now. A file that is being written is as long as its writers
+    /// made it.
     pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
         let believed = self.state().freshness.believed(now, &self.removal);
         believed.map(|attr| self.as_writers_see(attr))
@@ -229,8 +230,9 @@ impl Node {
         state.freshness.doubt(now);
     }
 
-    /// The attributes of a file of which the server says that it is gone: as they were, if this client has removed its last
-    /// name. It may still be held without being open. What others removed or replaced is to be looked up again.
+    /// The attributes of a file of which the server says that it is gone: as they were, if this client has
+    /// removed its last name. It may still be held without being open. What others removed or replaced is to
+    /// be looked up again.
     pub(crate) fn after_its_end(&self) -> Option<Attr> {
         let state = self.state();
         let attr = state.freshness.known();
@@ -297,8 +299,9 @@ impl Node {
         self.state().location.clone()
     }
 
-    /// Whether this directory can be the parent of another: it is not below it, nor too deep. Locations of directories change with the
-    /// table of nodes locked, so that two cannot come into each other at the same time.
+    /// Whether this directory can be the parent of another: it is not below it, nor too deep. Locations of
+    /// directories change with the table of nodes locked, so that two cannot come into each other at the same
+    /// time.
     pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
         let mut above = Some(self.clone());
         for _ in 0..DEPTH_MAX {
@@ -311,8 +314,8 @@ impl Node {
         above.is_none()
     }
 
-    /// It was seen there, or nowhere any more. The last location is dropped with no lock held: a chain of directories may go
-    /// with it.
+    /// It was seen there, or nowhere any more. The last location is dropped with no lock held: a chain of
+    /// directories may go with it.
     pub(crate) fn set_location(&self, location: Option<Location>) {
         let before = std::mem::replace(&mut self.state().location, location);
         drop(before);
@@ -366,7 +369,8 @@ impl Node {
     }
 }
 
-/// One directory after the other, not each within the one below it: a server can nest them deeper than a stack goes.
+/// One directory after the other, not each within the one below it: a server can nest them deeper than a
+/// stack goes.
 impl Drop for Node {
     fn drop(&mut self) {
         let take =

@@ -61,7 +61,8 @@ pub(crate) enum CachedName {
 /// So many names that there are not are remembered; then all of these are forgotten.
 const ABSENT_MAX: usize = 1 << 16;
 
-/// Listings fill one part in so many of what a session may know: 131,072 nodes by default, which take 120 MiB.
+/// Listings fill one part in so many of what a session may know: 131,072 nodes by default, which take 120
+/// MiB.
 const LISTED_ONE_IN: u64 = 32;
 
 #[derive(Debug)]
@@ -120,17 +121,18 @@ impl Nodes {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
-    /// Whether listings may bring further nodes. The lister keeps them all until its own memory runs short, so a directory
-    /// without end would fill this table; beyond a part of it, names are looked up one by one on demand.
-    /// Those that are looked up do not count, but room is left for as many again.
+    /// Whether listings may bring further nodes. The lister keeps them all until its own memory runs short,
+    /// so a directory without end would fill this table; beyond a part of it, names are looked up one by one
+    /// on demand. Those that are looked up do not count, but room is left for as many again.
     pub(crate) fn takes_listed(&self) -> bool {
         let limit = self.counts.limit(Resource::Nodes);
         self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
     }
 
-    /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that names another file
-    /// than before gets another number. One that was forgotten since the call was made may have changed meanwhile: its
-    /// attributes are doubtful then. A new one takes `permit`, or one of its own if that is none.
+    /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that
+    /// names another file than before gets another number. One that was forgotten since the call was made may
+    /// have changed meanwhile: its attributes are doubtful then. A new one takes `permit`, or one of its own
+    /// if that is none.
     ///
     /// # Errors
     /// More nodes than a session may know.

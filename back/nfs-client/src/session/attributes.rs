@@ -16,8 +16,8 @@ use crate::nodes::Node;
 const BLOCK_BYTES: u32 = 4096;
 
 impl View {
-    /// Attributes as the server has them now. What is being written has arrived before, so that size and times are those
-    /// that waits to be reported to the writers.
+    /// Attributes as the server has them now. What is being written has arrived before, so that size and
+    /// times are those that waits to be reported to the writers.
     pub(super) async fn getattr(self, node: Arc<Node>) -> Result<Attr> {
         self.settle(&node).await?;
         match node.believed(self.now()) {

@@ -61,8 +61,8 @@ impl View {
         })
     }
 
-    /// Writes behind what is there, as far as is known: what others append at the same time is overwritten, or overwrites, as
-    /// with every client of NFS.
+    /// Writes behind what is there, as far as is known: what others append at the same time is overwritten,
+    /// or overwrites, as with every client of NFS.
     fn append(&self, node: &Arc<Node>, how: &Write, from: Source) -> Answer<Written> {
         data::append(&self.session, node, &self.caller, how, from)
     }
@@ -77,7 +77,8 @@ impl View {
         data::commit(&self.session, node, &self.caller).resolve().await
     }
 
-    /// The same for what other clients have written and not made stable: a COMMIT of the whole file (RFC 1813 §3.3.21).
+    /// The same for what other clients have written and not made stable: a COMMIT of the whole file (RFC 1813
+    /// §3.3.21).
     pub(super) async fn commit_of_others(&self, node: &Arc<Node>) -> Result<()> {
         data::Server::commit(self.session.clone(), self.caller.clone(), node.clone()).await.map(drop)
     }
@@ -91,7 +92,8 @@ impl View {
         first
     }
 
-    /// Makes the data of a closed file stable in the background. A failure goes to the log: no caller is left to report it to.
+    /// Makes the data of a closed file stable in the background. A failure goes to the log: no caller is left
+    /// to report it to.
     pub(super) async fn commit_in_background(self, node: &Arc<Node>) {
         if let Err(error) = self.commit(node).await {
             let server = self.session.nfs.label();

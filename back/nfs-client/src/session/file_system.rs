@@ -217,8 +217,8 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Everything that was written is on the server's stable storage. What a directory was changed in is so already when
-    /// the change is answered (RFC 1813 §4.8).
+    /// Everything that was written is on the server's stable storage. What a directory was changed in is so
+    /// already when the change is answered (RFC 1813 §4.8).
     fn make_stable(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {

@@ -11,12 +11,13 @@ use super::view::View;
 use crate::calls::answered;
 use crate::nodes::{CachedName, Node};
 
-/// How often one look-up finds files that are gone at once before it is told so: a server may never say anything else.
+/// How often one look-up finds files that are gone at once before it is told so: a server may never say
+/// anything else.
 const LOOKS_MAX: u32 = 16;
 
 impl View {
-    /// What a name leads to, if that is known and to be believed: the name was seen, its directory has not changed since, and
-    /// its attributes are fresh. None if the server is to be asked.
+    /// What a name leads to, if that is known and to be believed: the name was seen, its directory has not
+    /// changed since, and its attributes are fresh. None if the server is to be asked.
     pub(super) fn known_entry(&self, parent: NodeId, name: &NameBuf) -> Option<Result<Entry>> {
         let now = self.now();
         let dir = self.session.nodes.node(parent).ok()?;
@@ -45,8 +46,8 @@ impl View {
         self.find(&dir, &name).await.map(|(entry, _)| entry)
     }
 
-    /// Finds a name; it counts a look-up. A file that is gone before its attributes are known gave its name to another one,
-    /// so the name is looked up again.
+    /// Finds a name; it counts a look-up. A file that is gone before its attributes are known gave its name
+    /// to another one, so the name is looked up again.
     pub(super) async fn find(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<(Entry, Arc<Node>)> {
         let mut looks = 1;
         loop {
@@ -100,7 +101,8 @@ impl View {
         Ok((entry, node))
     }
 
-    /// A node that was just looked up, with attributes that are not doubtful. On failure the look-up is taken back.
+    /// A node that was just looked up, with attributes that are not doubtful. On failure the look-up is taken
+    /// back.
     pub(super) async fn entry(&self, node: &Arc<Node>) -> Result<Entry> {
         let attr = match node.is_doubtful() {
             false => node.known(),

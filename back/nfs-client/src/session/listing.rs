@@ -59,8 +59,9 @@ impl View {
         }
     }
 
-    /// Fetches the page behind a cookie, for a caller that has room for so much. Where the server does not know the cookie any more (the directory
-    /// was changed, or it was started anew), the directory is listed anew and what was given is left out.
+    /// Fetches the page behind a cookie, for a caller that has room for so much. Where the server does not
+    /// know the cookie any more (the directory was changed, or it was started anew), the directory is listed
+    /// anew and what was given is left out.
     async fn next_page(
         &self,
         opening: &Opening,
@@ -108,7 +109,8 @@ impl View {
         Err(Error::BadCookie)
     }
 
-    /// Fetches the first page from a place on that has more than what was given, for a caller that is at `start` of its listing.
+    /// Fetches the first page from a place on that has more than what was given, for a caller that is at
+    /// `start` of its listing.
     async fn page_without(
         &self,
         given: &Given,
@@ -207,7 +209,8 @@ impl View {
         }))
     }
 
-    /// All of a directory as it came along with one above it. Not where another version of it is known by now.
+    /// All of a directory as it came along with one above it. Not where another version of it is known by
+    /// now.
     fn page_ahead(&self, opening: &Opening, cookie: Cookie) -> Option<Page> {
         if cookie != Cookie::START || !self.lists_below {
             return None;

@@ -1,7 +1,7 @@
 //! One session's view of the export: the waist's operations as calls of NFS.
 //!
-//! An operation answers at once where what it needs is known and believed; else it is a future that waits for the server.
-//! Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
+//! An operation answers at once where what it needs is known and believed; else it is a future that waits for
+//! the server. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
 
 mod attributes;
 mod data;
@@ -57,8 +57,9 @@ pub(crate) struct Session {
     verifiers: verifiers::Verifiers,
     /// Tells the names of files that were unlinked while open.
     silly: std::sync::atomic::AtomicU64,
-    /// Removals of such names after the last opening has ended, by directory. Callers have nothing of these files any more: a directory that
-    /// holds no other name is empty for them, so its removal waits for these.
+    /// Removals of such names after the last opening has ended, by directory. Callers have nothing of these
+    /// files any more: a directory that holds no other name is empty for them, so its removal waits for
+    /// these.
     silly_removals: Pending<NodeId>,
     /// Whether the server has the side program.
     has_side_program: AtomicBool,

@@ -19,8 +19,9 @@ use crate::nodes::Node;
 const TRIES_MAX: usize = 100;
 
 impl View {
-    /// Opens a node. Its attributes are asked for now, whatever is known: an open sees what was closed before it, wherever
-    /// that was (close-to-open). ACCESS brings them together with the right to open, where the server is to be asked.
+    /// Opens a node. Its attributes are asked for now, whatever is known: an open sees what was closed before
+    /// it, wherever that was (close-to-open). ACCESS brings them together with the right to open, where the
+    /// server is to be asked.
     pub(super) async fn open(self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
         let node = self.session.nodes.node(node)?;
         check_type(node.file_type, flags)?;
@@ -37,8 +38,8 @@ impl View {
         Ok(Opened { open, attr: None })
     }
 
-    /// Counts the opening first, so that a removal from now on keeps a name for the file; waits for the end of what
-    /// removes it already; and then asks.
+    /// Counts the opening first, so that a removal from now on keeps a name for the file; waits for the end
+    /// of what removes it already; and then asks.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
         let open = self.session.openings.add(self.session.openings.permit()?, node, flags);
         if let Some(departed) = node.removal_ended() {
@@ -93,7 +94,8 @@ impl View {
         match how.exclusive {
             Exclusive::Yes => self.create_new(&dir, &name, how.mode.masked(), how.flags).await,
             Exclusive::Verifier(verifier) => {
-                // The times stay as they are: the caller that chose the verifier can repeat the CREATE until it sets them.
+                // The times stay as they are: the caller that chose the verifier can repeat the CREATE until
+                // it sets them.
                 let set = SetAttr { mode: Some(how.mode.masked()), ..SetAttr::default() };
                 let exclusive = CreateHow::Exclusive(CreateVerifier(verifier));
                 let created = self.create_as(&dir, &name, exclusive, how.flags).await?;
@@ -135,8 +137,9 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// A file that was not there before. Made by EXCLUSIVE, which knows its own file again when it comes a second time because
-    /// the first answer was lost; by GUARDED, which does not, where the server has no EXCLUSIVE.
+    /// A file that was not there before. Made by EXCLUSIVE, which knows its own file again when it comes a
+    /// second time because the first answer was lost; by GUARDED, which does not, where the server has no
+    /// EXCLUSIVE.
     async fn create_new(
         &self,
         dir: &Arc<Node>,
@@ -197,8 +200,8 @@ impl View {
         }
     }
 
-    /// Ends an opening: its read-ahead is dropped, and data that no other opening will flush go to the server in the background. The
-    /// last one of a file without a name takes the file with it.
+    /// Ends an opening: its read-ahead is dropped, and data that no other opening will flush go to the server
+    /// in the background. The last one of a file without a name takes the file with it.
     pub(super) fn release(&self, file: File) {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
         opening.read_ahead.stop();

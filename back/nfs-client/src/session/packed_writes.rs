@@ -1,5 +1,5 @@
-//! What is written to a server of ours that is far away travels compressed, by UNPACK (`docs/protocols/side.md`). Without this file all would
-//! travel by WRITE.
+//! What is written to a server of ours that is far away travels compressed, by UNPACK
+//! (`docs/protocols/side.md`). Without this file all would travel by WRITE.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -14,7 +14,8 @@ const LEVEL: i32 = 1;
 /// Less than this is sent as it is: it is not what a line is busy with.
 const BYTES_MIN: usize = 4 << 10;
 
-/// What is larger than that after compression, in per cent, was not worth it. So many that come next are not tried then.
+/// What is larger than that after compression, in per cent, was not worth it. So many that come next are not
+/// tried then.
 const DENSE_PERCENT: usize = 90;
 const NOT_TRIED: u32 = 15;
 

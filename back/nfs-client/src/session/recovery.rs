@@ -1,9 +1,9 @@
 //! Nodes whose handles the server has lost: they are looked for by their path.
 //!
-//! What is found counts only if it is the same: a path that leads elsewhere by now, or a server that was replaced by another, must
-//! not turn one file into another under its users' hands (`docs/semantics.md`). A directory is the same by number and type. A
-//! file's number may have gone to another one that was made since, under the same name even; so it must look as it did: the
-//! same size and time of change, too.
+//! What is found counts only if it is the same: a path that leads elsewhere by now, or a server that was
+//! replaced by another, must not turn one file into another under its users' hands (`docs/semantics.md`). A
+//! directory is the same by number and type. A file's number may have gone to another one that was made
+//! since, under the same name even; so it must look as it did: the same size and time of change, too.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use super::view::View;
 use crate::nodes::{DEPTH_MAX, Node};
 
 impl View {
-    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, whichever operation found it.
+    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, whichever
+    /// operation found it.
     pub(super) async fn recover(&self, node: &Arc<Node>, lost: FileHandleBuf) -> Result<bool> {
         let nodes = &self.session.nodes;
         if node.handle() != lost {
@@ -24,8 +25,9 @@ impl View {
         let Some(path) = self.path(node) else { return Ok(false) };
         let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
         if path.is_empty() {
-            // With the handle that it had it is not lost. What was stale is another node that the call is about: one that was
-            // made by this very call when it came the first time, say, and that was removed before it came again.
+            // With the handle that it had it is not lost. What was stale is another node that the call is
+            // about: one that was made by this very call when it came the first time, say, and that was
+            // removed before it came again.
             return if dir == lost { Ok(false) } else { self.is_back(node, dir).await };
         }
         let last = path.len() - 1;
@@ -49,7 +51,8 @@ impl View {
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
-                // A directory that was made anew may have the number of the one before, and nothing else of it.
+                // A directory that was made anew may have the number of the one before, and nothing else of
+                // it.
                 self.absorb(step, &Some(fattr), asked);
             } else {
                 self.is_elsewhere(step, name);
@@ -70,8 +73,8 @@ impl View {
         Ok(recovered)
     }
 
-    /// Forgets that this name leads to a node: the server has said otherwise. The kernel, which is told that the node is stale, looks the
-    /// path up once more, and each of its names has to be asked for then.
+    /// Forgets that this name leads to a node: the server has said otherwise. The kernel, which is told that
+    /// the node is stale, looks the path up once more, and each of its names has to be asked for then.
     fn is_elsewhere(&self, step: &Arc<Node>, name: &NameBuf) {
         if let Some(location) = step.location().filter(|location| location.name == *name) {
             self.session.nodes.forget_name(location.dir.id, name);

@@ -1,5 +1,6 @@
 //! Removing and moving names. A file that is removed while this session has it open gets a temporary name
-//! instead, until its last opening ends ("silly rename"): the server knows of no openings, and would take the data away.
+//! instead, until its last opening ends ("silly rename"): the server knows of no openings, and would take the
+//! data away.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,8 +47,8 @@ impl View {
         Ok(change)
     }
 
-    /// The written data of a file without a name are not needed, committed or not. An interrupted caller does not
-    /// to wait for that has removed the file all the same.
+    /// The written data of a file without a name are not needed, committed or not. An interrupted caller does
+    /// not to wait for that has removed the file all the same.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
             return;
@@ -192,8 +193,8 @@ impl View {
         Err(status::from_status(failed))
     }
 
-    /// What this name leads to, and that it is to be taken away. Where that is not known, and any file is open at all, the
-    /// server is asked.
+    /// What this name leads to, and that it is to be taken away. Where that is not known, and any file is
+    /// open at all, the server is asked.
     async fn removal(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<PendingRemoval>> {
         if let Some(node) = self.session.nodes.at(dir.id, name) {
             return Ok(Some(PendingRemoval::begin(node)));
@@ -211,8 +212,8 @@ impl View {
         }
     }
 
-    /// Is it open here, and has it no other name? Others make and remove names, too; that one was made is no harm, but before it
-    /// is trusted that there is another one the server is asked.
+    /// Is it open here, and has it no other name? Others make and remove names, too; that one was made is no
+    /// harm, but before it is trusted that there is another one the server is asked.
     async fn must_keep_a_name(&self, node: &Arc<Node>) -> Result<bool> {
         if !is_kept(node) {
             return Ok(false);
@@ -319,7 +320,8 @@ impl View {
         }
     }
 
-    /// Takes the name away that a file was given when it was removed. From now on a removal of its directory waits for that.
+    /// Takes the name away that a file was given when it was removed. From now on a removal of its directory
+    /// waits for that.
     pub(super) fn remove_silly_in_background(self, node: Arc<Node>) {
         let removal = node.location().map(|location| self.session.silly_removals.begin(location.dir.id));
         self.background(|view| async move {

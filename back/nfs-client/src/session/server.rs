@@ -59,8 +59,8 @@ impl Server for Session {
         node.told().size
     }
 
-    /// A wait for calls of others is interrupted under the same rule as a call: the server counts as silent while the wait
-    /// lasts.
+    /// A wait for calls of others is interrupted under the same rule as a call: the server counts as silent
+    /// while the wait lasts.
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
         let raised = caller.interrupt.raised();
         let rpc = self.nfs.rpc().clone();

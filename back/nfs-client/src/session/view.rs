@@ -68,7 +68,8 @@ impl View {
         }
     }
 
-    /// Makes a call about a node. When the server does not know its handle any more, the node is looked for by its path, once.
+    /// Makes a call about a node. When the server does not know its handle any more, the node is looked for
+    /// by its path, once.
     pub(super) async fn on<T, F, C>(
         &self,
         node: &Arc<Node>,
@@ -160,7 +161,8 @@ impl View {
         }
     }
 
-    /// Attributes of a node as a reply has them. Another number or type is another file behind the same handle.
+    /// Attributes of a node as a reply has them. Another number or type is another file behind the same
+    /// handle.
     pub(super) fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
         if node.learn(fattr, asked, self.now()) {
             return Ok(node.known());

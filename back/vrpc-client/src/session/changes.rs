@@ -1,4 +1,5 @@
-//! Word of changes: the server is asked all the time by a task, in its numbers, and what it says is kept in ours.
+//! Word of changes: the server is asked all the time by a task, in its numbers, and what it says is kept in
+//! ours.
 
 use std::sync::{Arc, Once};
 
@@ -82,7 +83,8 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
     }
 }
 
-/// Keeps what the server says, in our numbers. The number of the last notice, and whether all changes are told.
+/// Keeps what the server says, in our numbers. The number of the last notice, and whether all changes are
+/// told.
 fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
     let Reply::Changes(last, list, is_complete) = answered.success(link)? else {
         return Err(link.protocol_violation("a reply of another kind"));

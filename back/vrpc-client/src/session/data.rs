@@ -1,7 +1,8 @@
-//! File data: in the frame when they are few, through bulk memory otherwise, and in pieces where that is short.
+//! File data: in the frame when they are few, through bulk memory otherwise, and in pieces where that is
+//! short.
 //!
-//! Bulk memory is a link's. Where that is lost a READ is asked for anew; a WRITE is sent again with the number that it had, and may then
-//! have been performed in a larger piece than the new link has room for.
+//! Bulk memory is a link's. Where that is lost a READ is asked for anew; a WRITE is sent again with the
+//! number that it had, and may then have been performed in a larger piece than the new link has room for.
 
 use std::sync::Arc;
 
@@ -20,8 +21,9 @@ use crate::links::Links;
 use crate::reply::{Answered, still_theirs, whole};
 use crate::request::OutgoingRequest;
 
-/// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found for them. Measured on one
-/// link, both sides polling: a READ takes as long either way at 2 to 3 KiB, a WRITE at 1 KiB.
+/// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found
+/// for them. Measured on one link, both sides polling: a READ takes as long either way at 2 to 3 KiB, a WRITE
+/// at 1 KiB.
 const FRAME_READ_MAX: usize = 3 << 10;
 const FRAME_WRITE_MAX: usize = 512;
 

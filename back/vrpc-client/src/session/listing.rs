@@ -18,9 +18,9 @@ use crate::request::OutgoingRequest;
 /// Most bytes of one listing.
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
-/// Opens a directory without a request, while the server tells of all changes and has told of none since it let this identity open the
-/// directory. The server opens it when something is asked of the opening, as after a link that was lost: often nothing is, since
-/// the kernel in front keeps listings too.
+/// Opens a directory without a request, while the server tells of all changes and has told of none since it
+/// let this identity open the directory. The server opens it when something is asked of the opening, as after
+/// a link that was lost: often nothing is, since the kernel in front keeps listings too.
 pub(super) fn opened_as_before(links: &Links, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Option<OpenId> {
     let things = &links.things;
     let is_known = links.is_told_all() && cx.want.is_empty() && things.nodes.is_lister(node, &cx.identity);
@@ -79,7 +79,8 @@ fn readdir_on(
     })
 }
 
-/// Moves the entries of an answer to the page. Says how many of the nodes that were adopted are in it: the first ones.
+/// Moves the entries of an answer to the page. Says how many of the nodes that were adopted are in it: the
+/// first ones.
 fn fill(
     link: &Link,
     answered: &Answered,

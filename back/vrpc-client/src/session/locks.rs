@@ -21,7 +21,8 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
         let granted = Granted { open: file.open, lock, note: identity };
         link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
-            // It may have been opened anew before this was known: then it is once more, and the lock is taken with it.
+            // It may have been opened anew before this was known: then it is once more, and the lock is taken
+            // with it.
             let unbound = link.things.openings.unbind(file.open);
             if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
                 teller.tell_gone(&teller_cx, &[gone]);
@@ -31,8 +32,8 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
     })
 }
 
-/// Waits for a lock. Dropping the answer gives it up: the request is interrupted, and a lock that was granted all the same is
-/// given back.
+/// Waits for a lock. Dropping the answer gives it up: the request is interrupted, and a lock that was granted
+/// all the same is given back.
 pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
     let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };

@@ -27,7 +27,8 @@ use self::changes::Watch;
 use crate::links::Links;
 use crate::openings::Opening;
 
-/// One session of an export of another domain. Dropping the last reference ends its link, and with it the server's session.
+/// One session of an export of another domain. Dropping the last reference ends its link, and with it the
+/// server's session.
 pub struct VrpcFileSystem {
     pub(crate) links: Arc<Links>,
     watch: Watch,

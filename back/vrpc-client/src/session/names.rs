@@ -73,7 +73,8 @@ fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {
 }
 
 impl Links {
-    /// Asks with `len_bytes` of this side's memory, once they are there; anew over the next link if that is lost.
+    /// Asks with `len_bytes` of this side's memory, once they are there; anew over the next link if that is
+    /// lost.
     pub(super) fn with_out_span<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,

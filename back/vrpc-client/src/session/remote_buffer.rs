@@ -1,4 +1,5 @@
-//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and this process does not touch them.
+//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and this
+//! process does not touch them.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
 
-/// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many would be needed.
+/// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many
+/// would be needed.
 pub(super) fn write(
     links: &Arc<Links>,
     link: &Arc<Link>,

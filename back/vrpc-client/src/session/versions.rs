@@ -40,7 +40,8 @@ impl Versions for VrpcFileSystem {
     }
 }
 
-/// The epoch of a window as the session has it. It is another on each link: between two links the server may not have counted.
+/// The epoch of a window as the session has it. It is another on each link: between two links the server may
+/// not have counted.
 #[inline]
 fn epoch_on(link: &Link, epoch: u64) -> u64 {
     const FAR_APART: u64 = 0x9E37_79B9_7F4A_7C15;

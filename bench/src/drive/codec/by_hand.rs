@@ -1,4 +1,5 @@
-//! Network byte order and nothing else, as the paper's "simpler" programs: each number is put where it belongs.
+//! Network byte order and nothing else, as the paper's "simpler" programs: each number is put where it
+//! belongs.
 
 use tombolo_wire_nfs3::{Fattr3, FileType3, NfsTime3, SpecData3};
 use tombolo_wire_xdr::padded;

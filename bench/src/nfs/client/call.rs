@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 
 /// Where the xid stands: behind the mark.
 const XID_AT: usize = Mark::BYTES;
-/// A good reply from behind its xid on: an accepted call without verifier that was carried out, and the procedure's status, 0.
+/// A good reply from behind its xid on: an accepted call without verifier that was carried out, and the
+/// procedure's status, 0.
 const GOOD: [u8; SUCCESS_BYTES] = {
     let mut good = [0; SUCCESS_BYTES];
     // REPLY (RFC 5531 §9); all that follows is 0.

@@ -15,7 +15,8 @@ const READ_BYTES: usize = 256 << 10;
 const HEAD_BYTES: usize = 128;
 /// Calls without data that are ready at one time go out together, up to so many bytes.
 const BATCH_BYTES: usize = 64 << 10;
-/// Calls that can be outstanding: their place is the low part of their xid, so that a reply finds it without a search.
+/// Calls that can be outstanding: their place is the low part of their xid, so that a reply finds it without
+/// a search.
 const OUTSTANDING_MAX: u32 = 64;
 
 /// A connection to an NFS or MOUNT server.
@@ -23,7 +24,8 @@ pub struct Connection {
     stream: Stream,
     buffer: Vec<u8>,
     out: Vec<u8>,
-    /// The high part of xids. It begins anywhere: a server may take equal calls with equal xids of one client for one.
+    /// The high part of xids. It begins anywhere: a server may take equal calls with equal xids of one client
+    /// for one.
     turn: u32,
     /// The xid that is awaited in each place.
     awaited: [Option<u32>; OUTSTANDING_MAX as usize],
@@ -66,8 +68,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Does one call `count` times with so many of them outstanding, and calls `lap` after each reply. `before` is told the number
-    /// of each before it is sent. Replies may come in any order; all have to be good, and of one length where they carry data.
+    /// Does one call `count` times with so many of them outstanding, and calls `lap` after each reply.
+    /// `before` is told the number of each before it is sent. Replies may come in any order; all have to be
+    /// good, and of one length where they carry data.
     pub fn repeat(
         &mut self,
         call: &mut Call,
@@ -103,7 +106,8 @@ impl Connection {
         }
     }
 
-    /// Takes what has come, without waiting: the places that are free again. For calls that were sent with [`Connection::send`].
+    /// Takes what has come, without waiting: the places that are free again. For calls that were sent with
+    /// [`Connection::send`].
     pub fn receive(&mut self, call: &Call, records: &mut Records) -> Result<Vec<u32>> {
         let mut places = Vec::new();
         while let Some(got) = self.stream.try_read(&mut self.buffer).doing(|| "receive".to_owned())? {
@@ -191,7 +195,8 @@ mod tests {
     use super::super::procedures::getattr;
     use super::*;
 
-    /// A server that waits for `batch` calls and answers them with the last one first; each xid is changed by `change`.
+    /// A server that waits for `batch` calls and answers them with the last one first; each xid is changed by
+    /// `change`.
     fn answers_backwards(call_bytes: usize, batch: usize, change: fn(u32) -> u32) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

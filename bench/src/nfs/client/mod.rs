@@ -1,5 +1,5 @@
-//! A thin client, so that the server is the bottleneck: calls are encoded once, sent in batches, and replies are found by
-//! their xid and dropped. What it costs by itself is a row's `null` column.
+//! A thin client, so that the server is the bottleneck: calls are encoded once, sent in batches, and replies
+//! are found by their xid and dropped. What it costs by itself is a row's `null` column.
 
 mod call;
 mod connection;

@@ -1,5 +1,5 @@
-//! Record marking (RFC 5531 §11) for a client that looks at the beginnings of replies and drops the rest as it comes: `wire/rpc`'s own
-//! assembler keeps whole records, which here would be a copy of all file data.
+//! Record marking (RFC 5531 §11) for a client that looks at the beginnings of replies and drops the rest as
+//! it comes: `wire/rpc`'s own assembler keeps whole records, which here would be a copy of all file data.
 
 use tombolo_wire_rpc::Mark;
 

@@ -1,4 +1,5 @@
-//! Files by bare TCP: so many bytes one way, and one byte back that says that all are there. What no protocol can outdo.
+//! Files by bare TCP: so many bytes one way, and one byte back that says that all are there. What no protocol
+//! can outdo.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};

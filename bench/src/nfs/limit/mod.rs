@@ -1,5 +1,6 @@
-//! Servers that do nothing, for what the network and the callers cost by themselves. Each runs as a process of its own,
-//! `tombolo-bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any server.
+//! Servers that do nothing, for what the network and the callers cost by themselves. Each runs as a process
+//! of its own, `tombolo-bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any
+//! server.
 
 mod bulk;
 mod null;
@@ -23,7 +24,8 @@ use crate::error::{Doing, Result};
 pub enum Limit {
     /// Answers so many bytes with so many others, as the client says at first: a bare echo, a bare stream.
     Swap,
-    /// Answers NFS calls with the same replies always, drops what is written, and has nothing but zeros to be read.
+    /// Answers NFS calls with the same replies always, drops what is written, and has nothing but zeros to be
+    /// read.
     Null,
     /// Takes files by bare TCP and drops them or writes them to one file of a folder, or sends as many bytes.
     Bulk,
@@ -40,8 +42,8 @@ impl Limit {
     }
 }
 
-/// Serves connections, each on a thread of its own, for as long as the process lives. Readers spin briefly and then
-/// sleep, as Tombolo's NFS server does. A file that is kept goes to `folder`.
+/// Serves connections, each on a thread of its own, for as long as the process lives. Readers spin briefly
+/// and then sleep, as Tombolo's NFS server does. A file that is kept goes to `folder`.
 pub fn serve(limit: Limit, address: SocketAddr, folder: &Path) -> Result<()> {
     let listener = TcpListener::bind(address).doing(|| format!("listen at {address}"))?;
     for stream in listener.incoming() {

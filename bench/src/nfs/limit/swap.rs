@@ -43,8 +43,8 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// The bare form of what a row does: calls and replies of so many bytes, with so many calls outstanding. `data_bytes` are those of file
-/// data in each, where the figure is a rate of those.
+/// The bare form of what a row does: calls and replies of so many bytes, with so many calls outstanding.
+/// `data_bytes` are those of file data in each, where the figure is a rate of those.
 pub fn swap(
     address: SocketAddr,
     wait: Wait,

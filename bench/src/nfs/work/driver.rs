@@ -1,5 +1,5 @@
-//! Clients that are programs of their own and do as told in each turn: libnfs (`bench/peers/libnfs-driver.c`), and those of
-//! [`drive`](crate::drive).
+//! Clients that are programs of their own and do as told in each turn: libnfs
+//! (`bench/peers/libnfs-driver.c`), and those of [`drive`](crate::drive).
 
 use std::cell::RefCell;
 use std::io::{BufReader, Read, Write};
@@ -37,7 +37,8 @@ impl Driver {
         Self::run_as("libnfs-driver", command)
     }
 
-    /// Starts a client of ours, as [`drive`](crate::drive::drive); the file that it writes is `name` in the export's root.
+    /// Starts a client of ours, as [`drive`](crate::drive::drive); the file that it writes is `name` in the
+    /// export's root.
     pub fn of_kind(kind: Kind, server: &Nfs, name: &str) -> Result<Self> {
         let kind = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
         let mut command = Command::new(this_program()?);

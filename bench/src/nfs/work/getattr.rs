@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// GETATTR of the file `path`, relative to the export, with so many outstanding on one connection; and how many bytes a call has.
+/// GETATTR of the file `path`, relative to the export, with so many outstanding on one connection; and how
+/// many bytes a call has.
 pub fn getattr(server: &Nfs, path: &str, wait: Wait, outstanding: u32) -> Result<(Work<'static>, usize)> {
     let mut mounted = Mounted::new(server, wait)?;
     let mut call = getattr_of(&mounted.walk(path)?);

@@ -1,4 +1,5 @@
-//! The same asked by libnfs: a program of its own drives it (`bench/peers/libnfs-driver.c`), as told in each turn.
+//! The same asked by libnfs: a program of its own drives it (`bench/peers/libnfs-driver.c`), as told in each
+//! turn.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -12,8 +12,8 @@ use crate::peer::Nfs;
 /// What a client asks for at a time (`maxcount`), in bytes.
 pub(super) const PAGE_BYTES: u32 = 64 << 10;
 
-/// Reads a directory from end to end; `before` is told where each call begins. Returns how many entries there are, `.` and `..`
-/// left out.
+/// Reads a directory from end to end; `before` is told where each call begins. Returns how many entries there
+/// are, `.` and `..` left out.
 pub fn list_all(
     connection: &mut Connection,
     directory: &Handle,
@@ -61,8 +61,8 @@ pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result
     }))
 }
 
-/// A directory that the server has never seen, nor any file in it. The host has just made them, so that its kernel knows all. It is made
-/// in the folder `path`, with so many entries; `name` tells contestants apart.
+/// A directory that the server has never seen, nor any file in it. The host has just made them, so that its
+/// kernel knows all. It is made in the folder `path`, with so many entries; `name` tells contestants apart.
 pub fn cold_list(
     server: &Nfs,
     shared: &Path,

@@ -10,8 +10,9 @@ use crate::error::{Error, Result};
 use crate::measure::Work;
 use crate::peer::Nfs;
 
-/// Lists a directory from end to end, and from the beginning again. The calls are those of a listing that was recorded, so that what comes
-/// back need not be looked at: the lister has the caller's core, and shall not keep it busy.
+/// Lists a directory from end to end, and from the beginning again. The calls are those of a listing that was
+/// recorded, so that what comes back need not be looked at: the lister has the caller's core, and shall not
+/// keep it busy.
 pub struct Lister {
     connection: Connection,
     pages: Vec<Call>,

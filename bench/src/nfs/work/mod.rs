@@ -20,7 +20,8 @@ pub use moves::{moves, moves_by_libnfs};
 pub use small_files::small_files;
 pub use transfer::{Direction, transfer};
 
-/// Bytes of a GETATTR reply with its mark (RFC 1813 §3.3.1): what a bare exchange of the same sizes has to send.
+/// Bytes of a GETATTR reply with its mark (RFC 1813 §3.3.1): what a bare exchange of the same sizes has to
+/// send.
 pub const GETATTR_REPLY_BYTES: usize = 4 + 24 + 4 + 84;
 /// Bytes of a READ reply with its mark, but for the data and with attributes (§3.3.6).
 pub const READ_REPLY_BYTES: usize = 4 + 24 + 4 + 88 + 12;

@@ -9,7 +9,8 @@ use crate::files::Tree;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// CREATE, WRITE of 4 KiB with FILE_SYNC, REMOVE in the folder `path`, one call outstanding; `name` tells contestants apart.
+/// CREATE, WRITE of 4 KiB with FILE_SYNC, REMOVE in the folder `path`, one call outstanding; `name` tells
+/// contestants apart.
 pub fn small_files(server: &Nfs, path: &str, wait: Wait, name: &str) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
     let folder = mounted.walk(path)?;

@@ -19,7 +19,8 @@ pub enum Direction {
     Write,
 }
 
-/// Goes over the file `path`, which has [`Tree::LARGE_BYTES`] bytes, in pieces, again and again; and how many bytes a call has.
+/// Goes over the file `path`, which has [`Tree::LARGE_BYTES`] bytes, in pieces, again and again; and how many
+/// bytes a call has.
 pub fn transfer(
     server: &Nfs,
     path: &str,

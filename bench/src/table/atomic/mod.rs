@@ -1,5 +1,5 @@
-//! `atomic`: Faber's paper's tables and figures, with our client in the place of the one that it describes, beside a client with a thread
-//! for each request, bare TCP and libnfs, over links of several speeds.
+//! `atomic`: Faber's paper's tables and figures, with our client in the place of the one that it describes,
+//! beside a client with a thread for each request, bare TCP and libnfs, over links of several speeds.
 
 mod build;
 mod copies;
@@ -42,7 +42,8 @@ const PARTS: [Part; 9] = [
     (&["build"], |host| Ok(vec![build::run(host)?])),
 ];
 
-/// Measures, in networks of the run's own, which this process is in already. Each report is published when it is there.
+/// Measures, in networks of the run's own, which this process is in already. Each report is published when it
+/// is there.
 pub fn run(
     plan: &Plan,
     args: &AtomicArgs,

@@ -1,4 +1,5 @@
-//! Figures 2, 4 and 5: throughput over the size of a file, written and read, with nothing kept, kept in memory, and by bare TCP.
+//! Figures 2, 4 and 5: throughput over the size of a file, written and read, with nothing kept, kept in
+//! memory, and by bare TCP.
 
 use super::test_host::{Mover, Serves, TestHost};
 use super::{BIODS, OURS};

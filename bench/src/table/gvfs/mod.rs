@@ -1,14 +1,15 @@
 //! `gvfs`: a far tree through a caching proxy, in parts, each of which is a report of its own.
 //!
-//! The name is that of the paper whose way to measure this is: each job runs twice in a row, first with every cache cold, then with all warm,
-//! beside the same job on a local tree and on one that is mounted over the line without a cache.
+//! The name is that of the paper whose way to measure this is: each job runs twice in a row, first with every
+//! cache cold, then with all warm, beside the same job on a local tree and on one that is mounted over the
+//! line without a cache.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report>`, whose report is called `gvfs-PART`; a line in
-//! [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`](crate::error::Error::Absent), or a column that is
-//! not there and why.
+//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report>`, whose report
+//! is called `gvfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an
+//! [`Error::Absent`](crate::error::Error::Absent), or a column that is not there and why.
 //!
-//! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in any order; [`vm`] has the paper's own, in
-//! virtual machines, and [`clone`](mod@clone) makes such.
+//! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in
+//! any order; [`vm`] has the paper's own, in virtual machines, and [`clone`](mod@clone) makes such.
 
 mod build;
 mod clone;

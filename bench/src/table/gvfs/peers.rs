@@ -1,4 +1,5 @@
-//! What else mounts a far tree: sshfs, and rclone with its full cache. Neither is encrypted here, as ours is not.
+//! What else mounts a far tree: sshfs, and rclone with its full cache. Neither is encrypted here, as ours is
+//! not.
 
 use std::path::Path;
 use std::process::Command;

@@ -17,7 +17,8 @@ use crate::error::{Doing, Error, Result};
 use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
 use crate::report::Report;
 
-/// What a job is done on. To add one: a variant, its name, what [`Site::fresh`] makes for it, and the parts that have it.
+/// What a job is done on. To add one: a variant, its name, what [`Site::fresh`] makes for it, and the parts
+/// that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     /// The tree itself
@@ -114,8 +115,8 @@ pub struct Site {
     beside: PathBuf,
 }
 
-/// A proxy at the near end of the line, which serves a LAN. A process has one network, so the proxy is met by shared memory by a second server,
-/// which is in the LAN.
+/// A proxy at the near end of the line, which serves a LAN. A process has one network, so the proxy is met by
+/// shared memory by a second server, which is in the LAN.
 struct SecondLevel {
     server: Nfs,
     _proxy: Shm,
@@ -123,7 +124,8 @@ struct SecondLevel {
     _cache: TempDir,
 }
 
-/// What a job is done on, for the time of both runs. Ends its mount, and then removes its cache, when dropped.
+/// What a job is done on, for the time of both runs. Ends its mount, and then removes its cache, when
+/// dropped.
 pub struct Side {
     pub root: PathBuf,
     mount: Option<Mount>,

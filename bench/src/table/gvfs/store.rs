@@ -1,4 +1,5 @@
-//! `store`: what a proxy holds in memory, and how long it takes to begin, when its cache has very many blocks.
+//! `store`: what a proxy holds in memory, and how long it takes to begin, when its cache has very many
+//! blocks.
 
 use std::fs::File;
 use std::path::Path;

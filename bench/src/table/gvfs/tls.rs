@@ -154,7 +154,8 @@ impl<'a> TlsSite<'a> {
         Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder, name })
     }
 
-    /// A look in nanoseconds, the rate in bytes a second, and the processor time in nanoseconds for each million bytes.
+    /// A look in nanoseconds, the rate in bytes a second, and the processor time in nanoseconds for each
+    /// million bytes.
     fn turn(&self, is_tls: bool, place: &Place, looks: usize) -> Result<[f64; 3]> {
         let point = self.folder.path().join(if is_tls { "secure" } else { "open" });
         let client = self.folder.path().join("client");

@@ -127,7 +127,8 @@ pub fn conditions(report: &mut Report, rounds: usize, disk: &Path) {
     ));
 }
 
-/// States what part of the time that `other` took longer than the local tree `ours` took longer, cold, round by round.
+/// States what part of the time that `other` took longer than the local tree `ours` took longer, cold, round
+/// by round.
 pub fn added(report: &mut Report, row: &str, ours: Column, other: Column, most: f64) {
     let rounds = |column: Column| report.figure(row, column.name(), COLD).map(|figure| figure.rounds.clone());
     let (Some(local), Some(ours_s), Some(other_s)) = (rounds(Column::Local), rounds(ours), rounds(other))

@@ -1,4 +1,5 @@
-//! `vm-build`, `vm-latex`, `vm-seismic`: the paper's jobs the paper's way, in a virtual machine whose disk is a file on the far store.
+//! `vm-build`, `vm-latex`, `vm-seismic`: the paper's jobs the paper's way, in a virtual machine whose disk is
+//! a file on the far store.
 
 use std::fs;
 use std::path::{Path, PathBuf};

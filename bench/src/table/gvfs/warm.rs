@@ -1,4 +1,5 @@
-//! `warm`: a file that is wholly in the cache, through the proxy's front ends, beside the same front ends on the directory itself.
+//! `warm`: a file that is wholly in the cache, through the proxy's front ends, beside the same front ends on
+//! the directory itself.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -38,7 +39,8 @@ const BARE: &str = "the directory";
 const PROXY: &str = "proxy, exclusive";
 /// Its kernel reads the file by itself.
 const PASSED: &str = "proxy, exclusive, read-only";
-/// A close reaches the server after it has returned; the kernel reads by itself what no opening from before is read of otherwise.
+/// A close reaches the server after it has returned; the kernel reads by itself what no opening from before
+/// is read of otherwise.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 const FUSE_TARGET: f64 = 0.95;
 const NFS_TARGET: f64 = 0.9;

@@ -1,4 +1,5 @@
-//! `write`: work that changes a far tree: a source tree is unpacked, a large file is written, and all is removed.
+//! `write`: work that changes a far tree: a source tree is unpacked, a large file is written, and all is
+//! removed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

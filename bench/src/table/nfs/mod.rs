@@ -1,5 +1,5 @@
-//! `nfs`: the NFS server beside nfs-ganesha over loopback TCP, driven by a load generator of our own and by libnfs, and
-//! beside what the network and the callers cost by themselves.
+//! `nfs`: the NFS server beside nfs-ganesha over loopback TCP, driven by a load generator of our own and by
+//! libnfs, and beside what the network and the callers cost by themselves.
 
 mod beside;
 mod calls;
@@ -26,8 +26,8 @@ const NULL: &str = "null responder";
 /// Small files in the tree.
 const FILES: usize = 1_000;
 
-/// Measures. `only` are beginnings of the rows that are wanted; none of them means all. Without the peer, for a reason, where it would meet the
-/// host's own rpcbind.
+/// Measures. `only` are beginnings of the rows that are wanted; none of them means all. Without the peer, for
+/// a reason, where it would meet the host's own rpcbind.
 pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
     let title = "NFS version 3 over loopback TCP";
     let mut report = plan.report("nfs", title);

@@ -1,5 +1,6 @@
-//! How often a byte is copied between the file and the program, seen from outside: the server's system calls say where the kernel puts
-//! the data, and the caller's page tables say which of the link's memory it has touched.
+//! How often a byte is copied between the file and the program, seen from outside: the server's system calls
+//! say where the kernel puts the data, and the caller's page tables say which of the link's memory it has
+//! touched.
 
 use std::fs;
 use std::ops::Range;

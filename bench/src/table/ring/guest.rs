@@ -1,5 +1,5 @@
-//! A null request from a User Mode Linux guest to its host, beside one between two processes of the host, over the same memory: a file
-//! that is the guest's `/dev/mmapper`.
+//! A null request from a User Mode Linux guest to its host, beside one between two processes of the host,
+//! over the same memory: a file that is the guest's `/dev/mmapper`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

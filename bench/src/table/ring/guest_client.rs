@@ -1,5 +1,5 @@
-//! A client that is given its orders in shared memory, since a guest has no other way to hear them; and its clock, since that of a
-//! guest's kernel is too slow.
+//! A client that is given its orders in shared memory, since a guest has no other way to hear them; and its
+//! clock, since that of a guest's kernel is too slow.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ use crate::measure::Clock;
 pub const PAGE: u64 = 4096;
 pub const CLIENTS: u64 = 2;
 
-/// A client's page: how many requests it shall make, and how often it was told. Each word has cache lines of its own.
+/// A client's page: how many requests it shall make, and how often it was told. Each word has cache lines of
+/// its own.
 pub struct Mailbox {
     told: WordMut,
     count: WordMut,
@@ -54,7 +55,8 @@ const TURN_MAX: Duration = Duration::from_secs(1);
 /// How long the processor's clock is held against the kernel's.
 const CALIBRATION: Duration = Duration::from_millis(100);
 
-/// What a client does until it is told to leave, or nothing any more. `path` is the memory, the link's `link_bytes` first.
+/// What a client does until it is told to leave, or nothing any more. `path` is the memory, the link's
+/// `link_bytes` first.
 pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Write) -> Result<()> {
     let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).map_err(|error| wrong("memory", &error))?;
     let mailbox = Mailbox::new(&memory, link_bytes, client)?;

@@ -1,4 +1,5 @@
-//! A client in a process of its own that keeps its link and uses it only when it is told to, to be looked at from outside.
+//! A client in a process of its own that keeps its link and uses it only when it is told to, to be looked at
+//! from outside.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Requests straight on the line, with no library above it: one that asks for nothing, and many for attributes under way at a time.
+//! Requests straight on the line, with no library above it: one that asks for nothing, and many for
+//! attributes under way at a time.
 
 use std::collections::VecDeque;
 

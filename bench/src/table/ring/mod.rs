@@ -1,13 +1,16 @@
 //! `ring`: links in shared memory, in parts, each of which is a report of its own.
 //!
-//! The server is this program once more, on a core of its own: local-dir behind `front/vrpc-server`. The caller is
-//! `back/vrpc-client`, as a program has it that calls the library. All contestants of a part take turns in one contest.
+//! The server is this program once more, on a core of its own: local-dir behind `front/vrpc-server`. The
+//! caller is `back/vrpc-client`, as a program has it that calls the library. All contestants of a part take
+//! turns in one contest.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is called `ring-PART` and states what it was
-//! to reach with [`Report::target`]; a line in [`PARTS`]; its rows in `docs/benchmarks.md`.
-//! What the machine lacks is an [`Error::Absent`]: the part is left out then, in words. With [`Plan::quick`] a part takes a second or two.
+//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is called
+//! `ring-PART` and states what it was to reach with [`Report::target`]; a line in [`PARTS`]; its rows in
+//! `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`]: the part is left out then, in words.
+//! With [`Plan::quick`] a part takes a second or two.
 //!
-//! Reading order: [`server`], [`endpoint`], [`session`], [`bare`]; `speed` and `targets`; the other parts in any order.
+//! Reading order: [`server`], [`endpoint`], [`session`], [`bare`]; `speed` and `targets`; the other parts in
+//! any order.
 
 mod bare;
 mod chain;

@@ -1,4 +1,5 @@
-//! The same export through FUSE mounts: over a link, and over NFS by TCP, both ours; and the directory itself.
+//! The same export through FUSE mounts: over a link, and over NFS by TCP, both ours; and the directory
+//! itself.
 
 use std::path::PathBuf;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
-//! What XDR costs when the network is gone: the native layout beside NFS version 3's messages, over the same kind of link to the same
-//! directory.
+//! What XDR costs when the network is gone: the native layout beside NFS version 3's messages, over the same
+//! kind of link to the same directory.
 //!
-//! Both clients make one request at a time and decode the answer, without a cache. NFS's handle is found once.
+//! Both clients make one request at a time and decode the answer, without a cache. NFS's handle is found
+//! once.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a doorbell that wakes a sleeper, and
-//! without one, where a sleeper looks at doubling intervals.
+//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a
+//! doorbell that wakes a sleeper, and without one, where a sleeper looks at doubling intervals.
 
 use std::thread;
 use std::time::Duration;
@@ -36,7 +36,8 @@ const RESTS: [Duration; 3] =
 /// Between two looks, so that rests are never in step with a sleeper's.
 const STEP: Duration = Duration::from_micros(137);
 
-/// What is called nothing, of a processor, and what a sleeper without a doorbell may take: in percent, of both sides together.
+/// What is called nothing, of a processor, and what a sleeper without a doorbell may take: in percent, of
+/// both sides together.
 const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 

@@ -38,7 +38,8 @@ impl Operation {
     }
 }
 
-/// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all the time.
+/// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all
+/// the time.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {

@@ -1,5 +1,5 @@
-//! What an operation costs, beside what the machine itself can do: a bare cache line or futex between two cores, and the system call
-//! on the file that is served.
+//! What an operation costs, beside what the machine itself can do: a bare cache line or futex between two
+//! cores, and the system call on the file that is served.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,8 @@ pub const COPIED: &str = "into or out of own memory";
 pub const IN_PLACE: &str = "in place";
 pub const MANY: &str = "64 outstanding getattr";
 
-/// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied: see `border`.
+/// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied:
+/// see `border`.
 pub const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 

@@ -29,7 +29,8 @@ const UNLINK: usize = 8;
 const CALLS: [&str; 9] =
     ["stat", "fstat", "utime", "open", "read", "write", "close", "close, written", "unlink"];
 
-/// What the paper's Table 2 has for ext3, VNFS and NFS. It does not tell the closes of files that were written from others.
+/// What the paper's Table 2 has for ext3, VNFS and NFS. It does not tell the closes of files that were
+/// written from others.
 const PAPER: [(usize, [f64; 3]); 8] = [
     (STAT, [3.47, 9.32, 20.15]),
     (FSTAT, [0.82, 1.89, 3.89]),

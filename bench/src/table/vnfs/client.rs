@@ -72,7 +72,8 @@ impl Client {
         Ok(Writer { client: self, file: File { node, open }, byte: Buffer::new(1) })
     }
 
-    /// From when this returns it is told of what others change. It is not told of what happens beside the server unless [`Self::sees_all`].
+    /// From when this returns it is told of what others change. It is not told of what happens beside the
+    /// server unless [`Self::sees_all`].
     pub fn watch(&self) -> Result<()> {
         let notices = told("changes", self.next()?.wait())?;
         self.taken.store(notices.last, Ordering::Relaxed);

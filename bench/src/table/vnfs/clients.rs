@@ -1,4 +1,5 @@
-//! `clients`: what a server takes, and what a change costs, as the clients become more that are told of changes.
+//! `clients`: what a server takes, and what a change costs, as the clients become more that are told of
+//! changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

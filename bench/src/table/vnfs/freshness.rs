@@ -1,5 +1,5 @@
-//! `freshness`: how long after a change is done those see the old state that were told the change is done: a mount that is told of
-//! changes, and the library.
+//! `freshness`: how long after a change is done those see the old state that were told the change is done: a
+//! mount that is told of changes, and the library.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};

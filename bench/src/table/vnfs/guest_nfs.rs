@@ -1,4 +1,5 @@
-//! `guest-nfs`: a guest's kernel NFS client and a mount over shared memory that is told of changes, in the same guest, of the same server.
+//! `guest-nfs`: a guest's kernel NFS client and a mount over shared memory that is told of changes, in the
+//! same guest, of the same server.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

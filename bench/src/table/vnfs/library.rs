@@ -1,5 +1,5 @@
-//! `library`: what a program is told by the library that remembers, beside system calls on the same files and the library that remembers
-//! nothing; and what a busy neighbour costs.
+//! `library`: what a program is told by the library that remembers, beside system calls on the same files and
+//! the library that remembers nothing; and what a busy neighbour costs.
 
 use std::fs::{self, File};
 use std::hint::black_box;

@@ -1,13 +1,15 @@
 //! `vnfs`: caches that are told of changes, in parts, each of which is a report of its own.
 //!
-//! The name is that of the paper whose figures [`postmark`] is printed beside: VNFS keeps the pages of a host's files visible to guests, and
-//! what is cached current. Here a mount with `coherence=push` and the library's `CachedTree` do without asking.
+//! The name is that of the paper whose figures [`postmark`] is printed beside: VNFS keeps the pages of a
+//! host's files visible to guests, and what is cached current. Here a mount with `coherence=push` and the
+//! library's `CachedTree` do without asking.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report>`, whose report is called `vnfs-PART`; a line in
-//! [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`](crate::error::Error::Absent), or a column that is
-//! not there and why.
+//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report>`, whose report
+//! is called `vnfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an
+//! [`Error::Absent`](crate::error::Error::Absent), or a column that is not there and why.
 //!
-//! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any order.
+//! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other
+//! parts in any order.
 
 mod build;
 mod calls;

@@ -66,7 +66,8 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// One row, after it was done once on every side; with the requests that reached the servers of those mounts that are told of changes.
+/// One row, after it was done once on every side; with the requests that reached the servers of those mounts
+/// that are told of changes.
 fn measure(
     report: &mut Report,
     row: &str,

@@ -1,4 +1,5 @@
-//! `postmark`: Postmark's job on the directory itself, over NFS, over a link alone, and over a link with a mount that is told of changes.
+//! `postmark`: Postmark's job on the directory itself, over NFS, over a link alone, and over a link with a
+//! mount that is told of changes.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `price`: what it costs those who change something that others are told: a session of the same export, in this process, and another
-//! process of the host, by its own system calls.
+//! `price`: what it costs those who change something that others are told: a session of the same export, in
+//! this process, and another process of the host, by its own system calls.
 
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -191,7 +191,8 @@ fn creates<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Work<'a> {
     })
 }
 
-/// A session of the server that is told of what the host does, if there is to be one; otherwise the server watches nothing.
+/// A session of the server that is told of what the host does, if there is to be one; otherwise the server
+/// watches nothing.
 fn remote_watcher(server: &Shm, watched: bool) -> Result<Option<Client>> {
     let process = server.server().to_string();
     if !watched {

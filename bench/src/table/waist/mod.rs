@@ -1,4 +1,5 @@
-//! `waist`: what a layer costs. A file system that does nothing answers through zero to four layers, at once and later.
+//! `waist`: what a layer costs. A file system that does nothing answers through zero to four layers, at once
+//! and later.
 
 mod null;
 

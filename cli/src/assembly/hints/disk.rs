@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::{SHARED_MEMORY, for_qemu, quoted};
 
-/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands among the server's.
+/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands
+/// among the server's.
 pub fn vhost_user(
     out: &mut impl Write,
     index: usize,

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands among the server's: devices of
-/// one guest need different ids.
+/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands
+/// among the server's: devices of one guest need different ids.
 pub fn virtiofs(
     out: &mut impl Write,
     index: usize,

@@ -9,7 +9,8 @@ use crate::location::encoded;
 /// What QEMU's user network calls the machine that it runs on (slirp; only its loopback).
 const QEMU_HOST: &str = "10.0.2.2";
 
-/// A line for each kind of client that mounts an export at this address. `host` is what this machine is called, for clients elsewhere.
+/// A line for each kind of client that mounts an export at this address. `host` is what this machine is
+/// called, for clients elsewhere.
 pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host: &str) -> io::Result<()> {
     let port = address.port();
     let (host, tcp) = match address.ip() {
@@ -39,7 +40,8 @@ pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host
     )
 }
 
-/// The same at an address that is served over TLS alone. The server's certificate must be for the name that they write.
+/// The same at an address that is served over TLS alone. The server's certificate must be for the name that
+/// they write.
 pub fn for_tls_clients(
     out: &mut impl Write,
     address: SocketAddr,

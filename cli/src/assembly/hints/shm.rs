@@ -13,8 +13,9 @@ pub fn socket(out: &mut impl Write, socket: &Path, export: &str) -> io::Result<(
     writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&place))
 }
 
-/// A line for each kind of guest that mounts an export over memory that it has too; where a guest serves, also one for its host, which calls
-/// the file something else. `index` is where the memory stands among the endpoints: devices of one guest need different ids.
+/// A line for each kind of guest that mounts an export over memory that it has too; where a guest serves,
+/// also one for its host, which calls the file something else. `index` is where the memory stands among the
+/// endpoints: devices of one guest need different ids.
 pub fn memory(
     out: &mut impl Write,
     index: usize,

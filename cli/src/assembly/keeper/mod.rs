@@ -1,5 +1,5 @@
-//! The process that the user has started with `--keep`: it holds the connections of guests, and starts the server, which is this program once
-//! more, and the next when that one is killed or to be replaced.
+//! The process that the user has started with `--keep`: it holds the connections of guests, and starts the
+//! server, which is this program once more, and the next when that one is killed or to be replaced.
 //!
 //! Reading order: `turn`, how a server is started and ended; here; `upgrade`, how one is replaced.
 
@@ -28,8 +28,8 @@ use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
 use turn::{Input, Launched};
 
-/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found to be upgraded. Each server is given
-/// these options besides.
+/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found
+/// to be upgraded. Each server is given these options besides.
 pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep is for the guests of VMMs, and none is served"));
@@ -85,8 +85,8 @@ struct Keeping {
     upgrading: Mutex<()>,
 }
 
-/// What the server is told by: a line when it is its turn, and the end when it is to end. Not by a signal: it may have got one from elsewhere,
-/// and the second one kills.
+/// What the server is told by: a line when it is its turn, and the end when it is to end. Not by a signal: it
+/// may have got one from elsewhere, and the second one kills.
 #[derive(Default)]
 struct Told {
     input: Option<Input>,
@@ -162,7 +162,8 @@ impl Keeping {
     }
 }
 
-/// Whether no other server is to be started: it was asked to end, or could not even begin, which is the command's failure.
+/// Whether no other server is to be started: it was asked to end, or could not even begin, which is the
+/// command's failure.
 fn is_an_end(status: ExitStatus, is_first: bool) -> bool {
     let ends = [0, Code::Interrupted as i32, Code::Terminated as i32];
     status.code().is_some_and(|code| is_first || ends.contains(&code))

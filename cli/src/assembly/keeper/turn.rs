@@ -1,5 +1,6 @@
-//! A server that is kept, from both sides: its keeper starts it and says when it is its turn, through its standard input, whose end is also
-//! the server's. It waits for that before it opens anything, so it can stand ready beside the one before.
+//! A server that is kept, from both sides: its keeper starts it and says when it is its turn, through its
+//! standard input, whose end is also the server's. It waits for that before it opens anything, so it can
+//! stand ready beside the one before.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -53,8 +54,8 @@ impl Launched {
     }
 }
 
-/// Waits for the end of a server, and ends what it has started: its broker may be about to open a file, or to empty one, and must not do that
-/// beside the next server. This process has to have adopted their orphans.
+/// Waits for the end of a server, and ends what it has started: its broker may be about to open a file, or to
+/// empty one, and must not do that beside the next server. This process has to have adopted their orphans.
 pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
     let group = process.id();
     await_end(group)?;
@@ -77,7 +78,8 @@ pub fn is_said(said: &Receiver<Said>, what: Said, timeout: Duration) -> bool {
     }
 }
 
-/// Takes what a server says, and says it too, if it is the first. What is at the other end of ours may be gone.
+/// Takes what a server says, and says it too, if it is the first. What is at the other end of ours may be
+/// gone.
 fn listen(output: ChildStdout, sender: &Sender<Said>, is_first: bool) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         let said = match line.as_str() {
@@ -107,7 +109,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// In a server that is kept, and has these descriptors: waits until its keeper says that it is its turn. Returns at once in any other.
+    /// In a server that is kept, and has these descriptors: waits until its keeper says that it is its turn.
+    /// Returns at once in any other.
     pub fn wait(descriptors: &[i32]) -> Result<Self, Failure> {
         let is_kept = !descriptors.is_empty();
         if is_kept {

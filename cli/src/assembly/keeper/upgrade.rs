@@ -1,5 +1,6 @@
-//! A server is replaced: the next one stands ready, the one that runs is killed, and the next finds what that one had under way. It is the way
-//! of a server that was killed, without the time that a program takes to start.
+//! A server is replaced: the next one stands ready, the one that runs is killed, and the next finds what that
+//! one had under way. It is the way of a server that was killed, without the time that a program takes to
+//! start.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

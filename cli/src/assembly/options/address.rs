@@ -9,8 +9,9 @@ use crate::location::Host;
 
 /// An address to listen at.
 ///
-/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every server has it (QEMU's
-/// `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that nothing is reached by accident.
+/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every
+/// server has it (QEMU's `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that
+/// nothing is reached by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Host,

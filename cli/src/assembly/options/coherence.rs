@@ -19,7 +19,8 @@ pub enum Coherence {
 }
 
 impl Coherence {
-    /// What the line that begins with `ready` says of a mount that is told of changes; nothing for one that is not.
+    /// What the line that begins with `ready` says of a mount that is told of changes; nothing for one that
+    /// is not.
     pub fn suffix(self) -> &'static str {
         if self == Self::Push { " coherence=push" } else { "" }
     }

@@ -1,4 +1,5 @@
-//! What can be asked of a disk, on the command line and in the configuration file alike, and of a server of one.
+//! What can be asked of a disk, on the command line and in the configuration file alike, and of a server of
+//! one.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ use crate::setting::Setting;
 #[derive(Args, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DiskOptions {
-    /// The disk: an image (raw, or qcow2 or an overlay if it is called so), a block device of this host, one of an NBD server (nbd[s]://HOST[:PORT]/EXPORT,
-    /// nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory
-    /// (shm:SOCKET/NAME/FILE).
+    /// The disk: an image (raw, or qcow2 or an overlay if it is called so), a block device of this host, one
+    /// of an NBD server (nbd[s]://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), or a file on an NFS
+    /// server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What it is called, by clients of NBD and tools (by default the file's name).
@@ -37,8 +38,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "DIR")]
     #[serde(default)]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself. Once more: what that stands
-    /// on, if it is an overlay too.
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so
+    /// itself. Once more: what that stands on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
     #[serde(default, deserialize_with = "one_or_more")]
     pub base: Vec<PathBuf>,
@@ -46,18 +47,18 @@ pub struct DiskOptions {
     #[arg(long, hide = true)]
     #[serde(default)]
     pub base_no_links: bool,
-    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait until it has left or
-    /// migrated; many have one that is read-only.
+    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait
+    /// until it has left or migrated; many have one that is read-only.
     #[arg(long, value_name = "SOCKET")]
     #[serde(default)]
     pub vhost_user: Vec<PathBuf>,
-    /// Show it to this user as a file, DIR/NAME, as long as the disk: for programs that want a file. Nothing else sees what they write before
-    /// they make it durable.
+    /// Show it to this user as a file, DIR/NAME, as long as the disk: for programs that want a file. Nothing
+    /// else sees what they write before they make it durable.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
     pub mount: Option<PathBuf>,
-    /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT
-    /// on one; repeatable. All that reach an address have the disk.
+    /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces,
+    /// IP:PORT or NAME:PORT on one; repeatable. All that reach an address have the disk.
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd: Vec<NbdListen>,
@@ -65,12 +66,13 @@ pub struct DiskOptions {
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd_tls: Vec<NbdListen>,
-    /// The directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root, else in
-    /// ~/.config/tombolo).
+    /// The directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root,
+    /// else in ~/.config/tombolo).
     #[arg(long, value_name = "DIR", requires = "nbd_tls")]
     #[serde(default)]
     pub tls_dir: Option<PathBuf>,
-    /// Give the sockets of --vhost-user to this group, by its name or number, so that VMMs of its users may connect.
+    /// Give the sockets of --vhost-user to this group, by its name or number, so that VMMs of its users may
+    /// connect.
     #[arg(long, value_name = "GROUP")]
     #[serde(default)]
     pub socket_group: Option<String>,
@@ -82,7 +84,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues)]
     #[serde(default = "one_queue", deserialize_with = "file_queues")]
     pub queues: u16,
-    /// What guests find the disk by, in /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by default the file's name).
+    /// What guests find the disk by, in /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by
+    /// default the file's name).
     #[arg(long, value_name = "SERIAL", value_parser = serial)]
     #[serde(default, deserialize_with = "file_serial")]
     pub serial: Option<String>,
@@ -90,7 +93,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = block_bytes)]
     #[serde(default = "one_sector", deserialize_with = "file_block_bytes")]
     pub block_size: u32,
-    /// Whether the host's page cache keeps what is read and written: host, or none, past it, of a raw image or a block device.
+    /// Whether the host's page cache keeps what is read and written: host, or none, past it, of a raw image
+    /// or a block device.
     #[arg(long, value_name = "CACHE", default_value = "host")]
     #[serde(default)]
     pub cache: HostCache,
@@ -103,11 +107,12 @@ pub struct DiskOptions {
 /// What is asked of the process that serves one disk.
 #[derive(Args, Clone, Debug)]
 pub struct DiskServerOptions {
-    /// Let guests notice nothing of the server's death but a pause: a second process holds their connections, and starts another server
-    /// when this one is killed. For VMMs that do not connect again.
+    /// Let guests notice nothing of the server's death but a pause: a second process holds their connections,
+    /// and starts another server when this one is killed. For VMMs that do not connect again.
     #[arg(long)]
     pub keep: bool,
-    /// End at once when a write to the file of --mount has failed: what has it mapped would go on with what is lost.
+    /// End at once when a write to the file of --mount has failed: what has it mapped would go on with what
+    /// is lost.
     #[arg(long, requires = "mount", hide = true)]
     pub end_at_failed_write: bool,
     /// This is such a server, and has the sockets of its guests as these descriptors.
@@ -116,23 +121,24 @@ pub struct DiskServerOptions {
     /// Where an overlay's states are kept, as this descriptor.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept_states: Option<i32>,
-    /// Append to this file what is read of what an overlay stands on, a line for each part when it is read first. The file of --mount is read by
-    /// single pages then.
+    /// Append to this file what is read of what an overlay stands on, a line for each part when it is read
+    /// first. The file of --mount is read by single pages then.
     #[arg(long, value_name = "FILE", hide = true)]
     pub record: Option<PathBuf>,
-    /// Standard input is a socket of messages by which what lies beneath an overlay is changed while it is served. So many overlays lie between it and
-    /// what is never changed.
+    /// Standard input is a socket of messages by which what lies beneath an overlay is changed while it is
+    /// served. So many overlays lie between it and what is never changed.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
-    /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or strict: nothing that it does
-    /// not need, or it does not start.
+    /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or
+    /// strict: nothing that it does not need, or it does not start.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub sandbox: Strictness,
-    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
-    /// /run/tombolo for root, else in /tmp/tombolo-UID).
+    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo,
+    /// in /run/tombolo for root, else in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
+    /// NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<ListenAddress>,
 }
@@ -158,8 +164,8 @@ pub struct ImageOptions {
     /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so itself. Once more: what that stands
-    /// on, if it is an overlay too.
+    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so
+    /// itself. Once more: what that stands on, if it is an overlay too.
     #[arg(long, value_name = "DISK")]
     pub base: Vec<PathBuf>,
     /// Refuse a --base that lies behind a symbolic link.

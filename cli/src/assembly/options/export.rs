@@ -1,4 +1,5 @@
-//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`, `nfs://HOST/NAME`), and its name.
+//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`, `nfs://HOST/NAME`),
+//! and its name.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -36,8 +36,9 @@ impl FromStr for NbdListen {
     }
 }
 
-/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU write it; and
-/// `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]`, over TLS, with an option that is called as that of `nfs:` URLs: the files have the same names.
+/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU
+/// write it; and `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]`, over TLS, with an option that is called as that
+/// of `nfs:` URLs: the files have the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     pub server: Address,

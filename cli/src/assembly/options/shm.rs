@@ -1,4 +1,5 @@
-//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=MODE][,export=/NAME…]`: serving over shared memory.
+//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=MODE][,export=/NAME…]`: serving over shared
+//! memory.
 
 use std::path::PathBuf;
 use std::str::FromStr;

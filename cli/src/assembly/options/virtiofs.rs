@@ -1,4 +1,5 @@
-//! `SOCKET[,tag=TAG][,export=/NAME][,queues=N]`: a vhost-user socket; the same with the number of a descriptor.
+//! `SOCKET[,tag=TAG][,export=/NAME][,queues=N]`: a vhost-user socket; the same with the number of a
+//! descriptor.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -16,8 +16,8 @@ use crate::failure::Failure;
 /// The attribute that an access list of a file is kept in (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// The permissions of a new file with the content of a disk: what each file of it permits that the disk lies in, and the umask does not take
-/// away. Its owner may always read and write it.
+/// The permissions of a new file with the content of a disk: what each file of it permits that the disk lies
+/// in, and the umask does not take away. Its owner may always read and write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     mode: u32,
@@ -29,7 +29,8 @@ impl Access {
     /// For the owner alone.
     pub const PRIVATE: Self = Self { mode: 0o600, gid: None };
 
-    /// For a copy of this disk, or an overlay of it. Nothing is known of what an NBD server has, which is the owner's alone.
+    /// For a copy of this disk, or an overlay of it. Nothing is known of what an NBD server has, which is the
+    /// owner's alone.
     pub fn of(disk: &DiskSource, umask: Mode) -> Result<Self, Failure> {
         let mut found = Vec::new();
         for layer in disk.layers()? {
@@ -68,7 +69,8 @@ impl Access {
         Ok(if has_list { Self { mode: of_others(mode), gid } } else { Self { mode, gid } })
     }
 
-    /// Those of a file of this group. The members of another group than the sources' are among the others there.
+    /// Those of a file of this group. The members of another group than the sources' are among the others
+    /// there.
     pub fn in_group(self, gid: u32) -> Mode {
         Mode::new(if self.gid == Some(gid) { self.mode } else { of_others(self.mode) })
     }

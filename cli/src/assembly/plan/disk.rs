@@ -64,7 +64,8 @@ impl DiskPlan {
         Ok(Self { name, source, options })
     }
 
-    /// Several in one server, which are told apart by their names. Of a server that refuses changes they are read-only.
+    /// Several in one server, which are told apart by their names. Of a server that refuses changes they are
+    /// read-only.
     pub fn all(disks: Vec<DiskOptions>, read_only: bool) -> Result<Vec<Self>, Failure> {
         let mut plans: Vec<Self> = Vec::with_capacity(disks.len());
         for options in disks {
@@ -87,9 +88,9 @@ pub struct OpenedDisk {
 }
 
 impl DiskSource {
-    /// What a word of the command line names: a URL or a location, or else a file of this host.
-    /// The format of such a file is said, or else its name says it. Its content is not looked at: the guest of a raw image could write there
-    /// what an image begins with that stands on another file.
+    /// What a word of the command line names: a URL or a location, or else a file of this host. The format of
+    /// such a file is said, or else its name says it. Its content is not looked at: the guest of a raw image
+    /// could write there what an image begins with that stands on another file.
     pub fn of_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
         let source = Self::of_any_word(word, options)?;
         if !options.base.is_empty() && !matches!(source, Self::Overlay(_)) {
@@ -273,7 +274,8 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
     let Myself { identity, .. } = Myself::ask();
     let opened =
         location.open(&OpenOptions { read_only, since: Some(Instant::now()), ..OpenOptions::default() })?;
-    // As with the commands for files: a process that may act as others is checked by the tree, all others by the kernel.
+    // As with the commands for files: a process that may act as others is checked by the tree, all others by
+    // the kernel.
     let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };

@@ -52,7 +52,8 @@ pub struct Plan {
     /// The directory for state that outlives a restart, where it was asked for.
     pub state: Option<PathBuf>,
     pub sandbox: Strictness,
-    /// Whether guests outlive the server, and how it has their sockets; nothing of them in the process that keeps both.
+    /// Whether guests outlive the server, and how it has their sockets; nothing of them in the process that
+    /// keeps both.
     pub keep: Option<Vec<i32>>,
     /// After how long without a client it ends.
     pub end_when_unused: Option<Duration>,
@@ -168,7 +169,8 @@ impl Plan {
         })
     }
 
-    /// Returns true if it may be given more trees while it runs. One that ends when nothing uses its own would end under them.
+    /// Returns true if it may be given more trees while it runs. One that ends when nothing uses its own
+    /// would end under them.
     pub fn takes_sessions(&self) -> bool {
         self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
     }
@@ -238,7 +240,8 @@ impl FrontEnds {
         Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })
     }
 
-    /// A keeper holds the connections of VMMs alone, and the next server finds the files of local directories alone again.
+    /// A keeper holds the connections of VMMs alone, and the next server finds the files of local directories
+    /// alone again.
     fn can_be_kept(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
         if self.guests.is_empty() {

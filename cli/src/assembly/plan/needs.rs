@@ -56,7 +56,8 @@ pub fn of_directory(dir: &Path, is_read_only: bool) -> Needs {
     Needs { reads, changes, serves_users: true, ..Needs::default() }
 }
 
-/// Of a server of what is mounted on this host. To which groups a caller belongs stands in its directory in /proc.
+/// Of a server of what is mounted on this host. To which groups a caller belongs stands in its directory in
+/// /proc.
 pub fn of_mounts() -> Needs {
     let unconfinable = hides_processes().then_some(Unconfinable::ProcIsHidden);
     let (reads, changes) = (vec!["/proc".into()], vec!["/dev/fuse".into()]);
@@ -134,12 +135,14 @@ impl Plan {
         if (nfs.is_any() || shm.is_any() || self.keep.is_some())
             && let Ok(state) = state_path(self.state.as_deref())
         {
-            // It is made now: a directory that is not there cannot be allowed. Why it cannot be had is said when it is used.
+            // It is made now: a directory that is not there cannot be allowed. Why it cannot be had is said
+            // when it is used.
             let _ = StateDir::open(&state);
             needs.changes.push(state);
         }
         if shm.is_any() {
-            // Where the list of servers is. Made now, as the state is; that there is none is said when it is used.
+            // Where the list of servers is. Made now, as the state is; that there is none is said when it is
+            // used.
             let _ = Directory::open(&control::default_directory());
             needs.changes.push(control::default_directory());
         }

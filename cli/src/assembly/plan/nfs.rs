@@ -55,7 +55,8 @@ impl NfsPlan {
         self.over_stdio || self.ports.iter().any(|port| port.exports.contains(&export))
     }
 
-    /// Takes the options of NFS, and checks them. Links over shared memory (`over_shm`) carry NFS too, without a port of its own.
+    /// Takes the options of NFS, and checks them. Links over shared memory (`over_shm`) carry NFS too,
+    /// without a port of its own.
     pub fn new(
         options: &mut ServerOptions,
         exports: &[PlannedExport],
@@ -165,7 +166,8 @@ fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Optio
     tls_users::read(&path).map(Some)
 }
 
-/// An option other than `--nfs` that was given, and means nothing without that. Some mean something over links and streams.
+/// An option other than `--nfs` that was given, and means nothing without that. Some mean something over
+/// links and streams.
 fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     let given = [
         (options.squash.is_some() && !without_port, "--squash"),

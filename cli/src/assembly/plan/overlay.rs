@@ -109,8 +109,8 @@ impl OverlaySource {
         Failure::cannot(format_args!("open the overlay {}", self.path.display()), error)
     }
 
-    /// What it stands on. The name in a redo log is followed to the directory of the redo log and to the one for what images stand on, so that a redo
-    /// log of a stranger opens nothing else.
+    /// What it stands on. The name in a redo log is followed to the directory of the redo log and to the one
+    /// for what images stand on, so that a redo log of a stranger opens nothing else.
     pub fn base(&self) -> Result<DiskSource, Failure> {
         if self.depth == DEPTH_MAX {
             let reason = format!("more than {DEPTH_MAX} overlays stand on each other");
@@ -138,7 +138,8 @@ impl OverlaySource {
         Ok(base)
     }
 
-    /// How the base is opened. One that the redo log names was checked at its path, on which a stranger may put a link afterwards.
+    /// How the base is opened. One that the redo log names was checked at its path, on which a stranger may
+    /// put a link afterwards.
     fn way_to_base(&self) -> Way {
         Way { no_links: self.bases_no_links || self.bases.is_empty() }
     }
@@ -208,7 +209,8 @@ impl OverlaySource {
         Err(say_it(reason).remedy("allow it: --backing-dir DIR"))
     }
 
-    /// What serving it goes on to need. With a base that is reached over the network it is opened from within the sandbox too.
+    /// What serving it goes on to need. With a base that is reached over the network it is opened from within
+    /// the sandbox too.
     pub fn needs(&self) -> Needs {
         // Why there is none is said when it is opened.
         let mut needs = Needs::default();
@@ -435,8 +437,8 @@ fn cx() -> Ctx {
     Ctx::root(SessionId(0))
 }
 
-/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified, and those that it stands on. An overlay
-/// looks at its base itself.
+/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified,
+/// and those that it stands on. An overlay looks at its base itself.
 fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
@@ -459,8 +461,9 @@ fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
 }
 
 impl OverlaySource {
-    /// Makes a redo log at `path` in which nothing is, to be put over this one, which is written to until then and has this name afterwards. It is
-    /// locked as by its writer as long as the result is open. Durable but for its name; its base is known once it is [marked](mark_base).
+    /// Makes a redo log at `path` in which nothing is, to be put over this one, which is written to until
+    /// then and has this name afterwards. It is locked as by its writer as long as the result is open.
+    /// Durable but for its name; its base is known once it is [marked](mark_base).
     pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
         let header = self.header()?;
         let drafted = || -> std::io::Result<File> {
@@ -480,7 +483,8 @@ impl OverlaySource {
     }
 }
 
-/// Writes down what the base of a [draft](OverlaySource::draft) is, to which nothing is written any more, durably.
+/// Writes down what the base of a [draft](OverlaySource::draft) is, to which nothing is written any more,
+/// durably.
 pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
     let base = File::open(base)?;
     // When it was changed is durable too: a flush of a disk does not see to that.

@@ -18,7 +18,8 @@ use crate::location::{self, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted,
 pub enum Tree {
     /// A directory of this host, without links and relative parts.
     Dir(PathBuf),
-    /// What another server offers over shared memory. Data that a client of ours writes are not copied here, where both agree.
+    /// What another server offers over shared memory. Data that a client of ours writes are not copied here,
+    /// where both agree.
     Shm(ShmLocation),
     /// What an NFS server exports.
     Nfs(NfsUrl),
@@ -34,7 +35,8 @@ pub struct OpenedTree {
 }
 
 impl Tree {
-    /// The tree that a word of the command line names: a location as `tombolo mount` takes it, or else a directory, which is there.
+    /// The tree that a word of the command line names: a location as `tombolo mount` takes it, or else a
+    /// directory, which is there.
     pub fn of_word(word: &Path) -> Result<Self, Failure> {
         let serving = format!("serve {}", word.display());
         let not_there = |error| Failure::cannot(&serving, &error);
@@ -88,7 +90,8 @@ impl Tree {
         }
     }
 
-    /// Opens it, a directory with these options, an NFS server's with those. Of another server the first link is made.
+    /// Opens it, a directory with these options, an NFS server's with those. Of another server the first link
+    /// is made.
     pub fn open(&self, options: DirOptions, nfs: NfsOptions) -> Result<OpenedTree, Failure> {
         let serving = format!("serve {self}");
         let asked = OpenOptions { read_only: options.read_only, nfs, ..OpenOptions::default() };

@@ -50,8 +50,8 @@ pub fn dir_in(cache: &Path) -> PathBuf {
     cache.join("write-back")
 }
 
-/// Finds out what the origin lets this user do with files that are brought there, and says in the log what it refuses. Fails if it takes none,
-/// unless some wait here already.
+/// Finds out what the origin lets this user do with files that are brought there, and says in the log what it
+/// refuses. Fails if it takes none, unless some wait here already.
 pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
     let user = Myself::ask().identity;
     let uid = user.uid;

@@ -1,4 +1,5 @@
-//! The sockets where VMMs connect: made here, for a user or a group, or handed in by the process that started this one.
+//! The sockets where VMMs connect: made here, for a user or a group, or handed in by the process that started
+//! this one.
 
 use std::fs::File;
 use std::io;
@@ -59,8 +60,8 @@ fn group_id(group: &str) -> Result<u32, Failure> {
 }
 
 impl GuestSocket {
-    /// Opens all, in their order. Those that were handed in are looked at before any is made: a number of which there is none may be one of
-    /// ours a moment later.
+    /// Opens all, in their order. Those that were handed in are looked at before any is made: a number of
+    /// which there is none may be one of ours a moment later.
     pub fn open_all<'a>(
         places: impl Iterator<Item = &'a VirtioFsSocket> + Clone,
         access: SocketAccess,
@@ -145,8 +146,8 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     })
 }
 
-/// The socket that was made a moment ago, as a descriptor: in a directory that others may write, something else can stand there by now, a link
-/// to another's file too.
+/// The socket that was made a moment ago, as a descriptor: in a directory that others may write, something
+/// else can stand there by now, a link to another's file too.
 fn place_of(path: &Path) -> io::Result<File> {
     let path = absolute(path)?;
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {

@@ -99,7 +99,8 @@ fn guest_sockets(plan: &Plan) -> Result<Vec<GuestSocket>, Failure> {
     }
 }
 
-/// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its keeper.
+/// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its
+/// keeper.
 pub fn until_stopped<P, S>(
     turn: &Turn,
     prepare: impl FnOnce() -> Result<P, Failure>,
@@ -140,7 +141,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would stay outside of the sandbox.
+    /// Takes all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would
+    /// stay outside of the sandbox.
     fn open(plan: &Plan) -> Result<Self, Failure> {
         let places = Places::take(plan)?;
         let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
@@ -180,8 +182,8 @@ impl Places {
     }
 }
 
-/// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a watcher of the control socket sees
-/// its end last.
+/// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a
+/// watcher of the control socket sees its end last.
 struct Server {
     serving: Serving,
     /// Those of a proxy.

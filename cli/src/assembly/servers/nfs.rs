@@ -16,8 +16,8 @@ use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
 use crate::service::NfsCounts;
 
-/// The sockets that NFS clients call, bound early, so that a busy port is known before anything else happens. They refuse callers
-/// until they are served.
+/// The sockets that NFS clients call, bound early, so that a busy port is known before anything else happens.
+/// They refuse callers until they are served.
 pub struct Taken(Vec<Bound>);
 
 /// With fewer connections NFS is not served: one address has half of them.

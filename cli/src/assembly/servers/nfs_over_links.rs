@@ -1,4 +1,5 @@
-//! NFS for links: the service is made when the first link asks for it, for it needs durable state, which other links do not.
+//! NFS for links: the service is made when the first link asks for it, for it needs durable state, which
+//! other links do not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

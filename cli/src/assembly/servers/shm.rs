@@ -1,4 +1,5 @@
-//! Endpoints over shared memory: sockets, where processes of this host ask for links, and memory that is shared with a guest.
+//! Endpoints over shared memory: sockets, where processes of this host ask for links, and memory that is
+//! shared with a guest.
 
 use std::fs;
 use std::io::{self, Write};
@@ -195,7 +196,8 @@ fn listen(
             options.policy = policy.clone();
             options.socket_mode = ALL_USERS;
         }
-        // One user may have what is kept for others elsewhere: each VM has three links to the cache of its image.
+        // One user may have what is kept for others elsewhere: each VM has three links to the cache of its
+        // image.
         None => {
             options.pending_max *= USERS;
             options.links_max *= USERS;

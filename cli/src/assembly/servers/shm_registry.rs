@@ -29,7 +29,8 @@ enum Call {
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl Listed {
-    /// Puts a server on the list. A server that cannot be put there serves all the same, and says so in its log.
+    /// Puts a server on the list. A server that cannot be put there serves all the same, and says so in its
+    /// log.
     pub fn start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Option<Self> {
         match Self::try_start(announcement, endpoints) {
             Ok(listed) => Some(listed),

@@ -1,5 +1,5 @@
-//! What outlives the server, for clients that do: the keys of handles, and which requests were performed. All front ends of an export stand
-//! on the same. And NFS over it, whatever brings it calls.
+//! What outlives the server, for clients that do: the keys of handles, and which requests were performed. All
+//! front ends of an export stand on the same. And NFS over it, whatever brings it calls.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -108,14 +108,16 @@ impl DurableState {
 
     /// An export whose requests are performed once, by its number in the plan.
     ///
-    /// Also without a state directory, unless one was named or NFS needs it: then a restart is the end for its clients.
+    /// Also without a state directory, unless one was named or NFS needs it: then a restart is the end for
+    /// its clients.
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;
         self.recalling(index, export).map(Some)
     }
 
-    /// An export as other front ends than NFS have it: before a change the leases of NFS clients are recalled.
+    /// An export as other front ends than NFS have it: before a change the leases of NFS clients are
+    /// recalled.
     pub fn recalling(&self, index: usize, export: Arc<dyn Export>) -> Result<Arc<dyn Export>, Failure> {
         if !self.may_lease.get(index).is_some_and(|may| *may) {
             return Ok(export);
@@ -226,8 +228,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leases are granted by the server alone through which all changes come: of what is cached here or lies elsewhere others know more. Nor of a
-/// directory that is part of another export: what is changed through that one recalls no lease of this.
+/// Leases are granted by the server alone through which all changes come: of what is cached here or lies
+/// elsewhere others know more. Nor of a directory that is part of another export: what is changed through
+/// that one recalls no lease of this.
 fn may_lease(plan: &Plan, index: usize) -> bool {
     let directory = |export: &PlannedExport| match &export.tree {
         Tree::Dir(path) => path.canonicalize().ok(),
@@ -267,7 +270,8 @@ pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// An export whose requests are performed once, also over a crash of this process, and whose files have handles.
+/// An export whose requests are performed once, also over a crash of this process, and whose files have
+/// handles.
 fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Result<Arc<Replies>, Failure> {
     let name = one_component(&planned.name.to_string());
     let export = with_handles(export, planned, &state.join(format!("handles-{name}")))?;

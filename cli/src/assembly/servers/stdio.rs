@@ -1,9 +1,10 @@
 //! NFS over the standard input and output, which ssh(1) makes a connection between hosts.
 //!
-//! A client has several connections, each of which starts a process here, and what it sends again over one of them has to be known from
-//! the others. So one process serves: the first that listens at a socket in the state directory, whose name stands for all options. It
-//! serves until no connection is left, its own or another's. The others carry bytes between their streams and that socket.
-//! A process with other options finds no such socket, and then the state in use.
+//! A client has several connections, each of which starts a process here, and what it sends again over one of
+//! them has to be known from the others. So one process serves: the first that listens at a socket in the
+//! state directory, whose name stands for all options. It serves until no connection is left, its own or
+//! another's. The others carry bytes between their streams and that socket. A process with other options
+//! finds no such socket, and then the state in use.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -113,7 +114,8 @@ fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
         }
         door.close();
         let ended = server.end();
-        // Only now: processes that come meanwhile try this socket until the state is free for the next server.
+        // Only now: processes that come meanwhile try this socket until the state is free for the next
+        // server.
         drop(server);
         let _ = socket::shut_down(listener.socket());
         ended

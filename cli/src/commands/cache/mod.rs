@@ -27,8 +27,8 @@ pub struct CacheArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Fetch trees before they are needed. What is here already is not fetched again, so that the same command goes on after an
-    /// interruption.
+    /// Fetch trees before they are needed. What is here already is not fetched again, so that the same
+    /// command goes on after an interruption.
     Fill(fill::FillArgs),
     /// Show what it is of, and how much is in it.
     Info {
@@ -38,7 +38,8 @@ enum Action {
     },
     /// Show what is cached of which file.
     List(list::ListArgs),
-    /// Compare all data with their checksums; what does not hold is dropped, and fetched again when it is needed.
+    /// Compare all data with their checksums; what does not hold is dropped, and fetched again when it is
+    /// needed.
     Verify {
         /// The directory.
         #[arg(value_name = "DIR")]

@@ -21,10 +21,11 @@ use crate::progress::{Progress, Screen, Style};
 
 use super::{Shower, stopping};
 
-/// Look whether a disk is sound: whether the tables of a qcow2 image, and of those that it stands on, agree with each other, and whether
-/// all data of the disk can be read.
+/// Look whether a disk is sound: whether the tables of a qcow2 image, and of those that it stands on, agree
+/// with each other, and whether all data of the disk can be read.
 ///
-/// Nothing is changed, and a disk that is written to by others meanwhile is not looked at. Ends with 1 if something is wrong.
+/// Nothing is changed, and a disk that is written to by others meanwhile is not looked at. Ends with 1 if
+/// something is wrong.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCheckArgs {

@@ -18,11 +18,12 @@ use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
-/// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it in a file of its own.
+/// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it
+/// in a file of its own.
 ///
-/// Of an overlay's base nothing is copied, and nothing is changed. Many overlays may stand on one base, and on each other. The base must
-/// stay as it is: an overlay whose base was written to is not opened. A base on another host is named whenever the overlay is
-/// used, by --base.
+/// Of an overlay's base nothing is copied, and nothing is changed. Many overlays may stand on one base, and
+/// on each other. The base must stay as it is: an overlay whose base was written to is not opened. A base on
+/// another host is named whenever the overlay is used, by --base.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCreateArgs {

@@ -17,7 +17,8 @@ use crate::failure::{Failure, Outcome};
 
 /// Show how long a disk is and how much of it is data.
 ///
-/// Nothing is changed, and nothing is locked: also of a disk that a guest writes to, whose numbers are those of a moment.
+/// Nothing is changed, and nothing is locked: also of a disk that a guest writes to, whose numbers are those
+/// of a moment.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskInfoArgs {

@@ -18,12 +18,14 @@ use crate::progress::{Progress, Screen, Shown, Style};
 
 /// Make one overlay of two: of FILE and of the overlay that it stands on.
 ///
-/// FILE is the same disk afterwards and stands on what the other one stood on, which stays as it is, for others that stand on it. What stands
-/// on FILE goes on to. What is in use is refused. If this is killed both are as before, or it is done but for removing FILE.
+/// FILE is the same disk afterwards and stands on what the other one stood on, which stays as it is, for
+/// others that stand on it. What stands on FILE goes on to. What is in use is refused. If this is killed both
+/// are as before, or it is done but for removing FILE.
 #[derive(Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 pub struct DiskMergeArgs {
-    /// The one below is replaced by both and FILE is gone (qemu-img commit). Whatever else stood on it is refused from then on.
+    /// The one below is replaced by both and FILE is gone (qemu-img commit). Whatever else stood on it is
+    /// refused from then on.
     #[arg(long)]
     into_base: bool,
     /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
@@ -42,8 +44,8 @@ Examples:
 
 /// Take back all that was written to an overlay: it begins anew as its base is now.
 ///
-/// What was written is gone for good, so this is refused without --force. What stands on the overlay is refused from then on. If this is
-/// killed it is as before.
+/// What was written is gone for good, so this is refused without --force. What stands on the overlay is
+/// refused from then on. If this is killed it is as before.
 #[derive(Args)]
 #[command(after_help = DISCARD_EXAMPLES)]
 pub struct DiskDiscardArgs {

@@ -34,11 +34,13 @@ use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 use merge::{DiskDiscardArgs, DiskMergeArgs};
 
-/// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD server, or a file of an NFS server.
+/// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD
+/// server, or a file of an NFS server.
 ///
-/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with `ready` for
-/// each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or SIGTERM ends it, when what guests have
-/// written is durable; they wait then, and those that cannot connect again must be started again.
+/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with
+/// `ready` for each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or
+/// SIGTERM ends it, when what guests have written is durable; they wait then, and those that cannot connect
+/// again must be started again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct DiskArgs {
@@ -68,8 +70,8 @@ enum Action {
         shrink: bool,
         /// The disk, as it was given to the server.
         file: PathBuf,
-        /// How long it is to be, in bytes; K, M and G stand for powers of 1024. Without it, as long as what it lies in is by now:
-        /// after truncate, lvextend and the like.
+        /// How long it is to be, in bytes; K, M and G stand for powers of 1024. Without it, as long as what
+        /// it lies in is by now: after truncate, lvextend and the like.
         #[arg(value_parser = checked)]
         size: Option<String>,
     },

@@ -15,8 +15,8 @@ use crate::table::table;
 
 /// Tell what this machine can do, and how to fix what is missing.
 ///
-/// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is 1 when
-/// something is missing that every use of tombolo needs.
+/// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is
+/// 1 when something is missing that every use of tombolo needs.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {

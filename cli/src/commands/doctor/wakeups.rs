@@ -1,4 +1,5 @@
-//! What it costs to wake a thread on another core, which most of a guest's time on a shared directory can go to.
+//! What it costs to wake a thread on another core, which most of a guest's time on a shared directory can go
+//! to.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -29,7 +30,8 @@ pub(super) fn finding() -> Finding {
     if two < SLOW {
         return Finding::ok(NAME, found);
     }
-    // Idle cores of a machine that is a guest itself halt, and its hypervisor wakes them. They may poll first.
+    // Idle cores of a machine that is a guest itself halt, and its hypervisor wakes them. They may poll
+    // first.
     let mend = if Path::new(HALT_POLL).exists() {
         format!("let idle cores poll before they halt: echo 200000 > {HALT_POLL}")
     } else {

@@ -19,8 +19,8 @@ use super::{problem, shown};
 
 /// List directories of NFS servers and of this host, and what a server exports.
 ///
-/// Names are sorted by their bytes; what would steer a terminal is escaped. In columns on a terminal, else one a line.
-/// nfs://HOST/ lists the exports of a server that has none called `/`.
+/// Names are sorted by their bytes; what would steer a terminal is escaped. In columns on a terminal, else
+/// one a line. nfs://HOST/ lists the exports of a server that has none called `/`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {

@@ -1,7 +1,8 @@
-//! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: files on servers and on this host, without a mount.
+//! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: files on servers and on this host,
+//! without a mount.
 //!
-//! One file per command. Reading order: [`open_path`] (what a word of the command line leads to), then the commands; `shown` is how
-//! names, modes and times are written, `problem` how failures are.
+//! One file per command. Reading order: [`open_path`] (what a word of the command line leads to), then the
+//! commands; `shown` is how names, modes and times are written, `problem` how failures are.
 
 mod cat;
 mod cp;

@@ -20,9 +20,10 @@ use super::{shown, stop};
 
 /// Move and rename files and trees, on NFS servers and on this host, and from one to the other.
 ///
-/// Within an export, and within a file system of this host, it is a rename. From one to another everything is copied as by
-/// `tombolo cp -a`, and then removed if nothing of it failed and the source is still what was copied. Either way a DST that is
-/// a link is replaced, not followed. A pipe, socket or device is replaced by a rename only.
+/// Within an export, and within a file system of this host, it is a rename. From one to another everything is
+/// copied as by `tombolo cp -a`, and then removed if nothing of it failed and the source is still what was
+/// copied. Either way a DST that is a link is replaced, not followed. A pipe, socket or device is replaced by
+/// a rename only.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MvArgs {
@@ -199,8 +200,8 @@ impl MvArgs {
         }
     }
 
-    /// The source goes only if it is certain that the copy is another file: one file may be reached by two routes (a mount of an
-    /// export and its URL, two names of a host), and then the copy takes its place.
+    /// The source goes only if it is certain that the copy is another file: one file may be reached by two
+    /// routes (a mount of an export and its URL, two names of a host), and then the copy takes its place.
     fn copy_and_remove(
         &self,
         source: &Location,

@@ -36,7 +36,8 @@ pub struct Opener {
 /// What is done about a server that does not answer.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct WaitArgs {
-    /// How long a request waits for a server that does not answer, in seconds, or `forever`. `hard` and `soft` in a URL say it for one server.
+    /// How long a request waits for a server that does not answer, in seconds, or `forever`. `hard` and
+    /// `soft` in a URL say it for one server.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = limit)]
     wait: Limit,
 }
@@ -111,8 +112,8 @@ impl Opener {
         }
     }
 
-    /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small files would wait
-    /// for each other, and two connections have two threads of most servers.
+    /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small
+    /// files would wait for each other, and two connections have two threads of most servers.
     pub fn for_copies() -> Self {
         Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
     }
@@ -223,8 +224,8 @@ impl OpenPath {
     }
 }
 
-/// The last name of a location, which a copy of it gets. `None` when it has none: `.`, `..` and `/` stand for what is in
-/// them.
+/// The last name of a location, which a copy of it gets. `None` when it has none: `.`, `..` and `/` stand for
+/// what is in them.
 pub fn own_name(location: &Location) -> Option<NameBuf> {
     let bytes = match location {
         Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),
@@ -252,7 +253,8 @@ pub fn label_of(location: &Location) -> Vec<u8> {
     }
 }
 
-/// A server, with what is asked of its client, and a path there that begins with an export; `None` for this host.
+/// A server, with what is asked of its client, and a path there that begins with an export; `None` for this
+/// host.
 fn on_server(location: &Location) -> Option<(String, Vec<u8>)> {
     match location {
         Location::Nfs(url) => {

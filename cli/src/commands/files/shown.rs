@@ -79,7 +79,8 @@ pub fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |unit| format!("{value:.1} {unit}"))
 }
 
-/// Bytes as ls(1) and du(1) write them with -h: three digits at most, rounded up, and a letter for the power of 1024.
+/// Bytes as ls(1) and du(1) write them with -h: three digits at most, rounded up, and a letter for the power
+/// of 1024.
 pub fn short_size(bytes: u64) -> String {
     let mut unit = 1_u128;
     let bytes = u128::from(bytes);
@@ -117,8 +118,8 @@ fn date_and_clock(time: Timestamp) -> (String, String) {
     (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
-/// The date of a day, counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that the day that
-/// leap years add is the last; 400 of them have 146,097 days.
+/// The date of a day, counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
+/// that the day that leap years add is the last; 400 of them have 146,097 days.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -13,7 +13,8 @@ use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
 ///
-/// Of a link its own are shown, with where it leads. Times are in UTC, owners are numbers: names are the server's affair.
+/// Of a link its own are shown, with where it leads. Times are in UTC, owners are numbers: names are the
+/// server's affair.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatArgs {

@@ -12,7 +12,8 @@ static CURRENT: Mutex<Option<Stop>> = Mutex::new(None);
 static CAME: OnceLock<StopSignal> = OnceLock::new();
 static WATCHING: Mutex<bool> = Mutex::new(false);
 
-/// Has `stop` called at the first SIGINT or SIGTERM, in place of what was to be called before; the second one kills.
+/// Has `stop` called at the first SIGINT or SIGTERM, in place of what was to be called before; the second one
+/// kills.
 pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
     let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);

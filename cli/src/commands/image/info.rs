@@ -17,7 +17,8 @@ use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show what is known of the files of a VM: how much of them is zeroes, and how much is equal to what came before.
+/// Show what is known of the files of a VM: how much of them is zeroes, and how much is equal to what came
+/// before.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageInfoArgs {

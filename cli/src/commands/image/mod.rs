@@ -20,8 +20,8 @@ use scan::ImageScanArgs;
 
 /// Say of a VM's files (configuration, disk, memory) what saves their readers from fetching all of them.
 ///
-/// The files lie in a directory of their own. What is known of them goes into one file beside them, .tombolo-image, by which
-/// `tombolo proxy` goes as long as they do not change.
+/// The files lie in a directory of their own. What is known of them goes into one file beside them,
+/// .tombolo-image, by which `tombolo proxy` goes as long as they do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageArgs {

@@ -14,10 +14,12 @@ use crate::commands::vm::PlaceArgs;
 use crate::commands::vm::rehearsal::Rehearsal;
 use crate::failure::{Failure, Outcome};
 
-/// Make clones of an image for a while, and write down what they read: clones elsewhere have that brought first.
+/// Make clones of an image for a while, and write down what they read: clones elsewhere have that brought
+/// first.
 ///
-/// What they read of memory and disk goes, in their order, into .tombolo-image beside them, in place of the trace that was there. A sidecar
-/// that does not fit is made anew before, as by tombolo image scan. The clones are removed in the end; the image stays as it is.
+/// What they read of memory and disk goes, in their order, into .tombolo-image beside them, in place of the
+/// trace that was there. A sidecar that does not fit is made anew before, as by tombolo image scan. The
+/// clones are removed in the end; the image stays as it is.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageRehearseArgs {

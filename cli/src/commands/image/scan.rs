@@ -25,9 +25,10 @@ use crate::progress::bar;
 
 /// Look at the files of a VM, and write beside them what saves their readers from fetching all of them.
 ///
-/// All files of the directory itself are read once, but for holes and for those whose names begin with a dot. What is found goes into
-/// .tombolo-image: which blocks are zeroes, and digests (BLAKE3) of the others. It is replaced as a whole, and what it says of a file counts until the
-/// file's size or time of modification changes: then scan again. Whoever may read all of the files may read it too.
+/// All files of the directory itself are read once, but for holes and for those whose names begin with a dot.
+/// What is found goes into .tombolo-image: which blocks are zeroes, and digests (BLAKE3) of the others. It is
+/// replaced as a whole, and what it says of a file counts until the file's size or time of modification
+/// changes: then scan again. Whoever may read all of the files may read it too.
 #[derive(Args, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageScanArgs {
@@ -37,12 +38,13 @@ pub struct ImageScanArgs {
     /// What is looked at as one, from 4K to 1M (by default 4K, the size of a page of memory).
     #[arg(long, value_name = "SIZE")]
     block: Option<Size>,
-    /// What a proxy does when the file of this name is read: on-demand, what is asked for is fetched (as without this), or whole, all of it is
-    /// fetched as soon as any of it is read. Repeatable.
+    /// What a proxy does when the file of this name is read: on-demand, what is asked for is fetched (as
+    /// without this), or whole, all of it is fetched as soon as any of it is read. Repeatable.
     #[arg(long, value_name = "FILE=ADVICE")]
     advice: Vec<AdviceArg>,
-    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that first, in this order, as soon as a
-    /// large file of the directory is read. Of lines whose paths are those of other directories' files nothing is taken.
+    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that
+    /// first, in this order, as soon as a large file of the directory is read. Of lines whose paths are those
+    /// of other directories' files nothing is taken.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Write no digests. The sidecar is smaller, and nothing is known to be equal to anything.
@@ -62,7 +64,8 @@ Examples:
 /// So many digests fit into a sidecar: 256 MiB of them.
 const DIGESTS_MAX: usize = (256 << 20) / DIGEST_BYTES;
 
-/// So old a file is when it is looked at, so that a change after that has another time: that of the coarsest clock of a kernel, and more.
+/// So old a file is when it is looked at, so that a change after that has another time: that of the coarsest
+/// clock of a kernel, and more.
 const AGE_MIN: Duration = Duration::from_millis(50);
 
 /// What to do with a file.
@@ -228,8 +231,8 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
     Ok((found, scanned))
 }
 
-/// What a file is, once a change from now on would show in its time. What a program writes to memory that is mapped moves the time when it first
-/// touches a page that is clean, so the pages are made so.
+/// What a file is, once a change from now on would show in its time. What a program writes to memory that is
+/// mapped moves the time when it first touches a page that is clean, so the pages are made so.
 fn aged(file: &File) -> std::io::Result<Metadata> {
     file.sync_all()?;
     let age = SystemTime::now().duration_since(file.metadata()?.modified()?).unwrap_or_default();

@@ -51,7 +51,8 @@ impl Whole {
         self.write(dir, mode & 0o777)
     }
 
-    /// Replaces the sidecar of this directory, as a whole and durably. `mode` is who may read it. How long it is now.
+    /// Replaces the sidecar of this directory, as a whole and durably. `mode` is who may read it. How long it
+    /// is now.
     pub fn write(&self, dir: &Path, mode: u32) -> io::Result<u64> {
         let head = self.sidecar.encode().map_err(io::Error::other)?;
         let (new, path) = (dir.join(format!("{NAME}.{}", std::process::id())), dir.join(NAME));

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use tombolo_wire_image::{ImageFile, STEPS_MAX, Step};
 
-/// The steps that are of these files of a directory of this name, in order. Lines have an offset, a length and a path; others are left out, as are
-/// those that come when a sidecar can say no more.
+/// The steps that are of these files of a directory of this name, in order. Lines have an offset, a length
+/// and a path; others are left out, as are those that come when a sidecar can say no more.
 pub fn steps(text: &[u8], dir: &[u8], files: &[ImageFile]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -46,7 +46,8 @@ fn step(line: &[u8], dir: &[u8], files: &[ImageFile]) -> Option<Step> {
     Some(Step { file: index.try_into().ok()?, start, count })
 }
 
-/// What any of these starts has read, each block once: what one has read halfway comes when the others are halfway too.
+/// What any of these starts has read, each block once: what one has read halfway comes when the others are
+/// halfway too.
 pub fn of_any(starts: &[Vec<Step>]) -> Vec<Step> {
     let mut all: Vec<(f64, Step)> = Vec::new();
     for start in starts {
@@ -71,8 +72,8 @@ pub fn of_any(starts: &[Vec<Step>]) -> Vec<Step> {
 /// So much is brought in whatever order takes the fewest steps: over 80 Mbit/s it comes within 26 ms.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// The same in fewer steps: those that are near each other in time are put in the order of the files, and joined where they lie side by side there.
-/// What is zeroes is left out.
+/// The same in fewer steps: those that are near each other in time are put in the order of the files, and
+/// joined where they lie side by side there. What is zeroes is left out.
 pub fn gathered(steps: &[Step], files: &[ImageFile]) -> Vec<Step> {
     let (mut gathered, mut window, mut bytes) = (Vec::new(), Vec::new(), 0);
     for step in steps {

@@ -1,7 +1,7 @@
 //! One manual page (man(7)).
 //!
-//! What stands behind the options in the help becomes sections: a paragraph that begins with `Words:` is one, `  WORD  what it is` an entry,
-//! and other lines that are indented stay as they are.
+//! What stands behind the options in the help becomes sections: a paragraph that begins with `Words:` is one,
+//! `  WORD  what it is` an entry, and other lines that are indented stay as they are.
 
 use std::io::{self, Write};
 

@@ -1,8 +1,8 @@
 //! Mounting in the background: this program starts itself once more, and waits until that one is ready.
 //!
-//! That one is the [`supervisor`](super::supervisor), which starts the [`server`](super::server). A second program instead of a
-//! fork: nothing of it runs between fork and exec, and its errors go straight to the user, because it leaves the terminal
-//! only when it has mounted (`docs/decisions/service-processes.md`).
+//! That one is the [`supervisor`](super::supervisor), which starts the [`server`](super::server). A second
+//! program instead of a fork: nothing of it runs between fork and exec, and its errors go straight to the
+//! user, because it leaves the terminal only when it has mounted (`docs/decisions/service-processes.md`).
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;

@@ -1,5 +1,5 @@
-//! Where a server without a terminal writes its log: a file in the state directory, fresh for each mount; the one
-//! before it stays as `log.old`.
+//! Where a server without a terminal writes its log: a file in the state directory, fresh for each mount; the
+//! one before it stays as `log.old`.
 
 use std::fs::{self, File};
 use std::io;

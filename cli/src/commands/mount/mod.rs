@@ -1,4 +1,5 @@
-//! `tombolo mount`: a directory, or the export of an NFS server, mounted on this host through FUSE; also `mount.tombolo`, for mount(8) and fstab.
+//! `tombolo mount`: a directory, or the export of an NFS server, mounted on this host through FUSE; also
+//! `mount.tombolo`, for mount(8) and fstab.
 
 mod background;
 mod helper;
@@ -26,14 +27,15 @@ pub use server::reason;
 
 /// Mount a directory, or an export of an NFS server, on this host through FUSE.
 ///
-/// Returns once the mount is ready; its server goes on in the background until it is unmounted, or gets SIGTERM, and is
-/// started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this program:
-/// `nfs://host:2049/src /mnt tombolo allow_other,_netdev,nofail 0 0`.
+/// Returns once the mount is ready; its server goes on in the background until it is unmounted, or gets
+/// SIGTERM, and is started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this
+/// program: `nfs://host:2049/src /mnt tombolo allow_other,_netdev,nofail 0 0`.
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a directory of another host through
-    /// ssh(1); `shm:SOCKET/NAME`, an export of a server on this host, over shared memory (see below for guests); or `dir:PATH`, a directory of this host.
+    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a
+    /// directory of another host through ssh(1); `shm:SOCKET/NAME`, an export of a server on this host, over
+    /// shared memory (see below for guests); or `dir:PATH`, a directory of this host.
     source: Location,
     /// Where: an existing directory.
     mountpoint: PathBuf,
@@ -46,7 +48,8 @@ pub struct MountArgs {
     /// Where to listen for `tombolo top` and other tools.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or NAME:PORT on one.
+    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
+    /// NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
     /// Be the supervisor of a mount in the background.

@@ -60,8 +60,8 @@ pub enum Locks {
     Local,
 }
 
-/// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a FUSE mount keeps no
-/// access times of its own.
+/// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a
+/// FUSE mount keeps no access times of its own.
 const ALWAYS_SO: &[&str] = &[
     "async",
     "atime",
@@ -130,13 +130,15 @@ impl MountOptions {
         self.read_only.unwrap_or(false)
     }
 
-    /// What the kernel may cache. With `noac` neither the client nor the kernel caches, unless `coherence=` says otherwise.
+    /// What the kernel may cache. With `noac` neither the client nor the kernel caches, unless `coherence=`
+    /// says otherwise.
     pub fn coherence(&self, url: &NfsOptions) -> Coherence {
         let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
         self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
     }
 
-    /// What is asked of an NFS client: under a strict kernel it caches no attributes either, unless an option says so.
+    /// What is asked of an NFS client: under a strict kernel it caches no attributes either, unless an option
+    /// says so.
     pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
         let said = url.clone().then(&self.nfs).attributes_kept();
         match self.coherence {

@@ -13,8 +13,8 @@ use super::options::MountOptions;
 use crate::mount_point::{KIND, absolute};
 use crate::mount_point::{MountEntry, mounted_at};
 
-/// Makes a mount read-only or not, has it honour device nodes, set-user-id bits and programs or not, and sets its in-flight limit. All else
-/// stays as it is.
+/// Makes a mount read-only or not, has it honour device nodes, set-user-id bits and programs or not, and sets
+/// its in-flight limit. All else stays as it is.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let remounting = format!("remount {}", mountpoint.display());
     let point = absolute(mountpoint).map_err(|error| Failure::cannot(&remounting, &error))?;

@@ -33,10 +33,11 @@ use super::options::Locks;
 use super::source::{self, Source};
 use crate::mount_point::{MountTable, mounted_at};
 
-/// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the terminal.
+/// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the
+/// terminal.
 ///
-/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if there is one: what
-/// uses the mount waits as well.
+/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if
+/// there is one: what uses the mount waits as well.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     // Before anything is open, and before any thread starts.
@@ -104,12 +105,13 @@ fn status(mount: &Mount) -> Status {
     Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
 }
 
-/// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can be, and two are
-/// under way. The client reads further ahead by itself.
+/// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can
+/// be, and two are under way. The client reads further ahead by itself.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 
-/// What the kernel may keep: where nothing is said, all that it is told of, if a server over shared memory tells of all changes. Not where the
-/// server alone is to check permissions, as the kernel would answer from what it keeps.
+/// What the kernel may keep: where nothing is said, all that it is told of, if a server over shared memory
+/// tells of all changes. Not where the server alone is to check permissions, as the kernel would answer from
+/// what it keeps.
 fn coherence(mount: &Mount, export: &dyn Export) -> Coherence {
     let said_in_url = match &mount.source {
         Location::Nfs(url) => &url.options,

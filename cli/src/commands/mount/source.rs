@@ -28,8 +28,8 @@ pub struct Source {
     pub nfs: Option<Arc<NfsExport>>,
 }
 
-/// The same location with its links and relative parts resolved; fails when it is not there, or has no such options.
-/// Servers are not asked yet.
+/// The same location with its links and relative parts resolved; fails when it is not there, or has no such
+/// options. Servers are not asked yet.
 pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
     match &location {
         Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if options.submounts.is_some() => {
@@ -141,8 +141,9 @@ pub fn needs(mount: &Mount) -> Needs {
 }
 
 impl Source {
-    /// Opens it. A server that is started again waits for the server behind it too, for as long as `again` tells of the dead mount. `leave` is called when it will take its time, and the
-    /// command is not to wait for it (`bg`).
+    /// Opens it. A server that is started again waits for the server behind it too, for as long as `again`
+    /// tells of the dead mount. `leave` is called when it will take its time, and the command is not to wait
+    /// for it (`bg`).
     pub fn open(
         mount: &Mount,
         again: Option<&MountTable>,
@@ -201,7 +202,8 @@ const FAR_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// For a server of this host.
 const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// For so long a mount tries for a server of another host that is not there yet, as nfs(5) says of mounts in the foreground (`retry=`).
+/// For so long a mount tries for a server of another host that is not there yet, as nfs(5) says of mounts in
+/// the foreground (`retry=`).
 const RETRY: Duration = Duration::from_secs(2 * 60);
 
 /// The same in the background (`bg`): a week.
@@ -249,8 +251,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Tries until the server is there, or the time is over. Waiting ends when the mount of programs that use it has been taken
-/// away.
+/// Tries until the server is there, or the time is over. Waiting ends when the mount of programs that use it
+/// has been taken away.
 fn patiently<T>(
     mount: &Mount,
     waiting: &Waiting<'_>,

@@ -1,8 +1,8 @@
 //! Keeping a mount alive: the process that starts the server again when it was killed.
 //!
-//! A file system whose server died answers every call with ENOTCONN. The supervisor sees the death at once and starts
-//! another server, which takes the dead mount away and mounts again. What programs held open is lost; what they open
-//! from then on works.
+//! A file system whose server died answers every call with ENOTCONN. The supervisor sees the death at once
+//! and starts another server, which takes the dead mount away and mounts again. What programs held open is
+//! lost; what they open from then on works.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,7 +22,8 @@ use super::Mount;
 use super::background::{READY, Role, spawn};
 use super::log::Log;
 
-/// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by itself.
+/// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by
+/// itself.
 pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     let supervising = format!("mount {} at {}", mount.source, mount.point.path.display());
     let cannot = |error: &io::Error| Failure::cannot(&supervising, error);

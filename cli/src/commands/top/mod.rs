@@ -17,8 +17,9 @@ use source::Source;
 
 /// Show the operations of running servers: how many, how long they take.
 ///
-/// On a terminal q ends it, and the arrow keys, Page Up and Page Down show what does not fit. Without one, one table follows the other. Times are those of the server: from the moment it knows the request
-/// until it has the answer.
+/// On a terminal q ends it, and the arrow keys, Page Up and Page Down show what does not fit. Without one,
+/// one table follows the other. Times are those of the server: from the moment it knows the request until it
+/// has the answer.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {

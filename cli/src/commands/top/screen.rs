@@ -26,7 +26,8 @@ pub enum ScreenAction {
     Quit,
 }
 
-// ECMA-48: cursor home, erase to the end of the line, erase to the end of the page; the alternate screen is xterm's.
+// ECMA-48: cursor home, erase to the end of the line, erase to the end of the page; the alternate screen is
+// xterm's.
 const HOME: &str = "\x1b[H";
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_REST: &str = "\x1b[J";
@@ -115,8 +116,8 @@ fn scrolled(first: usize, key: Key, page_rows: usize, last: usize) -> usize {
     first.min(last)
 }
 
-/// As much of the text as fits, from the line `first` on, and a last row with the hint and where that is: a longer page would scroll by
-/// itself, and leave its top behind.
+/// As much of the text as fits, from the line `first` on, and a last row with the hint and where that is: a
+/// longer page would scroll by itself, and leave its top behind.
 fn page(text: &str, first: usize, (columns, rows): (u16, u16), hint: &str) -> String {
     let (columns, rows) = (usize::from(columns), usize::from(rows.saturating_sub(1)));
     let fitting = |line: &str| line.chars().take(columns).collect::<String>() + ERASE_LINE;

@@ -181,7 +181,8 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-/// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since the last look.
+/// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since
+/// the last look.
 fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
     let rows = by_total_time(total).into_iter().map(|total| {

@@ -1,5 +1,6 @@
-//! What clones of an image touch first of its memory, as its sidecar says: the kernel reads these pages before the guest touches them, many at a
-//! time. Without this file each is read when it is touched, while the guest waits.
+//! What clones of an image touch first of its memory, as its sidecar says: the kernel reads these pages
+//! before the guest touches them, many at a time. Without this file each is read when it is touched, while
+//! the guest waits.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,27 +21,33 @@ use super::home::Home;
 use super::rehearsal::RECORD;
 use crate::failure::{Failure, Outcome};
 
-/// In the directory of a VM that has not run yet: lines of an offset and a length, in bytes, in the order in which they are read.
+/// In the directory of a VM that has not run yet: lines of an offset and a length, in bytes, in the order in
+/// which they are read.
 const TRACE: &str = "trace";
 
-/// One request to the kernel, which takes no larger ones. Of an image far away a cache brings nothing ahead of one that is as small.
+/// One request to the kernel, which takes no larger ones. Of an image far away a cache brings nothing ahead
+/// of one that is as small.
 const PIECE_BYTES: u64 = 128 << 10;
 const FAR_PIECE_BYTES: u64 = 16 << 10;
 
-/// So many pieces there are at most, and so many bytes in them: a sidecar may speak of more than there is anywhere.
+/// So many pieces there are at most, and so many bytes in them: a sidecar may speak of more than there is
+/// anywhere.
 const PIECES_MAX: usize = 1 << 16;
 const BYTES_MAX: u64 = 1 << 30;
 
-/// So many are under way: a guest that touches what one of them brings waits for those before it, and for no others.
+/// So many are under way: a guest that touches what one of them brings waits for those before it, and for no
+/// others.
 const UNDER_WAY: usize = 64;
 
-/// For a piece that was asked for. On a line that is cut it does not come, and guests wait for what they touch only.
+/// For a piece that was asked for. On a line that is cut it does not come, and guests wait for what they
+/// touch only.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// Writes down for the VM's first start what of the image's memory is touched first. Not of one of which it is recorded what it touches.
-/// What `is_far` is read in the order in which it comes, and all else in the fewest pieces.
+/// Writes down for the VM's first start what of the image's memory is touched first. Not of one of which it
+/// is recorded what it touches. What `is_far` is read in the order in which it comes, and all else in the
+/// fewest pieces.
 pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());
@@ -64,7 +71,8 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     fs::write(&file, lines).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))
 }
 
-/// What is being read. Dropping it ends that: the file is closed then, for which the server of the memory waits when it ends.
+/// What is being read. Dropping it ends that: the file is closed then, for which the server of the memory
+/// waits when it ends.
 pub struct Ahead {
     is_over: Arc<AtomicBool>,
 }

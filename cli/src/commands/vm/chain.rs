@@ -1,8 +1,9 @@
-//! What a VM's disk and memory stand on: overlays of its own that checkpoints have left, each with a number larger than those below it, over
-//! what they began as.
+//! What a VM's disk and memory stand on: overlays of its own that checkpoints have left, each with a number
+//! larger than those below it, over what they began as.
 //!
-//! A checkpoint is there when its device state is (`state.N`), and then `disk.N.overlay` and `memory.N.overlay` are what was below that moment. What
-//! is written to is `disk.overlay` and `memory.overlay`. Each step leaves both reading as before it, so a process that is killed between two
+//! A checkpoint is there when its device state is (`state.N`), and then `disk.N.overlay` and
+//! `memory.N.overlay` are what was below that moment. What is written to is `disk.overlay` and
+//! `memory.overlay`. Each step leaves both reading as before it, so a process that is killed between two
 //! leaves nothing but files that [`tidy`] brings in order.
 
 use std::ffi::OsStr;
@@ -43,7 +44,8 @@ fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
 pub struct Bases {
     /// From the top down.
     pub files: Vec<PathBuf>,
-    /// They are of an image. That is another user's perhaps, who may put links there at any time: none is followed.
+    /// They are of an image. That is another user's perhaps, who may put links there at any time: none is
+    /// followed.
     pub no_links: bool,
 }
 
@@ -134,7 +136,8 @@ fn steady_lock(
     }
 }
 
-/// Keeps what disk and memory stand on as it is, until the result is dropped, so that it can be opened: [`tidy`] gives way.
+/// Keeps what disk and memory stand on as it is, until the result is dropped, so that it can be opened:
+/// [`tidy`] gives way.
 pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
     steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
@@ -219,7 +222,8 @@ impl<'a> Draft<'a> {
         self.home.file(&layer(self.what, self.number))
     }
 
-    /// Makes it what is written to from the next start on, too, once what it stands on is durable. May be called again.
+    /// Makes it what is written to from the next start on, too, once what it stands on is durable. May be
+    /// called again.
     pub fn take_its_name(&self) -> io::Result<()> {
         let top = self.home.file(&overlay(self.what));
         mark_base(&self.file, &self.frozen())?;
@@ -259,7 +263,8 @@ pub fn open_layers(home: &Home, what: &str) -> Result<Vec<(PathBuf, File)>, Fail
     layers(home, what)?.into_iter().rev().map(open).collect()
 }
 
-/// Makes the device state in this file of the VM's directory the last part of a checkpoint: it is there from then on.
+/// Makes the device state in this file of the VM's directory the last part of a checkpoint: it is there from
+/// then on.
 pub fn complete(home: &Home, draft: &str, number: u32) -> io::Result<()> {
     let state = home.file(&state(number));
     fs::rename(home.file(draft), &state)?;
@@ -333,7 +338,8 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
         .map_err(failed)
 }
 
-/// Makes a finished redo log of all that is a VM's own of its disk or memory, which names as its base what is said.
+/// Makes a finished redo log of all that is a VM's own of its disk or memory, which names as its base what is
+/// said.
 pub fn finish(home: &Home, ground: &Ground, what: &str, to: &Path, base: &Path) -> Outcome {
     let over = bases(home, ground, what)?.unwrap_or_default();
     let own = layers(home, what)?.len() + 1;
@@ -351,8 +357,8 @@ pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
     tidy(home)
 }
 
-/// Merges each overlay that is no checkpoint's into the one above it, and removes what nothing stands on. The VM may run: what it has open stays
-/// as it is. What is just being opened is left for the next time.
+/// Merges each overlay that is no checkpoint's into the one above it, and removes what nothing stands on. The
+/// VM may run: what it has open stays as it is. What is just being opened is left for the next time.
 pub fn tidy(home: &Home) -> Outcome {
     let ground = Ground::of(home)?;
     let kept = numbers(home, STATE, "")?;

@@ -1,4 +1,5 @@
-//! Incremental images: what a VM has changed of the image that it was made of (`disk.overlay`, `memory.overlay`), which they stand on.
+//! Incremental images: what a VM has changed of the image that it was made of (`disk.overlay`,
+//! `memory.overlay`), which they stand on.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +18,8 @@ use crate::commands::files::shown::short_size;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Location, encoded};
 
-/// So many images stand on each other at most, the whole one included. Over these a VM has overlays of its own, of its checkpoints too, and the redo logs
-/// of all are no more than may stand on each other.
+/// So many images stand on each other at most, the whole one included. Over these a VM has overlays of its
+/// own, of its checkpoints too, and the redo logs of all are no more than may stand on each other.
 pub const IMAGES_MAX: usize = 7;
 
 /// A file of an image. What a URL says behind `?` stays there.
@@ -91,7 +92,8 @@ fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     Some(format!("{above}/{}{query}", encoded(name.as_bytes())).into())
 }
 
-/// How an image in `dir` is to call one that is here: by its name, if it lies beside it there, also if that is another way to the same directory.
+/// How an image in `dir` is to call one that is here: by its name, if it lies beside it there, also if that
+/// is another way to the same directory.
 fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Result<String, Failure> {
     let place = image.to_string_lossy().into_owned();
     let attr = |file: PathBuf| attr_of(&Location::of_word(file.as_os_str()).map_err(Failure::usage)?);
@@ -128,7 +130,8 @@ pub fn check(home: &Home, dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`. What it stands on there.
+/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`.
+/// What it stands on there.
 pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
     let ground = Ground::of(home)?;
     let images = ground.here.images();

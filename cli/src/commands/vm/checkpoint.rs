@@ -16,7 +16,8 @@ use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, Outcome};
 
-/// Keep device state, memory and disk of one moment of a VM, which goes on. tombolo vm restore has it go back there.
+/// Keep device state, memory and disk of one moment of a VM, which goes on. tombolo vm restore has it go back
+/// there.
 ///
 /// The guest loses its network card for that time, as when it is suspended. How long it stood still is told.
 #[derive(Args)]
@@ -88,7 +89,8 @@ impl CheckpointArgs {
         if runs || home.phase()? == Phase::Suspended {
             chain::forget_oldest(home, self.keep.into())?;
         }
-        // A memory that is a file of its own becomes an overlay, once, which its VMM has to map. The guest goes on, however long that takes.
+        // A memory that is a file of its own becomes an overlay, once, which its VMM has to map. The guest
+        // goes on, however long that takes.
         let stands = if runs { Some(running::suspend(home, Duration::MAX)?) } else { None };
         let made = freeze(home);
         // It goes on whether there is one or not.

@@ -1,4 +1,5 @@
-//! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on this host.
+//! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on
+//! this host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,7 +28,8 @@ pub struct Config {
     pub cpu: String,
     pub cpus: u32,
     pub memory_bytes: u64,
-    /// The images that an incremental one stands on, from the top down: `../NAME` where they lie beside it, or where they were when it was made.
+    /// The images that an incremental one stands on, from the top down: `../NAME` where they lie beside it,
+    /// or where they were when it was made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,7 +186,8 @@ impl Here {
     }
 }
 
-/// What a guest is told of itself, whenever it begins to run: lines of a word and a value, in a whole number of sectors.
+/// What a guest is told of itself, whenever it begins to run: lines of a word and a value, in a whole number
+/// of sectors.
 pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
     let seed: [u8; 32] = random()?;
     let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -71,7 +71,8 @@ impl Write for Sum {
     }
 }
 
-/// Caches of a tree may not know for so long that a directory has just been made there, where they were asked for it before.
+/// Caches of a tree may not know for so long that a directory has just been made there, where they were asked
+/// for it before.
 const NEW_NAME_PATIENCE: Duration = Duration::from_secs(4);
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -91,7 +92,8 @@ fn too_long(max: u64) -> String {
     format!("it has more than {max} bytes, which no such file has")
 }
 
-/// Refuses a directory that was found over a symbolic link, which another user may have put there since its path was said.
+/// Refuses a directory that was found over a symbolic link, which another user may have put there since its
+/// path was said.
 fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
     let way = Way { no_links: true };
     let named = way.look(path).map_err(|error| Error::io(error.to_string()))?;
@@ -147,7 +149,8 @@ impl Files {
         }
     }
 
-    /// Refuses the image if a file that its machine boots from is not what it was when the image was made. One of which the sidecar speaks is not read.
+    /// Refuses the image if a file that its machine boots from is not what it was when the image was made.
+    /// One of which the sidecar speaks is not read.
     pub fn check_boot_files(&self, config: &Config) -> Outcome {
         let sidecar = if config.boot.is_some() { self.sidecar() } else { None };
         config.boot_files().try_for_each(|name| {

@@ -120,7 +120,8 @@ impl Home {
         let _ = fs::remove_file(self.file(UNSTARTED));
     }
 
-    /// Returns a failure to start it. One that has never started is removed: nothing is in it but what the command that made it can make again.
+    /// Returns a failure to start it. One that has never started is removed: nothing is in it but what the
+    /// command that made it can make again.
     pub fn not_started(&self, failure: Failure) -> Failure {
         if !self.file(UNSTARTED).exists() {
             return failure;
@@ -240,7 +241,8 @@ impl Home {
         Ok(text)
     }
 
-    /// Adds a line to its log, with the time: what a command has done with the guest, of which the process that watches it does not know.
+    /// Adds a line to its log, with the time: what a command has done with the guest, of which the process
+    /// that watches it does not know.
     pub fn note(&self, step: &str) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at =
@@ -257,7 +259,8 @@ impl Home {
         self.config_of(&self.file(CONFIG))
     }
 
-    /// Returns the same, copied from this file, which is what a failure names: the VM of an image that cannot be used is removed.
+    /// Returns the same, copied from this file, which is what a failure names: the VM of an image that cannot
+    /// be used is removed.
     pub fn config_of(&self, origin: &Path) -> Result<Config, Failure> {
         Config::read(&self.text(CONFIG)?, origin)
     }
@@ -308,13 +311,15 @@ impl Home {
 /// The directory of sockets in which its own is.
 const RUN: &str = "run";
 
-/// The process that watches it. It is found also when the directory of sockets went with the session that made it.
+/// The process that watches it. It is found also when the directory of sockets went with the session that
+/// made it.
 const PID: &str = "pid";
 
 /// The places of a VM that runs.
 pub struct Run {
     own: PathBuf,
-    /// What has the process that watches it: as long as that has the lock, and it may be another one's afterwards.
+    /// What has the process that watches it: as long as that has the lock, and it may be another one's
+    /// afterwards.
     supervisor: PathBuf,
     pub monitor: PathBuf,
     /// The disk's socket.
@@ -402,7 +407,8 @@ impl Run {
     }
 }
 
-/// Ends the server with this control socket, if there is one, and waits until it has. One that does not is killed.
+/// Ends the server with this control socket, if there is one, and waits until it has. One that does not is
+/// killed.
 fn end_server(control: &Path) {
     let Ok(stream) = UnixStream::connect(control) else { return };
     // The kernel's answer: a server that hangs gives none, and has the lock of what the next one is to serve.

@@ -1,4 +1,5 @@
-//! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which VMs are made.
+//! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which
+//! VMs are made.
 
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +50,8 @@ pub fn overlay(what: &str) -> String {
 /// How an image is made.
 #[derive(Args)]
 pub struct ImageArgs {
-    /// Make an incremental image: only what the VM has changed of the image that it was made of, which it stands on. That must stay as it is.
+    /// Make an incremental image: only what the VM has changed of the image that it was made of, which it
+    /// stands on. That must stay as it is.
     #[arg(long, requires = "to")]
     pub changes: bool,
     /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
@@ -318,7 +320,8 @@ fn check_files(image: &Path) -> Outcome {
     Ok(())
 }
 
-/// Refuses a VM whose image has another kernel by now, which the VM would boot when its guest is reset. One that has its kernel itself needs no other.
+/// Refuses a VM whose image has another kernel by now, which the VM would boot when its guest is reset. One
+/// that has its kernel itself needs no other.
 pub fn check_boot_files(home: &Home) -> Outcome {
     let (config, here) = (home.config()?, home.here()?);
     let has_own = config.boot_files().all(|name| home.file(name).exists());

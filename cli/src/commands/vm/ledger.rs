@@ -47,7 +47,8 @@ impl Ledger {
         Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
     }
 
-    /// The image is read through this cache, which was looked for until now. What others do with it meanwhile is counted with the rest.
+    /// The image is read through this cache, which was looked for until now. What others do with it meanwhile
+    /// is counted with the rest.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;

@@ -1,9 +1,11 @@
-//! Checkpoints of a guest that runs, and goes on in the VMM that it has. The process that watches the VM makes them: it has the guest's memory mounted where that
-//! is, and what it has begun comes to its end whatever becomes of the command.
+//! Checkpoints of a guest that runs, and goes on in the VMM that it has. The process that watches the VM
+//! makes them: it has the guest's memory mounted where that is, and what it has begun comes to its end
+//! whatever becomes of the command.
 //!
-//! Drafts of the overlays to come lie on the disk before the guest stands still. Then its device state is written, what it has in its memory moves to the
-//! server of that, and both servers put the drafts on top: nothing of that waits for a disk. The guest goes on. What was frozen becomes durable, the drafts get
-//! their names, and last the device state. Until then nothing that the guest makes durable is answered.
+//! Drafts of the overlays to come lie on the disk before the guest stands still. Then its device state is
+//! written, what it has in its memory moves to the server of that, and both servers put the drafts on top:
+//! nothing of that waits for a disk. The guest goes on. What was frozen becomes durable, the drafts get their
+//! names, and last the device state. Until then nothing that the guest makes durable is answered.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -56,7 +58,8 @@ impl Checkpoints {
     }
 }
 
-/// What a command is told: a number, and for how many milliseconds the guest stood still; or why there is none.
+/// What a command is told: a number, and for how many milliseconds the guest stood still; or why there is
+/// none.
 const MADE: &str = "made";
 
 fn answer(name: &str, channels: &Channels, turn: &Mutex<()>, asked: &UnixStream) -> io::Result<()> {
@@ -139,7 +142,8 @@ fn complete(home: &Home, channels: &Channels, drafts: &[Draft<'_>], state: &File
         .map_err(|error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error))
 }
 
-/// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on with flushes that fail.
+/// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on
+/// with flushes that fail.
 fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
     ask_of(channel, SETTLE, None)?;
     while let Err(error) = draft.take_its_name() {
@@ -149,7 +153,8 @@ fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
     renew(home, draft.what, channel)
 }
 
-/// Has a server read what now lies beneath what it writes to, and answer flushes: of what was merged nothing stays in use.
+/// Has a server read what now lies beneath what it writes to, and answer flushes: of what was merged nothing
+/// stays in use.
 fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
     let layers = chain::open_layers(home, what);
     let passed = layers
@@ -159,7 +164,8 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
     passed?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     for (path, file) in layers? {
-        // The server has the same open file. Without the lock nothing that keeps to the chain's rules writes to it either.
+        // The server has the same open file. Without the lock nothing that keeps to the chain's rules writes
+        // to it either.
         if let Err(error) = claim_open(&path, &file, &options) {
             tracing::warn!(%error, "an overlay of a checkpoint is not locked");
         }
@@ -176,8 +182,8 @@ struct Still {
     went_on: bool,
 }
 
-/// Has the guest stand still while all of a moment is put aside, which nothing is written to any more. If that fails it goes on as before,
-/// and else without what it has of this host.
+/// Has the guest stand still while all of a moment is put aside, which nothing is written to any more. If
+/// that fails it goes on as before, and else without what it has of this host.
 fn freeze<'a>(
     home: &'a Home,
     channels: &Channels,

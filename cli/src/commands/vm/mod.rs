@@ -45,10 +45,11 @@ use origin::{CacheArgs, Origin};
 use shares::Share;
 use supervisor::RunArgs;
 
-/// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes others.
+/// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes
+/// others.
 ///
-/// The VMM is QEMU (7.2 or newer). A VM's directory is in $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root): what was written to its
-/// disk, its memory, and its log.
+/// The VMM is QEMU (7.2 or newer). A VM's directory is in $XDG_STATE_HOME/tombolo (/var/lib/tombolo for
+/// root): what was written to its disk, its memory, and its log.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VmArgs {
@@ -80,7 +81,8 @@ enum Action {
         name: String,
     },
     Checkpoint(CheckpointArgs),
-    /// Have a VM that does not run be suspended as it was at a checkpoint. Later ones are gone then, and what it did since.
+    /// Have a VM that does not run be suspended as it was at a checkpoint. Later ones are gone then, and what
+    /// it did since.
     Restore {
         #[arg(value_parser = checked_name)]
         name: String,
@@ -134,8 +136,8 @@ struct StartArgs {
     /// Its processors.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: u32,
-    /// The model of its processors, and features that they have or lack, as QEMU names them: MODEL[,+FEATURE][,-FEATURE]…. Images that go to
-    /// other hosts want one that all of them have.
+    /// The model of its processors, and features that they have or lack, as QEMU names them:
+    /// MODEL[,+FEATURE][,-FEATURE]…. Images that go to other hosts want one that all of them have.
     #[arg(long, value_name = "MODEL", default_value = "max")]
     cpu: String,
     /// What executes it, kvm or tcg (by default kvm where this user has it).
@@ -160,7 +162,8 @@ pub struct PlaceArgs {
     /// Its network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… made by QEMU, tap=INTERFACE, or none.
     #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
     net: String,
-    /// What its guest can mount while it runs, by virtio-fs: a directory of this host, or a URL that tombolo serve takes. Up to seven.
+    /// What its guest can mount while it runs, by virtio-fs: a directory of this host, or a URL that tombolo
+    /// serve takes. Up to seven.
     #[arg(long, value_name = "TAG=DIR|URL")]
     share: Vec<Share>,
     /// The VMM.
@@ -191,22 +194,24 @@ impl PlaceArgs {
 
 /// Make a VM of an image, which goes on where the image was suspended.
 ///
-/// It is not booted, and nothing is copied: what it touches of the image's memory and disk is read when it does, and what it changes is
-/// kept apart, in its own directory. The image must stay as it is. The guest finds a new network card, with an address of its own. What its
-/// start cost is told in the end.
+/// It is not booted, and nothing is copied: what it touches of the image's memory and disk is read when it
+/// does, and what it changes is kept apart, in its own directory. The image must stay as it is. The guest
+/// finds a new network card, with an address of its own. What its start cost is told in the end.
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// The image: a directory of this host, or the URL of one elsewhere. With --needs a directory of images and their catalogue.
+    /// The image: a directory of this host, or the URL of one elsewhere. With --needs a directory of images
+    /// and their catalogue.
     image: PathBuf,
     /// What the VM is called.
     #[arg(value_parser = checked_name)]
     name: String,
-    /// What the image is to have, by the catalogue beside images: mem, disk and cpus at least, everything else as it says. The smallest
-    /// that has all is taken.
+    /// What the image is to have, by the catalogue beside images: mem, disk and cpus at least, everything
+    /// else as it says. The smallest that has all is taken.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
     needs: Option<Needs>,
-    /// Where the image lies that an incremental one stands on, if not beside it. Once more: what that stands on.
+    /// Where the image lies that an incremental one stands on, if not beside it. Once more: what that stands
+    /// on.
     #[arg(long, value_name = "IMAGE")]
     base: Vec<PathBuf>,
     #[command(flatten)]

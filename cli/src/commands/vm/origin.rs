@@ -1,5 +1,6 @@
-//! The caches of images that lie on NFS servers: for each tree a proxy that all VMs of this user share. The command that needs one starts it, the supervisors
-//! of the VMs start it again, and it ends by itself when no VM has used it for a while.
+//! The caches of images that lie on NFS servers: for each tree a proxy that all VMs of this user share. The
+//! command that needs one starts it, the supervisors of the VMs start it again, and it ends by itself when no
+//! VM has used it for a while.
 
 use std::env;
 use std::fs::{DirBuilder, File};
@@ -40,9 +41,11 @@ use crate::service::status::{self, Status};
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheArgs {
-    /// Where caches of images on NFS servers lie (by default $XDG_CACHE_HOME/tombolo, for root /var/cache/tombolo).
+    /// Where caches of images on NFS servers lie (by default $XDG_CACHE_HOME/tombolo, for root
+    /// /var/cache/tombolo).
     ///
-    /// All VMs of a server's images share one, which a proxy of this user has as long as any of them runs, and five minutes longer.
+    /// All VMs of a server's images share one, which a proxy of this user has as long as any of them runs,
+    /// and five minutes longer.
     #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
     #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
     dir: Option<PathBuf>,
@@ -54,7 +57,8 @@ pub struct CacheArgs {
     #[arg(long, value_name = "SIZE", value_parser = checked::<Size>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_size: Option<String>,
-    /// Read data where the cache of another host has them, that a proxy of the same tree serves there as nfs://HOST[:PORT]/NAME. It need not be trusted.
+    /// Read data where the cache of another host has them, that a proxy of the same tree serves there as
+    /// nfs://HOST[:PORT]/NAME. It need not be trusted.
     #[arg(long, value_name = "URL", value_parser = checked::<NfsUrl>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     data_from: Option<String>,
@@ -111,7 +115,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Between attempts to start one again whose server is away.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A proxy that runs, and is started again when it ends, as long as this lives: what stands on it waits for that.
+/// A proxy that runs, and is started again when it ends, as long as this lives: what stands on it waits for
+/// that.
 pub struct Origin {
     /// Without it what keeps the proxy ends.
     _wanted: Arc<()>,
@@ -174,7 +179,8 @@ impl Origin {
         proxies.find(|proxy| proxy.status().is_some()).map(|proxy| proxy.control())
     }
 
-    /// Begins to bring what a clone of an image reads first: as its sidecar says, when its memory is looked into.
+    /// Begins to bring what a clone of an image reads first: as its sidecar says, when its memory is looked
+    /// into.
     pub fn look_ahead(&self, memory: &Path) {
         let near = self.near(memory);
         let look = move || {
@@ -239,8 +245,8 @@ fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
     NfsUrl { path: Vec::new(), ..one.clone() } == NfsUrl { path: Vec::new(), ..other.clone() }
 }
 
-/// Those that an image may be read through, which is at this URL. The first is of the directory that it lies in, so that images share what is equal
-/// in them; it is not to be had everywhere.
+/// Those that an image may be read through, which is at this URL. The first is of the directory that it lies
+/// in, so that images share what is equal in them; it is not to be had everywhere.
 fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy>, Failure> {
     let trees = [above(&image).filter(|above| above.path != b"/"), Some(image)];
     trees.into_iter().flatten().map(|url| Proxy::new(url, args)).collect()

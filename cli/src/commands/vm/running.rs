@@ -32,7 +32,8 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 /// The device state as it is being written.
 pub const DRAFT: &str = "state.new";
 
-/// The device state of a guest that is put to sleep. What has run it says that it sleeps, when all has ended well.
+/// The device state of a guest that is put to sleep. What has run it says that it sleeps, when all has ended
+/// well.
 pub const SAVED: &str = "state.saved";
 
 fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failure + use<'a> {
@@ -97,7 +98,8 @@ fn reach(home: &Home, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, F
     })
 }
 
-/// Whether the last thing that a VMM has said is that it knows no machine of such a type, and how to list those that it knows.
+/// Whether the last thing that a VMM has said is that it knows no machine of such a type, and how to list
+/// those that it knows.
 fn is_unknown_machine(log: &str) -> bool {
     log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
 }
@@ -179,8 +181,9 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
-/// Gives the guest its identity, and then gives it its network card. One that runs must have found the first before it gets the second: of devices that come at
-/// once it takes any first, and would be reached by its network as what it was cloned of.
+/// Gives the guest its identity, and then gives it its network card. One that runs must have found the first
+/// before it gets the second: of devices that come at once it takes any first, and would be reached by its
+/// network as what it was cloned of.
 fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
     let telling = format!("give the VM {} its identity", home.name);
@@ -214,7 +217,8 @@ pub struct Asleep<'a> {
 }
 
 impl<'a> Asleep<'a> {
-    /// Makes durable what memory and disk have by now, while the guest runs, and takes from it what it has of this host.
+    /// Makes durable what memory and disk have by now, while the guest runs, and takes from it what it has of
+    /// this host.
     pub fn prepare(home: &'a Home, doing: &str) -> Result<Self, Failure> {
         let saving = format!("{doing} the VM {}", home.name);
         let mut monitor =
@@ -268,7 +272,8 @@ impl<'a> Asleep<'a> {
     /// Stops the guest and writes its device state down.
     pub fn stop(&mut self, doing: &str) -> Outcome {
         self.monitor.save(&self.state, PATIENCE).map_err(failed(self.home, doing))?;
-        // A request that was taken and is not answered by then is in no device state: its guest would wait for it for ever.
+        // A request that was taken and is not answered by then is in no device state: its guest would wait
+        // for it for ever.
         if ledger::under_way(&self.home.run().disk_control).is_some_and(|requests| requests > 0) {
             let reason = "its disk has not answered all that it was asked for";
             return Err(Failure::cannot(format_args!("{doing} the VM {}", self.home.name), reason)
@@ -298,7 +303,8 @@ impl<'a> Asleep<'a> {
         }
     }
 
-    /// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses those which it has.
+    /// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses
+    /// those which it has.
     fn plug_again(&mut self) {
         let Ok(here) = self.home.here() else { return };
         // What stands behind them is there as a rule.
@@ -319,7 +325,8 @@ const ROUNDS_MAX: u32 = 6;
 /// What takes no longer is little.
 const LITTLE: Duration = Duration::from_millis(200);
 
-/// The file that the VMM has mapped. Where it is mounted in another mount namespace than this process's, it is found by way of the process that watches the VM.
+/// The file that the VMM has mapped. Where it is mounted in another mount namespace than this process's, it
+/// is found by way of the process that watches the VM.
 fn open_memory(home: &Home) -> Result<File, Failure> {
     let memory = memory_of(home)?;
     let elsewhere = || home.run().in_its_namespace(&memory).and_then(File::open);
@@ -328,7 +335,8 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
         .map_err(|error| Failure::cannot(format_args!("reach the memory of the VM {}", home.name), &error))
 }
 
-/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and durable. That is waited for so long.
+/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and
+/// durable. That is waited for so long.
 pub fn suspend(home: &Home, within: Duration) -> Result<Instant, Failure> {
     let suspending = format!("suspend the VM {}", home.name);
     if home.lock()?.is_some() {
@@ -397,7 +405,8 @@ pub fn forget(home: &Home, name: &str) -> Outcome {
     }
 }
 
-/// How a VM stands whose guest has run, and whose processes have ended like this: one that was to sleep sleeps, if nothing of it is lost.
+/// How a VM stands whose guest has run, and whose processes have ended like this: one that was to sleep
+/// sleeps, if nothing of it is lost.
 pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
     let saved = home.file(SAVED);
     match end {

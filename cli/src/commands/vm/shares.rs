@@ -1,4 +1,5 @@
-//! File systems that a VM's guest can mount while it runs: each has a server of its own (`tombolo serve`), beside those of memory and disk.
+//! File systems that a VM's guest can mount while it runs: each has a server of its own (`tombolo serve`),
+//! beside those of memory and disk.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! `tombolo vm run`: what a VM's processes are the children of. It starts the servers of memory and disk, then the VMM, and ends all when one of
-//! them has ended. After a reset of the guest another VMM boots it.
+//! `tombolo vm run`: what a VM's processes are the children of. It starts the servers of memory and disk,
+//! then the VMM, and ends all when one of them has ended. After a reset of the guest another VMM boots it.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -103,7 +103,8 @@ impl RunArgs {
     }
 }
 
-/// For a VMM that is told to end, and then for one that is killed. Also for the servers of shares, after those of disk and memory.
+/// For a VMM that is told to end, and then for one that is killed. Also for the servers of shares, after
+/// those of disk and memory.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a VM's processes are started of.
@@ -206,7 +207,8 @@ impl Parts {
         if !watch.ends(&mut self.vmm, Some(VMM_PATIENCE))
             && let Some(memory) = &mut self.memory
         {
-            // A kill waits for the page that a processor has touched (Linux, `fuse_dev_do_read`), until nothing serves it any more.
+            // A kill waits for the page that a processor has touched (Linux, `fuse_dev_do_read`), until
+            // nothing serves it any more.
             memory.kill();
         }
         let vmm = said("the VMM", self.vmm.wait());
@@ -246,7 +248,8 @@ fn said(which: &str, status: io::Result<ExitStatus>) -> Result<(), String> {
 /// So many lines of a log are told where it goes with its VM.
 const LINES_TOLD: usize = 5;
 
-/// The last word of a log, and where there are more. Of a VM that has never started, which is removed, its last lines.
+/// The last word of a log, and where there are more. Of a VM that has never started, which is removed, its
+/// last lines.
 pub fn see(log: &Path) -> String {
     let last = std::fs::read_to_string(log).unwrap_or_default();
     if log.with_file_name(UNSTARTED).exists() {
@@ -289,7 +292,8 @@ fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
     })
 }
 
-/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it. Dropping it ends it.
+/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it.
+/// Dropping it ends it.
 struct Server {
     what: &'static str,
     child: Child,

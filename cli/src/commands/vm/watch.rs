@@ -1,4 +1,5 @@
-//! What happens to the processes of a VM: which can be used, which has ended, and that all are to end. One that does not end in time is killed.
+//! What happens to the processes of a VM: which can be used, which has ended, and that all are to end. One
+//! that does not end in time is killed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -63,7 +64,8 @@ impl Watch {
         thread::Builder::new().name("watch".into()).spawn(wait).map(drop)
     }
 
-    /// Tells when a server says that it can be used. What it says later is read too: it would be ended by it if there was no reader.
+    /// Tells when a server says that it can be used. What it says later is read too: it would be ended by it
+    /// if there was no reader.
     pub fn output(&self, part: Part, output: ChildStdout) -> io::Result<()> {
         let ready = self.sender.clone();
         let read = move || {
@@ -114,7 +116,8 @@ impl Watch {
         }
     }
 
-    /// Whether a process ends in this time. Without one it has all the time that it needs, until all are to end.
+    /// Whether a process ends in this time. Without one it has all the time that it needs, until all are to
+    /// end.
     pub fn ends(&self, child: &mut Child, within: Option<Duration>) -> bool {
         let until = within.map(|within| Instant::now() + within);
         while matches!(child.try_wait(), Ok(None)) {

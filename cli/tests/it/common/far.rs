@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{MountPlace, Server};
 
-/// The origin, which keeps its address: no other test has that. Its tree is `tree`; a proxy is mounted at `mnt`.
+/// The origin, which keeps its address: no other test has that. Its tree is `tree`; a proxy is mounted at
+/// `mnt`.
 pub struct Far {
     pub place: MountPlace,
     pub origin: Option<Server>,

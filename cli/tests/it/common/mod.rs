@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that the
-/// program would otherwise share with others.
+/// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that
+/// the program would otherwise share with others.
 pub struct Scratch {
     dir: PathBuf,
     _owned: Option<TempDir>,
@@ -62,8 +62,8 @@ impl Scratch {
         command
     }
 
-    /// A copy of the program, for tests that change it. Made by another process: while we had it open for writing, another
-    /// test's child could inherit that, and keep the copy from being executed (ETXTBSY).
+    /// A copy of the program, for tests that change it. Made by another process: while we had it open for
+    /// writing, another test's child could inherit that, and keep the copy from being executed (ETXTBSY).
     pub fn copy_of_program(&self) -> PathBuf {
         let copy = self.path("tombolo");
         let copied =
@@ -76,8 +76,8 @@ impl Scratch {
         Ran::new(self.tombolo(words))
     }
 
-    /// Each of these command lines, with blanks between words, fails with this code and one line that has these parts in it, and leaves
-    /// nothing behind.
+    /// Each of these command lines, with blanks between words, fails with this code and one line that has
+    /// these parts in it, and leaves nothing behind.
     #[track_caller]
     pub fn all_fail(&self, cases: &[(&str, i32, &[&str])]) {
         let before = self.listing();
@@ -161,8 +161,8 @@ impl Scratch {
     }
 }
 
-/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test: that is
-/// a failure, unless the test allows it.
+/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test:
+/// that is a failure, unless the test allows it.
 pub struct MountPlace(pub Scratch);
 
 impl MountPlace {
@@ -364,7 +364,8 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(wanted))
 }
 
-/// So long nothing takes on the busiest machine. Less than the time limit of a planted bug (`tests/planted/run`), which is an error there.
+/// So long nothing takes on the busiest machine. Less than the time limit of a planted bug
+/// (`tests/planted/run`), which is an error there.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until something is so.
@@ -377,8 +378,8 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// An unused port: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens would not do, for
-/// it lives on in children that other tests start meanwhile.
+/// An unused port: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens
+/// would not do, for it lives on in children that other tests start meanwhile.
 pub fn free_port(number: u16) -> u16 {
     20_000 + (std::process::id() % 600) as u16 * 20 + number
 }

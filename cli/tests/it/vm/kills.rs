@@ -1,4 +1,5 @@
-//! What is killed, and when: whatever is left can be ended, is a VM that can be resumed or says that it cannot, and nothing of it runs or is mounted.
+//! What is killed, and when: whatever is left can be ended, is a VM that can be resumed or says that it
+//! cannot, and nothing of it runs or is mounted.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -384,7 +385,8 @@ fn a_removal_beside_other_commands_leaves_nothing() {
     assert_eq!(left, ["version"]);
 }
 
-/// Calls by which an image is made, and the distance between those at which the command is killed, but for the long run.
+/// Calls by which an image is made, and the distance between those at which the command is killed, but for
+/// the long run.
 const CALLS: [(&str, usize); 9] = [
     ("mkdir", 1),
     ("openat", 5),

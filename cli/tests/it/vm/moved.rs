@@ -1,4 +1,5 @@
-//! Incremental images: what a VM has changed of the image that it was made of goes to another host, and is the same VM there.
+//! Incremental images: what a VM has changed of the image that it was made of goes to another host, and is
+//! the same VM there.
 
 use super::*;
 use crate::common::Server;
@@ -26,7 +27,8 @@ impl Host {
         assert!(!self.bed.vm("refused").exists(), "{image}");
     }
 
-    /// What a guest does with its memory; then it is suspended and, as its VMM is none, another program does this with its disk.
+    /// What a guest does with its memory; then it is suspended and, as its VMM is none, another program does
+    /// this with its disk.
     fn works(&self, name: &str, byte: u8, chain: &[&str]) {
         let memory = File::options().write(true).open(self.bed.memory_of_clone(name)).expect("open");
         for at in [0, 4096 * u64::from(byte), MIB + 4096] {
@@ -162,7 +164,8 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
 }
 
 impl Bed {
-    /// Makes a clone of an image that has `after-` at two places of its memory and of its disk, and is suspended.
+    /// Makes a clone of an image that has `after-` at two places of its memory and of its disk, and is
+    /// suspended.
     pub fn make_changed(&self, name: &str) {
         self.make_image();
         let _told = self.vmm(name, Flaw::None);
@@ -179,8 +182,8 @@ impl Bed {
     }
 }
 
-/// Asserts that each incremental image of [`Bed::make_changed`] in this directory has all that was changed, and that a draft of one has that too or is
-/// refused by name. Returns how many there are that are no drafts.
+/// Asserts that each incremental image of [`Bed::make_changed`] in this directory has all that was changed,
+/// and that a draft of one has that too or is refused by name. Returns how many there are that are no drafts.
 pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(images).expect("list").flatten() {

@@ -1,4 +1,5 @@
-//! Losses of power in the life of a VM: whatever is left on the disk, it is as it was at one moment, and what a command has said to be done is there.
+//! Losses of power in the life of a VM: whatever is left on the disk, it is as it was at one moment, and what
+//! a command has said to be done is there.
 
 use std::collections::BTreeMap;
 

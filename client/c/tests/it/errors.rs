@@ -64,7 +64,8 @@ fn null_pointers_are_invalid_and_nothing_happens() {
     /// Calls one function.
     macro_rules! invalid {
         ($($call:expr;)+) => {$(
-            // SAFETY: null pointers are allowed everywhere, and all others here lead to what the function asks for.
+            // SAFETY: null pointers are allowed everywhere, and all others here lead to what the function
+            // asks for.
             assert_eq!(unsafe { $call } as i32, -libc::EINVAL, stringify!($call));
         )+};
     }

@@ -1,4 +1,5 @@
-//! `tombolo.h` is what the library has: programs in C and C++ are compiled with it, linked and run, and the two name the same functions.
+//! `tombolo.h` is what the library has: programs in C and C++ are compiled with it, linked and run, and the
+//! two name the same functions.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;

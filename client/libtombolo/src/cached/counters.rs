@@ -10,8 +10,8 @@ pub struct Counts {
     pub from_memory: u64,
     /// Later.
     pub asked: u64,
-    /// Requests that were sent for those. Reading a file counts as one, and so do listing a directory and, where not all changes are seen,
-    /// walking a path.
+    /// Requests that were sent for those. Reading a file counts as one, and so do listing a directory and,
+    /// where not all changes are seen, walking a path.
     pub requests: u64,
 }
 

@@ -1,9 +1,10 @@
 //! A tree whose answers are remembered for as long as nothing has changed.
 //!
-//! A directory's version is taken *before* something in it is asked for, and remembered with the answer; the answer is believed while the
-//! version [holds](tombolo_core::fs::Versions::hold), which is seen in memory. An answer about a path hangs on all that was walked: each
-//! directory in which a name was looked for, each link that was followed, and the node at the end. So a change of any of them, of rights too, is
-//! seen by the next question after it was answered.
+//! A directory's version is taken *before* something in it is asked for, and remembered with the answer; the
+//! answer is believed while the version [holds](tombolo_core::fs::Versions::hold), which is seen in memory.
+//! An answer about a path hangs on all that was walked: each directory in which a name was looked for, each
+//! link that was followed, and the node at the end. So a change of any of them, of rights too, is seen by the
+//! next question after it was answered.
 //!
 //! Reading order: here; `walk`; `contents`; `table`, and `counters`.
 
@@ -31,7 +32,8 @@ use crate::tree::Tree;
 /// How much a [`CachedTree`] remembers. What was not asked for lately makes room.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// Answers about paths, and as many names of directories. Each takes about a KiB here, and a node of the session.
+    /// Answers about paths, and as many names of directories. Each takes about a KiB here, and a node of the
+    /// session.
     pub entries_max: usize,
     /// Contents of files, targets of links and listings, all together, in bytes.
     pub content_bytes_max: u64,
@@ -46,15 +48,18 @@ impl Default for CacheOptions {
     }
 }
 
-/// A [`Tree`] that is asked by path, and remembers the answers: attributes, that there is nothing, targets of links, small files and listings.
+/// A [`Tree`] that is asked by path, and remembers the answers: attributes, that there is nothing, targets of
+/// links, small files and listings.
 ///
-/// A remembered answer is believed only while the server's count of changes says that nothing has changed that it hangs on; then it is
-/// there at once ([`Answer::Done`]) and no request is sent. Otherwise the answer comes later, and only what has changed is asked for. Where not
-/// all changes are counted nothing is remembered, and each question is asked. Of errors only [`Error::NotFound`] is remembered.
+/// A remembered answer is believed only while the server's count of changes says that nothing has changed
+/// that it hangs on; then it is there at once ([`Answer::Done`]) and no request is sent. Otherwise the answer
+/// comes later, and only what has changed is asked for. Where not all changes are counted nothing is
+/// remembered, and each question is asked. Of errors only [`Error::NotFound`] is remembered.
 ///
-/// Paths lead where [`Tree::find`] says, on behalf of the tree's user. A clone is another reference to the same memory. Any number of threads may
-/// ask at once; no lock is held while something is asked. What is remembered keeps nodes of the session; all are given back with the last
-/// reference, and when the session has no room for more.
+/// Paths lead where [`Tree::find`] says, on behalf of the tree's user. A clone is another reference to the
+/// same memory. Any number of threads may ask at once; no lock is held while something is asked. What is
+/// remembered keeps nodes of the session; all are given back with the last reference, and when the session
+/// has no room for more.
 #[derive(Clone)]
 pub struct CachedTree(Arc<Cache>);
 
@@ -164,7 +169,8 @@ impl CachedTree {
         }
     }
 
-    /// Whether `path` leads to anything; links are followed. False also where it goes through what is no directory.
+    /// Whether `path` leads to anything; links are followed. False also where it goes through what is no
+    /// directory.
     pub fn exists(&self, path: &[u8]) -> Answer<bool> {
         self.stat(path).map_result(|found| match found {
             Ok(_) => Ok(true),
@@ -173,7 +179,8 @@ impl CachedTree {
         })
     }
 
-    /// Whether the tree's user may access what `path` leads to in all these ways: [`Error::AccessDenied`] if not, which is not remembered.
+    /// Whether the tree's user may access what `path` leads to in all these ways: [`Error::AccessDenied`] if
+    /// not, which is not remembered.
     pub fn access(&self, path: &[u8], mask: AccessMask) -> Answer<()> {
         if let Some(place) = self.0.believed(path, Last::Follow) {
             let is_granted = |end: &End| mask.is_empty() || end.known.grants(end.version, mask);
@@ -186,10 +193,12 @@ impl CachedTree {
         self.ask(path, move |cache, path| async move { cache.access_again(&path, mask).await })
     }
 
-    /// The bytes of the file that `path` leads to; `None` if it is larger than [`CacheOptions::file_bytes_max`]: such files are opened and
-    /// read in pieces ([`CachedTree::tree`]). [`Error::IsDirectory`] of a directory, [`Error::InvalidArgument`] of what is no file at all.
+    /// The bytes of the file that `path` leads to; `None` if it is larger than
+    /// [`CacheOptions::file_bytes_max`]: such files are opened and read in pieces ([`CachedTree::tree`]).
+    /// [`Error::IsDirectory`] of a directory, [`Error::InvalidArgument`] of what is no file at all.
     ///
-    /// The first reading of a file often sets its access time, which is a change: then the bytes are remembered by the second.
+    /// The first reading of a file often sets its access time, which is a change: then the bytes are
+    /// remembered by the second.
     pub fn read(&self, path: &[u8]) -> Answer<Option<Arc<[u8]>>> {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Data(bytes))) => Answer::ok(Some(bytes)),
@@ -207,7 +216,8 @@ impl CachedTree {
         }
     }
 
-    /// All entries of the directory that `path` leads to, in the directory's order. [`Error::NotDirectory`] if it is none;
+    /// All entries of the directory that `path` leads to, in the directory's order. [`Error::NotDirectory`]
+    /// if it is none;
     /// [`Error::TooBig`] if they take more than [`CacheOptions::content_bytes_max`]: then [`Node::list`] gives them in pages.
     pub fn list(&self, path: &[u8]) -> Answer<Arc<[Listed]>> {
         match self.0.believed_contents(path, Last::Follow) {

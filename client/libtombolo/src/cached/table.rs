@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use quick_cache::sync::Cache;
 use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
-/// What is kept, by a number and bytes. What was not asked for lately makes room for what is new; it is dropped when nothing is locked, for its
-/// end may send a request.
+/// What is kept, by a number and bytes. What was not asked for lately makes room for what is new; it is
+/// dropped when nothing is locked, for its end may send a request.
 pub(super) struct Table<V: Weighed>(Cache<Key, V, ByWeight, Seed, DroppedLater>);
 
 /// A value that takes memory.

@@ -96,7 +96,8 @@ impl Cache {
         }
     }
 
-    /// The attributes of a node, and its version from before they were asked for; both remembered if they hold.
+    /// The attributes of a node, and its version from before they were asked for; both remembered if they
+    /// hold.
     async fn look(&self, versions: &dyn Versions, known: &Known) -> Result<(Attr, Option<Version>)> {
         let state = *known.state();
         if let Some(State { attr, version, .. }) = state

@@ -15,15 +15,16 @@ use super::{Options, Work};
 const OWNER_BITS: u32 = 0o700;
 const RIGHTS: u32 = 0o777;
 
-/// The mode that something is made with. What is to be given to another owner later is not for other users until then.
+/// The mode that something is made with. What is to be given to another owner later is not for other users
+/// until then.
 pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
     Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
 }
 
 /// What has to be changed so that what was made has the attributes of its source; `None`: nothing.
 ///
-/// `made` is what it has, as far as it is known. Only what differs is asked for: an owner that is right already takes no
-/// privilege.
+/// `made` is what it has, as far as it is known. Only what differs is asked for: an owner that is right
+/// already takes no privilege.
 pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) -> Option<SetAttr> {
     if !work.options.preserve {
         return None;
@@ -47,8 +48,8 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     })
 }
 
-/// Sets attributes by `set`; when the server refuses the owner alone, the others are set all the same, and that is told
-/// once.
+/// Sets attributes by `set`; when the server refuses the owner alone, the others are set all the same, and
+/// that is told once.
 pub(super) async fn apply(
     work: &Work,
     asked: SetAttr,
@@ -90,8 +91,8 @@ fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
     Mode::new(attr.mode.bits() & RIGHTS).without(tree.umask())
 }
 
-/// Whether what is there is what the source would become: of the same size and time. That the times are the same says that
-/// it was copied with its attributes preserved, and completely, for times are set last.
+/// Whether what is there is what the source would become: of the same size and time. That the times are the
+/// same says that it was copied with its attributes preserved, and completely, for times are set last.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;

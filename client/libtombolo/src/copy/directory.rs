@@ -15,11 +15,12 @@ use super::attributes;
 use super::event::{Event, Failure, Step};
 use super::tally::count;
 
-/// A directory that its owner has not the right to fill cannot be searched or listed by others, so while it is filled the owner has it.
+/// A directory that its owner has not the right to fill cannot be searched or listed by others, so while it
+/// is filled the owner has it.
 const OWNER_ALL: u32 = 0o700;
 
-/// A directory at the target. The last of its users that goes has it finished: its attributes set, after those of all that
-/// is below it, for each new name in it changes its time.
+/// A directory at the target. The last of its users that goes has it finished: its attributes set, after
+/// those of all that is below it, for each new name in it changes its time.
 pub(super) struct Directory {
     work: Arc<Work>,
     /// `None` for the one that the copy was given.
@@ -206,7 +207,8 @@ impl Directory {
 }
 
 impl Directory {
-    /// Has the attributes set, where there are some to set. The directory above is answered with, unless it has to wait for that.
+    /// Has the attributes set, where there are some to set. The directory above is answered with, unless it
+    /// has to wait for that.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {
@@ -237,7 +239,8 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Not one within the other, by the compiler's own means: the stack has an end, a row of directories need not have.
+        // Not one within the other, by the compiler's own means: the stack has an end, a row of directories
+        // need not have.
         let mut next = self.end();
         while let Some(mut dir) = next.and_then(Arc::into_inner) {
             next = dir.end();
@@ -246,7 +249,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Takes note that a source's directory is being copied. True if it was already: by another name, beside it or above.
+    /// Takes note that a source's directory is being copied. True if it was already: by another name, beside
+    /// it or above.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = self.entered.lock();
         let count = entered.entry(dir.id()).or_insert(0);

@@ -61,8 +61,8 @@ impl Entry {
         renamed.map_err(|error| (Step::Rename, error))
     }
 
-    /// Removes what was made and could not be finished. If that fails as well, it stays: the failure that brought us here is
-    /// the one to report.
+    /// Removes what was made and could not be finished. If that fails as well, it stays: the failure that
+    /// brought us here is the one to report.
     pub async fn clean_up(&self, name: Name<'_>) {
         if let Ok(dir) = self.dir() {
             let _ = dir.remove(name).resolve().await;

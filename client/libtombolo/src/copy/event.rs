@@ -13,7 +13,8 @@ pub trait Observer: Send + Sync {
 pub enum Event {
     /// A file, directory or link was not copied, or not entirely.
     Failed(Failure),
-    /// A file, directory, link or special file was copied. Only with [`Options::tell_each`](super::Options::tell_each).
+    /// A file, directory, link or special file was copied. Only with
+    /// [`Options::tell_each`](super::Options::tell_each).
     Copied {
         /// What.
         from: Vec<u8>,
@@ -53,8 +54,8 @@ pub enum Step {
     Write,
     /// The target gets its attributes. The rest of it was copied.
     Attributes,
-    /// The target gets the source's owner, which takes a privilege that a server may refuse (root squash). Reported once;
-    /// the rest was copied.
+    /// The target gets the source's owner, which takes a privilege that a server may refuse (root squash).
+    /// Reported once; the rest was copied.
     Owner,
     /// The target gets its name.
     Rename,

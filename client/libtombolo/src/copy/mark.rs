@@ -1,10 +1,11 @@
 //! How a part says what it is worth.
 //!
-//! A part's time of last access holds a mark: in its seconds a digest of the source's size and time of change, in its
-//! nanoseconds how many mebibytes from the beginning are complete and stable. Writing does not change that time, setting it
-//! is stable when it is answered (RFC 1813 §1.5), and it needs no file beside the part, and no attribute that NFS lacks.
-//! A reader of the part may change it meanwhile: then the mark does not fit, and the copy begins anew. So it does where
-//! times are kept in seconds. A file system that keeps fewer digits rounds down, and some is copied twice.
+//! A part's time of last access holds a mark: in its seconds a digest of the source's size and time of
+//! change, in its nanoseconds how many mebibytes from the beginning are complete and stable. Writing does not
+//! change that time, setting it is stable when it is answered (RFC 1813 §1.5), and it needs no file beside
+//! the part, and no attribute that NFS lacks. A reader of the part may change it meanwhile: then the mark
+//! does not fit, and the copy begins anew. So it does where times are kept in seconds. A file system that
+//! keeps fewer digits rounds down, and some is copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 
@@ -13,7 +14,8 @@ const UNIT_BYTES: u64 = 1 << 20;
 
 const UNITS_MAX: u64 = 999_999_999;
 
-/// The mark that says that `complete_bytes` of a part are there for good; with the number of bytes that it really says.
+/// The mark that says that `complete_bytes` of a part are there for good; with the number of bytes that it
+/// really says.
 pub(super) fn of(source: &Attr, complete_bytes: u64) -> (SetAttr, u64) {
     let units = (complete_bytes / UNIT_BYTES).min(UNITS_MAX);
     let time = Timestamp { secs: digest(source), nanos: units as u32 };

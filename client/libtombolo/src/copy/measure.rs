@@ -6,8 +6,9 @@ use tombolo_core::fs::FileType;
 use crate::above::Above;
 use crate::node::Node;
 
-/// Adds up the sizes of the regular files that a source has in it. `add` is told of each page of a directory, and says
-/// whether to go on. Directories that cannot be read are left out, and those that contain themselves.
+/// Adds up the sizes of the regular files that a source has in it. `add` is told of each page of a directory,
+/// and says whether to go on. Directories that cannot be read are left out, and those that contain
+/// themselves.
 pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
     let attr = source.attr().await?;
     if attr.file_type != FileType::Directory {

@@ -1,21 +1,24 @@
 //! Copying files and trees, from any tree to any tree.
 //!
-//! A [`Copier`] walks the sources depth first and keeps a bounded number of files under way, on a few threads: what costs a
-//! small file is round trips, so those of many files overlap. A small file is read, made under its own name and written, in
-//! two round trips to a server (three when attributes are preserved). A large one is read and written in pieces, many at a
-//! time, straight from the buffer that it was read into; it arrives under the name `.NAME.tombolo-part` and is renamed when
-//! it is complete. So does every file that takes the place of another.
+//! A [`Copier`] walks the sources depth first and keeps a bounded number of files under way, on a few
+//! threads: what costs a small file is round trips, so those of many files overlap. A small file is read,
+//! made under its own name and written, in two round trips to a server (three when attributes are preserved).
+//! A large one is read and written in pieces, many at a time, straight from the buffer that it was read into;
+//! it arrives under the name `.NAME.tombolo-part` and is renamed when it is complete. So does every file that
+//! takes the place of another.
 //!
-//! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time that no program
-//! needs meanwhile: see [`mark`]. That is written every few seconds, and when a copy is stopped, after what precedes it was
-//! made stable; so a copy may be resumed after the end of this process, of the server, or of either machine. A part whose
-//! mark does not fit is begun anew. A directory that is made as the copy of a source under another name says which source
-//! it is of until it is complete: a later copy can tell that from a directory to copy into.
+//! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time
+//! that no program needs meanwhile: see [`mark`]. That is written every few seconds, and when a copy is
+//! stopped, after what precedes it was made stable; so a copy may be resumed after the end of this process,
+//! of the server, or of either machine. A part whose mark does not fit is begun anew. A directory that is
+//! made as the copy of a source under another name says which source it is of until it is complete: a later
+//! copy can tell that from a directory to copy into.
 //!
-//! Not here: which name a copy gets when the target is a directory (the caller decides), deleting what the source does
-//! not have, comparing contents.
+//! Not here: which name a copy gets when the target is a directory (the caller decides), deleting what the
+//! source does not have, comparing contents.
 //!
-//! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are rules of their own.
+//! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are rules of
+//! their own.
 
 mod attributes;
 mod claims;
@@ -69,12 +72,13 @@ pub struct Options {
     pub preserve: bool,
     /// What to do about files that exist.
     pub existing: Existing,
-    /// Go on with parts that an earlier copy left, and leave out files that are there with the same size and time.
+    /// Go on with parts that an earlier copy left, and leave out files that are there with the same size and
+    /// time.
     pub resume: bool,
     /// What becomes of zeros.
     pub holes: Holes,
-    /// How stable a small file is before it counts as written. A server that writes it at once saves a round trip for the
-    /// commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
+    /// How stable a small file is before it counts as written. A server that writes it at once saves a round
+    /// trip for the commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
     pub small_files: Stability,
     /// Tell of each thing that is copied ([`Event::Copied`]).
     pub tell_each: bool,
@@ -177,8 +181,8 @@ pub struct To {
     pub name: NameBuf,
     /// What to call the directory in reports.
     pub dir_path: Vec<u8>,
-    /// Where the copy is a directory that is made for it: an empty file of this name lies in it for as long as something is
-    /// missing that could be resumed, see [`unfinished_name`].
+    /// Where the copy is a directory that is made for it: an empty file of this name lies in it for as long
+    /// as something is missing that could be resumed, see [`unfinished_name`].
     pub unfinished: Option<NameBuf>,
 }
 
@@ -213,7 +217,8 @@ impl Copier {
         self.work.clone().begin_source(node, path, top, name, unfinished);
     }
 
-    /// Begins to copy what is in a directory into one that is there. `dir_path` is what to call that in reports.
+    /// Begins to copy what is in a directory into one that is there. `dir_path` is what to call that in
+    /// reports.
     pub fn add_contents(&self, from: From, dir: Node, dir_path: Vec<u8>) {
         let top = Directory::top(self.work.clone(), dir, dir_path);
         self.work.clone().begin_contents(from.node, from.path, top);
@@ -224,7 +229,8 @@ impl Copier {
         self.work.counters.tally()
     }
 
-    /// Begins nothing more. What is under way is finished; large files are left where they are, to be resumed.
+    /// Begins nothing more. What is under way is finished; large files are left where they are, to be
+    /// resumed.
     pub fn stop(&self) {
         self.stopper().stop();
     }

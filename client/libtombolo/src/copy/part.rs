@@ -5,8 +5,8 @@ use tombolo_core::fs::{NAME_MAX, Name, NameBuf};
 
 const SUFFIX: &[u8] = b".tombolo-part";
 
-/// What a file of this name is called until it is complete: `.NAME.tombolo-part`, with the end of a name that would be longer than `longest`
-/// bytes replaced by a digest of the whole.
+/// What a file of this name is called until it is complete: `.NAME.tombolo-part`, with the end of a name that
+/// would be longer than `longest` bytes replaced by a digest of the whole.
 pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     let longest = (longest as usize).clamp(64, NAME_MAX);
     let bytes = name.as_bytes();
@@ -23,8 +23,8 @@ pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     Ok(Name::new(&part)?.to_owned())
 }
 
-/// The name of the file that lies in an unfinished copy of a directory of this name. No part of a file that is copied into it has
-/// the same, unless its name was chosen for that.
+/// The name of the file that lies in an unfinished copy of a directory of this name. No part of a file that
+/// is copied into it has the same, unless its name was chosen for that.
 pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
     let name = [format!(".~{:016x}", digest(source.as_bytes())).as_bytes(), SUFFIX].concat();
     Ok(Name::new(&name)?.to_owned())

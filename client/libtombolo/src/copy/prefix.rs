@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Prefix {
     complete: u64,
-    /// Done, but something before them is not: first byte, and the one behind the last. As many as pieces are under way.
+    /// Done, but something before them is not: first byte, and the one behind the last. As many as pieces are
+    /// under way.
     beyond: BTreeMap<u64, u64>,
 }
 

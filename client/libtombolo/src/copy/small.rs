@@ -11,12 +11,13 @@ use super::entry::{Entry, Trouble};
 use super::event::Step;
 use super::{PIECE_BYTES, Work, attributes};
 
-/// A file that says it is empty may have contents all the same (proc(5)). It is read in pieces of so many bytes.
+/// A file that says it is empty may have contents all the same (proc(5)). It is read in pieces of so many
+/// bytes.
 const UNSAID_BYTES: usize = 16 << 10;
 
 impl Work {
-    /// Copies a file of at most a piece. Where nothing stands at the target it is made under its own name: the one write that
-    /// it takes leaves no half of it.
+    /// Copies a file of at most a piece. Where nothing stands at the target it is made under its own name:
+    /// the one write that it takes leaves no half of it.
     pub(super) async fn small(&self, entry: &Entry, replaces: bool) -> Result<Node, Trouble> {
         let said = usize::try_from(entry.attr.size).unwrap_or(PIECE_BYTES);
         let size = if said == 0 { UNSAID_BYTES } else { said };
@@ -35,7 +36,8 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Another process made it meanwhile, or we did, and the answer was lost and the request sent again.
+                // Another process made it meanwhile, or we did, and the answer was lost and the request sent
+                // again.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }

@@ -83,8 +83,8 @@ impl Transfer {
         }
     }
 
-    /// The size that the target must be given: when it ends with a hole, or the source ended earlier than it had said, or
-    /// the part was longer.
+    /// The size that the target must be given: when it ends with a hole, or the source ended earlier than it
+    /// had said, or the part was longer.
     pub fn size_to_set(&self) -> Option<u64> {
         let state = self.state();
         (self.start > 0 || state.written_end != state.end).then_some(state.end)
@@ -100,7 +100,8 @@ impl Transfer {
         self.marked_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes stable what is complete from the beginning, and then says so in the part's mark. Answers with what it says.
+    /// Makes stable what is complete from the beginning, and then says so in the part's mark. Answers with
+    /// what it says.
     pub async fn mark(&self) -> Result<u64> {
         let complete = self.state().prefix.complete();
         let (set, marked) = mark::of(&self.attr, complete);

@@ -79,8 +79,9 @@ impl Work {
         }
     }
 
-    /// Goes through a directory depth first, handing directories to others as long as there are some with nothing to do.
-    /// So what is held is bounded by the depth, and directories are made while others are listed.
+    /// Goes through a directory depth first, handing directories to others as long as there are some with
+    /// nothing to do. So what is held is bounded by the depth, and directories are made while others are
+    /// listed.
     async fn walk(self: &Arc<Self>, top: Level) {
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {

@@ -19,8 +19,8 @@ struct Pair {
     watched: Watched,
 }
 
-/// Compares all of `one` with the beginning of `other`: the offset of the first byte that differs, if one does. Ends early, as if there were
-/// no more, when `stop` is raised.
+/// Compares all of `one` with the beginning of `other`: the offset of the first byte that differs, if one
+/// does. Ends early, as if there were no more, when `stop` is raised.
 pub async fn compare(
     one: Arc<dyn BlockDevice>,
     other: Arc<dyn BlockDevice>,

@@ -65,8 +65,9 @@ struct Going<F> {
 }
 
 impl Copy {
-    /// Copies, and calls `on_durable` with each place before which all is durable: the record of it may be a `start` later. When it fails or
-    /// is stopped, what was copied is made durable and told all the same, unless it was a flush that failed.
+    /// Copies, and calls `on_durable` with each place before which all is durable: the record of it may be a
+    /// `start` later. When it fails or is stopped, what was copied is made durable and told all the same,
+    /// unless it was a flush that failed.
     pub async fn run(self, on_durable: impl FnMut(u64) -> CoreResult<()>) -> Result<Ended, Fault> {
         let unit_bytes = unit_bytes([&*self.from, &*self.to]);
         let start = self.start - self.start % unit_bytes;
@@ -89,7 +90,8 @@ impl Copy {
             while let Some(event) = going.walk.window.next().await {
                 may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
             }
-            // A disk that has lost what it had answered says so once: the next flush would make something else durable.
+            // A disk that has lost what it had answered says so once: the next flush would make something
+            // else durable.
             if may_have_lost {
                 return ended;
             }

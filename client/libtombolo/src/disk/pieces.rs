@@ -95,7 +95,8 @@ impl Pieces {
         Ok(())
     }
 
-    /// Whole units from the beginning of what is known: of data those that it touches, of zeroes those that it fills.
+    /// Whole units from the beginning of what is known: of data those that it touches, of zeroes those that
+    /// it fills.
     fn cut(&self, known_end: u64, is_zero: bool) -> Piece {
         let start = self.next;
         let filled = if known_end >= self.end { self.end } else { known_end - known_end % self.unit_bytes };

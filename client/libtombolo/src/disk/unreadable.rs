@@ -45,8 +45,8 @@ impl Unreadable {
     }
 }
 
-/// Reads all data of a disk, and says what of it fails, in blocks of 4 KiB or what is larger; at most `ranges_max` of it by name. A failure is
-/// one to ask what lies where.
+/// Reads all data of a disk, and says what of it fails, in blocks of 4 KiB or what is larger; at most
+/// `ranges_max` of it by name. A failure is one to ask what lies where.
 pub async fn unreadable(
     disk: Arc<dyn BlockDevice>,
     ranges_max: usize,

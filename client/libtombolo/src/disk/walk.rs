@@ -13,7 +13,8 @@ use crate::run::Window;
 /// So many pieces are under way at once: their memory, of a MiB each, is what a disk that is far away needs.
 const PIECES_MAX: usize = 16;
 
-/// The unit in which disks are walked together, in bytes: the largest of their blocks, or what zeroes are left out in.
+/// The unit in which disks are walked together, in bytes: the largest of their blocks, or what zeroes are
+/// left out in.
 pub(super) fn unit_bytes<'a>(disks: impl IntoIterator<Item = &'a dyn BlockDevice>) -> u64 {
     let blocks = disks.into_iter().map(|disk| u64::from(disk.geometry().block_bytes));
     blocks.fold(ZERO_UNIT_BYTES as u64, u64::max)
@@ -37,7 +38,8 @@ impl<T> Walk<T> {
         Self { pieces, window: Window::new(), is_at_end: false, is_stopped: false }
     }
 
-    /// The next result. Before it waits it has `begin` begin more pieces, unless `stop` is raised. `None` when none is left.
+    /// The next result. Before it waits it has `begin` begin more pieces, unless `stop` is raised. `None`
+    /// when none is left.
     pub async fn next<F>(&mut self, stop: &AtomicBool, begin: impl Fn(Piece) -> F) -> Result<Option<T>, Fault>
     where
         F: Future<Output = Result<T, Fault>> + Send + 'static,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_lock::Mutex;
 use event_listener::Event;
 
-/// A number of permits that tasks take and give back. Tasks are served one after the other, so one that wants many is not starved
-/// by those that want few.
+/// A number of permits that tasks take and give back. Tasks are served one after the other, so one that wants
+/// many is not starved by those that want few.
 #[derive(Clone, Debug)]
 pub(crate) struct Permits(Arc<Shared>);
 

@@ -1,7 +1,7 @@
 //! A handful of threads that run tasks.
 //!
-//! A task is polled by a thread of the pool, never by the one that wakes it: so the thread that receives a server's replies goes
-//! on receiving while the pool reads the next file, and the two overlap.
+//! A task is polled by a thread of the pool, never by the one that wakes it: so the thread that receives a
+//! server's replies goes on receiving while the pool reads the next file, and the two overlap.
 
 use std::fmt;
 use std::future::Future;
@@ -55,7 +55,8 @@ impl ThreadPool {
 }
 
 impl Shared {
-    /// One thread's life. A panic ends its task alone: its message has been printed, and what the task held is dropped.
+    /// One thread's life. A panic ends its task alone: its message has been printed, and what the task held
+    /// is dropped.
     fn run(&self) {
         while catch_unwind(AssertUnwindSafe(|| block_on(self.executor.run(self.ended())))).is_err() {}
     }

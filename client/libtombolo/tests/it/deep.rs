@@ -96,8 +96,8 @@ fn a_tree_may_be_as_deep_as_its_file_system_allows() {
     assert_eq!(remove(&source, "d"), (DEPTH as u64 + 1, Vec::new()));
 }
 
-/// More branches than are walked at once, each deeper than listings are kept open, with entries before and after what is gone
-/// down to.
+/// More branches than are walked at once, each deeper than listings are kept open, with entries before and
+/// after what is gone down to.
 #[test]
 fn a_listing_that_was_set_aside_goes_on_where_it_was() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -17,7 +17,8 @@ use crate::common::noise;
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
-/// A disk that keeps apart what a loss of power would leave, answers writes in any order, and fails where it is told to.
+/// A disk that keeps apart what a loss of power would leave, answers writes in any order, and fails where it
+/// is told to.
 struct Spied {
     now: MemoryDisk,
     /// Its bytes at the last flush.

@@ -38,8 +38,8 @@ fn failing(export: &Arc<Memory>, op: Op, nth: u64, error: fn() -> Error) -> Arc<
     Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }))
 }
 
-/// Whatever fails at the target, whenever: it is reported, no file is half there under its name, and a resumed copy makes it
-/// whole.
+/// Whatever fails at the target, whenever: it is reported, no file is half there under its name, and a
+/// resumed copy makes it whole.
 #[test]
 fn a_failure_at_any_step_of_the_target_is_made_good_by_resuming() {
     let from = TempDir::new().unwrap();

@@ -17,8 +17,9 @@ const NOTICES_MAX: usize = 8192;
 /// Nothing lives long enough to count so far.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Notices for one session: numbered, kept until they are acknowledged, one for any number of like changes that come before it is asked for.
-/// A session that never asks costs nothing. Any thread may use it; nothing waits but the answers.
+/// Notices for one session: numbered, kept until they are acknowledged, one for any number of like changes
+/// that come before it is asked for. A session that never asks costs nothing. Any thread may use it; nothing
+/// waits but the answers.
 #[derive(Debug, Default)]
 pub struct NoticeQueue(Mutex<State>);
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Sessions that want to be told, of an export whose sessions are `S`. While there are none, a change costs one load.
+/// Sessions that want to be told, of an export whose sessions are `S`. While there are none, a change costs
+/// one load.
 pub struct Watchers<S> {
     count: AtomicUsize,
     sessions: RwLock<Arc<[Weak<S>]>>,
@@ -23,14 +24,15 @@ impl<S> fmt::Debug for Watchers<S> {
 }
 
 impl<S> Watchers<S> {
-    /// Whether any session is to be told. To be asked after the change, and before it is answered: a session that begins to watch later
-    /// than that believes nothing that it learnt before.
+    /// Whether any session is to be told. To be asked after the change, and before it is answered: a session
+    /// that begins to watch later than that believes nothing that it learnt before.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// From when this returns, the session is told until it ends. Its first notice has to be [`Everything`](super::Notice::Everything).
+    /// From when this returns, the session is told until it ends. Its first notice has to be
+    /// [`Everything`](super::Notice::Everything).
     pub fn add(&self, session: Weak<S>) {
         self.keep(|sessions| {
             if !sessions.iter().any(|known| known.ptr_eq(&session)) {

@@ -158,7 +158,8 @@ impl FileLocks {
         before != self.waiters.len()
     }
 
-    /// Grants what nothing is in the way of any more, first come first served, or refuses it. Reports the owners, and their wakers.
+    /// Grants what nothing is in the way of any more, first come first served, or refuses it. Reports the
+    /// owners, and their wakers.
     pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {

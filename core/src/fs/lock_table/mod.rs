@@ -42,7 +42,8 @@ pub struct SessionLocks {
     session: u64,
 }
 
-/// Waiters whose waiting is over. They go on when this goes: at a time when the caller has nothing locked that they may want.
+/// Waiters whose waiting is over. They go on when this goes: at a time when the caller has nothing locked
+/// that they may want.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
@@ -67,8 +68,8 @@ impl LockTable {
         SessionLocks { table: self.clone(), session }
     }
 
-    /// Locks are granted only while `may_grant` says so, to those too that wait already; otherwise they are refused with
-    /// [`Error::NoLocks`]. What is held stays. It is asked with the table locked.
+    /// Locks are granted only while `may_grant` says so, to those too that wait already; otherwise they are
+    /// refused with [`Error::NoLocks`]. What is held stays. It is asked with the table locked.
     pub fn grant_while(&self, may_grant: impl Fn() -> bool + Send + 'static) {
         self.table().may_grant = Some(Box::new(may_grant));
     }
@@ -90,8 +91,8 @@ impl SessionLocks {
         Ok(conflict.map(|held| held.lock))
     }
 
-    /// Takes a lock through an opening that was made with these flags; see [`Locks::lock`](super::Locks::lock). The opening must not end
-    /// meanwhile.
+    /// Takes a lock through an opening that was made with these flags; see
+    /// [`Locks::lock`](super::Locks::lock). The opening must not end meanwhile.
     pub fn lock(
         &self,
         cx: &Ctx,
@@ -271,7 +272,8 @@ impl Table {
         is_withdrawn
     }
 
-    /// True when some holder in the way of `claim` waits, itself or through others, for what the claim's owner holds.
+    /// True when some holder in the way of `claim` waits, itself or through others, for what the claim's
+    /// owner holds.
     fn would_deadlock(&self, claim: &Claim, node: NodeId) -> bool {
         let owners_in_way = |claim: &Claim, node: NodeId| -> Vec<Owner> {
             let locks = self.files.get(&node);

@@ -1,8 +1,8 @@
 //! Memory for requests, used again from one to the next.
 //!
-//! A file system may retain the data of a WRITE that it has answered, to send them on from where they lie. Such a
-//! buffer is not written to until it is let go; meanwhile another takes its place. How many are out at a time is
-//! bounded: beyond that a file system may not retain what it is given, and copies.
+//! A file system may retain the data of a WRITE that it has answered, to send them on from where they lie.
+//! Such a buffer is not written to until it is let go; meanwhile another takes its place. How many are out at
+//! a time is bounded: beyond that a file system may not retain what it is given, and copies.
 
 use super::device::DATA_AT;
 use crate::session::Slot;
@@ -24,7 +24,8 @@ struct Memory {
     buffers: Vec<Buffer>,
     /// Buffers that were still used when their request was answered.
     retained: Vec<Buffer>,
-    /// How many may be used after their answer: those of requests that are not answered yet, and those in `retained`.
+    /// How many may be used after their answer: those of requests that are not answered yet, and those in
+    /// `retained`.
     lent: usize,
 }
 
@@ -60,8 +61,8 @@ impl BufferPool {
         }
     }
 
-    /// May one more buffer be used after its request is answered? If so, it comes back by [`BufferPool::put`] with the mark,
-    /// [`BufferPool::exchange`] or [`BufferPool::give_up`].
+    /// May one more buffer be used after its request is answered? If so, it comes back by [`BufferPool::put`]
+    /// with the mark, [`BufferPool::exchange`] or [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
         let mut memory = self.memory();
         if memory.lent >= LENT_MAX {

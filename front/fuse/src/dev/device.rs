@@ -11,7 +11,8 @@ use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use tombolo_wire_fuse::{BackingId, DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole pages.
+/// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole
+/// pages.
 pub(super) const DATA_AT: usize = 4096;
 /// So a request is read to here.
 const HEAD_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
@@ -125,7 +126,8 @@ impl Exchange for DevExchange {
         self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
-    /// Only of data that fill a good part of the buffer: a file system that retains a little of it retains all of it.
+    /// Only of data that fill a good part of the buffer: a file system that retains a little of it retains
+    /// all of it.
     fn keeps_payload(&mut self, len_bytes: usize) -> bool {
         self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
         self.lent

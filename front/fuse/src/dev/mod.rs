@@ -1,7 +1,7 @@
 //! The FUSE device as a transport: a mount on this host.
 //!
-//! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own. It unmounts
-//! when told to, and finds the ruins of an earlier server at its mount point.
+//! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own.
+//! It unmounts when told to, and finds the ruins of an earlier server at its mount point.
 
 mod buffer_pool;
 mod device;
@@ -32,11 +32,12 @@ use tombolo_sys::{Errno, creds, fuse_dev};
 pub struct Options {
     /// What `df` and `/proc/mounts` show as the source.
     pub source: String,
-    /// May users other than the one that mounts use it? Then the kernel checks permissions for the file system. Without others
-    /// there is nothing to check: the one user has what the server has.
+    /// May users other than the one that mounts use it? Then the kernel checks permissions for the file
+    /// system. Without others there is nothing to check: the one user has what the server has.
     pub allow_other: bool,
-    /// Does the kernel check by mode bits when others may use it? It keeps names that one user looked up, and another one
-    /// nothing else checks the user that walks them. Only a file system that checks for itself can do without.
+    /// Does the kernel check by mode bits when others may use it? It keeps names that one user looked up, and
+    /// another one nothing else checks the user that walks them. Only a file system that checks for itself
+    /// can do without.
     pub kernel_checks: bool,
     /// Refuse changes in the kernel already.
     pub read_only: bool,
@@ -50,22 +51,23 @@ pub struct Options {
     pub threads: usize,
     /// How long the kernel may keep what it was told.
     pub coherence: Coherence,
-    /// Does the kernel keep locks itself? Then they cost no request, and exclude only programs that use this mount.
+    /// Does the kernel keep locks itself? Then they cost no request, and exclude only programs that use this
+    /// mount.
     pub local_locks: bool,
     /// Are extended attributes shown?
     pub xattrs: bool,
     /// This kernel labels files, so that it makes a difference why a file has no label.
     pub labels: bool,
-    /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does anyway. Only
-    /// root can have it so.
+    /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does
+    /// anyway. Only root can have it so.
     pub read_ahead_bytes: Option<u32>,
     /// What mounts and unmounts.
     pub mounter: Arc<dyn Mounter>,
 }
 
 impl Default for Options {
-    /// No devices, no set-user-id; a thread per core up to 16, and two at least: one can be busy with a big transfer while
-    /// the other takes requests.
+    /// No devices, no set-user-id; a thread per core up to 16, and two at least: one can be busy with a big
+    /// transfer while the other takes requests.
     fn default() -> Self {
         Options {
             source: "tombolo".into(),
@@ -134,8 +136,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `export` on the directory `target` and starts to serve it. A dead mount there, left behind by a server that
-    /// was killed, is taken away first.
+    /// Mounts `export` on the directory `target` and starts to serve it. A dead mount there, left behind by a
+    /// server that was killed, is taken away first.
     ///
     /// # Errors
     /// See [`MountError`]. Nothing stays mounted then.
@@ -214,8 +216,8 @@ impl Mount {
         &self.path
     }
 
-    /// Ends the mount. One that is in use is taken out of sight at once, and served until its last user has left; then
-    /// this returns false.
+    /// Ends the mount. One that is in use is taken out of sight at once, and served until its last user has
+    /// left; then this returns false.
     ///
     /// # Errors
     /// The kernel's. It is not an error if it was unmounted otherwise.
@@ -243,7 +245,8 @@ impl Mount {
 
     fn read_ahead(&self, bytes: Option<u32>) {
         let Some(bytes) = bytes else { return };
-        // Not by asking for the root, as others would: a thread that waits for its own process keeps it from dying.
+        // Not by asking for the root, as others would: a thread that waits for its own process keeps it from
+        // dying.
         let end = Instant::now() + INIT_PATIENCE;
         while !self.session.is_agreed() && Instant::now() < end {
             thread::sleep(INIT_PAUSE);
@@ -275,8 +278,8 @@ fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), Mo
     }
 }
 
-/// A descriptor of the connection for each thread. Where the device cannot be cloned, one thread must do: two cannot look
-/// and sleep at one descriptor.
+/// A descriptor of the connection for each thread. Where the device cannot be cloned, one thread must do: two
+/// cannot look and sleep at one descriptor.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];

@@ -15,8 +15,8 @@ pub trait Mounter: fmt::Debug + Send + Sync {
     /// The mount point with no symbolic link in it, free of dead mounts; whether one was there.
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError>;
 
-    /// Mounts a file system whose root is a directory, by itself or through the helper, and says which. `kernel_checks`: others than the user that
-    /// mounts, where they are let in, have what mode bits allow.
+    /// Mounts a file system whose root is a directory, by itself or through the helper, and says which.
+    /// `kernel_checks`: others than the user that mounts, where they are let in, have what mode bits allow.
     fn mount(
         &self,
         path: &Path,
@@ -39,7 +39,8 @@ impl Mounter for Directly {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
         let fail = |source| MountError::Target { path: target.into(), source };
         let absolute = std::path::absolute(target).map_err(fail)?;
-        // The dead mount of a killed server answers everything so. To be listed it is asked; its attributes the kernel may know.
+        // The dead mount of a killed server answers everything so. To be listed it is asked; its attributes
+        // the kernel may know.
         let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
         let was_dead = std::fs::read_dir(&absolute).is_err_and(|error| is_dead(&error));
         if was_dead {

@@ -1,4 +1,5 @@
-//! Tells the kernel of changes, from a thread that serves no requests: the kernel may wait for one before it takes a notice.
+//! Tells the kernel of changes, from a thread that serves no requests: the kernel may wait for one before it
+//! takes a notice.
 
 use super::device::Device;
 use crate::session::{Push, Session};
@@ -25,8 +26,8 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Begins to tell, if the session keeps what it is not told of. The device is held by its own threads alone, so that the connection
-    /// ends with them.
+    /// Begins to tell, if the session keeps what it is not told of. The device is held by its own threads
+    /// alone, so that the connection ends with them.
     pub(super) fn start(session: &Arc<Session>, device: &Arc<Device>) -> io::Result<Option<Notifier>> {
         let Some(push) = session.push() else { return Ok(None) };
         let interrupt = Interrupt::new();
@@ -68,8 +69,8 @@ impl Wake for Unpark {
     }
 }
 
-/// What found nothing is tried again after so long, then after twice as long each time: what was answered is soon known in most cases, and what is
-/// not may be a program that does not run.
+/// What found nothing is tried again after so long, then after twice as long each time: what was answered is
+/// soon known in most cases, and what is not may be a program that does not run.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// After such a pause it is not tried any more: a second has gone by.
 const PAUSE_MAX: Duration = Duration::from_millis(512);
@@ -173,7 +174,8 @@ impl Teller {
         match notice {
             Notice::Attributes(node) => self.write(&attributes(*node)),
             Notice::Gone { node, name } => {
-                // Programs that watch the file are told by the kernel, once nothing has it open any more. It must still know the name.
+                // Programs that watch the file are told by the kernel, once nothing has it open any more. It
+                // must still know the name.
                 let is_known = name.as_ref().is_some_and(|(dir, name)| {
                     let (parent, child, name) = (wire(*dir), wire(*node), name.as_name());
                     self.write(&Notification::Delete { parent, child, name })

@@ -1,7 +1,7 @@
 //! How far the kernel reads ahead of a program.
 //!
-//! In INIT the kernel takes at most what it does anyway, 128 KiB. Where each answer comes from far away that is little: root
-//! can ask for more, in sysfs.
+//! In INIT the kernel takes at most what it does anyway, 128 KiB. Where each answer comes from far away that
+//! is little: root can ask for more, in sysfs.
 
 use std::fs;
 use std::io;

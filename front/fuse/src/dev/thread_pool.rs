@@ -1,9 +1,9 @@
 //! The threads of one mount: as many receive as there is work for, and the others sleep.
 //!
-//! A request that comes wakes a thread that waits at the device, another one each time. Two that wait for one program's
-//! requests only take turns in missing each other's caches. So one thread waits at the device; it calls another when
-//! several programs ask without a pause, or before a request that takes long; and one that finds nothing to do while
-//! others receive goes back to sleep.
+//! A request that comes wakes a thread that waits at the device, another one each time. Two that wait for one
+//! program's requests only take turns in missing each other's caches. So one thread waits at the device; it
+//! calls another when several programs ask without a pause, or before a request that takes long; and one that
+//! finds nothing to do while others receive goes back to sleep.
 
 use super::buffer_pool::BufferPool;
 use crate::session::Session;

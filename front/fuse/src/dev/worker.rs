@@ -10,8 +10,9 @@ use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
-/// After so many changes of the caller without a pause in between there is work for one more thread. The requests of one
-/// caller are none: each waits for the answer to the one before, and what follows a close does not hurry.
+/// After so many changes of the caller without a pause in between there is work for one more thread. The
+/// requests of one caller are none: each waits for the answer to the one before, and what follows a close
+/// does not hurry.
 const BACKLOG: u32 = 4;
 
 /// A request that came sooner than this had been there already.
@@ -114,7 +115,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Is a look at the device not worth its system calls? It is if other threads receive: they see to what is there.
+    /// Is a look at the device not worth its system calls? It is if other threads receive: they see to what
+    /// is there.
     fn sleeps_at_once(&self) -> bool {
         !self.window.is_open() && self.pool.is_alone()
     }

@@ -1,8 +1,10 @@
-//! The bytes that outlive the process: a header, a record for each node that the guest knows, and one for each of its openings.
+//! The bytes that outlive the process: a header, a record for each node that the guest knows, and one for
+//! each of its openings.
 //!
-//! What is stored is there when the process is killed at any instruction; a record counts from the moment its last number is stored. Memory
-//! of a record is used once it is written: the area is long, and mostly a hole. Its contents are believed as far as they are those of the server
-//! before; whatever they are, nothing outside of it is reached.
+//! What is stored is there when the process is killed at any instruction; a record counts from the moment its
+//! last number is stored. Memory of a record is used once it is written: the area is long, and mostly a hole.
+//! Its contents are believed as far as they are those of the server before; whatever they are, nothing
+//! outside of it is reached.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +35,8 @@ const ROOT_AT: usize = 80;
 const HEADER_LEN: usize = 4096;
 const VERSION: u64 = 1;
 
-/// In the record of a node. It is free while it has no look-ups; until it is used again it says which node the guest has forgotten.
+/// In the record of a node. It is free while it has no look-ups; until it is used again it says which node
+/// the guest has forgotten.
 const LOOK_UPS: usize = 0;
 const GENERATION: usize = 8;
 const HANDLE: usize = 16;
@@ -86,7 +89,8 @@ impl Records {
     }
 }
 
-/// The number of a record and its generation, as one: what the guest is told. No two uses of a record have the same.
+/// The number of a record and its generation, as one: what the guest is told. No two uses of a record have
+/// the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number(pub u64);
 

@@ -1,4 +1,5 @@
-//! The waist's operations: numbers of the guest on the way in, and those of the file system below on the way out.
+//! The waist's operations: numbers of the guest on the way in, and those of the file system below on the way
+//! out.
 
 use std::sync::Arc;
 

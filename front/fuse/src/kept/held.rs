@@ -1,4 +1,5 @@
-//! What the keeper holds for the next process: openings through which something is locked, and those of files that have no name any more.
+//! What the keeper holds for the next process: openings through which something is locked, and those of files
+//! that have no name any more.
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +26,8 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 struct State {
     openings: HashSet<OpenId>,
-    /// The owners of record locks on each file, and the openings through which they were asked for: with one of them they all end.
+    /// The owners of record locks on each file, and the openings through which they were asked for: with one
+    /// of them they all end.
     owners: HashMap<(NodeId, LockOwner), Vec<OpenId>>,
     /// Owners whose locks are being ended, and how often at once.
     flushes: HashMap<(NodeId, LockOwner), usize>,
@@ -139,7 +141,8 @@ impl Drop for Removal {
 }
 
 impl Inner {
-    /// Has an opening outlive the process. One that cannot is as any other: what it has locked ends with the process.
+    /// Has an opening outlive the process. One that cannot is as any other: what it has locked ends with the
+    /// process.
     pub(super) fn hold(&self, open: OpenId, here: File) {
         let (Some(held), Some(descriptors)) = (&self.held, self.below.descriptors()) else { return };
         let mut state = lock(&held.state);
@@ -203,8 +206,8 @@ impl Inner {
         held.store.let_go(key_of(open, None));
     }
 
-    /// Before a name goes: has the openings of its file outlive the process, and says what was found there. Also where the file has other names:
-    /// they may go at the same time.
+    /// Before a name goes: has the openings of its file outlive the process, and says what was found there.
+    /// Also where the file has other names: they may go at the same time.
     pub(super) fn before_removal(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -249,8 +252,8 @@ impl Inner {
         }
     }
 
-    /// After an opening was entered, before it is answered: a removal that is under way may have looked before, and one that has ended has perhaps
-    /// taken the file's last name.
+    /// After an opening was entered, before it is answered: a removal that is under way may have looked
+    /// before, and one that has ended has perhaps taken the file's last name.
     pub(super) fn hold_nameless(self: &Arc<Self>, cx: &Ctx, file: File) -> Answer<()> {
         let here = match self.file(file) {
             Ok(here) if self.held.is_some() => here,

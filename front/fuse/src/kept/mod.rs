@@ -1,9 +1,9 @@
 //! What of a session outlives the process: a guest's nodes and openings, kept in memory that its keeper holds
 //! (`docs/decisions/fuse-restart.md`).
 //!
-//! [`Kept`] is a file system over another one. The guest is told numbers of records in the area, which mean the same to the next process; here
-//! they are translated. That process finds a node by its handle and makes an opening again when a request first names them
-//! ([`Kept::find`]), before the request is performed.
+//! [`Kept`] is a file system over another one. The guest is told numbers of records in the area, which mean
+//! the same to the next process; here they are translated. That process finds a node by its handle and makes
+//! an opening again when a request first names them ([`Kept::find`]), before the request is performed.
 //!
 //! Reading order: `area`, the bytes; `numbers`; `table`; here; `recovery`; `held`; `file_system`.
 
@@ -74,8 +74,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `memory` is what an earlier process has left of the same tree, or new and all zeroes: [`AREA_BYTES`] that nothing but such servers can
-    /// write, since what stands there opens files. In `store` are descriptors that it has left.
+    /// `memory` is what an earlier process has left of the same tree, or new and all zeroes: [`AREA_BYTES`]
+    /// that nothing but such servers can write, since what stands there opens files. In `store` are
+    /// descriptors that it has left.
     ///
     /// # Errors
     /// [`KeepError::NoHandles`], [`KeepError::Root`] and [`KeepError::NotOurs`].
@@ -100,8 +101,8 @@ pub(crate) fn root_of(
 }
 
 impl Kept {
-    /// The session that an earlier process has left, or a new one. `below` must perform each request that has a key once, for the next process too,
-    /// unless nothing can be changed there.
+    /// The session that an earlier process has left, or a new one. `below` must perform each request that has
+    /// a key once, for the next process too, unless nothing can be changed there.
     ///
     /// # Errors
     /// [`KeepError::Random`].
@@ -152,7 +153,8 @@ impl Kept {
         self.0.is_resumed
     }
 
-    /// What tells the request from all others, for the next process too. The one before is dead: none of its requests is still under way.
+    /// What tells the request from all others, for the next process too. The one before is dead: none of its
+    /// requests is still under way.
     pub(crate) fn key(&self, unique: Unique) -> RequestKey {
         let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
         RequestKey { client: self.0.client, key: unique.0.into(), properties }
@@ -288,7 +290,8 @@ impl Inner {
         })
     }
 
-    /// Empties a file that was opened for that, if it was. Not at its opening: under the request's key it is done once, by whichever process.
+    /// Empties a file that was opened for that, if it was. Not at its opening: under the request's key it is
+    /// done once, by whichever process.
     fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, here: File) -> Answer<Option<Attr>> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return Answer::ok(None);

@@ -1,4 +1,5 @@
-//! What the numbers that a guest knows stand for in this process: two words for each record, made as they are needed.
+//! What the numbers that a guest knows stand for in this process: two words for each record, made as they are
+//! needed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! What a request names that this process has not met yet: nodes are found by their handles, openings are made again.
+//! What a request names that this process has not met yet: nodes are found by their handles, openings are
+//! made again.
 
 use std::sync::Arc;
 

@@ -33,8 +33,8 @@ pub(super) struct Table {
     is_over: bool,
 }
 
-/// Records of nodes that are not here, by digests of their handles: what leads there leads to the node that the guest knows, or knew. An earlier
-/// process has left them, or the guest has forgotten them.
+/// Records of nodes that are not here, by digests of their handles: what leads there leads to the node that
+/// the guest knows, or knew. An earlier process has left them, or the guest has forgotten them.
 #[derive(Debug, Default)]
 struct Unmet {
     records: HashMap<u64, u32>,
@@ -166,7 +166,8 @@ impl Table {
         self.nodes.contains_key(&node)
     }
 
-    /// The file system has given a look-up of a node, which the guest is about to get: counted before it does.
+    /// The file system has given a look-up of a node, which the guest is about to get: counted before it
+    /// does.
     pub(super) fn looked_up(&mut self, area: &Area, node: NodeId) -> Option<Number> {
         let known = self.nodes.get_mut(&node).filter(|_| !self.is_over)?;
         known.held += 1;

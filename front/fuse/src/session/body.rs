@@ -119,7 +119,8 @@ impl Body {
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
     let keep = session.lifetimes_of(attr);
-    // The kernel takes the root for another node if it ever gets another generation than that of its own making.
+    // The kernel takes the root for another node if it ever gets another generation than that of its own
+    // making.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
     reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)
 }

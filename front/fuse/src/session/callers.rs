@@ -1,9 +1,10 @@
 //! The identity of callers, where the file system decides by that.
 //!
-//! A FUSE request says which user and which group asks, and leaves out the user's other groups. Where the file system
-//! checks permissions (a server that is asked under the caller's name) they are looked up. And what is done through an
-//! open file is done as the user that opened it, as POSIX has it: a program that opened a file and then gave its rights up
-//! goes on reading it, and pages that the kernel writes back belong to no user in particular.
+//! A FUSE request says which user and which group asks, and leaves out the user's other groups. Where the
+//! file system checks permissions (a server that is asked under the caller's name) they are looked up. And
+//! what is done through an open file is done as the user that opened it, as POSIX has it: a program that
+//! opened a file and then gave its rights up goes on reading it, and pages that the kernel writes back belong
+//! to no user in particular.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -98,7 +99,8 @@ fn needs_groups(request: &Request<'_>) -> bool {
     )
 }
 
-/// The same with the groups of the thread that asks. It waits for the answer, so its identity is what it was; unless it was killed.
+/// The same with the groups of the thread that asks. It waits for the answer, so its identity is what it was;
+/// unless it was killed.
 fn with_groups(thread: u32, named: Identity) -> Identity {
     let groups = match caller::of_thread(thread) {
         Ok(caller) if (caller.uid, caller.gid) == (named.uid, named.gid) => caller.groups,

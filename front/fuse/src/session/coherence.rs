@@ -18,7 +18,8 @@ pub enum Coherence {
     Auto,
     /// For a tree that changes through this session alone: everything for a day, names that do not exist too.
     Always,
-    /// Everything until word comes of a change, as long as the file system sees all changes; nothing from when it does not.
+    /// Everything until word comes of a change, as long as the file system sees all changes; nothing from
+    /// when it does not.
     Push,
 }
 
@@ -26,8 +27,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at 100 Hz. So
-/// a stamp younger than this proves nothing yet.
+/// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at
+/// 100 Hz. So a stamp younger than this proves nothing yet.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
@@ -41,8 +42,8 @@ impl Coherence {
         Lifetimes { entry: keep, attr: keep }
     }
 
-    /// How long the absence of a name may be cached. In auto not at all: a name that appears is waited for more often than
-    /// a name that is missing is asked for twice.
+    /// How long the absence of a name may be cached. In auto not at all: a name that appears is waited for
+    /// more often than a name that is missing is asked for twice.
     pub(super) fn absence(self) -> Option<Duration> {
         matches!(self, Coherence::Always | Coherence::Push).then(|| self.lifetimes().entry)
     }
@@ -86,7 +87,8 @@ impl PageCache {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,
             Coherence::Push if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
             Coherence::Push => OpenOutFlags::KEEP_CACHE,
-            // Without mappings a program could not even be started: there the kernel keeps pages while a file is open.
+            // Without mappings a program could not even be started: there the kernel keeps pages while a file
+            // is open.
             Coherence::Strict if agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
@@ -97,8 +99,9 @@ impl PageCache {
         }
     }
 
-    /// What the kernel is told at an open of a directory. In always it keeps the listing, which its own changes of the
-    /// directory drop; else another's change would not be seen before the attributes are asked for again.
+    /// What the kernel is told at an open of a directory. In always it keeps the listing, which its own
+    /// changes of the directory drop; else another's change would not be seen before the attributes are asked
+    /// for again.
     pub(super) fn directory_flags(coherence: Coherence) -> OpenOutFlags {
         match coherence {
             Coherence::Always | Coherence::Push => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
@@ -106,12 +109,12 @@ impl PageCache {
         }
     }
 
-    /// What is only written gains nothing from a cache that writes through: past it there is a copy less, and no question
-    /// for security.capability at each file's first write. An append the kernel would place where it thinks the end is,
-    /// and cache it there.
+    /// What is only written gains nothing from a cache that writes through: past it there is a copy less, and
+    /// no question for security.capability at each file's first write. An append the kernel would place where
+    /// it thinks the end is, and cache it there.
     ///
-    /// Only where a write past the cache drops the pages that others read through: since Linux 6.6, which allows
-    /// mappings of such files too. An older kernel would go on showing the old pages.
+    /// Only where a write past the cache drops the pages that others read through: since Linux 6.6, which
+    /// allows mappings of such files too. An older kernel would go on showing the old pages.
     fn goes_past_the_cache(how: OpenFlags, agreed: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
         past && agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)

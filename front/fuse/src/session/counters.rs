@@ -6,8 +6,8 @@ use tombolo_wire_fuse::Opcode;
 /// Space for every operation's number.
 const OPERATIONS: usize = 64;
 
-/// Counts since the session began. Readable at any time from any thread; the numbers of one reading need not belong to
-/// the same moment.
+/// Counts since the session began. Readable at any time from any thread; the numbers of one reading need not
+/// belong to the same moment.
 #[derive(Debug)]
 pub struct Counters {
     requests: [AtomicU64; OPERATIONS],

@@ -3,17 +3,19 @@
 use super::Slot;
 use tombolo_mem::{Sink, Source};
 
-/// One request's way in and out, as its transport has it: a buffer and a device, or a guest's descriptor chain.
+/// One request's way in and out, as its transport has it: a buffer and a device, or a guest's descriptor
+/// chain.
 ///
-/// A session uses it from one thread at a time, but not always from the same one. One that is dropped before any `send`
-/// must see to it that its caller does not wait for ever.
+/// A session uses it from one thread at a time, but not always from the same one. One that is dropped before
+/// any `send` must see to it that its caller does not wait for ever.
 pub trait Exchange: Send + Sized + 'static {
-    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where less is there. Asked
-    /// for once.
+    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where
+    /// less is there. Asked for once.
     fn payload(&mut self, len_bytes: usize) -> Source;
 
-    /// May the file system retain a payload of this size after the answer, because nothing writes to its memory as
-    /// long as it is held? Asked before the payload itself. Never where the memory is the requester's.
+    /// May the file system retain a payload of this size after the answer, because nothing writes to its
+    /// memory as long as it is held? Asked before the payload itself. Never where the memory is the
+    /// requester's.
     fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
         false
     }
@@ -31,7 +33,8 @@ pub trait Exchange: Send + Sized + 'static {
     /// Ends a request that has no reply.
     fn send_nothing(&mut self);
 
-    /// Tells the kernel something that it did not ask for, before the reply. Where there is no way to it is not told.
+    /// Tells the kernel something that it did not ask for, before the reply. Where there is no way to it is
+    /// not told.
     fn notify(&mut self, _notification: &[u8]) {}
 
     /// Takes itself and the slot back after an answer that came later, on whatever thread sent it.

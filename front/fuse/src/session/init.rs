@@ -36,8 +36,8 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
     if file_system.persistent_handles().is_some() {
         capabilities |= Capabilities::EXPORT_SUPPORT;
     }
-    // With POSIX_ACL the kernel keeps access lists and checks permissions by itself: where it is the one to check them, and where
-    // it is told when a list that it keeps has changed.
+    // With POSIX_ACL the kernel keeps access lists and checks permissions by itself: where it is the one to
+    // check them, and where it is told when a list that it keeps has changed.
     let checks_alone = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     let keeps_lists = options.coherence == Coherence::Push && options.kernel_may_check;
     if file_system.xattrs().is_some() && options.xattrs && (checks_alone || keeps_lists) {

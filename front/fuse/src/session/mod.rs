@@ -1,7 +1,8 @@
 //! A FUSE session that knows no transport: requests in, answers out.
 //!
-//! [`Session::handle`] takes one request. What the file system answers at once is sent at once, on the same thread and
-//! without an allocation; the rest goes on as a task, and whichever thread finishes the operation sends the reply.
+//! [`Session::handle`] takes one request. What the file system answers at once is sent at once, on the same
+//! thread and without an allocation; the rest goes on as a task, and whichever thread finishes the operation
+//! sends the reply.
 
 mod body;
 mod callers;
@@ -62,8 +63,8 @@ pub struct Options {
     pub limits: Limits,
     /// Capabilities that this transport can serve beside those that all can.
     pub extra: Capabilities,
-    /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing that the
-    /// server does not have too.
+    /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing
+    /// that the server does not have too.
     pub kernel_checks: bool,
     /// The kernel's own check refuses nothing that the server would grant.
     pub kernel_may_check: bool,
@@ -71,9 +72,11 @@ pub struct Options {
     pub local_callers: bool,
     /// Does the kernel keep locks itself, so that others than its own programs do not see them?
     pub local_locks: bool,
-    /// Are extended attributes shown? If not, each of their four operations is not implemented, which a kernel is told once.
+    /// Are extended attributes shown? If not, each of their four operations is not implemented, which a
+    /// kernel is told once.
     pub xattrs: bool,
-    /// The kernel in front labels files. Otherwise a program that asks for a label is told that there are none, which ends its asking.
+    /// The kernel in front labels files. Otherwise a program that asks for a label is told that there are
+    /// none, which ends its asking.
     pub labels: bool,
     /// The way to tell the kernel of backing files, where there is one.
     pub backing: Option<Arc<dyn Backing>>,
@@ -169,8 +172,8 @@ impl Session {
         }
     }
 
-    /// Takes one request, whose private bytes are in `slot`. Gives slot and exchange back if the request is finished;
-    /// otherwise it goes on, and [`Exchange::retire`] gets them in the end.
+    /// Takes one request, whose private bytes are in `slot`. Gives slot and exchange back if the request is
+    /// finished; otherwise it goes on, and [`Exchange::retire`] gets them in the end.
     pub fn handle<E: Exchange>(self: &Arc<Self>, slot: Box<Slot>, exchange: E) -> Option<(Box<Slot>, E)> {
         match &self.kept {
             Some(kept) => self.handle_kept(kept, slot, exchange),
@@ -438,7 +441,8 @@ impl Session {
         }
     }
 
-    /// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still comes.
+    /// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still
+    /// comes.
     fn admit(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) -> Option<Permit> {
         self.counters.later.fetch_add(1, Ordering::Relaxed);
         self.pending.add(unique, interrupt, on_signal);

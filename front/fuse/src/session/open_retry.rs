@@ -1,13 +1,14 @@
 //! Close-to-open for a file whose size has just changed.
 //!
-//! A kernel reads a file up to the size in the attributes that it caches, and the reply to OPEN cannot tell it another.
-//! So an open of a file that changed while those may still be cached is answered with ESTALE: the kernel then looks the
-//! name up again, which brings it the attributes, and opens once more; the program notices nothing. That is the last time:
-//! a second ESTALE would reach the program. So the thread's next open of what it found is answered whatever has become of
-//! the file since: what others closed after the look-up is no matter of an open that began before it.
+//! A kernel reads a file up to the size in the attributes that it caches, and the reply to OPEN cannot tell
+//! it another. So an open of a file that changed while those may still be cached is answered with ESTALE: the
+//! kernel then looks the name up again, which brings it the attributes, and opens once more; the program
+//! notices nothing. That is the last time: a second ESTALE would reach the program. So the thread's next open
+//! of what it found is answered whatever has become of the file since: what others closed after the look-up
+//! is no matter of an open that began before it.
 //!
-//! Threads that the mount's pid namespace does not know all have the number 0 (`fuse_get_req` of Linux) and cannot be told
-//! apart, so they are not sent back.
+//! Threads that the mount's pid namespace does not know all have the number 0 (`fuse_get_req` of Linux) and
+//! cannot be told apart, so they are not sent back.
 
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
@@ -55,8 +56,9 @@ pub(super) struct Attempt {
 /// Beyond so many files or threads all are forgotten, which costs each of them one more retry.
 const ENTRIES_MAX: usize = 8192;
 
-/// A second attempt does not come later than this: the thread was killed, or found nothing any more, and opens something else
-/// now. Long, for a slow server's look-ups come in between, and an attempt that is not known again may fail.
+/// A second attempt does not come later than this: the thread was killed, or found nothing any more, and
+/// opens something else now. Long, for a slow server's look-ups come in between, and an attempt that is not
+/// known again may fail.
 const AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
 /// All threads that the pid namespace of the mount does not know.

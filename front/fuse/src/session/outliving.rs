@@ -46,8 +46,8 @@ impl Session {
         let opcode = InHeader::read_from_prefix(&slot.head).ok();
         let opcode = opcode.and_then(|(raw, _)| Opcode::from_wire(raw.opcode));
         if matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget)) {
-            // The next process does not find it from here on, so it is never counted twice. Killed before it is counted, this one loses it, and
-            // the node is kept.
+            // The next process does not find it from here on, so it is never counted twice. Killed before it
+            // is counted, this one loses it, and the node is kept.
             exchange.send_nothing();
         }
         match self.missing(kept, &slot) {

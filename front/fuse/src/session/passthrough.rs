@@ -1,8 +1,10 @@
-//! Files that the kernel reads by itself (FUSE passthrough): those of which the file system has a backing file.
+//! Files that the kernel reads by itself (FUSE passthrough): those of which the file system has a backing
+//! file.
 //!
-//! Linux (fs/fuse/iomode.c) has an inode open in one way at a time: each opening through the same backing file, or each through the inode's
-//! pages. An OPEN that is answered in another way fails with EIO. So the first opening of a node decides for all that come before its last
-//! RELEASE; the kernel has ended an opening before it sends that. Only trees that cannot be changed have backing files, so no CREATE opens one.
+//! Linux (fs/fuse/iomode.c) has an inode open in one way at a time: each opening through the same backing
+//! file, or each through the inode's pages. An OPEN that is answered in another way fails with EIO. So the
+//! first opening of a node decides for all that come before its last RELEASE; the kernel has ended an opening
+//! before it sends that. Only trees that cannot be changed have backing files, so no CREATE opens one.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -50,7 +52,8 @@ struct Backed {
     _hold: Arc<dyn Any + Send + Sync>,
 }
 
-/// A smaller file is read with a request or two, and its pages stay with the kernel: to name a backing file for it takes as long.
+/// A smaller file is read with a request or two, and its pages stay with the kernel: to name a backing file
+/// for it takes as long.
 const BACKED_BYTES_MIN: u64 = 128 << 10;
 
 /// What an opening must not be for to be read by the kernel itself.
@@ -70,7 +73,8 @@ impl Passthrough {
         }))
     }
 
-    /// A file was opened, with these flags so far. What the kernel is told instead. `may_pass`: whether this opening may be read past the session.
+    /// A file was opened, with these flags so far. What the kernel is told instead. `may_pass`: whether this
+    /// opening may be read past the session.
     pub(super) fn opened(
         &self,
         file: File,

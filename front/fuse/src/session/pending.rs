@@ -1,9 +1,11 @@
 //! Requests that are answered later, and what signals to the threads that wait for them do.
 //!
-//! Linux sends one INTERRUPT for a request whose thread got a signal, whichever signal it was, and says no more: not that a second one
-//! kills it. A signal with a handler ends waits for locks only, as on every local file system. Anything else ends early for a thread
-//! that is being killed: no program sees the answer then, and the process cannot die before. Whether a thread is, its state in /proc says.
-//! A thread of our own retries there, which lives only while there are requests to look after: most are answered before its first look.
+//! Linux sends one INTERRUPT for a request whose thread got a signal, whichever signal it was, and says no
+//! more: not that a second one kills it. A signal with a handler ends waits for locks only, as on every local
+//! file system. Anything else ends early for a thread that is being killed: no program sees the answer then,
+//! and the process cannot die before. Whether a thread is, its state in /proc says. A thread of our own
+//! retries there, which lives only while there are requests to look after: most are answered before its first
+//! look.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,8 +44,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     requests: HashMap<Unique, Request>,
-    /// Interrupts that overtook their request on another thread. The numbers are never used again, so one that came too
-    /// late hits no operation.
+    /// Interrupts that overtook their request on another thread. The numbers are never used again, so one
+    /// that came too late hits no operation.
     early: VecDeque<Unique>,
     /// A thread retries after those that were signalled.
     is_watched: bool,

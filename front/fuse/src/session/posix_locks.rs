@@ -1,10 +1,10 @@
 //! What lets an open file do without FLUSH.
 //!
-//! A FLUSH at every close costs a round trip. It does two things: it reports errors of delayed writes, which what is open
-//! for reading only has none of; and it gives back the POSIX locks of the process that closes (POSIX: closing *any*
-//! descriptor of a file drops the process's locks on it). So a file is opened for reading without FLUSH as long as no process
-//! in this session has locked it. A lock that is taken through such an opening nevertheless goes with the opening:
-//! [`PosixLocks::release`] says whose.
+//! A FLUSH at every close costs a round trip. It does two things: it reports errors of delayed writes, which
+//! what is open for reading only has none of; and it gives back the POSIX locks of the process that closes
+//! (POSIX: closing *any* descriptor of a file drops the process's locks on it). So a file is opened for
+//! reading without FLUSH as long as no process in this session has locked it. A lock that is taken through
+//! such an opening nevertheless goes with the opening: [`PosixLocks::release`] says whose.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

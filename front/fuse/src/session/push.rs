@@ -1,12 +1,13 @@
-//! What [`Coherence::Push`](super::Coherence::Push) adds to a session: what the kernel is told of changes, and that no answer outlives its
-//! notice.
+//! What [`Coherence::Push`](super::Coherence::Push) adds to a session: what the kernel is told of changes,
+//! and that no answer outlives its notice.
 //!
-//! An answer may have been made before a change and reach the kernel after its notice; then it would be believed. So each request looks at the
-//! number of notices before it begins and after its answer is written: those in between that are about what it answers are sent again.
+//! An answer may have been made before a change and reach the kernel after its notice; then it would be
+//! believed. So each request looks at the number of notices before it begins and after its answer is written:
+//! those in between that are about what it answers are sent again.
 //!
-//! Nor is an answer that is written one that has arrived: the program that asked makes node and name of it when it runs. Until then the kernel
-//! says of a notice that it knows no such thing. So one that found nothing is not done with while an answer may be [under
-//! way](Push::may_be_under_way).
+//! Nor is an answer that is written one that has arrived: the program that asked makes node and name of it
+//! when it runs. Until then the kernel says of a notice that it knows no such thing. So one that found
+//! nothing is not done with while an answer may be [under way](Push::may_be_under_way).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +68,8 @@ impl About {
 const SHARDS: usize = 16;
 
 impl Push {
-    /// How many notices there were: to be asked for before a request is begun, and given to [`Push::answered`].
+    /// How many notices there were: to be asked for before a request is begun, and given to
+    /// [`Push::answered`].
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -92,7 +94,8 @@ impl Push {
         names.drain(..over);
     }
 
-    /// Whether the kernel may be about to learn what this notice is about, though it says that it knows it not.
+    /// Whether the kernel may be about to learn what this notice is about, though it says that it knows it
+    /// not.
     pub(crate) fn may_be_under_way(&self, notice: &Notice) -> bool {
         match notice {
             Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {

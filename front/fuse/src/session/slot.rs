@@ -30,7 +30,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Gives `fill` exactly `len_bytes` to copy a request's private bytes to. Nothing of the request before is there.
+    /// Gives `fill` exactly `len_bytes` to copy a request's private bytes to. Nothing of the request before
+    /// is there.
     pub fn fill(&mut self, len_bytes: usize, fill: impl FnOnce(&mut [u8])) {
         self.head.clear();
         self.head.resize(len_bytes, 0);

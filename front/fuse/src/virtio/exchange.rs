@@ -23,7 +23,8 @@ pub(super) struct ChainExchange {
 }
 
 impl ChainExchange {
-    /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on is not seen.
+    /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on
+    /// is not seen.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
         let Chain { readable: mut rest, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];

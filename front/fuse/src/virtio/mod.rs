@@ -1,7 +1,8 @@
 //! virtio-fs as a transport: FUSE requests in a guest's virtqueues (virtio 1.2, chapter 5.11).
 //!
-//! [`VirtioFs`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor chain at a time. File
-//! data goes from and to the guest's own pages; everything else is copied out once before it is looked at.
+//! [`VirtioFs`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor
+//! chain at a time. File data goes from and to the guest's own pages; everything else is copied out once
+//! before it is looked at.
 
 mod exchange;
 
@@ -39,8 +40,9 @@ pub struct Options {
     pub label: String,
     /// How its sessions are to be.
     pub session: SessionOptions,
-    /// Whether a keeper holds the guest's connection and, alone, the area of its requests under way. Then sessions outlive the process: the next one
-    /// goes on with them. Where the export can be changed it must stand on a layer that performs each request once, for the next process too.
+    /// Whether a keeper holds the guest's connection and, alone, the area of its requests under way. Then
+    /// sessions outlive the process: the next one goes on with them. Where the export can be changed it must
+    /// stand on a layer that performs each request once, for the next process too.
     pub is_kept: bool,
 }
 
@@ -63,8 +65,8 @@ pub enum DeviceError {
 
 /// A virtio-fs device for one guest.
 ///
-/// A guest's mount is a session, from INIT to DESTROY; one that mounts again, or reboots, begins another, and what the
-/// one before held is given back.
+/// A guest's mount is a session, from INIT to DESTROY; one that mounts again, or reboots, begins another, and
+/// what the one before held is given back.
 pub struct VirtioFs {
     options: Options,
     export: Arc<dyn Export>,
@@ -79,7 +81,8 @@ pub struct VirtioFs {
 }
 
 impl VirtioFs {
-    /// A device that serves `export`. Its sessions are numbered from `session_ids`, which all devices of a server share.
+    /// A device that serves `export`. Its sessions are numbered from `session_ids`, which all devices of a
+    /// server share.
     ///
     /// # Errors
     /// See [`DeviceError`].
@@ -116,7 +119,8 @@ impl VirtioFs {
 
     /// Ends the present session, and begins another.
     fn renew(&self, old: &Arc<Session>) {
-        // Both ends of a session, DESTROY and the queues' stop, may come at once; one of them begins the next.
+        // Both ends of a session, DESTROY and the queues' stop, may come at once; one of them begins the
+        // next.
         let _alone = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&self.session(), old) {
             return;
@@ -125,7 +129,8 @@ impl VirtioFs {
         let next = match self.next() {
             Ok(next) => next,
             Err(error) => {
-                // The old one refuses a second INIT, so the guest's mount fails, which is what there is to say.
+                // The old one refuses a second INIT, so the guest's mount fails, which is what there is to
+                // say.
                 let error: &dyn std::error::Error = &error;
                 tracing::error!(device = self.name(), error, "the export cannot be attached to");
                 return;
@@ -187,7 +192,8 @@ impl Device for VirtioFs {
         self.options.request_queues.saturating_add(1)
     }
 
-    /// The first queue, named hiprio, is for forgets and interrupts (virtio 1.2, chapter 5.11.2); Linux sends forgets alone.
+    /// The first queue, named hiprio, is for forgets and interrupts (virtio 1.2, chapter 5.11.2); Linux sends
+    /// forgets alone.
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue != FORGETS
     }

@@ -31,7 +31,8 @@ fn read_by(file: &File, size: usize) -> Result<u64, i32> {
 }
 
 fn fails_where_it_cannot_be_read(file: &Path) {
-    // Pages that hold bytes before the bad ones and pages that do not; sizes below and above what is read at a time.
+    // Pages that hold bytes before the bad ones and pages that do not; sizes below and above what is read at
+    // a time.
     for size in [4096, 3000, 128 << 10, 1 << 20] {
         assert_eq!(read_by(&File::open(file).unwrap(), size), Err(EIO), "{size}");
     }

@@ -20,7 +20,8 @@ impl Asked {
         Self { fs, mounted }
     }
 
-    /// Runs a line of shell in the mount as a user with a group and two more, and tells what was asked of the file system.
+    /// Runs a line of shell in the mount as a user with a group and two more, and tells what was asked of the
+    /// file system.
     fn asked(&self, script: &str) -> Vec<(&'static str, Identity)> {
         self.fs.asked.lock().unwrap().clear();
         let status = Command::new("sh").args(["-c", script]).current_dir(self.mounted.path()).status();

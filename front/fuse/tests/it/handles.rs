@@ -1,4 +1,5 @@
-//! File handles of the mount's own (name_to_handle_at(2)), which are good after the kernel has forgotten the files.
+//! File handles of the mount's own (name_to_handle_at(2)), which are good after the kernel has forgotten the
+//! files.
 
 use std::fs::{self, File};
 use std::io::Read;

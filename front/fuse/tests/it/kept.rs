@@ -1,5 +1,6 @@
-//! A process that is killed right before it answers, at each request that a guest sends: what it leaves is a copy of the area, and of the file
-//! in which requests are noted, as they are then. The next one gets the request again.
+//! A process that is killed right before it answers, at each request that a guest sends: what it leaves is a
+//! copy of the area, and of the file in which requests are noted, as they are then. The next one gets the
+//! request again.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,7 +44,8 @@ struct Left {
     keeper: Arc<Mutex<Keeper>>,
 }
 
-/// Holds descriptors (the messages are those of `host/vhost/src/fd_store.rs`: a kind, whether there is an owner, the key).
+/// Holds descriptors (the messages are those of `host/vhost/src/fd_store.rs`: a kind, whether there is an
+/// owner, the key).
 #[derive(Default)]
 struct Keeper {
     held: BTreeMap<Vec<u8>, OwnedFd>,

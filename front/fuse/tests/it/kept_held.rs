@@ -1,5 +1,5 @@
-//! What is locked, or has no name any more, when the server's process dies at each answer. The keeper here is not the product's: it takes each
-//! message at its word (`host/vhost/src/fd_store.rs`).
+//! What is locked, or has no name any more, when the server's process dies at each answer. The keeper here is
+//! not the product's: it takes each message at its word (`host/vhost/src/fd_store.rs`).
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;

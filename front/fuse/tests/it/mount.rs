@@ -150,7 +150,8 @@ fn local_locks_are_the_kernels_own() {
     }
 }
 
-/// `cap_net_raw=ep`, as security.capability has it (capabilities(7): version 2, effective, one permitted bit).
+/// `cap_net_raw=ep`, as security.capability has it (capabilities(7): version 2, effective, one permitted
+/// bit).
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -186,7 +187,8 @@ fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
     assert_eq!(rustix::fs::getxattr(&below, "user.comment", &mut bytes), Ok(4));
 }
 
-/// A server takes longer than two changes of a file are apart: what the second look brought is always old by the open.
+/// A server takes longer than two changes of a file are apart: what the second look brought is always old by
+/// the open.
 #[test]
 fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
     let beneath = tempfile::tempdir().unwrap();
@@ -230,8 +232,8 @@ const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
 #[test]
 fn a_dead_mount_is_taken_away_and_mounted_again() {
     if let Some(target) = std::env::var_os(DEAD) {
-        // We are the child: a server that is about to be killed. It must not use its own mount: a thread that waits for
-        // an answer of its own process keeps that process from dying.
+        // We are the child: a server that is about to be killed. It must not use its own mount: a thread that
+        // waits for an answer of its own process keeps that process from dying.
         let options = Options { coherence: Coherence::Always, ..Default::default() };
         let mount = Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &options).unwrap();
         return mount.wait();
@@ -306,7 +308,8 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
     }
 }
 
-/// Only RELEASE tells of the last close; a kernel that was told ENOSYS at an OPEN sends none, for files it created neither.
+/// Only RELEASE tells of the last close; a kernel that was told ENOSYS at an OPEN sends none, for files it
+/// created neither.
 #[test]
 fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
     let below = tempfile::tempdir().unwrap();
@@ -355,7 +358,8 @@ fn listings_show_what_the_host_did_unless_the_tree_has_no_other_writers() {
     {
         let mounted = Mounted::new(&export, &Options { coherence, ..Default::default() });
         listed(&mounted, "");
-        // A listing that was asked for makes the access time unknown, so the next open asks for the attributes, the last does not.
+        // A listing that was asked for makes the access time unknown, so the next open asks for the
+        // attributes, the last does not.
         let (before, _) = listed(&mounted, "");
         fs::write(below.path().join(name), b"").unwrap();
         let (after, requests) = listed(&mounted, "");
@@ -423,7 +427,8 @@ fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
     let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
-    // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and after.
+    // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and
+    // after.
     let script = r#"
 import fcntl, os, subprocess, sys
 path = sys.argv[1]

@@ -1,5 +1,5 @@
-//! A file system of the host whose directories have places of 2^63 and more, which no kernel seeks: mounted, served from the mount, and
-//! mounted again.
+//! A file system of the host whose directories have places of 2^63 and more, which no kernel seeks: mounted,
+//! served from the mount, and mounted again.
 
 use std::collections::BTreeSet;
 use std::fs;

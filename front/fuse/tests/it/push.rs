@@ -339,7 +339,8 @@ fn where_the_host_cannot_be_watched_nothing_is_kept() {
     assert!(mounted.at("second").exists());
 }
 
-/// Events name a subvolume's files by numbers that the volume that is watched has given to others, or not at all.
+/// Events name a subvolume's files by numbers that the volume that is watched has given to others, or not at
+/// all.
 #[test]
 fn in_an_export_with_a_subvolume_nothing_is_kept() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -418,8 +419,8 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
     other.create("file", b"data");
     let held = Arc::<Held>::default();
     let mounted = pushed(&Layered::new(memory, held.clone()));
-    // The first notice is that everything may have changed. It would do for the one that is to come again below, but has no part in how the
-    // third of these changes is seen.
+    // The first notice is that everything may have changed. It would do for the one that is to come again
+    // below, but has no part in how the third of these changes is seen.
     other.create("before", b"");
     for set in [0o640, 0o600, 0o644] {
         mode(&mounted.at("before"));
@@ -433,7 +434,8 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
         let state = held.state.lock().expect("not poisoned");
         drop(held.changed.wait_while(state, |state| !state.is_made).expect("not poisoned"));
         other.chmod("file", 0o600);
-        // The kernel does not know the node yet, so this notice finds nothing. A busy machine needs a while to write it.
+        // The kernel does not know the node yet, so this notice finds nothing. A busy machine needs a while
+        // to write it.
         std::thread::sleep(Duration::from_secs(1));
         held.state.lock().expect("not poisoned").may_go = true;
         held.changed.notify_all();

@@ -140,7 +140,8 @@ fn the_guest_reads_tag_and_number_of_queues() {
     assert_eq!(config.get(36..40).unwrap(), 2u32.to_le_bytes());
 }
 
-/// A second `mkdir` fails where the first one was done, and nodes are numbers of the process that gave them out.
+/// A second `mkdir` fails where the first one was done, and nodes are numbers of the process that gave them
+/// out.
 #[test]
 fn no_server_is_offered_what_another_left_under_way() {
     const IN_FLIGHT: u64 = 1 << 12;
@@ -181,7 +182,8 @@ fn a_listing_may_be_kept_under_always_alone() {
     }
 }
 
-/// A kernel that is told ENOSYS sends no RELEASE any more, which flock locks and the handles of CREATE wait for.
+/// A kernel that is told ENOSYS sends no RELEASE any more, which flock locks and the handles of CREATE wait
+/// for.
 #[test]
 fn every_policy_opens_files_and_directories_so_that_a_release_follows() {
     for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {

@@ -32,7 +32,8 @@ impl Inotify {
     }
 }
 
-/// Creates a file, and looks at it when word of its name has come: the kernel drops that name then, and with it what it could tell of it.
+/// Creates a file, and looks at it when word of its name has come: the kernel drops that name then, and with
+/// it what it could tell of it.
 fn created(mount: &Path, create: impl Fn(&str), name: &str) {
     let later = format!("after {}", name.trim_end_matches('/'));
     assert!(!mount.join(&later).exists());

@@ -61,7 +61,8 @@ fn listing_a_kept_tree_again_asks_for_no_attribute() {
         assert!(session.agreed().contains(Capabilities::POSIX_ACL));
         // The access list of each, and what the directory has; its label is the only one that is asked for.
         assert!(first <= FILES + 3, "{first}");
-        // What the directory named has, and its label, on which it gives up. A watch begins with word that anything may have changed.
+        // What the directory named has, and its label, on which it gives up. A watch begins with word that
+        // anything may have changed.
         let asks = || {
             let before = asked();
             ls();

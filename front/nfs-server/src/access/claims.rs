@@ -7,8 +7,8 @@ use tombolo_core::Identity;
 use tombolo_host_tls::PeerCertificate;
 use tombolo_sys::pattern::Pattern;
 
-/// Who the machines with certificates may act as: the first rule counts that has the certificate's subject. With these rules a caller without a
-/// certificate, or of which none speaks, is the anonymous user.
+/// Who the machines with certificates may act as: the first rule counts that has the certificate's subject.
+/// With these rules a caller without a certificate, or of which none speaks, is the anonymous user.
 #[derive(Clone, Debug, Default)]
 pub struct Claims(pub Vec<ClaimRule>);
 
@@ -26,7 +26,8 @@ pub struct ClaimRule {
 pub enum Claim {
     /// Any user: what AUTH_SYS says is believed.
     Any,
-    /// These users, with these groups. Any other user, or one whose own group is another, is the anonymous one; any other group is left out.
+    /// These users, with these groups. Any other user, or one whose own group is another, is the anonymous
+    /// one; any other group is left out.
     Of {
         /// The users.
         users: Vec<RangeInclusive<u32>>,

@@ -15,8 +15,8 @@ const USERS_MAX: usize = 4096;
 const GOOD_FOR: Duration = Duration::from_secs(300);
 /// How long no lookup is made after the databases could not be read.
 const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
-/// The databases may be on other machines: some users are asked about at once, but a machine that does not answer is
-/// not flooded.
+/// The databases may be on other machines: some users are asked about at once, but a machine that does not
+/// answer is not flooded.
 const ASKING: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Asks about a user: the groups, or `None` if the user is not known.
@@ -58,8 +58,8 @@ impl Groups {
         }
     }
 
-    /// The groups of a user; none for one that is unknown, or cannot be looked up. [`Error::WouldBlock`] when too many
-    /// are being asked about already.
+    /// The groups of a user; none for one that is unknown, or cannot be looked up. [`Error::WouldBlock`] when
+    /// too many are being asked about already.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
         if let Some(known) = self.known.get(&uid) {

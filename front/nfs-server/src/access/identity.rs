@@ -36,8 +36,9 @@ impl Identities {
         Self { claims, ..self }
     }
 
-    /// The identity of the caller with this credential. It waits only where groups are looked up, and fails there
-    /// ([`Error::WouldBlock`]: ask again later), and where the caller may not use that identity ([`Error::NotPermitted`]).
+    /// The identity of the caller with this credential. It waits only where groups are looked up, and fails
+    /// there ([`Error::WouldBlock`]: ask again later), and where the caller may not use that identity
+    /// ([`Error::NotPermitted`]).
     pub async fn identity(
         &self,
         squash: Squash,
@@ -75,7 +76,8 @@ impl Identities {
         Ok(Identity { uid, gid, groups })
     }
 
-    /// Of a machine that is known by its certificate. The groups that it claims are checked, so nothing is looked up.
+    /// Of a machine that is known by its certificate. The groups that it claims are checked, so nothing is
+    /// looked up.
     fn by_certificate(
         &self,
         squash: Squash,
@@ -98,8 +100,8 @@ impl Identities {
         }
     }
 
-    /// Of a process that may not call with any identity. The groups that it claims are checked against those of the kernel, so nothing is
-    /// looked up. Without a name it is itself.
+    /// Of a process that may not call with any identity. The groups that it claims are checked against those
+    /// of the kernel, so nothing is looked up. Without a name it is itself.
     fn under_policy(
         &self,
         squash: Squash,

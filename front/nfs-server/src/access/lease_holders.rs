@@ -6,10 +6,12 @@ use tombolo_host_rpc::server::{Origin, Peer, Transport};
 
 use super::allow::Network;
 
-/// The clients that may hold leases. A holder makes all others wait for up to a term, so it must be one that is trusted to answer.
+/// The clients that may hold leases. A holder makes all others wait for up to a term, so it must be one that
+/// is trusted to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHolders {
-    /// Clients of this host: at its loopback addresses, and processes with links of which the kernel names the user.
+    /// Clients of this host: at its loopback addresses, and processes with links of which the kernel names
+    /// the user.
     pub loopback: bool,
     /// Clients that have shown a certificate.
     pub certificates: bool,

@@ -48,8 +48,8 @@ pub(super) async fn change(target: &Target, set: &SetAttr) -> Result<Change> {
     Ok(change)
 }
 
-/// A change of size goes through an opening: the file may have been open for writing when its mode was changed
-/// (RFC 1813 §4.4).
+/// A change of size goes through an opening: the file may have been open for writing when its mode was
+/// changed (RFC 1813 §4.4).
 async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
     let export = &target.export;
     match attr.file_type {
@@ -59,8 +59,8 @@ async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Chang
     }
     export.permissions.check_write(&target.cx, target.node.id, attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    // The truncation itself sets the time to now, which write permission allows; asked for apart, only the owner might. Linux's
-    // client sends both for every O_TRUNC.
+    // The truncation itself sets the time to now, which write permission allows; asked for apart, only the
+    // owner might. Linux's client sends both for every O_TRUNC.
     let mtime = set.mtime.filter(|&time| time != SetTime::Now);
     let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, mtime, ..*set };
     Ok(export.file_system.setattr(&target.cx, target.node.id, Some(opening.file()), &set).resolve().await?)
@@ -91,8 +91,8 @@ pub(super) async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr,
     Ok((attr, granted.collect()))
 }
 
-/// What a user needs for what a bit stands for; `None` where it stands for nothing: only directories have entries to look
-/// up and delete, only files are executed.
+/// What a user needs for what a bit stands for; `None` where it stands for nothing: only directories have
+/// entries to look up and delete, only files are executed.
 fn needs(bit: AccessBits, directory: bool) -> Option<AccessMask> {
     match (bit, directory) {
         (AccessBits::READ, _) => Some(AccessMask::READ),

@@ -31,8 +31,8 @@ pub(crate) async fn read(
     }
 }
 
-/// The attributes are from before the read: data that is newer than the attributes makes a client look again, while
-/// attributes newer than the data would have it keep old data for good.
+/// The attributes are from before the read: data that is newer than the attributes makes a client look again,
+/// while attributes newer than the data would have it keep old data for good.
 async fn read_some(
     target: &Target,
     offset: u64,
@@ -130,9 +130,10 @@ async fn write_some(target: &Target, how: &Write, data: &Source) -> Result<Writt
     Ok(write_through(target, &opening, how, data.clone()).await?)
 }
 
-/// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open for writing already, for its
-/// owner and for the superuser. `None`: nothing was written, the long way has to be gone. A file without a name is left alone by back ends that
-/// know `by_owner`: they look at its attributes before the write anyway. Others write to it, and the answer is STALE all the same.
+/// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open
+/// for writing already, for its owner and for the superuser. `None`: nothing was written, the long way has to
+/// be gone. A file without a name is left alone by back ends that know `by_owner`: they look at its
+/// attributes before the write anyway. Others write to it, and the answer is STALE all the same.
 async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Option<Written>> {
     let export = &target.export;
     let (uid, openings) = (target.cx.identity.uid, &export.openings);

@@ -1,4 +1,5 @@
-//! LEND of the side program: data of a file of another server, which is cached here (`docs/protocols/side.md`).
+//! LEND of the side program: data of a file of another server, which is cached here
+//! (`docs/protocols/side.md`).
 
 use tombolo_core::Error;
 use tombolo_core::fs::{PersistentHandle, within};

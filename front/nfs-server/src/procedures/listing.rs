@@ -93,7 +93,8 @@ impl Wanted {
         Self { cookie: Cookie(cookie.0), verifier, all_bytes, dir_bytes: Some(all_bytes), handle_len }
     }
 
-    /// How much the back end is to list. Where `dircount` is what counts, as much as that allows for short names.
+    /// How much the back end is to list. Where `dircount` is what counts, as much as that allows for short
+    /// names.
     fn budget(&self) -> DirBudget {
         let rest = self.all_bytes.saturating_sub(frame_bytes(true));
         let Some(dir_bytes) = self.dir_bytes else {
@@ -214,8 +215,8 @@ fn entry3<'a>(dir: &Target, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> 
     DirEntry3 { fileid, name: found.name, cookie: Cookie3(found.cookie.0) }
 }
 
-/// Cookies are good for as long as the directory lives, also over a restart of the server and while it is changed: the
-/// verifier says which directory they are of.
+/// Cookies are good for as long as the directory lives, also over a restart of the server and while it is
+/// changed: the verifier says which directory they are of.
 fn verifier_of(attr: &Attr) -> CookieVerifier {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(attr.fsid);

@@ -133,7 +133,8 @@ async fn link_in(file: &Target, dir: &Target, name: &[u8]) -> Result<Made> {
     Ok(made)
 }
 
-/// What MKDIR, SYMLINK and MKNOD have in common: `step` makes the node, and takes out of the attributes what it has set.
+/// What MKDIR, SYMLINK and MKNOD have in common: `step` makes the node, and takes out of the attributes what
+/// it has set.
 async fn make(
     caller: &Caller<'_>,
     location: DirOpArgs<'_>,
@@ -232,8 +233,8 @@ async fn entered(dir: &Target, created: &Created) -> Result<Arc<Node>> {
     Ok(dir.export.adopt(created.entry.node).await?)
 }
 
-/// Sets what could not be set at once, and makes it all stable: a sync of the directory has the node as it was made, and need not have
-/// what was set afterwards.
+/// Sets what could not be set at once, and makes it all stable: a sync of the directory has the node as it
+/// was made, and need not have what was set afterwards.
 async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
     let export = &dir.export;
     let rest = without_ownership(set, &dir.cx);
@@ -245,9 +246,9 @@ async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, s
     Ok(New { node, attr, dir: change })
 }
 
-/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: a caller that may not give files
-/// away gets the node as it would get it from a kernel. Told from the call alone, so that a duplicate of it sets neither more
-/// nor less.
+/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: a caller
+/// that may not give files away gets the node as it would get it from a kernel. Told from the call alone, so
+/// that a duplicate of it sets neither more nor less.
 fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
     let gives = cx.identity.uid == 0;
     SetAttr {

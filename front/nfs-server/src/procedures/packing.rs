@@ -1,4 +1,5 @@
-//! PACK and UNPACK of the side program: parts of a file, and data that it gets, compressed (`docs/protocols/side.md`).
+//! PACK and UNPACK of the side program: parts of a file, and data that it gets, compressed
+//! (`docs/protocols/side.md`).
 
 use tombolo_core::fs::{Attr, WeakAttr, read_whole};
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};

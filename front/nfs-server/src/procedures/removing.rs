@@ -108,8 +108,8 @@ struct Victim {
     is_last: bool,
 }
 
-/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed file. And the context
-/// in which the name is taken away, which says what was found.
+/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed
+/// file. And the context in which the name is taken away, which says what was found.
 async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
     let (export, mut cx) = (&dir.export, dir.cx.clone());
     let Ok(Some(Entry { node, attr })) = dir.child(name).await else { return (None, cx) };
@@ -128,7 +128,8 @@ async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
 async fn close(dir: &Target, victim: Option<Victim>) {
     let Some(Victim { held, is_last }) = victim else { return };
     let (export, node) = (&dir.export, held.id());
-    // Where nothing would get lost it need not be asked whether it got another name meanwhile: it is then found and opened again.
+    // Where nothing would get lost it need not be asked whether it got another name meanwhile: it is then
+    // found and opened again.
     if is_last && export.openings.close_stable(node) {
         export.nodes.remove(node);
         return;

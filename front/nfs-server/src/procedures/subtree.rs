@@ -22,7 +22,8 @@ const DIRS_MAX: usize = 256;
 /// None is begun later: a file system that is far away answers slowly, each directory by itself.
 const BEGUN_WITHIN: Duration = Duration::from_millis(500);
 
-/// What a directory takes beside its page: the word before it, its handle, the rights, the status; and the word that ends the answer.
+/// What a directory takes beside its page: the word before it, its handle, the rights, the status; and the
+/// word that ends the answer.
 const HEAD_BYTES: usize = 4 + (4 + HANDLE_BYTES_MAX) + 4 + 4 + 4;
 
 /// LIST.
@@ -72,8 +73,8 @@ impl Answer {
         self.bytes_max.saturating_sub(taken)
     }
 
-    /// Those below, in the order of a walk: what lies below a directory comes before what lies beside it. One that cannot be listed, or not to
-    /// its end, is left out, and its owner asks for it.
+    /// Those below, in the order of a walk: what lies below a directory comes before what lies beside it. One
+    /// that cannot be listed, or not to its end, is left out, and its owner asks for it.
     async fn subtree(&self, top: &Target, below: Vec<Arc<Node>>, results: &mut Encoder<'_>) {
         let (mut ahead, begun) = (below, Instant::now());
         ahead.reverse();

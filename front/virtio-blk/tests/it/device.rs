@@ -170,7 +170,8 @@ fn a_disk_that_gathers_is_told_when_no_more_follows() {
     }
 }
 
-/// Live migration: the guest's memory before and after, page by page, and the pages that are said to have changed.
+/// Live migration: the guest's memory before and after, page by page, and the pages that are said to have
+/// changed.
 #[test]
 fn a_read_marks_the_pages_that_it_has_changed() {
     const PAGE: usize = 4096;

@@ -61,7 +61,8 @@ impl Guest {
         Guest { driver, queues, disk, out, back, _server: server, _dir: dir }
     }
 
-    /// Hands over a chain: `out` cut into pieces of these lengths, then room for what comes back, in such pieces.
+    /// Hands over a chain: `out` cut into pieces of these lengths, then room for what comes back, in such
+    /// pieces.
     pub fn submit(&mut self, out: &[u8], out_pieces: &[usize], back_pieces: &[usize]) -> u16 {
         let queue = &mut self.queues[0];
         queue.write(self.out, out);

@@ -1,4 +1,5 @@
-//! Chains that no honest driver hands over: each has an error for an answer, the disk is not touched, and the next is served.
+//! Chains that no honest driver hands over: each has an error for an answer, the disk is not touched, and the
+//! next is served.
 
 use crate::guest::*;
 use crate::ram_disk::{DISK_BYTES, RamDisk};

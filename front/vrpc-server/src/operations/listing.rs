@@ -57,14 +57,16 @@ fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, (sink, want
 
 fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
     if listing.len_bytes() == 0 && !page.is_empty() {
-        // No progress can be made in so little room; silence about it would look like an entry that does not fit the budget.
+        // No progress can be made in so little room; silence about it would look like an entry that does not
+        // fit the budget.
         closing.fail(&Error::OutOfRange);
     } else {
         closing.send(&Reply::Readdir(listing, page.is_end() && is_whole));
     }
 }
 
-/// Writes the entries that fit, and takes back the look-ups of those that do not. Says how many bytes, and whether those were all.
+/// Writes the entries that fit, and takes back the look-ups of those that do not. Says how many bytes, and
+/// whether those were all.
 fn write<W: FrameSink>(
     frame: &mut W,
     closing: &Closing<'_>,

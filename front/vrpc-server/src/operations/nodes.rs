@@ -46,8 +46,8 @@ impl Given for Created {
     }
 }
 
-/// Answers with a node, once its handle is known where that is wanted. A node whose handle cannot be had has none: the request succeeded
-/// all the same.
+/// Answers with a node, once its handle is known where that is wanted. A node whose handle cannot be had has
+/// none: the request succeeded all the same.
 pub(super) fn answer<T: Given>(exchange: Exchange<'_>, answer: Answer<T>) {
     if !exchange.wants_handles || exchange.fs().persistent_handles().is_none() {
         return exchange.close(answer, |closing, given| closing.send(&given.reply(None)));

@@ -14,11 +14,11 @@ use super::error::LineError;
 use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
 use super::queued_request::{QueuedRequest, Stage as QueuedStage};
 
-/// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in use, until the server
-/// has answered.
+/// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in
+/// use, until the server has answered.
 ///
-/// To await it, poll it as a future, from any thread; [`now`](Self::now) looks whether the answer comes at once, and
-/// [`wait`](Self::wait) blocks.
+/// To await it, poll it as a future, from any thread; [`now`](Self::now) looks whether the answer comes at
+/// once, and [`wait`](Self::wait) blocks.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Call {
     core: Arc<Core>,
@@ -75,11 +75,12 @@ impl Call {
         }
     }
 
-    /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs at most, or none
-    /// ([`Mode::Event`]).
+    /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs
+    /// at most, or none ([`Mode::Event`]).
     ///
-    /// The caller may receive answers to other calls meanwhile, and wakes their tasks, on this thread: it must hold no lock
-    /// that a task needs which waits for a call. After it has given the answer it gives none any more.
+    /// The caller may receive answers to other calls meanwhile, and wakes their tasks, on this thread: it
+    /// must hold no lock that a task needs which waits for a call. After it has given the answer it gives
+    /// none any more.
     #[inline]
     pub fn now(&mut self) -> Option<Outcome> {
         match self.stage {
@@ -91,7 +92,8 @@ impl Call {
         }
     }
 
-    /// The id that it was sent with, to name it in another request; none while it waits for one, and once the answer was taken.
+    /// The id that it was sent with, to name it in another request; none while it waits for one, and once the
+    /// answer was taken.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         match self.stage {
@@ -100,7 +102,8 @@ impl Call {
         }
     }
 
-    /// Waits for the answer; this thread looks for it first as [`now`](Self::now) does, which see, and sleeps then.
+    /// Waits for the answer; this thread looks for it first as [`now`](Self::now) does, which see, and sleeps
+    /// then.
     pub fn wait(mut self) -> Outcome {
         loop {
             if let Some(outcome) = self.now() {

@@ -8,10 +8,12 @@ use std::time::Instant;
 use super::message::{RawReply, Spans};
 use tombolo_host_runtime::lock;
 
-/// The state of the request of one buffer. Two cache lines to itself: a waiting caller looks at it all the time.
+/// The state of the request of one buffer. Two cache lines to itself: a waiting caller looks at it all the
+/// time.
 ///
-/// The state is changed under the lock of the completion, but for two cases in which no other thread can: by the caller that has taken the id
-/// and not sent yet, and by the leader that receives the answer to its own call while no waker is registered for it.
+/// The state is changed under the lock of the completion, but for two cases in which no other thread can: by
+/// the caller that has taken the id and not sent yet, and by the leader that receives the answer to its own
+/// call while no waker is registered for it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CompletionSlot {
@@ -70,7 +72,8 @@ impl CompletionSlot {
         slot
     }
 
-    /// No id of this buffer has anything to do with it: none was issued, or the reply of the last one was parked.
+    /// No id of this buffer has anything to do with it: none was issued, or the reply of the last one was
+    /// parked.
     pub(super) fn clear(&self, id: u32) {
         // The id of another buffer fits none.
         self.set(id ^ 1, Phase::Free);

@@ -210,8 +210,8 @@ impl Core {
         }
     }
 
-    /// A request is queued for an id. Replies that were not taken yet are parked, for one caller may wait for the id and take those replies
-    /// later.
+    /// A request is queued for an id. Replies that were not taken yet are parked, for one caller may wait for
+    /// the id and take those replies later.
     #[cold]
     pub(super) fn park_all_replies(&self) {
         let mut wakes = Wakes::default();
@@ -300,7 +300,8 @@ impl Core {
         }
     }
 
-    /// Another caller looks for its answer: the parked leader is to give the lead up. To be repeated, for it may not be asleep yet.
+    /// Another caller looks for its answer: the parked leader is to give the lead up. To be repeated, for it
+    /// may not be asleep yet.
     #[inline]
     pub(super) fn unpark_leader(&self) {
         if self.leader_park.is_parked() {
@@ -309,7 +310,8 @@ impl Core {
         }
     }
 
-    /// The link has ended. The parked thread may be the one that finds this, as it sends a queued request: it stops at its next step.
+    /// The link has ended. The parked thread may be the one that finds this, as it sends a queued request: it
+    /// stops at its next step.
     fn unpark_leader_for_good(&self) {
         while self.leader_park.is_other_thread() {
             self.unpark_leader();

@@ -8,8 +8,8 @@ use tombolo_mem::{OutOfBounds, Word, WordMut};
 use tombolo_shm::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use tombolo_sys::futex::{self, Woken};
 
-/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any
-/// thread may set the flag, while another one sleeps.
+/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does
+/// not sleep itself: any thread may set the flag, while another one sleeps.
 #[derive(Debug)]
 pub(super) struct NotifyFlag {
     notify_flag: Option<WordMut>,
@@ -33,7 +33,8 @@ impl NotifyFlag {
         self.is_armed
     }
 
-    /// From now on the server rings when it answers. What it answered before is to be looked for once more after this.
+    /// From now on the server rings when it answers. What it answered before is to be looked for once more
+    /// after this.
     pub(super) fn arm(&mut self) {
         self.is_armed = true;
         let Some(notify_flag) = &self.notify_flag else { return };

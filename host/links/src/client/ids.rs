@@ -1,4 +1,5 @@
-//! Ids that are free, and calls that wait for one, in order. `host/links/tests/it/ids_model.rs` has its steps as a model.
+//! Ids that are free, and calls that wait for one, in order. `host/links/tests/it/ids_model.rs` has its steps
+//! as a model.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,7 +48,8 @@ impl Ids {
         }
         inner.waiting.push_back(queued.clone());
         self.is_wanted.store(true, Ordering::SeqCst);
-        // A thread that gives an id back looks at the flag after it has put the id there; so one of the two sees the other.
+        // A thread that gives an id back looks at the flag after it has put the id there; so one of the two
+        // sees the other.
         let id = self.cached.take();
         if id.is_some() {
             inner.waiting.pop_back();
@@ -56,7 +58,8 @@ impl Ids {
         id
     }
 
-    /// An id's answer is taken, so its buffer can be used again. If a request is queued, it and the id to use.
+    /// An id's answer is taken, so its buffer can be used again. If a request is queued, it and the id to
+    /// use.
     #[inline]
     pub(super) fn give_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         // The same buffer, one generation on; the number of slots divides the number of ids.
@@ -110,8 +113,8 @@ const NONE: u64 = u64::MAX;
 
 /// The id that was used last, beside the lock of the others.
 ///
-/// A caller with one request at a time takes the same id again and again: one exchange to take it and one to give it back, in the place
-/// of a lock each (docs/decisions/shm-rings.md).
+/// A caller with one request at a time takes the same id again and again: one exchange to take it and one to
+/// give it back, in the place of a lock each (docs/decisions/shm-rings.md).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct IdCache(AtomicU64);

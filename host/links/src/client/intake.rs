@@ -1,42 +1,49 @@
-//! Receiving answers: the thread that holds the [`Intake`] is the leader, and takes them out of the ring for all callers.
+//! Receiving answers: the thread that holds the [`Intake`] is the leader, and takes them out of the ring for
+//! all callers.
 //!
 //! # Which thread receives
 //!
-//! A caller that looks for its answer tries to become the leader. As such it takes out whatever is there, leaves other callers' answers in
-//! their completion slots, and stops when its own is among them. While another thread leads, a caller looks at its completion slot instead.
+//! A caller that looks for its answer tries to become the leader. As such it takes out whatever is there,
+//! leaves other callers' answers in their completion slots, and stops when its own is among them. While
+//! another thread leads, a caller looks at its completion slot instead.
 //!
-//! Calls that no thread polls are *registered*: a waker lies in the completion slot, and [`Core::waiting`] counts them. For them the server
-//! has to ring. *Armed* means that the notify flag in our header is set, and that the ring was looked at once more after that.
-//! The receiver thread then sleeps on the server's doorbell, and stays there: arming need not wake it, but for the first time after
-//! a second without registered calls.
+//! Calls that no thread polls are *registered*: a waker lies in the completion slot, and [`Core::waiting`]
+//! counts them. For them the server has to ring. *Armed* means that the notify flag in our header is set, and
+//! that the ring was looked at once more after that. The receiver thread then sleeps on the server's
+//! doorbell, and stays there: arming need not wake it, but for the first time after a second without
+//! registered calls.
 //!
-//! A caller that blocks while its call is the only one need not register. It *parks*: keeps the lead, arms, and sleeps on the doorbell
-//! itself, so that one wake-up is spared. It does so only while the receiver thread is not there, for the server wakes one. Another
-//! caller that looks for its answer then unparks it; it registers like others after that.
+//! A caller that blocks while its call is the only one need not register. It *parks*: keeps the lead, arms,
+//! and sleeps on the doorbell itself, so that one wake-up is spared. It does so only while the receiver
+//! thread is not there, for the server wakes one. Another caller that looks for its answer then unparks it;
+//! it registers like others after that.
 //!
-//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. A registration makes it begin with short
-//! ones again.
+//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. A
+//! registration makes it begin with short ones again.
 //!
 //! # Why no wake-up is lost
 //!
-//! The rule: while a call is registered and its answer is in the ring or still to come, there is a leader, or the line is armed, or
-//! the receiver thread is about to become leader.
+//! The rule: while a call is registered and its answer is in the ring or still to come, there is a leader, or
+//! the line is armed, or the receiver thread is about to become leader.
 //!
-//! 1. A leader that leaves looks at `waiting`. If calls are registered it arms, and looks at the ring after that; what it finds it
-//!    takes out and starts again. So a message that came before the line was armed is found, and for one that comes after it the
-//!    server rings: the server looks at the notify flag after it has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
-//! 2. It gives the lead up, and then looks at `waiting` again: a caller first registers and then tries to become leader, with a full
-//!    fence in between on either side. So either the leader sees the registration, or the caller becomes leader and arms.
-//! 3. A doorbell ring wakes once, and the next one needs arming anew, with another number. The thread that sleeps on the doorbell reads its
-//!    count, becomes leader (it waits for that), takes out what is there, arms if calls are registered, and sleeps unless the count has
-//!    changed since. So after each ring of the doorbell the ring is looked at, and armed anew.
-//! 4. A leader that is about to look for a while clears the flag, so that it costs the server no system call. It arms when it
-//!    leaves, by 1.
+//! 1. A leader that leaves looks at `waiting`. If calls are registered it arms, and looks at the ring after
+//!    that; what it finds it takes out and starts again. So a message that came before the line was armed is
+//!    found, and for one that comes after it the server rings: the server looks at the notify flag after it
+//!    has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
+//! 2. It gives the lead up, and then looks at `waiting` again: a caller first registers and then tries to
+//!    become leader, with a full fence in between on either side. So either the leader sees the registration,
+//!    or the caller becomes leader and arms.
+//! 3. A doorbell ring wakes once, and the next one needs arming anew, with another number. The thread that
+//!    sleeps on the doorbell reads its count, becomes leader (it waits for that), takes out what is there,
+//!    arms if calls are registered, and sleeps unless the count has changed since. So after each ring of the
+//!    doorbell the ring is looked at, and armed anew.
+//! 4. A leader that is about to look for a while clears the flag, so that it costs the server no system call.
+//!    It arms when it leaves, by 1.
 //!
 //! Tasks are woken when the lead is given up, for they may go on right there, and call.
 //!
-//! `host/links/tests/it/receiver_model.rs` has the same steps as a model, whose interleavings are tried; without any of them it finds a lost
-//! wake-up.
+//! `host/links/tests/it/receiver_model.rs` has the same steps as a model, whose interleavings are tried;
+//! without any of them it finds a lost wake-up.
 
 use std::hint::spin_loop;
 use std::sync::MutexGuard;
@@ -73,7 +80,8 @@ enum Found {
     ProtocolError(ProtocolError),
 }
 
-/// How long a call has been polled. Most are answered before the clock is read, which is a system call in some guests.
+/// How long a call has been polled. Most are answered before the clock is read, which is a system call in
+/// some guests.
 #[derive(Default)]
 enum Looked {
     #[default]
@@ -208,7 +216,8 @@ impl Core {
         }
     }
 
-    /// Gives the lead up, wakes the calls whose answers came, and makes sure that the registered ones will be woken.
+    /// Gives the lead up, wakes the calls whose answers came, and makes sure that the registered ones will be
+    /// woken.
     #[inline]
     pub(super) fn leave<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
         loop {
@@ -367,7 +376,8 @@ impl Core {
         }
     }
 
-    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do something else.
+    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do
+    /// something else.
     fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
         if self.mode == Mode::Event {
             return false;

@@ -1,4 +1,5 @@
-//! What the threads that wait for answers share: the leader's end of the ring, and where leader and receiver thread are parked.
+//! What the threads that wait for answers share: the leader's end of the ring, and where leader and receiver
+//! thread are parked.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -19,8 +20,8 @@ use tombolo_host_runtime::polling::PollWindow;
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) notify_flag: NotifyFlag,
-    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is about to. It is parked while no call is
-    /// registered.
+    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is
+    /// about to. It is parked while no call is registered.
     pub(super) has_receiver: bool,
     /// How long callers look, as they have learnt.
     pub(super) window: PollWindow,

@@ -50,7 +50,8 @@ pub enum StartError {
 }
 
 impl Line {
-    /// Begins to use a link, over which nothing was sent yet. `mode` says how callers wait, `label` what to call the link in messages.
+    /// Begins to use a link, over which nothing was sent yet. `mode` says how callers wait, `label` what to
+    /// call the link in messages.
     pub fn start(ends: &Ends, label: impl Into<Arc<str>>, mode: Mode) -> Result<Self, StartError> {
         if ends.role != Role::Client {
             return Err(StartError::Role);
@@ -61,8 +62,8 @@ impl Line {
         Ok(Self(Arc::new(Owner(core))))
     }
 
-    /// Sends a request at once, or as soon as an id is free: calls that wait for one are sent in order. `frame` encodes the arguments
-    /// of variable length; it must not call on this line.
+    /// Sends a request at once, or as soon as an id is free: calls that wait for one are sent in order.
+    /// `frame` encodes the arguments of variable length; it must not call on this line.
     ///
     /// Allocates nothing, unless all ids are out.
     #[inline]
@@ -70,8 +71,8 @@ impl Line {
         self.call_with(kind, body, Spans::none(), frame)
     }
 
-    /// As [`call`](Self::call), of a request that refers to bulk memory. It comes back with the answer; if the call is dropped before,
-    /// it stays in use until the server has answered.
+    /// As [`call`](Self::call), of a request that refers to bulk memory. It comes back with the answer; if
+    /// the call is dropped before, it stays in use until the server has answered.
     #[inline]
     pub fn call_with(
         &self,
@@ -83,8 +84,8 @@ impl Line {
         Call::new(self.core().clone(), kind, body, spans, frame)
     }
 
-    /// As [`call_with`](Self::call_with) and [`Call::now`], which see: the answer, or else the call that waits for it. Cheaper than both
-    /// one after the other if the answer comes at once.
+    /// As [`call_with`](Self::call_with) and [`Call::now`], which see: the answer, or else the call that
+    /// waits for it. Cheaper than both one after the other if the answer comes at once.
     #[inline]
     pub fn ask(
         &self,
@@ -120,19 +121,21 @@ impl Line {
         address(Domain::SERVER, span)
     }
 
-    /// The memory of a span of [`out_area`](Self::out_area), to be filled before the call. It stays mapped as long as the sink lives.
+    /// The memory of a span of [`out_area`](Self::out_area), to be filled before the call. It stays mapped as
+    /// long as the sink lives.
     pub fn out_sink(&self, span: &Span) -> Result<Sink, AddressError> {
         self.core().bases.sink(self.out_address(span), span.len())
     }
 
-    /// The memory of a span of [`in_area`](Self::in_area), to be read after the answer. The server may change it while it is read. It stays
-    /// mapped as long as the source lives.
+    /// The memory of a span of [`in_area`](Self::in_area), to be read after the answer. The server may change
+    /// it while it is read. It stays mapped as long as the source lives.
     pub fn in_source(&self, span: &Span) -> Result<Source, AddressError> {
         self.core().bases.source(self.in_address(span), span.len())
     }
 
-    /// How the server names these bytes, if they lie in the memory of another domain that it has mapped too: then they need not be copied. The
-    /// first time the region is forwarded, if its owner and the server allow it, and there is no name yet.
+    /// How the server names these bytes, if they lie in the memory of another domain that it has mapped too:
+    /// then they need not be copied. The first time the region is forwarded, if its owner and the server
+    /// allow it, and there is no name yet.
     #[must_use]
     pub fn remote_buffer(&self, source: &Source) -> Option<RemoteBuffer> {
         self.core().forwarder.get()?.lend(source)
@@ -181,15 +184,15 @@ impl Line {
         self.core().outcome.why()
     }
 
-    /// Has `listener` called when the link ends, whichever side ended it; at once if it has. It is called on the thread that ends the link,
-    /// so it must not block, end a link, or drop what may.
+    /// Has `listener` called when the link ends, whichever side ended it; at once if it has. It is called on
+    /// the thread that ends the link, so it must not block, end a link, or drop what may.
     pub fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
         self.core().outcome.on_end(Box::new(listener));
     }
 
-    /// Ends the link, if it has not ended before: for the owner of its control socket, and after a malformed reply. All calls that are
-    /// not answered fail; their wakers are woken on this thread. The memory stays mapped as long as there are
-    /// clones, calls, sinks or sources.
+    /// Ends the link, if it has not ended before: for the owner of its control socket, and after a malformed
+    /// reply. All calls that are not answered fail; their wakers are woken on this thread. The memory stays
+    /// mapped as long as there are clones, calls, sinks or sources.
     pub fn cut(&self, why: End) {
         self.core().end(why);
     }

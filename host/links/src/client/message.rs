@@ -1,4 +1,5 @@
-//! What a request and its answer are made of: variable parts, bulk memory, and the answer as its caller gets it.
+//! What a request and its answer are made of: variable parts, bulk memory, and the answer as its caller gets
+//! it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,7 +21,8 @@ pub(super) fn new_buffer() -> Buffer {
     Box::new([0; FRAME_MAX])
 }
 
-/// `count` buffers for private copies. Only a caller that retains more answers than the line has ids makes it allocate.
+/// `count` buffers for private copies. Only a caller that retains more answers than the line has ids makes it
+/// allocate.
 pub(super) fn spare_buffers(count: usize) -> Arc<FreeList<Buffer>> {
     let buffers = FreeList::new(count);
     (0..count).for_each(|_| buffers.give_back(new_buffer()));
@@ -127,7 +129,8 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// What the server answered. Private copies: nothing in it can change any more, but for what lies in the spans.
+/// What the server answered. Private copies: nothing in it can change any more, but for what lies in the
+/// spans.
 #[derive(Debug)]
 pub struct Reply {
     /// How it went, or what it is.
@@ -154,8 +157,8 @@ impl RawReply {
     }
 }
 
-/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered, also when the call was dropped:
-/// the server may write there until then.
+/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered,
+/// also when the call was dropped: the server may write there until then.
 #[derive(Debug, Default)]
 pub struct Spans {
     spans: SmallVec<[Span; 2]>,

@@ -15,8 +15,8 @@ use crate::end::ProtocolError;
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Sleeps on the doorbell until the answer comes, if that is the only one that is awaited. None if it is to be awaited in
-    /// another way.
+    /// Sleeps on the doorbell until the answer comes, if that is the only one that is awaited. None if it is
+    /// to be awaited in another way.
     pub(super) fn park(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let doorbell = self.doorbell.as_ref()?;
         // A caller that sends a request meanwhile unparks this thread.
@@ -25,7 +25,8 @@ impl Core {
         }
         let mut intake = self.try_lead()?;
         let mut wakes = Wakes::default();
-        // The answer may have come before this thread took the lead; no other thread takes answers out from now on.
+        // The answer may have come before this thread took the lead; no other thread takes answers out from
+        // now on.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
         if is_answered || intake.has_receiver || !self.waiting.is_empty() {
             self.leave(intake, &mut wakes);

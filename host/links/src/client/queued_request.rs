@@ -6,7 +6,8 @@ use std::task::Waker;
 use super::message::Buffer;
 use tombolo_host_runtime::lock;
 
-/// A call that waits for an id. The thread that frees one sends it, so calls go on though their callers do not poll.
+/// A call that waits for an id. The thread that frees one sends it, so calls go on though their callers do
+/// not poll.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) kind: u32,

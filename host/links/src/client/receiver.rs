@@ -29,7 +29,8 @@ pub(super) fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// Parked until a call is registered; then sleeps on the doorbell, until it is silent for a while and no call is registered.
+    /// Parked until a call is registered; then sleeps on the doorbell, until it is silent for a while and no
+    /// call is registered.
     fn receive_by_doorbell(&self, doorbell: &Doorbell) {
         if !self.parker.park(LOOK_AFTER) {
             if self.peer.region().is_poisoned() {
@@ -61,7 +62,8 @@ impl Core {
         let mut intake = self.lead();
         let is_dismissed = self.waiting.is_empty();
         if is_dismissed {
-            // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the lead is given up.
+            // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the
+            // lead is given up.
             self.disarm(&mut intake);
             intake.has_receiver = false;
         }
@@ -94,7 +96,8 @@ impl Core {
         }
     }
 
-    /// Takes out all that is there, wakes the calls that are registered for it, and arms for the rest of them.
+    /// Takes out all that is there, wakes the calls that are registered for it, and arms for the rest of
+    /// them.
     fn look_for_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {

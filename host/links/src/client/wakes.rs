@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 /// So many are woken at a time.
 const WAKES: usize = 16;
 
-/// Wakers that are woken once no lock is held: waking may run a task at once. Dropping this wakes them too, since they are registered
-/// nowhere else any more.
+/// Wakers that are woken once no lock is held: waking may run a task at once. Dropping this wakes them too,
+/// since they are registered nowhere else any more.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
 

@@ -34,8 +34,8 @@ struct Note(Arc<ForwardableRegion>);
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl ForwardableRegion {
-    /// Leaves a note on a region, of which `memory` are the first `bytes`, that it may be forwarded: to processes of that user and of root,
-    /// and for references to its `nameable` part.
+    /// Leaves a note on a region, of which `memory` are the first `bytes`, that it may be forwarded: to
+    /// processes of that user and of root, and for references to its `nameable` part.
     pub(crate) fn mark(
         region: &Region,
         memory: OwnedFd,

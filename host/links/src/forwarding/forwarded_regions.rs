@@ -12,7 +12,8 @@ use super::forwardable_region::{CutFn, ForwardableRegion};
 use crate::end::ProtocolError;
 use tombolo_host_runtime::lock;
 
-/// The regions that a client has forwarded. Any thread may use it; the lock is held for no longer than a look.
+/// The regions that a client has forwarded. Any thread may use it; the lock is held for no longer than a
+/// look.
 #[derive(Debug)]
 pub(crate) struct ForwardedRegions {
     /// Most bytes that all of them have together.
@@ -25,7 +26,8 @@ struct Table {
     bases: BaseTable,
     /// Those that are known, with the size of each.
     known: Vec<(Domain, u64)>,
-    /// The number that was used last. They only grow: a late message never means another region than it was sent for.
+    /// The number that was used last. They only grow: a late message never means another region than it was
+    /// sent for.
     last: Option<Domain>,
 }
 
@@ -36,8 +38,8 @@ impl ForwardedRegions {
         ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
-    /// Adds a forwarded region. Memory that is not sealed as it must be, or exceeds the limit, is not taken; a number that was used before
-    /// is a protocol error.
+    /// Adds a forwarded region. Memory that is not sealed as it must be, or exceeds the limit, is not taken;
+    /// a number that was used before is a protocol error.
     pub(crate) fn add(
         &self,
         forwarded: &ForwardRegion,

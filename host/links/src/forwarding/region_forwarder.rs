@@ -72,8 +72,8 @@ impl RegionForwarder {
         RegionForwarder { sender, user, table: Mutex::default() }
     }
 
-    /// The names of those bytes; none if they do not all lie in memory that the server has mapped. A region that may be forwarded and is not
-    /// yet is forwarded now, and has a name a moment later.
+    /// The names of those bytes; none if they do not all lie in memory that the server has mapped. A region
+    /// that may be forwarded and is not yet is forwarded now, and has a name a moment later.
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
         let forwardable = ForwardableRegion::of(region)?;

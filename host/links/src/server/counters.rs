@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::counter::Counter;
 use tombolo_host_runtime::lock;
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
+/// exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Links there are: those whose memory is still held (a gauge).

@@ -22,7 +22,8 @@ pub enum IdentityPolicy {
 }
 
 impl IdentityPolicy {
-    /// By what the host knows of the peer. Of one on another kernel it knows nothing, and the operator has given it the memory.
+    /// By what the host knows of the peer. Of one on another kernel it knows nothing, and the operator has
+    /// given it the memory.
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
         match peer.credentials.as_ref().map(|standing| (standing.process, &standing.identities)) {
@@ -39,8 +40,9 @@ impl IdentityPolicy {
         matches!(self, Self::Any)
     }
 
-    /// The identity that performs a request which names this one; none if it may not. Root stands for the process itself: its kernel sends
-    /// some requests as root that no user caused (a close, say), and they are performed with no more rights.
+    /// The identity that performs a request which names this one; none if it may not. Root stands for the
+    /// process itself: its kernel sends some requests as root that no user caused (a close, say), and they
+    /// are performed with no more rights.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Option<Identity> {
         let Self::Own { uid, gid, groups } = self else { return Some(named) };

@@ -21,7 +21,8 @@ const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
 /// So much of an answer's buffer is fetched ahead: as much as attributes take.
 const LINES_AHEAD: usize = 2;
 
-/// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a responder.
+/// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a
+/// responder.
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,
@@ -81,7 +82,8 @@ impl Link {
         })
     }
 
-    /// A request has come; an error if the one before it in the same buffer is not answered yet. For the link's thread alone.
+    /// A request has come; an error if the one before it in the same buffer is not answered yet. For the
+    /// link's thread alone.
     ///
     /// Since every id names one of the buffers, this is also the limit of requests under way.
     #[inline]
@@ -95,8 +97,8 @@ impl Link {
         Ok(())
     }
 
-    /// A request has come that is likely to be answered soon: fetches what the answer will be written to, for as long as that takes the
-    /// client's processor has it.
+    /// A request has come that is likely to be answered soon: fetches what the answer will be written to, for
+    /// as long as that takes the client's processor has it.
     #[inline]
     pub(super) fn fetch_ahead(&self, id: u32) {
         self.prefetch.fetch();
@@ -163,8 +165,8 @@ impl Link {
         self.ringer.ring();
     }
 
-    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at, and logs a line if
-    /// a side is at fault.
+    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at,
+    /// and logs a line if a side is at fault.
     pub(super) fn end(&self, why: End) {
         let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());

@@ -1,7 +1,8 @@
 //! The hold on a link that the last request was answered with, for the next one.
 //!
-//! Every responder holds its link, and most are done with before the next request: what one drops the next one takes, in the place of two
-//! locked instructions (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses then.
+//! Every responder holds its link, and most are done with before the next request: what one drops the next
+//! one takes, in the place of two locked instructions (docs/decisions/shm-rings.md). To do without, delete
+//! this file and what the compiler misses then.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -32,7 +33,8 @@ pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
     CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
 }
 
-/// Keeps a hold that is not needed any more, if it is on the link that this thread belongs to; drops it otherwise.
+/// Keeps a hold that is not needed any more, if it is on the link that this thread belongs to; drops it
+/// otherwise.
 #[inline]
 pub(super) fn keep(link: Arc<Link>) {
     if OWN.get() != Arc::as_ptr(&link).addr() {

@@ -13,7 +13,8 @@ use crate::forwarding::{CutFn, ForwardedRegions};
 /// Receives the regions that one client forwards. Keeps nothing of its link alive but them.
 #[derive(Debug)]
 pub(crate) struct RegionReceiver {
-    /// Shared with the link, which is not held even for a moment: the thread that reads control messages must not be the one that ends it.
+    /// Shared with the link, which is not held even for a moment: the thread that reads control messages must
+    /// not be the one that ends it.
     forwarded_regions: Arc<ForwardedRegions>,
     link: Weak<Link>,
 }

@@ -11,7 +11,8 @@ use super::link::Link;
 use super::link_cache;
 use crate::end::{End, ProtocolError};
 
-/// The duty to answer one request, from any thread. Dropped without an answer it cuts the link: the client would wait for ever.
+/// The duty to answer one request, from any thread. Dropped without an answer it cuts the link: the client
+/// would wait for ever.
 #[must_use = "dropping it cuts the link"]
 pub struct Responder {
     /// None once it is done with.
@@ -24,7 +25,8 @@ impl Responder {
         Self { link: Some(link), id }
     }
 
-    /// The request's id: tells requests that are under way at the same time on one link apart, and means nothing else.
+    /// The request's id: tells requests that are under way at the same time on one link apart, and means
+    /// nothing else.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -44,15 +46,16 @@ impl Responder {
         }
     }
 
-    /// The first `len_bytes` of the request's own buffer, to be read where they lie; no more than it has. The peer may change them while
-    /// they are read: of what was checked in the private copy only what does not depend on it may be read again.
+    /// The first `len_bytes` of the request's own buffer, to be read where they lie; no more than it has. The
+    /// peer may change them while they are read: of what was checked in the private copy only what does not
+    /// depend on it may be read again.
     #[must_use]
     pub fn frame(&self, len_bytes: usize) -> Source {
         self.link.as_ref().map_or_else(Source::new, |link| link.frame(self.id, len_bytes))
     }
 
-    /// `len_bytes` of this side's bulk memory, which the client will read. Two requests may have been given the same span: that is the
-    /// client's loss alone.
+    /// `len_bytes` of this side's bulk memory, which the client will read. Two requests may have been given
+    /// the same span: that is the client's loss alone.
     pub fn sink(&self, address: GlobalAddress, len_bytes: u64) -> Result<Sink, AddressError> {
         match &self.link {
             Some(link) => link.bases.sink(address, len_bytes),
@@ -60,8 +63,8 @@ impl Responder {
         }
     }
 
-    /// Answers. `frame` is copied to the request's buffer: at most 4 KiB, or the link is cut, for that is a mistake on this side. If
-    /// the link has ended, nothing happens.
+    /// Answers. `frame` is copied to the request's buffer: at most 4 KiB, or the link is cut, for that is a
+    /// mistake on this side. If the link has ended, nothing happens.
     #[inline]
     pub fn send(mut self, kind: u32, body: [u8; 48], frame: &[u8]) {
         let Some(link) = self.link.take() else { return };

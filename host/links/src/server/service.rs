@@ -18,12 +18,13 @@ pub trait Service: Send + Sync {
 
 /// Answers the requests of one link.
 pub trait Session: Send + Sync {
-    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A session whose link is not
-    /// made after all is dropped without.
+    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A
+    /// session whose link is not made after all is dropped without.
     fn begun(&self, _cutter: LinkCutter) {}
 
-    /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the other, so it must not
-    /// block: what takes longer keeps the responder and goes on on another thread. If it panics, the link is cut.
+    /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the
+    /// other, so it must not block: what takes longer keeps the responder and goes on on another thread. If
+    /// it panics, the link is cut.
     ///
     /// It is dropped when the link has ended and all responders are gone.
     fn serve(&self, request: Request<'_>, responder: Responder);
@@ -33,8 +34,8 @@ pub trait Session: Send + Sync {
         None
     }
 
-    /// The link has ended, and what is under way is of no use: the time to interrupt it. Called once, from any thread, which must
-    /// not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.
+    /// The link has ended, and what is under way is of no use: the time to interrupt it. Called once, from
+    /// any thread, which must not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.
     fn ended(&self) {}
 }
 
@@ -54,7 +55,8 @@ pub struct Request<'a> {
 pub struct Peer {
     /// Which export it asked for.
     pub export: String,
-    /// Its process, as this kernel reports it; none without a common kernel, and then its identities cannot be checked.
+    /// Its process, as this kernel reports it; none without a common kernel, and then its identities cannot
+    /// be checked.
     pub credentials: Option<VerifiedPeer>,
     /// The incarnation of the client, as it says itself.
     pub client: Incarnation,

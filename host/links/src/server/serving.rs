@@ -125,7 +125,8 @@ pub struct LinkMeter {
 }
 
 impl LinkMeter {
-    /// What it has done; none if its memory is gone. If its end was waiting for this only, it ends on this thread.
+    /// What it has done; none if its memory is gone. If its end was waiting for this only, it ends on this
+    /// thread.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         self.link.upgrade().map(|link| link.counts())
@@ -148,15 +149,16 @@ impl LinkCutter {
 }
 
 impl LinkHandle {
-    /// Ends the link, if it has not ended before. Does not wait: requests that are under way are finished, and their answers
-    /// dropped. The memory is given back and the session dropped when the last of them is.
+    /// Ends the link, if it has not ended before. Does not wait: requests that are under way are finished,
+    /// and their answers dropped. The memory is given back and the session dropped when the last of them is.
     pub fn cut(&self, why: End) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
         }
     }
 
-    /// Has the link hold something as long as there is anything of it: until its memory is given back and its session dropped.
+    /// Has the link hold something as long as there is anything of it: until its memory is given back and its
+    /// session dropped.
     pub(crate) fn holds(&self, what: impl Any + Send + Sync) {
         if let Some(link) = self.link.upgrade() {
             let _ = link.held.set(Box::new(what));
@@ -186,8 +188,8 @@ impl LinkHandle {
         LinkMeter { link: Weak::clone(&self.link) }
     }
 
-    /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that are answered later may still
-    /// be under way then.
+    /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that are
+    /// answered later may still be under way then.
     pub fn stop(self) {
         drop(self);
     }

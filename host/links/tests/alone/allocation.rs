@@ -1,4 +1,5 @@
-//! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do takes no processor time.
+//! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do
+//! takes no processor time.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -59,8 +60,9 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
     let server = Server::new(Arc::new(Echo));
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
-        // Two threads: a waiting one has to register, as the other may be the leader. What a thread needs once, such as when it
-        // sleeps for the first time, may come late: there are several tries, of which one must do without.
+        // Two threads: a waiting one has to register, as the other may be the leader. What a thread needs
+        // once, such as when it sleeps for the first time, may come late: there are several tries, of which
+        // one must do without.
         let barrier = Barrier::new(3);
         let over = AtomicBool::new(false);
         let mut allocations = Vec::new();

@@ -1,4 +1,5 @@
-//! What counts the allocations and the processor time of the whole process, or takes its log: one test at a time.
+//! What counts the allocations and the processor time of the whole process, or takes its log: one test at a
+//! time.
 
 mod allocation;
 mod idle;

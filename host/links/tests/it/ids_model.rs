@@ -1,5 +1,6 @@
 //! The cached id beside the lock, as a model whose interleavings are tried: the same steps as in
-//! `links::client::{ids, id_cache}`, over memory and threads of a checker. A request that waits for an id that is free is a deadlock here.
+//! `links::client::{ids, id_cache}`, over memory and threads of a checker. A request that waits for an id
+//! that is free is a deadlock here.
 
 use std::collections::VecDeque;
 

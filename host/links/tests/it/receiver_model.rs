@@ -1,8 +1,10 @@
-//! Which thread receives the answers of a line, as a model whose interleavings are tried: the same steps as in `links::client::{intake, park,
-//! receiver}`, over memory and threads of a checker. A wake-up that is lost is a deadlock here, for nothing has a timeout, except
-//! that the receiver thread may find at any time that the doorbell was silent.
+//! Which thread receives the answers of a line, as a model whose interleavings are tried: the same steps as
+//! in `links::client::{intake, park, receiver}`, over memory and threads of a checker. A wake-up that is lost
+//! is a deadlock here, for nothing has a timeout, except that the receiver thread may find at any time that
+//! the doorbell was silent.
 //!
-//! It shows that the steps are right, in whatever order threads take them; that the code takes those steps is for its own tests.
+//! It shows that the steps are right, in whatever order threads take them; that the code takes those steps is
+//! for its own tests.
 
 use std::collections::VecDeque;
 

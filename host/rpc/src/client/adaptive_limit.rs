@@ -1,19 +1,22 @@
-//! Finds a good in-flight limit by trying: more while that is faster, fewer while calls only wait for each other.
+//! Finds a good in-flight limit by trying: more while that is faster, fewer while calls only wait for each
+//! other.
 //!
-//! Time is cut into rounds of a few answers for each call that may be outstanding. At first the limit doubles as long as each
-//! round moves more than the one before. From then on it is held, and now and then a round is tried with more or with fewer;
-//! what it moved is compared with the rounds before and after it, so that a link that becomes slower or faster by itself does
-//! not mislead. Rounds in which callers wanted less than the limit teach nothing.
+//! Time is cut into rounds of a few answers for each call that may be outstanding. At first the limit doubles
+//! as long as each round moves more than the one before. From then on it is held, and now and then a round is
+//! tried with more or with fewer; what it moved is compared with the rounds before and after it, so that a
+//! link that becomes slower or faster by itself does not mislead. Rounds in which callers wanted less than
+//! the limit teach nothing.
 
 use std::time::{Duration, Instant};
 
-/// The limit at first, until a call says how long calls are; then as many as are so long together, within bounds. Short ones must be
-/// many to keep a client busy, and long ones that wait in memory leave the caches.
+/// The limit at first, until a call says how long calls are; then as many as are so long together, within
+/// bounds. Short ones must be many to keep a client busy, and long ones that wait in memory leave the caches.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
 
-/// A round lasts for so many answers for each call of the limit, for so many answers, and for so long at least.
+/// A round lasts for so many answers for each call of the limit, for so many answers, and for so long at
+/// least.
 const ROUND_TURNS: u32 = 3;
 const ROUND_ANSWERS_MIN: u32 = 16;
 const ROUND_MIN: Duration = Duration::from_millis(4);

@@ -68,8 +68,8 @@ impl Batch {
         self.items.push_back((xid, message));
     }
 
-    /// Sends until everything is out or the socket takes no more; or the first as a datagram, which has no record mark. How many
-    /// bytes went.
+    /// Sends until everything is out or the socket takes no more; or the first as a datagram, which has no
+    /// record mark. How many bytes went.
     pub(super) fn send(&mut self, socket: &dyn Socket, datagrams: bool) -> (usize, Progress) {
         let mut bytes = 0;
         loop {

@@ -15,13 +15,13 @@ pub struct Call<'a> {
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
-    /// File data behind the arguments, sent from where they lie; the padding is added. They are in use until the call is
-    /// answered, because it may have to be sent again.
+    /// File data behind the arguments, sent from where they lie; the padding is added. They are in use until
+    /// the call is answered, because it may have to be sent again.
     pub data: Option<Source>,
     /// Where file data of the reply go.
     pub receive_buffer: Option<ReceiveBuffer>,
-    /// How long the results may get beside file data, in bytes, where that is more than some hundreds: over a link, memory is found for
-    /// them. Too little costs a second call.
+    /// How long the results may get beside file data, in bytes, where that is more than some hundreds: over a
+    /// link, memory is found for them. Too little costs a second call.
     pub results_bytes: usize,
     /// Whether it counts against the in-flight limit. Calls that do not never wait behind those that do.
     pub bulk: bool,
@@ -61,9 +61,11 @@ impl fmt::Debug for ReceiveBuffer {
     }
 }
 
-/// Looks at the first bytes of a procedure's results, of which there are so many in all, and says where file data lie.
+/// Looks at the first bytes of a procedure's results, of which there are so many in all, and says where file
+/// data lie.
 ///
-/// It is asked again with more bytes when it says [`DataLocation::More`], but with no more than 4 KiB before all have come.
+/// It is asked again with more bytes when it says [`DataLocation::More`], but with no more than 4 KiB before
+/// all have come.
 pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
 /// Where file data lie.

@@ -106,8 +106,8 @@ impl CallEntry {
         self.bytes >= MUCH_BYTES
     }
 
-    /// Whether a reply over this connection can be its answer. Not of one whose end is decided while it is being
-    /// sent: its memory goes back to its owner as soon as that is done.
+    /// Whether a reply over this connection can be its answer. Not of one whose end is decided while it is
+    /// being sent: its memory goes back to its owner as soon as that is done.
     pub(super) fn can_be_answered(&self, connection: usize) -> bool {
         self.out && self.decided.is_none() && self.connection == connection
     }

@@ -137,7 +137,8 @@ impl Connection {
         self.back_off = BACK_OFF.0;
     }
 
-    /// When to connect again, the last socket being lost now. At once after one that was of use; or else later each time.
+    /// When to connect again, the last socket being lost now. At once after one that was of use; or else
+    /// later each time.
     pub(super) fn next_attempt(&mut self, now: Instant) -> Instant {
         if self.useful {
             return now;

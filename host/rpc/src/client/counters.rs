@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::counter::Counter;
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
+/// exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls made.

@@ -1,7 +1,8 @@
-//! The part that receives, connects and watches the clock: one thread's, and deterministic given what its wire does.
+//! The part that receives, connects and watches the clock: one thread's, and deterministic given what its
+//! wire does.
 //!
-//! Only the engine ends calls (but for those whose end it decided while they were being sent), so what it receives into
-//! always has a waiting owner. It holds no lock while it receives, sends or wakes; only what it
+//! Only the engine ends calls (but for those whose end it decided while they were being sent), so what it
+//! receives into always has a waiting owner. It holds no lock while it receives, sends or wakes; only what it
 //! looks up for the replies that came together, and what it copies of them, is under one.
 
 use std::sync::Arc;
@@ -23,7 +24,8 @@ const TURN_BYTES: usize = 2 << 20;
 /// Run by the receiver thread, or by its owner.
 ///
 /// Its owner tells it of events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
-/// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made or ended.
+/// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made
+/// or ended.
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) lanes: Vec<Option<ConnectionIo>>,
@@ -74,14 +76,16 @@ impl Engine {
         self.tell();
     }
 
-    /// The peer sends no more: what it has sent is there to be received, and then the end. Told before [`ready`](Self::ready).
+    /// The peer sends no more: what it has sent is there to be received, and then the end. Told before
+    /// [`ready`](Self::ready).
     pub fn finished(&mut self, token: SocketToken) {
         if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
             lane.finished = true;
         }
     }
 
-    /// Tries to receive where there is one connection only, without being told that there is anything. Whether there was.
+    /// Tries to receive where there is one connection only, without being told that there is anything.
+    /// Whether there was.
     pub(super) fn look(&mut self) -> bool {
         let mut places =
             self.lanes.iter_mut().enumerate().filter_map(|(index, lane)| Some((index, lane.as_mut()?)));
@@ -148,7 +152,8 @@ impl Engine {
         self.shared.pump(index, &mut self.finished);
     }
 
-    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it. Whether there was anything.
+    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it. Whether
+    /// there was anything.
     fn turn(&mut self, index: usize) -> bool {
         if !self.lane(index).is_some_and(|lane| lane.readable) {
             return false;

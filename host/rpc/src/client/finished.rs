@@ -9,8 +9,8 @@ use super::shared::Shared;
 use smallvec::SmallVec;
 use tombolo_mem::Source;
 
-/// Calls that have come to their end, and others to wake. Only [`wake`](Self::wake) drops anything: the owner of memory may
-/// do anything when it comes back.
+/// Calls that have come to their end, and others to wake. Only [`wake`](Self::wake) drops anything: the owner
+/// of memory may do anything when it comes back.
 #[derive(Default)]
 pub(super) struct Finished {
     /// A sending caller finds one or two, the engine many.

@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    /// A call's way: a client that prepares one at a time, a link that carries one at a time, a server with some workers, and
-    /// the way back.
+    /// A call's way: a client that prepares one at a time, a link that carries one at a time, a server with
+    /// some workers, and the way back.
     #[derive(Clone, Copy)]
     struct Path {
         name: &'static str,
@@ -93,7 +93,8 @@ mod tests {
         noise: 0.1,
     };
 
-    /// Calls for so long as fast as the limit allows; bytes per microsecond, and the limits of the second half's rounds.
+    /// Calls for so long as fast as the limit allows; bytes per microsecond, and the limits of the second
+    /// half's rounds.
     fn run(path: &Path, mode: InFlight, time_us: f64, seed: u64) -> (f64, Vec<u32>) {
         let (mut limit, mut random) = (Limit::new(mode), fastrand::Rng::with_seed(seed));
         let start = Instant::now();

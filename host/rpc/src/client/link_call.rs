@@ -1,10 +1,12 @@
 //! Calls over a link in shared memory.
 //!
-//! No receiver is woken for each reply here: polling a call looks for its answer, and only what takes long is woken by the
-//! link's own thread. So a link is no [`Wire`](super::Wire): the engine takes a stream of bytes, and its receiver's wake-up alone
-//! takes longer than a whole GETATTR over a link (docs/benchmarks.md). What a reply says is read where the engine reads it, too. The state of the client (numbers, the in-flight limit, time) is that of calls over the network; what is different is the
-//! way out and back, and what happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent again with the
-//! same number.
+//! No receiver is woken for each reply here: polling a call looks for its answer, and only what takes long is
+//! woken by the link's own thread. So a link is no [`Wire`](super::Wire): the engine takes a stream of bytes,
+//! and its receiver's wake-up alone takes longer than a whole GETATTR over a link (docs/benchmarks.md). What
+//! a reply says is read where the engine reads it, too. The state of the client (numbers, the in-flight
+//! limit, time) is that of calls over the network; what is different is the way out and back, and what
+//! happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent
+//! again with the same number.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -86,7 +88,8 @@ enum Stage {
     Linkless,
     /// It waits for bulk memory of this link.
     Roomless(Arc<Live>),
-    /// It is out. The answer was not looked for yet, if `fresh`. Bulk memory was taken for it, if `has_memory`.
+    /// It is out. The answer was not looked for yet, if `fresh`. Bulk memory was taken for it, if
+    /// `has_memory`.
     Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
     /// The outcome is known, and told at most once.
     Over(Option<Outcome>),
@@ -317,7 +320,8 @@ impl State {
             }
             Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
             Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
-            // A malformed reply would be malformed again, so this call fails; others are sent again over the next link.
+            // A malformed reply would be malformed again, so this call fails; others are sent again over the
+            // next link.
             Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
         live.gave_back();
@@ -415,9 +419,9 @@ impl State {
     }
 }
 
-/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered, and then wakes its waiters. The
-/// link may end before. A call without such memory is not waited for, so no more are waited for than the memory holds,
-/// however long the server says nothing.
+/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered,
+/// and then wakes its waiters. The link may end before. A call without such memory is not waited for, so no
+/// more are waited for than the memory holds, however long the server says nothing.
 fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
     if has_memory {
         let live = Arc::downgrade(live);

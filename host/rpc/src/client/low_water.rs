@@ -1,7 +1,8 @@
 //! Being told of data when there is much of it, not at each packet.
 //!
-//! While a long reply comes in over a link that is slower than memory, each packet would wake the receiver. It sleeps until as much has come
-//! as two milliseconds bring, or what is missing of the reply. A fast path: without it, all works the same.
+//! While a long reply comes in over a link that is slower than memory, each packet would wake the receiver.
+//! It sleeps until as much has come as two milliseconds bring, or what is missing of the reply. A fast path:
+//! without it, all works the same.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,8 @@ impl LowWater {
         Self { bytes: 1, last_turn: None }
     }
 
-    /// A turn has received so many bytes, and nothing is left. Of the reply that is coming in so many are missing.
+    /// A turn has received so many bytes, and nothing is left. Of the reply that is coming in so many are
+    /// missing.
     pub(super) fn after_turn(&mut self, socket: &dyn Socket, bytes: usize, missing: usize, now: Instant) {
         let wanted = match self.last_turn.replace(now) {
             Some(last) => wanted(bytes, now.saturating_duration_since(last), missing),

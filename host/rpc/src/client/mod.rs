@@ -1,12 +1,13 @@
 //! The client side of ONC RPC over TCP and UDP (RFC 5531): many calls outstanding, one thread that receives.
 //!
-//! A caller's thread encodes its call and sends it at once, file data from where they lie. One receiver thread for each
-//! client takes all replies that a wake-up finds, receives file data straight into their buffers, and then wakes the waiters.
-//! The state of every call is explicit, in a table by transaction id. What the server does not answer is sent again: over UDP
-//! by round-trip estimates, over TCP by reconnecting and sending what is outstanding once more, with the same id.
+//! A caller's thread encodes its call and sends it at once, file data from where they lie. One receiver
+//! thread for each client takes all replies that a wake-up finds, receives file data straight into their
+//! buffers, and then wakes the waiters. The state of every call is explicit, in a table by transaction id.
+//! What the server does not answer is sent again: over UDP by round-trip estimates, over TCP by reconnecting
+//! and sending what is outstanding once more, with the same id.
 //!
-//! The [`Engine`] knows sockets, the clock and chance by the traits of [`Wire`] only, and does nothing by itself: a simulation
-//! can turn it in one thread, and get the same each time.
+//! The [`Engine`] knows sockets, the clock and chance by the traits of [`Wire`] only, and does nothing by
+//! itself: a simulation can turn it in one thread, and get the same each time.
 //!
 //! A connection may be a program's standard input and output (`tunnel`).
 //!
@@ -14,10 +15,12 @@
 //!
 //! Not here: what procedures mean, retries of failed operations, TLS itself (`host/tls`), RPCSEC_GSS.
 //!
-//! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`], [`Wire`], [`Socket`].
+//! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`],
+//! [`Wire`], [`Socket`].
 //!
-//! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes out; `engine`,
-//! `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections, `probe` for lines that were cut; `limit` and `round_trip`; `secure_socket`; `tunnel`.
+//! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes
+//! out; `engine`, `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections,
+//! `probe` for lines that were cut; `limit` and `round_trip`; `secure_socket`; `tunnel`.
 
 mod adaptive_limit;
 mod batch;

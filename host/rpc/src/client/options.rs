@@ -37,7 +37,8 @@ pub struct Target {
 pub enum InFlight {
     /// So many; at least one.
     Fixed(u32),
-    /// As many as turn out well: more while that makes it faster, fewer when calls only wait longer or get lost.
+    /// As many as turn out well: more while that makes it faster, fewer when calls only wait longer or get
+    /// lost.
     Adaptive {
         /// No more than these.
         max: u32,
@@ -68,8 +69,8 @@ pub enum Recovery {
 pub enum Interrupts {
     /// At once.
     Always,
-    /// Once the server has been silent for two seconds, or has not answered this call for as long: until then the answer is
-    /// worth waiting for.
+    /// Once the server has been silent for two seconds, or has not answered this call for as long: until then
+    /// the answer is worth waiting for.
     WhenSilent,
     /// Never.
     Never,
@@ -78,13 +79,14 @@ pub enum Interrupts {
 /// How a client works.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections, 1 to 16. They are made when there is use for them. UDP has one socket. The first of several has no calls that move
-    /// 128 KiB and more, so that nothing small waits behind them.
+    /// Connections, 1 to 16. They are made when there is use for them. UDP has one socket. The first of
+    /// several has no calls that move 128 KiB and more, so that nothing small waits behind them.
     pub connections: usize,
     /// Bulk calls of this client that may be outstanding at a time; further ones wait, in order.
     pub in_flight: InFlight,
-    /// TCP: a server that is silent for so long while calls are outstanding is connected to anew, and a call that is not
-    /// answered in this time is sent again. UDP: the first call is sent again after so long; later ones as round trips take.
+    /// TCP: a server that is silent for so long while calls are outstanding is connected to anew, and a call
+    /// that is not answered in this time is sent again. UDP: the first call is sent again after so long;
+    /// later ones as round trips take.
     pub timeout: Duration,
     /// With [`Recovery::Soft`]: a call fails after so many time-outs and one more.
     pub retries: u32,
@@ -92,13 +94,17 @@ pub struct Options {
     pub recovery: Recovery,
     /// What interrupts do.
     pub interrupts: Interrupts,
-    /// Whether to call from a port below 1024, as many servers demand: true insists, none does it where we may.
+    /// Whether to call from a port below 1024, as many servers demand: true insists, none does it where we
+    /// may.
     pub reserved_port: Option<bool>,
-    /// The longest reply, in bytes. A call that is answered by a longer one fails, and the connection is made anew.
+    /// The longest reply, in bytes. A call that is answered by a longer one fails, and the connection is made
+    /// anew.
     pub reply_bytes_max: usize,
-    /// With this no call is sent but over TLS (RFC 9289), and only to the server that it is for. UDP has none.
+    /// With this no call is sent but over TLS (RFC 9289), and only to the server that it is for. UDP has
+    /// none.
     pub tls: Option<Arc<ClientTls>>,
-    /// With this each connection is a process of a program, and the target's address means nothing. Instead of TLS, and of UDP.
+    /// With this each connection is a process of a program, and the target's address means nothing. Instead
+    /// of TLS, and of UDP.
     pub tunnel: Option<Arc<Tunnel>>,
     /// Whose calls these are, for errors and the log: `host:/name`.
     pub label: String,

@@ -15,7 +15,8 @@ use tombolo_core::block_on;
 /// What a call comes to.
 pub(super) type Outcome = Result<Reply, CallError>;
 
-/// A call that was made. Dropping it gives up the answer, not the call: its memory stays in use until it is answered.
+/// A call that was made. Dropping it gives up the answer, not the call: its memory stays in use until it is
+/// answered.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Pending(Inner);
 
@@ -54,8 +55,8 @@ impl Pending {
         block_on(self)
     }
 
-    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent is looked for by those that
-    /// poll it.
+    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent
+    /// is looked for by those that poll it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.0 {

@@ -1,7 +1,8 @@
-//! Whether a server that is silent can be reached. After a cut of the line TCP tries again at intervals that have grown with the cut, and no attempt to connect that
-//! began in it ends sooner. So while a server is silent another connection is tried again and again, each time from the start. The
-//! first one that is made after some that were not shows that the line is back: calls are sent again over connections that are new. One
-//! that is made at once shows that the server takes its time, and nothing is changed.
+//! Whether a server that is silent can be reached. After a cut of the line TCP tries again at intervals that
+//! have grown with the cut, and no attempt to connect that began in it ends sooner. So while a server is
+//! silent another connection is tried again and again, each time from the start. The first one that is made
+//! after some that were not shows that the line is back: calls are sent again over connections that are new.
+//! One that is made at once shows that the server takes its time, and nothing is changed.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use super::state::{SILENT, State};
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// A line on which no connection is made in this time is cut, or so long that its connections are left alone. TCP tries again after 1 s, so
-/// that one lost packet is no cut.
+/// A line on which no connection is made in this time is cut, or so long that its connections are left alone.
+/// TCP tries again after 1 s, so that one lost packet is no cut.
 const ANSWER: Duration = Duration::from_millis(1500);
 
 /// Between two probes where the network says at once that the host cannot be reached.
@@ -41,7 +42,8 @@ enum Found {
 }
 
 impl Engine {
-    /// Looks whether a server that is silent can be reached, and has calls sent again if it could not be and can now.
+    /// Looks whether a server that is silent can be reached, and has calls sent again if it could not be and
+    /// can now.
     pub(super) fn probe(&mut self, now: Instant) {
         let target = {
             let mut state = self.shared.lock();
@@ -124,7 +126,8 @@ impl Engine {
 }
 
 impl State {
-    /// Whether something is learnt from probes. Where a connection was refused it is known that the host can be reached.
+    /// Whether something is learnt from probes. Where a connection was refused it is known that the host can
+    /// be reached.
     fn has_probes(&self) -> bool {
         let is_refused = |connection: &Connection| {
             matches!(connection.phase, Phase::Waiting { .. })

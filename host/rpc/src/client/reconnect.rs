@@ -1,4 +1,5 @@
-//! What the engine does by the clock, and what callers have left to it: connecting, giving up, sending again, interrupts.
+//! What the engine does by the clock, and what callers have left to it: connecting, giving up, sending again,
+//! interrupts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +90,8 @@ impl Engine {
         }
     }
 
-    /// The server is there: the other connections are made before calls need them, which saves each its first round trip.
+    /// The server is there: the other connections are made before calls need them, which saves each its first
+    /// round trip.
     fn connect_others(&mut self, now: Instant) {
         for index in 0..self.lanes.len() {
             let is_new = {
@@ -219,7 +221,8 @@ impl Engine {
 }
 
 impl State {
-    /// Something was received over this connection. True if it was told before that the server does not respond.
+    /// Something was received over this connection. True if it was told before that the server does not
+    /// respond.
     pub(super) fn heard(&mut self, index: usize, now: Instant) -> bool {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.heard_at = now;

@@ -83,7 +83,8 @@ pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -
     Some(Incoming { xid, outcome, copied_bytes })
 }
 
-/// Reads the reply to a call: its first bytes, and behind them what the peer may still change. Its data are copied to where they belong, once.
+/// Reads the reply to a call: its first bytes, and behind them what the peer may still change. Its data are
+/// copied to where they belong, once.
 pub(super) fn read(
     xid: u32,
     body: &[u8],

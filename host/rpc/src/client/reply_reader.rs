@@ -1,8 +1,9 @@
 //! Replies as they come in over one connection.
 //!
-//! What is received goes to a staging buffer, many small replies at a time. Of a reply whose data have a place of their own
-//! the rest is received straight there, and only what came along with its head is copied. What goes wrong with one reply is
-//! that call's failure; a record that is too long is that as well, and what follows in the stream is of no use any more.
+//! What is received goes to a staging buffer, many small replies at a time. Of a reply whose data have a
+//! place of their own the rest is received straight there, and only what came along with its head is copied.
+//! What goes wrong with one reply is that call's failure; a record that is too long is that as well, and what
+//! follows in the stream is of no use any more.
 
 use std::mem;
 
@@ -135,7 +136,8 @@ impl ReplyReader {
         }
     }
 
-    /// Receives as much as the buffers take. `short` says that data with a receive buffer of their own are awaited.
+    /// Receives as much as the buffers take. `short` says that data with a receive buffer of their own are
+    /// awaited.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
         self.make_room();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
@@ -293,7 +295,8 @@ impl ReplyReader {
     }
 }
 
-/// A record begins of which only a part has come: what the rest of it is, and what is known already. None if that is too little.
+/// A record begins of which only a part has come: what the rest of it is, and what is known already. None if
+/// that is too little.
 fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());

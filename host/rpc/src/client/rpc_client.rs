@@ -60,7 +60,8 @@ impl RpcClient {
         Ok(client)
     }
 
-    /// Starts over links in shared memory. Other clients may have the same route, for other programs of the same server.
+    /// Starts over links in shared memory. Other clients may have the same route, for other programs of the
+    /// same server.
     ///
     /// # Errors
     /// The system has no thread or descriptor left.
@@ -117,8 +118,9 @@ impl RpcClient {
         }))
     }
 
-    /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket allow; else it waits its
-    /// turn. `encode_arguments` writes everything that stands before [`Call::data`], with their length.
+    /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket
+    /// allow; else it waits its turn. `encode_arguments` writes everything that stands before [`Call::data`],
+    /// with their length.
     ///
     /// Nothing here waits, but for the kernel to copy what is sent.
     pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
@@ -247,7 +249,8 @@ impl RpcClient {
         self.0.shared.lock().limit.count()
     }
 
-    /// The shortest time that an answer took which little had to travel for: no longer than the line is. None before the first.
+    /// The shortest time that an answer took which little had to travel for: no longer than the line is. None
+    /// before the first.
     #[must_use]
     pub fn round_trip_min(&self) -> Option<Duration> {
         self.0.shared.lock().round_trip_min()

@@ -1,4 +1,5 @@
-//! A stream of this machine that carries calls only once it has TLS (RFC 9289): it asks for that, shakes hands, and never falls back.
+//! A stream of this machine that carries calls only once it has TLS (RFC 9289): it asks for that, shakes
+//! hands, and never falls back.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -94,7 +94,8 @@ impl State {
         self.begin_sending(index, now)
     }
 
-    /// The connection is of no use any more: its calls wait for the next. `why` is none if that was our own wish.
+    /// The connection is of no use any more: its calls wait for the next. `why` is none if that was our own
+    /// wish.
     pub(super) fn lose(&mut self, index: usize, why: Option<Errno>, now: Instant, finished: &mut Finished) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if matches!(connection.phase, Phase::Idle | Phase::Waiting { .. }) {

@@ -176,7 +176,8 @@ impl State {
         let mut spare = if self.spare.len() > SPARE_MIN { self.spare.pop_front() } else { None };
         let cell = Cell::renewed(spare.as_mut().and_then(|spare| spare.cell.take()));
         let mut entry = CallEntry::new(call, cell.clone(), serial, now);
-        // One that moves little does not wait for those that move much, where it has a connection without them.
+        // One that moves little does not wait for those that move much, where it has a connection without
+        // them.
         entry.bulk &= self.connections.len() == 1 || entry.moves_much();
         let bulk = entry.bulk;
         let entry = match spare {
@@ -207,8 +208,8 @@ impl State {
         }
     }
 
-    /// Puts a call in the queue of the connection that has least to do. The first of several has none that move much, so that over a slow
-    /// line nothing small waits behind them.
+    /// Puts a call in the queue of the connection that has least to do. The first of several has none that
+    /// move much, so that over a slow line nothing small waits behind them.
     fn admit(&mut self, xid: u32, now: Instant) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let load = |(_, connection): &(usize, &mut Connection)| {
@@ -237,7 +238,8 @@ impl State {
         connection.queue(entry.bulk).push_back(xid);
     }
 
-    /// What there is to know of the call that a reply over this connection answers; none if it answers nothing.
+    /// What there is to know of the call that a reply over this connection answers; none if it answers
+    /// nothing.
     pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<Known> {
         let entry = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index))?;
         let receive_buffer = entry.receive_buffer.clone();
@@ -275,8 +277,9 @@ impl State {
         true
     }
 
-    /// The stream of this connection makes no sense from a reply on: the call that it names fails, or else it would be sent again
-    /// for the same. Connecting anew is in no hurry, whatever was answered before. False if it names no call.
+    /// The stream of this connection makes no sense from a reply on: the call that it names fails, or else it
+    /// would be sent again for the same. Connecting anew is in no hurry, whatever was answered before. False
+    /// if it names no call.
     pub(super) fn fail_malformed(
         &mut self,
         index: usize,
@@ -351,13 +354,15 @@ impl State {
         self.bulk_out + self.waiting_count < self.limit.count()
     }
 
-    /// Whether the waiters for permits are to be woken: a quarter of the limit is free, so that they have some to do.
+    /// Whether the waiters for permits are to be woken: a quarter of the limit is free, so that they have
+    /// some to do.
     pub(super) fn has_many_permits(&self) -> bool {
         let limit = self.limit.count();
         self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)
     }
 
-    /// Since when the server has said nothing although calls wait for it; none while it speaks or nothing is wanted.
+    /// Since when the server has said nothing although calls wait for it; none while it speaks or nothing is
+    /// wanted.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         // One connection that hears something is enough.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;

@@ -91,8 +91,8 @@ impl SystemWire {
         Ok(fd)
     }
 
-    /// From this port if it can be had within milliseconds: a caller that is just sending holds the last connection's socket for so
-    /// long.
+    /// From this port if it can be had within milliseconds: a caller that is just sending holds the last
+    /// connection's socket for so long.
     fn open_from(target: &Target, port: u16) -> Option<OwnedFd> {
         for _ in 0..PORT_ATTEMPTS {
             match Self::open(target, Some(port)) {

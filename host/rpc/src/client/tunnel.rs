@@ -1,7 +1,9 @@
-//! A program as a connection: what it takes at its standard input and gives at its standard output, as `ssh HOST tombolo serve --stdio …` does.
+//! A program as a connection: what it takes at its standard input and gives at its standard output, as `ssh
+//! HOST tombolo serve --stdio …` does.
 //!
-//! Each connection is a process. A thread reads what it says at its standard error, and reaps it when it ends. The program is killed
-//! with the connection, whatever it is waiting for, with all that it has started in its process group.
+//! Each connection is a process. A thread reads what it says at its standard error, and reaps it when it
+//! ends. The program is killed with the connection, whatever it is waiting for, with all that it has started
+//! in its process group.
 
 use std::ffi::OsString;
 use std::fmt;

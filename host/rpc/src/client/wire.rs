@@ -10,8 +10,8 @@ use tombolo_sys::{Errno, Result};
 
 /// Makes sockets, and tells the time. Nothing that it does waits.
 pub trait Wire: Send + Sync {
-    /// Begins to connect. Events of the socket are told with this token; it must be told that it is writable once it is
-    /// connected or has failed. An error counts as a connection that failed.
+    /// Begins to connect. Events of the socket are told with this token; it must be told that it is writable
+    /// once it is connected or has failed. An error counts as a connection that failed.
     fn connect(
         &self,
         target: &Target,
@@ -32,17 +32,19 @@ pub trait Wire: Send + Sync {
     fn random(&self) -> u64;
 }
 
-/// One connection, or one UDP socket that is connected. Threads may send and receive at the same time, but no two of them send.
+/// One connection, or one UDP socket that is connected. Threads may send and receive at the same time, but no
+/// two of them send.
 pub trait Socket: Send + Sync {
     /// Whether connecting has come to its end: the error that it failed with, or EAGAIN while it goes on.
     fn finish_connecting(&self) -> Result<()>;
 
-    /// Sends the beginning of the list, or all of it as one datagram; returns how many bytes went. EAGAIN when there is no
-    /// room: then it is told once it is writable.
+    /// Sends the beginning of the list, or all of it as one datagram; returns how many bytes went. EAGAIN
+    /// when there is no room: then it is told once it is writable.
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
 
-    /// Receives into the sinks, one after the other; returns how many bytes came, 0 at the end of a stream. EAGAIN when
-    /// nothing is there: then it is told once it is readable. A datagram is received whole or cut.
+    /// Receives into the sinks, one after the other; returns how many bytes came, 0 at the end of a stream.
+    /// EAGAIN when nothing is there: then it is told once it is readable. A datagram is received whole or
+    /// cut.
     fn receive(&self, into: &[&Sink]) -> Result<usize>;
 
     /// Why it is of no use, where that was not the system's word. Does not wait.
@@ -53,13 +55,15 @@ pub trait Socket: Send + Sync {
     /// Ends it in both directions, for all holders.
     fn shut_down(&self);
 
-    /// Whether a receive that brought less than asked for has taken all there was, so that another is in vain before it
-    /// is told once more. The end of a stream must then be told with [`Engine::finished`](super::Engine::finished).
+    /// Whether a receive that brought less than asked for has taken all there was, so that another is in vain
+    /// before it is told once more. The end of a stream must then be told with
+    /// [`Engine::finished`](super::Engine::finished).
     fn is_emptied_by_less(&self) -> bool {
         false
     }
 
-    /// From now on it need not be told readable before so many bytes are there, or the end, or no more have room.
+    /// From now on it need not be told readable before so many bytes are there, or the end, or no more have
+    /// room.
     fn tell_from(&self, _bytes: usize) {}
 }
 

@@ -9,8 +9,8 @@ use super::route::Live;
 use tombolo_host_links::client::Reply;
 use tombolo_host_links::{End, ProtocolError};
 
-/// A reply where it came: first a private copy of its frame, then what lies in the place. The server may change the latter at any moment, so it is
-/// copied once and then looked at.
+/// A reply where it came: first a private copy of its frame, then what lies in the place. The server may
+/// change the latter at any moment, so it is copied once and then looked at.
 pub(crate) struct Body {
     pub(crate) reply: Reply,
     /// What follows its frame.
@@ -28,7 +28,8 @@ pub(crate) enum ReplyError {
 }
 
 impl Live {
-    /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer breaks the rules the link is cut.
+    /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer
+    /// breaks the rules the link is cut.
     pub(crate) fn take_reply(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
         let heard = self.check(reply, reply_buffer);
         if let Err(ReplyError::ProtocolError(error)) = &heard {

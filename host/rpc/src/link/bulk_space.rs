@@ -16,7 +16,8 @@ pub(super) struct BulkSpace {
 }
 
 impl BulkSpace {
-    /// Has the waiter woken when there may be some. To be looked for once more after this, for it may have come meanwhile.
+    /// Has the waiter woken when there may be some. To be looked for once more after this, for it may have
+    /// come meanwhile.
     pub(super) fn wait(&self, waiter: &Waker) {
         let mut waiters = lock(&self.waiters);
         if !waiters.iter().any(|waker| waker.will_wake(waiter)) {

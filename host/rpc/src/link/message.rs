@@ -7,8 +7,8 @@ use tombolo_shm::link::FRAME_BYTES;
 /// What travels in the buffer of a request's id is no longer.
 pub(super) const FRAME_MAX: usize = FRAME_BYTES as usize;
 
-/// Data up to this length travel in the frame with what stands before them: the receiver copies them once more, which costs less
-/// than another memory access. What is longer is read where it lies.
+/// Data up to this length travel in the frame with what stands before them: the receiver copies them once
+/// more, which costs less than another memory access. What is longer is read where it lies.
 pub(super) const SHORT_DATA_BYTES: usize = 512;
 
 /// The kind of a request: a call.

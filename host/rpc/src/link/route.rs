@@ -14,8 +14,9 @@ use tombolo_host_runtime::lock;
 
 /// Makes links to one export of one server, on which ONC RPC is spoken.
 pub trait Dial: Send + Sync {
-    /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must be asked for as the same
-    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)), for by that the server tells a call that comes again from a new one.
+    /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must
+    /// be asked for as the same client ([`Incarnation`](tombolo_shm::link::Incarnation)), for by that the
+    /// server tells a call that comes again from a new one.
     ///
     /// # Errors
     /// There is none now; there may be one later.
@@ -36,7 +37,8 @@ pub struct Dialed {
 /// How long to wait before a link is asked for again: at first, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The route to one server. When its link is lost, a thread reconnects until it succeeds or the route is dropped.
+/// The route to one server. When its link is lost, a thread reconnects until it succeeds or the route is
+/// dropped.
 pub struct Route {
     dial: Arc<dyn Dial>,
     label: Arc<str>,
@@ -64,7 +66,8 @@ pub(crate) struct Live {
 }
 
 impl Route {
-    /// A route over links that `dial` makes, the first of them at once. `label` says in errors and logs where it leads.
+    /// A route over links that `dial` makes, the first of them at once. `label` says in errors and logs where
+    /// it leads.
     ///
     /// # Errors
     /// There is no link.
@@ -92,7 +95,8 @@ impl Route {
         lock(&self.state).links
     }
 
-    /// So much data of a call or a reply fits in the bulk memory of the present link beside that of others; a power of two.
+    /// So much data of a call or a reply fits in the bulk memory of the present link beside that of others; a
+    /// power of two.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
         let state = lock(&self.state);
@@ -105,8 +109,8 @@ impl Route {
         1 << most.ilog2()
     }
 
-    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has changed, and another link is asked
-    /// for if there was no thread for that when the last one was lost.
+    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has
+    /// changed, and another link is asked for if there was no thread for that when the last one was lost.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut state = lock(&self.state);
         if let (None, Some(waiter)) = (&state.live, waiter) {

@@ -83,8 +83,9 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// A span of either side, where it is needed, or neither. A first span that was given back for want of the second must wake no waiter, for
-    /// a failed attempt has looked while no pair was half taken: else the waiters would wake each other, or themselves, for ever.
+    /// A span of either side, where it is needed, or neither. A first span that was given back for want of
+    /// the second must wake no waiter, for a failed attempt has looked while no pair was half taken: else the
+    /// waiters would wake each other, or themselves, for ever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;

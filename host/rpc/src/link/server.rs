@@ -128,7 +128,8 @@ where
     }
 }
 
-/// Polls the call again, now with a waker that means it. If it panics its responder is dropped, which ends the link.
+/// Polls the call again, now with a waker that means it. If it panics its responder is dropped, which ends
+/// the link.
 fn go_on<F>(mut slot: Slot<F>, exchanges: Arc<ExchangePool>, responder: Responder, reply_buffer: Option<Part>)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
@@ -150,7 +151,8 @@ fn poll<F: Future>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<F::Out
     polled
 }
 
-/// Puts a call in, and says where a long reply goes. The head is a private copy; the rest stays where the client has put it.
+/// Puts a call in, and says where a long reply goes. The head is a private copy; the rest stays where the
+/// client has put it.
 fn take_in(
     exchange: &mut Exchange,
     request: &Request<'_>,

@@ -1,4 +1,5 @@
-//! Running calls: on the event thread while they are ready, as tasks when they are not; and where their replies go.
+//! Running calls: on the event thread while they are ready, as tasks when they are not; and where their
+//! replies go.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +53,8 @@ pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<
     Box::new(Runner { begin, needs_buffer, common, slots: Vec::new() })
 }
 
-/// Memory of a call's future. It is made where it will be polled, and its memory serves one call after the other.
+/// Memory of a call's future. It is made where it will be polled, and its memory serves one call after the
+/// other.
 type Slot<F> = Pin<Box<Option<F>>>;
 
 /// Whether a call with this head needs a buffer of its own for the reply.
@@ -126,7 +128,8 @@ where
     polled.unwrap_or(Poll::Ready(None))
 }
 
-/// Polls the call again, now with a waker that means it, until it is ready. The thread that wakes it then sends its reply.
+/// Polls the call again, now with a waker that means it, until it is ready. The thread that wakes it then
+/// sends its reply.
 fn go_on<F>(mut slot: Slot<F>, finish: Finish)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,

@@ -1,8 +1,10 @@
-//! Clients, by address: what all connections and datagrams of one address may have together, connections among it.
+//! Clients, by address: what all connections and datagrams of one address may have together, connections
+//! among it.
 //!
-//! An address has as many connections as it leaves free at most: one alone gets half of all, the next half of what is left, and there is always
-//! something left for others. Where a new connection exceeds the limit, idle ones are closed: first those that never asked
-//! anything, then those that have been silent longest, of the address that has the most, or of the caller's.
+//! An address has as many connections as it leaves free at most: one alone gets half of all, the next half of
+//! what is left, and there is always something left for others. Where a new connection exceeds the limit,
+//! idle ones are closed: first those that never asked anything, then those that have been silent longest, of
+//! the address that has the most, or of the caller's.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -131,8 +133,8 @@ fn key(shared: &Arc<SharedConnection>) -> u64 {
 }
 
 impl Client {
-    /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look again after this, for
-    /// that may be so already.
+    /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look
+    /// again after this, for that may be so already.
     pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         queued.stand(&self.waiters, None, waiter);
     }
@@ -217,7 +219,8 @@ impl Activity {
         self.last_ms.store(ms << 1 | u64::from(answered), Ordering::Relaxed);
     }
 
-    /// Those that never had a call answered come first, then those that did something longest ago. None if it may not be closed.
+    /// Those that never had a call answered come first, then those that did something longest ago. None if it
+    /// may not be closed.
     fn rank(&self, now_ms: u64) -> Option<(bool, u64)> {
         let noted = self.last_ms.load(Ordering::Relaxed);
         let (last_ms, answered) = (noted >> 1, noted & 1 == 1);

@@ -87,7 +87,8 @@ impl Exchanges {
     }
 }
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other exactly.
+/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
+/// exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections there are (a gauge).
@@ -112,7 +113,8 @@ pub struct Counts {
     pub later: u64,
     /// Those of them whose service panicked.
     pub panics: u64,
-    /// Datagrams that were dropped because the client's limits were reached, and replies that the socket did not take.
+    /// Datagrams that were dropped because the client's limits were reached, and replies that the socket did
+    /// not take.
     pub datagrams_dropped: u64,
     /// Bytes of calls, with their marks.
     pub received_bytes: u64,

@@ -29,7 +29,8 @@ const FLUSH_BYTES: usize = 256 << 10;
 /// A client that sends a call slowly has to send so much of it now and then, or it counts as idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
-/// What a peer may still send after we have said our last word: closing before it is read could destroy that word.
+/// What a peer may still send after we have said our last word: closing before it is read could destroy that
+/// word.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
@@ -401,7 +402,8 @@ impl Connection {
         Ok(received.bytes)
     }
 
-    /// Whether this is the first call of a connection that may do without TLS, and does. From then on it has none.
+    /// Whether this is the first call of a connection that may do without TLS, and does. From then on it has
+    /// none.
     fn goes_without_tls(&mut self, context: &ThreadContext, first: &Source) -> bool {
         let is_plain =
             !security::is_probe(first) && context.common.options.admits_plain(&self.shared.peer.origin);
@@ -549,7 +551,8 @@ fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
     calls.needs_buffer(head.get(..len).unwrap_or_default())
 }
 
-/// A call that is served later. A short one lies in the buffer that all connections are received into, and leaves it.
+/// A call that is served later. A short one lies in the buffer that all connections are received into, and
+/// leaves it.
 fn set_aside(record: Source, lease: Lease) -> (Source, Option<Lease>) {
     match record.len() {
         len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),

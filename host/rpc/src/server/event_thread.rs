@@ -1,8 +1,8 @@
 //! An event thread: waits for what happens to its connections and sockets, and serves them in turn.
 //!
-//! A turn is limited, so that a busy connection does not delay the others. Before the thread sleeps it looks for a
-//! while ([`tombolo_host_runtime::polling`]): straight at the connection that was the only one of late, which spares a system call, and now
-//! and then at all of them.
+//! A turn is limited, so that a busy connection does not delay the others. Before the thread sleeps it looks
+//! for a while ([`tombolo_host_runtime::polling`]): straight at the connection that was the only one of late,
+//! which spares a system call, and now and then at all of them.
 
 use std::collections::VecDeque;
 use std::mem;

@@ -180,7 +180,8 @@ pub(super) fn hand_over(
 pub struct Listeners {
     /// For connections.
     pub tcp: Vec<SocketAddr>,
-    /// For datagrams. Where an address is the one at the same place of `tcp`, with port 0, both get the same port.
+    /// For datagrams. Where an address is the one at the same place of `tcp`, with port 0, both get the same
+    /// port.
     pub udp: Vec<SocketAddr>,
 }
 
@@ -208,7 +209,8 @@ pub struct BindError {
 const FREE_PORT_TRIES: usize = 50;
 
 impl Listeners {
-    /// Binds a socket to each address. They are kept from then on: no other process gets these ports before the server has started.
+    /// Binds a socket to each address. They are kept from then on: no other process gets these ports before
+    /// the server has started.
     ///
     /// # Errors
     /// An address cannot be had: EADDRINUSE when another program has it.

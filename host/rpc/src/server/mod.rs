@@ -1,18 +1,19 @@
 //! The server side of ONC RPC over TCP and UDP (RFC 5531 §11): calls in, replies out.
 //!
-//! A call is bytes here. What they mean (headers, authentication, procedures) is the business of a [`Service`].
+//! A call is bytes here. What they mean (headers, authentication, procedures) is the business of a
+//! [`Service`].
 //!
-//! A few event threads ([`Options::threads`]) wait for calls, each for those of its own connections. They look for a while
-//! before they sleep. What a service answers at once is sent with the other replies of the same turn; what it answers later
-//! is sent by the thread that has the answer. Every client has limits (calls, memory, patience), and one that reaches them
-//! waits alone.
+//! A few event threads ([`Options::threads`]) wait for calls, each for those of its own connections. They
+//! look for a while before they sleep. What a service answers at once is sent with the other replies of the
+//! same turn; what it answers later is sent by the thread that has the answer. Every client has limits
+//! (calls, memory, patience), and one that reaches them waits alone.
 //!
 //! With [`Options::tls`] a connection carries no call before it has TLS: `security`.
 //!
 //! Not here: clients, the portmapper, what a certificate's subject may do.
 //!
-//! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what comes in, `calls`,
-//! `shared_connection` and `reply_batch` for what goes out.
+//! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what
+//! comes in, `calls`, `shared_connection` and `reply_batch` for what goes out.
 
 mod calls;
 mod clients;

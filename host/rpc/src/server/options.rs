@@ -21,7 +21,8 @@ pub type Admit = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 pub struct Options {
     /// Event threads; at least one. By default half as many as there are cores, and four at most.
     pub threads: usize,
-    /// The longest call, in bytes; what announces more is closed. By default a mebibyte and 8 KiB, and that is the most.
+    /// The longest call, in bytes; what announces more is closed. By default a mebibyte and 8 KiB, and that
+    /// is the most.
     pub record_max_bytes: usize,
     /// What is asked about each connection and each datagram; by default all may call.
     pub admit: Option<Admit>,
@@ -29,8 +30,8 @@ pub struct Options {
     pub tls: Option<Arc<ServerTls>>,
     /// What is asked about a connection that calls without it; by default none may.
     pub admit_plain: Option<Admit>,
-    /// Connections at most, and of one address half of those that no other has. Where the limit is reached, idle ones are closed, or
-    /// the next is refused. By default 32,768.
+    /// Connections at most, and of one address half of those that no other has. Where the limit is reached,
+    /// idle ones are closed, or the next is refused. By default 32,768.
     pub connections_max: usize,
     /// Calls of one connection that were received and whose replies are not sent yet. By default 256.
     pub connection_calls_max: usize,
@@ -40,13 +41,14 @@ pub struct Options {
     pub client_calls_max: usize,
     /// Memory for calls and file data.
     pub buffers: BufferLimits,
-    /// A connection that has replies to take and takes none of them for so long is closed, and so is one that has sent part of
-    /// a call and nothing more. By default 30 s.
+    /// A connection that has replies to take and takes none of them for so long is closed, and so is one that
+    /// has sent part of a call and nothing more. By default 30 s.
     pub stuck_after: Duration,
-    /// The same where memory for replies is short, for a connection that takes none of its own. By default a second.
+    /// The same where memory for replies is short, for a connection that takes none of its own. By default a
+    /// second.
     pub stuck_after_if_short: Duration,
-    /// A connection that never had a call answered is closed after so long. By default 6 minutes, as Linux's server does; but
-    /// one that has been of use stays for as long as its peer is there.
+    /// A connection that never had a call answered is closed after so long. By default 6 minutes, as Linux's
+    /// server does; but one that has been of use stays for as long as its peer is there.
     pub silent_after: Duration,
     /// For so long calls may run on when the server stops. By default 5 s.
     pub grace: Duration,

@@ -1,8 +1,9 @@
 //! Records out of a stream of bytes, in the memory that they were received into.
 //!
-//! An event thread has one small buffer, the [`ReceiveArea`], that it receives into for one connection after the other; so an idle
-//! connection has none. What a turn leaves unfinished moves to a buffer of the connection's own. A long record (file data)
-//! gets a buffer of its size as soon as its mark is seen, and the rest of it is received straight into that.
+//! An event thread has one small buffer, the [`ReceiveArea`], that it receives into for one connection after
+//! the other; so an idle connection has none. What a turn leaves unfinished moves to a buffer of the
+//! connection's own. A long record (file data) gets a buffer of its size as soon as its mark is seen, and the
+//! rest of it is received straight into that.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -213,7 +214,8 @@ impl RecordReader {
         }
     }
 
-    /// Receives what is there, as far as it fits. EAGAIN when nothing is there; no bytes are the end of the stream.
+    /// Receives what is there, as far as it fits. EAGAIN when nothing is there; no bytes are the end of the
+    /// stream.
     pub(super) fn receive(
         &mut self,
         area: &mut ReceiveArea,
@@ -283,7 +285,8 @@ impl RecordReader {
         if glued.room() >= more || glued.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
-        // Once, and for all that a record can be: many that grow step by step would come to wait for each other's memory.
+        // Once, and for all that a record can be: many that grow step by step would come to wait for each
+        // other's memory.
         let is_long = glued.len() + more > SHORT_MAX_BYTES;
         if is_long && !buffers.account().has_room() {
             return false;

@@ -19,8 +19,8 @@ const PADDING: [u8; 3] = [0; 3];
 
 /// Replies in the order in which they are sent.
 ///
-/// Small ones lie in one piece of memory, so that a batch of them is one span for the system call; long ones and file data
-/// follow by reference.
+/// Small ones lie in one piece of memory, so that a batch of them is one span for the system call; long ones
+/// and file data follow by reference.
 #[derive(Default)]
 pub(super) struct Batch {
     /// The small replies with their marks, one after the other.
@@ -76,7 +76,8 @@ impl Batch {
         self.len
     }
 
-    /// Bytes of memory that are not counted elsewhere: replies, but not the file data, whose buffers are counted.
+    /// Bytes of memory that are not counted elsewhere: replies, but not the file data, whose buffers are
+    /// counted.
     pub(super) fn uncounted_bytes(&self) -> usize {
         let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
         self.small.len() + long.map(Vec::len).sum::<usize>()
@@ -108,7 +109,8 @@ impl Batch {
         }
     }
 
-    /// Sends until everything is out or the peer takes no more. `send` takes the beginning of a list, and says how much.
+    /// Sends until everything is out or the peer takes no more. `send` takes the beginning of a list, and
+    /// says how much.
     pub(super) fn send(&mut self, mut send: impl FnMut(&mut Gather<'_>) -> Result<usize, Errno>) -> Sent {
         let (mut replies, mut bytes) = (0, 0);
         let state = loop {

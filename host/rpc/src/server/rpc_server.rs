@@ -44,7 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves calls that come to the sockets. None of them takes a connection before everything is there to serve it.
+    /// Serves calls that come to the sockets. None of them takes a connection before everything is there to
+    /// serve it.
     pub fn start<S: Service>(bound: Bound, options: Options, service: &Arc<S>) -> Result<Self, StartError> {
         let common = Common::new(options.checked());
         let udp = bound.udp.iter().map(|(address, _)| *address).collect();
@@ -71,8 +72,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves calls over a stream that is there already: a unix socket, say. Its caller counts as one at this address. False, and the
-    /// stream is closed, where the limit of connections is reached.
+    /// Serves calls over a stream that is there already: a unix socket, say. Its caller counts as one at this
+    /// address. False, and the stream is closed, where the limit of connections is reached.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         let client = self.common.clients.of(address.ip());
         let Some(admitted) = Admitted::new(&self.common, &client) else { return false };
@@ -95,8 +96,8 @@ impl Server {
         Counts { lent_bytes: self.common.pool.lent_bytes() as u64, ..self.common.counters.read() }
     }
 
-    /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as the grace
-    /// period lasts, and closes all connections. Returns when that is done.
+    /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as
+    /// the grace period lasts, and closes all connections. Returns when that is done.
     pub fn stop(self) {
         drop(self);
     }

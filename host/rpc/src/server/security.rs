@@ -1,4 +1,5 @@
-//! Before the first call of a connection that must have TLS (RFC 9289 §4.1): what is a probe, and what is answered to everything else.
+//! Before the first call of a connection that must have TLS (RFC 9289 §4.1): what is a probe, and what is
+//! answered to everything else.
 
 use std::fmt::Display;
 

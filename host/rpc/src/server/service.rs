@@ -25,17 +25,19 @@ const KEPT_BYTES: usize = 16 << 10;
 pub trait Service: Send + Sync + 'static {
     /// Answers one call. The exchange is given back with the reply in it, and used again.
     ///
-    /// The transport polls the future once on the thread that received the call: what is ready then is sent with the
-    /// replies of the whole batch. The rest goes on as a task (`host::task`): it is polled by the thread that wakes it, and that
-    /// thread sends the reply. So the future must never block. If it panics, the connection is closed.
+    /// The transport polls the future once on the thread that received the call: what is ready then is sent
+    /// with the replies of the whole batch. The rest goes on as a task (`host::task`): it is polled by the
+    /// thread that wakes it, and that thread sends the reply. So the future must never block. If it panics,
+    /// the connection is closed.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
         exchange: Box<Exchange>,
     ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static;
 
-    /// Whether a call that begins so may take a buffer ([`Exchange::buffers`]). Asked only when memory is short: a call that takes none
-    /// does not wait for any then. `head` is the first bytes, [`LONG_HEAD_BYTES`] of them at most.
+    /// Whether a call that begins so may take a buffer ([`Exchange::buffers`]). Asked only when memory is
+    /// short: a call that takes none does not wait for any then. `head` is the first bytes,
+    /// [`LONG_HEAD_BYTES`] of them at most.
     fn needs_buffer(&self, _head: &[u8]) -> bool {
         true
     }
@@ -48,7 +50,8 @@ pub enum Outcome {
     Reply,
     /// Nothing is sent, and the connection goes on.
     Silent,
-    /// Nothing is sent; the connection is closed after the replies that wait to be sent. Over UDP the same as `Silent`.
+    /// Nothing is sent; the connection is closed after the replies that wait to be sent. Over UDP the same as
+    /// `Silent`.
     Close,
 }
 
@@ -83,8 +86,8 @@ pub struct Peer {
     pub transport: Transport,
     /// The certificate that it has shown, once its connection has TLS.
     pub certificate: OnceLock<Box<PeerCertificate>>,
-    /// What the service wishes to remember of this peer. It is dropped some time after a connection has ended; that of a
-    /// sender of datagrams may be forgotten at any time.
+    /// What the service wishes to remember of this peer. It is dropped some time after a connection has
+    /// ended; that of a sender of datagrams may be forgotten at any time.
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -154,16 +157,19 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Memory of one call and its reply, used again from call to call. It travels in a box, for it is some 400 bytes long.
+/// Memory of one call and its reply, used again from call to call. It travels in a box, for it is some 400
+/// bytes long.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Private copy of the call's first bytes: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of a longer one.
+    /// Private copy of the call's first bytes: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`]
+    /// of a longer one.
     pub head: Vec<u8>,
     /// The whole call, where it was received: file data goes on from here without a copy.
     pub record: Source,
     /// The reply's bytes, encoded by the service; no record mark. Empty when the call arrives.
     pub reply: Vec<u8>,
-    /// File data that follows `reply` (READ). The transport fills it up to a multiple of four bytes. None when the call arrives.
+    /// File data that follows `reply` (READ). The transport fills it up to a multiple of four bytes. None
+    /// when the call arrives.
     pub data: Option<ReplyData>,
     /// Where the service takes buffers for file data.
     pub buffers: Buffers,
@@ -191,7 +197,8 @@ impl Exchange {
         self.lease = lease;
     }
 
-    /// As [`fill`](Self::fill), where the call's first bytes were copied already: `record` is `frame` and then `rest`.
+    /// As [`fill`](Self::fill), where the call's first bytes were copied already: `record` is `frame` and
+    /// then `rest`.
     pub(crate) fn receive(&mut self, frame: &[u8], rest: &Source, record: Source) {
         self.clear();
         let len = match record.len() {

@@ -1,4 +1,5 @@
-//! What the threads that answer calls share with the thread that receives them: one connection's sending side.
+//! What the threads that answer calls share with the thread that receives them: one connection's sending
+//! side.
 
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +18,8 @@ use tombolo_host_tls::Session;
 use tombolo_mem::Sink;
 use tombolo_sys::{Errno, tcp};
 
-/// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the next long reply ready, and no
-/// more.
+/// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the
+/// next long reply ready, and no more.
 const UNTAKEN_MAX_BYTES: usize = 1 << 20;
 
 /// The part of a connection that is shared with the threads that answer its calls.
@@ -125,8 +126,8 @@ impl SharedConnection {
         self.client.begin_call();
     }
 
-    /// Puts the reply of such a call with those that wait, if there is one; how many bytes wait for the next batch then.
-    /// Nothing is sent before [`flush`](Self::flush).
+    /// Puts the reply of such a call with those that wait, if there is one; how many bytes wait for the next
+    /// batch then. Nothing is sent before [`flush`](Self::flush).
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
         // From here on it holds nothing that other connections of the client might need, but memory.
         self.client.end_calls(1);

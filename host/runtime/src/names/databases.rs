@@ -65,7 +65,8 @@ impl Databases {
         Self { etc }
     }
 
-    /// Returns the services of the first of these databases that nsswitch.conf has; the files alone where it has none of them.
+    /// Returns the services of the first of these databases that nsswitch.conf has; the files alone where it
+    /// has none of them.
     pub(super) fn services(&self, databases: &[&str]) -> Result<Services, LookUpError> {
         let lines = self.lines("nsswitch.conf", |line| {
             let line = line.split(|&byte| byte == b'#').next()?;

@@ -1,8 +1,10 @@
 //! Looks up groups, users and hosts, as this machine is set up for it (nsswitch.conf(5)).
 //!
-//! The C library's functions for that load modules into the process. In a program without libraries they are loaded all the same, and crash; and a module that waits for a directory service
-//! stops its caller for as long. So `/etc/passwd` and `/etc/group` are read by this module, and whatever else nsswitch.conf names is asked by getent(1): a process for
-//! each look-up, few at once, killed when its time is over. A process in a sandbox starts none: another one looks up for it ([`delegate`]).
+//! The C library's functions for that load modules into the process. In a program without libraries they are
+//! loaded all the same, and crash; and a module that waits for a directory service stops its caller for as
+//! long. So `/etc/passwd` and `/etc/group` are read by this module, and whatever else nsswitch.conf names is
+//! asked by getent(1): a process for each look-up, few at once, killed when its time is over. A process in a
+//! sandbox starts none: another one looks up for it ([`delegate`]).
 
 mod databases;
 mod getent;
@@ -22,9 +24,11 @@ use crate::lock;
 
 /// The time a look-up of a user or a group may take, all services together.
 const USER_TIME_MAX: Duration = Duration::from_secs(10);
-/// After a service did not answer, users and groups are not asked of any for so long: look-ups that wait in a queue do not each take their time.
+/// After a service did not answer, users and groups are not asked of any for so long: look-ups that wait in a
+/// queue do not each take their time.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The time a look-up of a host may take. Resolvers ask a silent name server twice, 5 s each, and then the next one (resolv.conf(5)).
+/// The time a look-up of a host may take. Resolvers ask a silent name server twice, 5 s each, and then the
+/// next one (resolv.conf(5)).
 const HOST_TIME_MAX: Duration = Duration::from_secs(30);
 /// Longer names are no hosts' (RFC 1035 §2.3.4), in bytes.
 const HOST_BYTES_MAX: usize = 253;
@@ -110,13 +114,14 @@ pub fn group_id(name: &str) -> Result<Option<u32>, LookUpError> {
     Names::of_system().group_id(name)
 }
 
-/// Returns the groups of a user, `None` for a user that is not known. Waits for directory services, a bounded time.
+/// Returns the groups of a user, `None` for a user that is not known. Waits for directory services, a bounded
+/// time.
 pub fn groups_of(uid: u32) -> Result<Option<UserGroups>, LookUpError> {
     DELEGATE.get().map_or_else(|| Names::of_system().groups_of(uid), |delegate| delegate.groups_of(uid))
 }
 
-/// Returns the addresses of a host, in the order in which the system has them tried; never none. An address stands for itself. Waits for name servers, a bounded
-/// time.
+/// Returns the addresses of a host, in the order in which the system has them tried; never none. An address
+/// stands for itself. Waits for name servers, a bounded time.
 pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
     match (host.parse(), DELEGATE.get()) {
         (Ok(address), _) => Ok(vec![address]),

@@ -1,7 +1,8 @@
 //! The control socket: how tools ask a running server.
 //!
-//! One JSON value a line, over a unix socket that only the server's own user and root may use. The protocol is written
-//! down in `docs/protocols/control.md`. Not here: what the answers contain; the caller that starts a [`Server`] decides it.
+//! One JSON value a line, over a unix socket that only the server's own user and root may use. The protocol
+//! is written down in `docs/protocols/control.md`. Not here: what the answers contain; the caller that starts
+//! a [`Server`] decides it.
 
 mod client;
 mod message;

@@ -14,9 +14,11 @@ use tombolo_sys::{creds, socket};
 use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
 
-/// Answers the requests. None waits for long: the threads that ask are few, and others want to know meanwhile.
+/// Answers the requests. None waits for long: the threads that ask are few, and others want to know
+/// meanwhile.
 pub trait Answers: Send + Sync {
-    /// The answer to one request, `None` when there is no such request. Called from several threads at a time.
+    /// The answer to one request, `None` when there is no such request. Called from several threads at a
+    /// time.
     fn answer(&self, request: &str) -> Option<Value>;
 
     /// The answer to one request about a session, `None` when there is no such request.
@@ -44,8 +46,8 @@ pub trait Answers: Send + Sync {
     }
 }
 
-/// A control socket that is being served. Dropping it removes the socket and then closes all connections: a tool that
-/// reads to the end of its connection finds no socket afterwards.
+/// A control socket that is being served. Dropping it removes the socket and then closes all connections: a
+/// tool that reads to the end of its connection finds no socket afterwards.
 pub struct Server {
     /// `None` once it has been dropped, which removes the socket.
     listener: Option<Arc<Listener>>,

@@ -46,8 +46,8 @@ pub fn default_directory() -> PathBuf {
     }
 }
 
-/// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names. The
-/// directory is made when it is missing; one that others could enter is refused.
+/// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names.
+/// The directory is made when it is missing; one that others could enter is refused.
 pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathError> {
     prepare(directory)?;
     let mut last = None;

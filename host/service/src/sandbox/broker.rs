@@ -1,8 +1,10 @@
 //! A helper process of one in a sandbox, which opens files that were found by handle.
 //!
-//! Landlock goes by the directories above a file. Of a file that was found by handle the kernel may know none, until it is looked up by a name: then
-//! landlock refuses it, in the export or not. The broker is in no such sandbox, and parses nothing but numbers. It opens regular files only, on the
-//! mounts of the exports, and none that is known to lie elsewhere; and it opens as the user that it is asked for, as its client could.
+//! Landlock goes by the directories above a file. Of a file that was found by handle the kernel may know
+//! none, until it is looked up by a name: then landlock refuses it, in the export or not. The broker is in no
+//! such sandbox, and parses nothing but numbers. It opens regular files only, on the mounts of the exports,
+//! and none that is known to lie elsewhere; and it opens as the user that it is asked for, as its client
+//! could.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,7 +23,8 @@ use tombolo_sys::{Errno, Result, mountinfo};
 use super::helper::{self, Helper, answer_all};
 use super::{Needs, SandboxError, Strictness, give_up_rights};
 
-/// So many files are opened at once: one on a disk or server that does not answer is not to keep the others waiting.
+/// So many files are opened at once: one on a disk or server that does not answer is not to keep the others
+/// waiting.
 const OPENS_MAX: usize = 8;
 
 /// Whether this process finds files by handle, so that its sandbox takes a broker.
@@ -34,7 +37,8 @@ pub fn is_needed() -> bool {
 pub struct Broker(Helper);
 
 impl Broker {
-    /// Starts `command`, which is to call [`serve`] with its standard input, and waits until it does. It ends with this process.
+    /// Starts `command`, which is to call [`serve`] with its standard input, and waits until it does. It ends
+    /// with this process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         Helper::start(command, OPENS_MAX).map(Self)
     }
@@ -67,8 +71,9 @@ impl Reopen for Broker {
 /// The answer that it is done; others are error numbers.
 const DONE: i32 = 0;
 
-/// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need but files, and calls `confined` then,
-/// which may start threads: those that are there before keep all rights.
+/// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need
+/// but files, and calls `confined` then, which may start threads: those that are there before keep all
+/// rights.
 pub fn serve(
     socket: OwnedFd,
     exports: &[PathBuf],

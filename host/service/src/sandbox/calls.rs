@@ -1,4 +1,5 @@
-//! System calls, by seccomp(2): those on a list. All others fail with ENOSYS, as in a kernel that does not have them: libraries then do without.
+//! System calls, by seccomp(2): those on a list. All others fail with ENOSYS, as in a kernel that does not
+//! have them: libraries then do without.
 
 use std::collections::HashMap;
 use std::env::consts::ARCH;
@@ -201,7 +202,8 @@ const CHANGES: &[&str] = &[
 
 const OLDER_CHANGES: &[&str] = &["mkdir", "mknod", "rmdir", "link", "symlink", "rename"];
 
-/// Attributes of files by their names. Landlock does not see these calls, so that they reach files anywhere: only for what cannot do without.
+/// Attributes of files by their names. Landlock does not see these calls, so that they reach files anywhere:
+/// only for what cannot do without.
 const OF_NAMES: &[&str] = &[
     "fchmodat",
     "fchmodat2",
@@ -223,8 +225,9 @@ const OLDER_OF_NAMES: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes",
 /// Files in the name of other users, by handle, and word of what others do to them.
 const OF_USERS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
-/// What an ioctl(2) may ask of a descriptor: flags of its own, bytes to read, whether it is a terminal and how large, a device's size and its file system's
-/// UUID. Others can put words into the terminal that a process was started from (TIOCSTI), or make it a device's master.
+/// What an ioctl(2) may ask of a descriptor: flags of its own, bytes to read, whether it is a terminal and
+/// how large, a device's size and its file system's UUID. Others can put words into the terminal that a
+/// process was started from (TIOCSTI), or make it a device's master.
 const IOCTLS: [u32; 10] = [
     0x5421,      // FIONBIO
     0x5450,      // FIONCLEX
@@ -238,11 +241,12 @@ const IOCTLS: [u32; 10] = [
     0x8011_1500, // FS_IOC_GETFSUUID
 ];
 
-/// The same of the descriptors of mounts: another of a connection (FUSE_DEV_IOC_CLONE), and files that its kernel reads by itself (BACKING_OPEN and
-/// BACKING_CLOSE).
+/// The same of the descriptors of mounts: another of a connection (FUSE_DEV_IOC_CLONE), and files that its
+/// kernel reads by itself (BACKING_OPEN and BACKING_CLOSE).
 const IOCTLS_OF_MOUNTS: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
 
-/// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the caller.
+/// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the
+/// caller.
 const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
 
 /// Of prctl(2): PR_SET_NAME, PR_GET_NAME and PR_CAPBSET_READ.
@@ -253,17 +257,20 @@ const CLONE_THREAD: u64 = 0x1_0000;
 /// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 const CLONE_NAMESPACES: u64 = 0x2_0000 | 0x200_0000 | 0x7c00_0000;
 const CLONE_FS: u64 = 0x200;
-/// Flags of fanotify_init(2): events name files by handle, in place of opening them, and none of them waits for an answer.
+/// Flags of fanotify_init(2): events name files by handle, in place of opening them, and none of them waits
+/// for an answer.
 const FAN_REPORT_FID: u64 = 0x200;
 const FAN_CLASSES: u64 = 0xc;
-/// Calls that send, by the place of their flags, and the flag that makes a connection before (MSG_FASTOPEN): landlock sees connect(2) alone.
+/// Calls that send, by the place of their flags, and the flag that makes a connection before (MSG_FASTOPEN):
+/// landlock sees connect(2) alone.
 const SENDING: [(&str, u8); 3] = [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)];
 const MSG_FASTOPEN: u64 = 0x2000_0000;
-/// Pairs of sockets that send to each other alone: SOCK_STREAM and SOCK_SEQPACKET. Those of datagrams send to any socket of the host.
+/// Pairs of sockets that send to each other alone: SOCK_STREAM and SOCK_SEQPACKET. Those of datagrams send to
+/// any socket of the host.
 const PAIRS: [u64; 2] = [1, 5];
 const SOCKET_KINDS: u64 = 0xf;
-/// What an fcntl(2) may not ask for: signals to another process or of another kind (F_SETOWN, F_SETSIG, F_SETOWN_EX), and word of what is done in a
-/// directory (F_NOTIFY).
+/// What an fcntl(2) may not ask for: signals to another process or of another kind (F_SETOWN, F_SETSIG,
+/// F_SETOWN_EX), and word of what is done in a directory (F_NOTIFY).
 const NO_FCNTLS: [u64; 4] = [8, 10, 15, 1026];
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {

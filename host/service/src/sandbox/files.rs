@@ -17,7 +17,8 @@ const WANTED: ABI = ABI::V6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confined {
     Wholly,
-    /// An older kernel does not know some of it: ports (before 6.7), signals and abstract sockets (before 6.12).
+    /// An older kernel does not know some of it: ports (before 6.7), signals and abstract sockets (before
+    /// 6.12).
     Partly,
     Not,
 }
@@ -61,7 +62,8 @@ fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }
 
-/// Confines this thread and those that it starts. A path that is not there is left out: it cannot be opened later either.
+/// Confines this thread and those that it starts. A path that is not there is left out: it cannot be opened
+/// later either.
 pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, RulesetError> {
     let mut rules = Ruleset::default();
     if !needs.changes.is_empty() {
@@ -74,7 +76,8 @@ pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, Rulese
         .set_compatibility(level)
         .handle_access(AccessFs::from_all(WANTED))?
         .scope(Scope::from_all(WANTED))?;
-    // What listens does so by now. What connects may choose a port for it; to listen there is no call on its list.
+    // What listens does so by now. What connects may choose a port for it; to listen there is no call on its
+    // list.
     if !needs.connects {
         rules = rules.handle_access(AccessNet::ConnectTcp | AccessNet::BindTcp)?;
     }

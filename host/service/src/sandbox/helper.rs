@@ -25,8 +25,9 @@ const SOCKET: &[u8] = b"socket";
 const NO_MORE: &[u8] = b"no more";
 
 impl Helper {
-    /// Starts `command`, which is to call [`sockets`] with its standard input and [`answer_all`] with each of them, and waits until it does. It ends with this
-    /// process. So many requests are under way at once, at least 1.
+    /// Starts `command`, which is to call [`sockets`] with its standard input and [`answer_all`] with each of
+    /// them, and waits until it does. It ends with this process. So many requests are under way at once, at
+    /// least 1.
     pub fn start(command: &mut Command, requests_max: usize) -> io::Result<Self> {
         let (ours, theirs) = packet::pair()?;
         // It is left to end by itself.
@@ -49,8 +50,8 @@ impl Helper {
         Ok(Self { free: Mutex::new(free), freed: Condvar::new() })
     }
 
-    /// Asks, and waits for the answer; before, for another's when as many are under way as may be. EIO when there is no answer, EMSGSIZE for a request that is too
-    /// long.
+    /// Asks, and waits for the answer; before, for another's when as many are under way as may be. EIO when
+    /// there is no answer, EMSGSIZE for a request that is too long.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         if request.len() > MESSAGE_BYTES_MAX {
             return Err(Errno::MSGSIZE);

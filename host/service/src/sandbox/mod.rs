@@ -1,7 +1,9 @@
-//! What a process may still do once it has opened what it needs: whatever parses a stranger's bytes is worth little to the one that breaks it.
+//! What a process may still do once it has opened what it needs: whatever parses a stranger's bytes is worth
+//! little to the one that breaks it.
 //!
-//! Four parts, each of which holds by itself: mounts of its own (where it may), landlock (files, ports, signals), a list of system calls (seccomp), and no
-//! capabilities. All are inherited by threads that are started later and cannot be taken back, so [`enter`] comes before the first thread.
+//! Four parts, each of which holds by itself: mounts of its own (where it may), landlock (files, ports,
+//! signals), a list of system calls (seccomp), and no capabilities. All are inherited by threads that are
+//! started later and cannot be taken back, so [`enter`] comes before the first thread.
 //!
 //! Reading order: here; `mounts`, `files`, `calls`; `helper`, `broker`.
 
@@ -52,7 +54,8 @@ impl FromStr for Strictness {
 pub struct Needs {
     /// Files that are opened for reading, and directories with all below them.
     pub reads: Vec<PathBuf>,
-    /// Directories that it opens, as for making names in them durable, and lists. All below them, but no files.
+    /// Directories that it opens, as for making names in them durable, and lists. All below them, but no
+    /// files.
     pub lists: Vec<PathBuf>,
     /// Directories in which it does all that its user may, and files that it writes.
     pub changes: Vec<PathBuf>,
@@ -66,12 +69,14 @@ pub struct Needs {
     pub listens: bool,
     /// It connects to servers: any port, and sockets of this host.
     pub connects: bool,
-    /// It looks up names of hosts, or groups of users: another process does so, as a list of calls and rules for files leave no program to ask.
+    /// It looks up names of hosts, or groups of users: another process does so, as a list of calls and rules
+    /// for files leave no program to ask.
     pub looks_up: bool,
-    /// It has a ring of io_uring, which is restricted to what it is for: no list of calls holds for what goes through it.
+    /// It has a ring of io_uring, which is restricted to what it is for: no list of calls holds for what goes
+    /// through it.
     pub has_ring: bool,
-    /// It serves directories of this host: as far as it may, it acts as other users there, finds files by handle, makes devices, and is told what
-    /// other processes change.
+    /// It serves directories of this host: as far as it may, it acts as other users there, finds files by
+    /// handle, makes devices, and is told what other processes change.
     pub serves_users: bool,
     /// It serves what is mounted on this host.
     pub serves_mounts: bool,
@@ -179,8 +184,8 @@ impl fmt::Display for Held {
     }
 }
 
-/// Confines this thread and all that are started later to what is needed, in the `namespace` that was entered before. For good; what was confined before it
-/// fails stays so.
+/// Confines this thread and all that are started later to what is needed, in the `namespace` that was entered
+/// before. For good; what was confined before it fails stays so.
 pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Result<Held, SandboxError> {
     let own_mounts = namespace.stay();
     if strictness == Strictness::Off {
@@ -226,8 +231,9 @@ fn give_up_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabi
     Ok((calls, capabilities))
 }
 
-/// What serving directories to users takes: to act as them, to reach what only root may, to make all kinds of files, and, of CAP_SYS_ADMIN, to
-/// watch a file system and to change attributes of the kind `trusted`. Mounting, of which it is the right too, is no call on the list.
+/// What serving directories to users takes: to act as them, to reach what only root may, to make all kinds of
+/// files, and, of CAP_SYS_ADMIN, to watch a file system and to change attributes of the kind `trusted`.
+/// Mounting, of which it is the right too, is no call on the list.
 const OF_FILES: [Capability; 11] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -242,7 +248,8 @@ const OF_FILES: [Capability; 11] = [
     Capability::CAP_SYS_ADMIN,
 ];
 
-/// Drops all capabilities of this thread and of those that it starts later, and of the programs that they start.
+/// Drops all capabilities of this thread and of those that it starts later, and of the programs that they
+/// start.
 pub fn give_up_capabilities() -> Result<(), SandboxError> {
     let dropped = drop_capabilities(&Needs::default());
     dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))

@@ -1,8 +1,9 @@
 //! Mounts, by a namespace of the process's own (mount_namespaces(7)).
 //!
-//! Landlock has no hook for modes, owners, extended attributes and times. A mount that is read-only has none of them changed, and none of the contents: so
-//! the process gets mounts of its own, all read-only but for the places where it changes something. In place of those that it does not need there are
-//! empty ones: so none is kept in use when it is unmounted on the host, and what one was mounted over to hide stays hidden.
+//! Landlock has no hook for modes, owners, extended attributes and times. A mount that is read-only has none
+//! of them changed, and none of the contents: so the process gets mounts of its own, all read-only but for
+//! the places where it changes something. In place of those that it does not need there are empty ones: so
+//! none is kept in use when it is unmounted on the host, and what one was mounted over to hide stays hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -27,12 +28,14 @@ impl Namespace {
     /// It sees the host's mounts as they are.
     pub const OF_HOST: Self = Self(None);
 
-    /// Gives this thread, and those that it starts later, mounts of its own, where CAP_SYS_ADMIN allows it. To be called before anything is opened beneath a
-    /// directory of `needs`: a directory that is open already leads to the host's mounts.
+    /// Gives this thread, and those that it starts later, mounts of its own, where CAP_SYS_ADMIN allows it.
+    /// To be called before anything is opened beneath a directory of `needs`: a directory that is open
+    /// already leads to the host's mounts.
     ///
     /// # Errors
-    /// With [`Strictness::Strict`] if the kernel refuses, and in any case if it does so half-way and there is no way back. Without the capability there is
-    /// none, which is no error: such a process has not the rights either that this takes away.
+    /// With [`Strictness::Strict`] if the kernel refuses, and in any case if it does so half-way and there is
+    /// no way back. Without the capability there is none, which is no error: such a process has not the
+    /// rights either that this takes away.
     pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Self, SandboxError> {
         let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
         let plan = Plan::new(needs);
@@ -52,7 +55,8 @@ impl Namespace {
         if strictness == Strictness::Strict {
             return Err(SandboxError::Mounts(refused));
         }
-        // What a system does not have, as in a chroot, an initramfs or an old kernel, is told by the line of what holds.
+        // What a system does not have, as in a chroot, an initramfs or an old kernel, is told by the line of
+        // what holds.
         match refused.kind() {
             io::ErrorKind::Unsupported => {
                 tracing::info!(error = %refused, "the mounts are those of the host");
@@ -89,7 +93,8 @@ fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     Ok((lines, mounts::unshare()?))
 }
 
-/// Where programs expect devices, sockets of services and files of the system. Of what is mounted there nothing beneath is needed.
+/// Where programs expect devices, sockets of services and files of the system. Of what is mounted there
+/// nothing beneath is needed.
 const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/usr", "/tmp"];
 
 /// The socket that the log goes to. In containers it is a mount of its own.
@@ -287,7 +292,8 @@ fn hide(attach: impl Fn(&OwnedFd) -> tombolo_sys::Result<()>) -> tombolo_sys::Re
     }
 }
 
-/// Whether a line is of what is mounted at `/`, and not the initial file system, which stays there (pivot_root(2)).
+/// Whether a line is of what is mounted at `/`, and not the initial file system, which stays there
+/// (pivot_root(2)).
 fn is_root_mount(line: &[u8]) -> bool {
     mountinfo::point(line).as_deref() == Some(b"/") && mountinfo::kind(line) != Some("rootfs")
 }

@@ -1,5 +1,5 @@
-//! A process in a sandbox that was taken over. A sandbox is for good, so each is entered by a child: this program once more, which runs
-//! [`plays_a_server_that_was_taken_over`] alone.
+//! A process in a sandbox that was taken over. A sandbox is for good, so each is entered by a child: this
+//! program once more, which runs [`plays_a_server_that_was_taken_over`] alone.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -528,7 +528,8 @@ fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
     assert_eq!(opens_as(4321), Ok(()));
 }
 
-/// Holds the lease of a file (fcntl(2)): it is not opened by others before the end of standard input. Says when it is asked.
+/// Holds the lease of a file (fcntl(2)): it is not opened by others before the end of standard input. Says
+/// when it is asked.
 const LEASE_HOLDER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -564,7 +565,8 @@ fn a_file_that_is_long_in_opening_keeps_no_other_waiting() {
         });
         says("asked");
         broker.reopen(place(&at("changes/file")).as_fd(), OpenFlags::RDONLY).expect("opened");
-        // Had it waited, the kernel would have taken the lease away: time for the other thread to say that its file is open.
+        // Had it waited, the kernel would have taken the lease away: time for the other thread to say that
+        // its file is open.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!is_open.load(Ordering::SeqCst), "this one has waited until the lease was taken away");
         drop(holder.stdin.take());

@@ -84,7 +84,8 @@ impl Ends {
             step(&self.server, &mut outcomes.1);
         }
         let told = |(session, stream): &(Session, UnixStream), outcome: Result<(), Errno>| {
-            // A client learns only after its handshake that it is refused (RFC 8446 §4.4.2.4, appendix E.1.2).
+            // A client learns only after its handshake that it is refused (RFC 8446 §4.4.2.4, appendix
+            // E.1.2).
             let outcome = outcome.and_then(|()| {
                 let buffer = tombolo_mem::Buffer::new(1);
                 match session.receive(stream.as_fd(), &[&buffer.sink(0..1)]) {

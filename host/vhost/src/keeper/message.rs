@@ -1,5 +1,5 @@
-//! Messages of vhost-user as bytes and descriptors (the specification, "Message Specification"), and a socket that takes and brings them
-//! whole.
+//! Messages of vhost-user as bytes and descriptors (the specification, "Message Specification"), and a socket
+//! that takes and brings them whole.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;

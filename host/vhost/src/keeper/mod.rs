@@ -1,9 +1,10 @@
-//! A keeper stands between front ends and the server of their device, on the way of messages only: to the front end it is a server that
-//! never goes, to the server a front end that connects again. So a server can be killed or replaced under guests whose virtual machine
-//! monitor cannot connect again, or knows nothing of in-flight areas.
+//! A keeper stands between front ends and the server of their device, on the way of messages only: to the
+//! front end it is a server that never goes, to the server a front end that connects again. So a server can
+//! be killed or replaced under guests whose virtual machine monitor cannot connect again, or knows nothing of
+//! in-flight areas.
 //!
-//! Requests and data do not pass through it: those go between the guest's memory and the server, and eventfds wake both. It knows no device
-//! and maps no memory; it remembers messages with their descriptors.
+//! Requests and data do not pass through it: those go between the guest's memory and the server, and eventfds
+//! wake both. It knows no device and maps no memory; it remembers messages with their descriptors.
 //!
 //! - [`Keeper`]: takes front ends in at a socket, as its [`Settings`] say.
 //! - [`Place`]: where the servers listen, one after the other.
@@ -29,7 +30,8 @@ use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 
-/// Descriptors of a front end at the most: its memory and three for each of 256 queues, and a message that brings them anew.
+/// Descriptors of a front end at the most: its memory and three for each of 256 queues, and a message that
+/// brings them anew.
 const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 
 /// How front ends are kept.
@@ -37,8 +39,9 @@ const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 pub struct Settings {
     /// So many at a time; more wait until one leaves.
     pub guests_max: usize,
-    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a front end must not change. Such servers leave
-    /// descriptors too ([`Settings::has_fd_store`](crate::Settings)).
+    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a
+    /// front end must not change. Such servers leave descriptors too
+    /// ([`Settings::has_fd_store`](crate::Settings)).
     pub keeps_all_areas: bool,
 }
 
@@ -53,8 +56,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts to take in what connects to `listener`, for the servers at `place`. It goes on until the process ends, or the servers do
-    /// ([`Servers::end`]).
+    /// Starts to take in what connects to `listener`, for the servers at `place`. It goes on until the
+    /// process ends, or the servers do ([`Servers::end`]).
     pub fn start(
         listener: UnixListener,
         place: Place,

@@ -1,4 +1,5 @@
-//! The servers that follow each other, as those see it that wait for the next; and the place where they listen.
+//! The servers that follow each other, as those see it that wait for the next; and the place where they
+//! listen.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -85,8 +86,8 @@ impl Servers {
     }
 }
 
-/// A listening socket without a name, for all servers one after the other: they inherit it. What connects while there is none waits for the
-/// next.
+/// A listening socket without a name, for all servers one after the other: they inherit it. What connects
+/// while there is none waits for the next.
 #[derive(Debug)]
 pub struct Place {
     listener: OwnedFd,

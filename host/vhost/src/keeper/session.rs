@@ -153,8 +153,9 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a message to the server, or to the one after it, and brings the answer if there is one. A server that dies before it has answered
-    /// leaves no trace of the message: the next one gets it as if for the first time.
+    /// Sends a message to the server, or to the one after it, and brings the answer if there is one. A server
+    /// that dies before it has answered leaves no trace of the message: the next one gets it as if for the
+    /// first time.
     fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
         loop {
             let outcome = match self.is_answered(message) {
@@ -208,7 +209,8 @@ impl Session {
     }
 }
 
-/// What connects waits for a server that is not ready yet, and is cut off by one that dies first: that is found when it is spoken to.
+/// What connects waits for a server that is not ready yet, and is cut off by one that dies first: that is
+/// found when it is spoken to.
 fn connect(place: &Place, held: Option<&mut Held>) -> io::Result<Channel> {
     let stream = place.connect()?;
     if let Some(held) = held {

@@ -28,12 +28,13 @@ const SPAN_IDENTITY: usize = 24;
 /// A queue's number, in the messages that bring a descriptor for it.
 const INDEX_MASK: u32 = 0xff;
 
-/// What belongs to the connection as a whole and is said again: the last of each, in the order in which a server wants it.
+/// What belongs to the connection as a whole and is said again: the last of each, in the order in which a
+/// server wants it.
 const FIRST: [u32; 4] =
     [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
 
-/// The same of a queue. The call descriptor comes twice: it tells a running queue to interrupt the guest, which the server that died may have
-/// owed it.
+/// The same of a queue. The call descriptor comes twice: it tells a running queue to interrupt the guest,
+/// which the server that died may have owed it.
 const OF_QUEUE: [u32; 8] = [
     request::SET_VRING_NUM,
     request::SET_VRING_ADDR,
@@ -140,7 +141,8 @@ impl State {
         self.whole.contains_key(&request::SET_INFLIGHT_FD)
     }
 
-    /// Whether another server can go on: it finds the requests that this one leaves, or there is no queue that could have some.
+    /// Whether another server can go on: it finds the requests that this one leaves, or there is no queue
+    /// that could have some.
     pub(super) fn can_go_on(&self) -> bool {
         let is_started = |queue: &BTreeMap<u32, Message>| queue.contains_key(&request::SET_VRING_KICK);
         self.has_in_flight() || !self.queues.values().any(is_started)

@@ -1,5 +1,6 @@
-//! Guests that break the rules of virtqueues. Each violation stops the queue that it was made on; the device sees nothing of it,
-//! the guest's other queue and other guests go on, and a reset makes the queue usable again.
+//! Guests that break the rules of virtqueues. Each violation stops the queue that it was made on; the device
+//! sees nothing of it, the guest's other queue and other guests go on, and a reset makes the queue usable
+//! again.
 
 use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};

@@ -174,7 +174,8 @@ fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
     assert!(fourth.echoes());
 }
 
-/// The source of a live migration stays connected when it has stopped; if the destination gives up, it goes on.
+/// The source of a live migration stays connected when it has stopped; if the destination gives up, it goes
+/// on.
 #[test]
 fn a_guest_that_migrates_gives_its_turn_to_the_one_that_waits_and_may_have_it_back() {
     let host = one_at_a_time();
@@ -327,7 +328,8 @@ fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
     }
 }
 
-/// The host forgets what the guest no longer waits for: its next start has other rings, in this process and in the next one.
+/// The host forgets what the guest no longer waits for: its next start has other rings, in this process and
+/// in the next one.
 #[test]
 fn what_outlasts_a_reset_is_forgotten() {
     let host = TestHost::repeating();

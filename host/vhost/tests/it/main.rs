@@ -1,4 +1,5 @@
-//! A vhost-user device seen from the other end of its socket: honest guests, hostile guests, guests that leave.
+//! A vhost-user device seen from the other end of its socket: honest guests, hostile guests, guests that
+//! leave.
 
 mod device;
 mod dirty_log;

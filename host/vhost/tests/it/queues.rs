@@ -153,7 +153,8 @@ fn what_can_wait_is_gathered_and_needs_few_kicks() {
     let settings = Settings { spin_max: Duration::ZERO, ..Settings::default() };
     for event_index in [true, false] {
         let driver = DriverSettings { event_index, ..DriverSettings::default() };
-        // On a busy machine half a millisecond can be as long as it likes, for us and for the thread of the queue.
+        // On a busy machine half a millisecond can be as long as it likes, for us and for the thread of the
+        // queue.
         let taken = taken_without_a_kick(&TestHost::patient(settings), driver);
         assert!(taken >= 10, "{taken} of 100");
     }

@@ -1,5 +1,5 @@
-//! The walk along a descriptor chain, over memory full of anything: it ends, it stays inside, and where it finds a
-//! chain, so does another implementation, the virtio-queue crate.
+//! The walk along a descriptor chain, over memory full of anything: it ends, it stays inside, and where it
+//! finds a chain, so does another implementation, the virtio-queue crate.
 
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! What a guest that breaks the rules leaves in the log: one line for the queue that it broke, and not one more.
+//! What a guest that breaks the rules leaves in the log: one line for the queue that it broke, and not one
+//! more.
 
 use std::time::Duration;
 

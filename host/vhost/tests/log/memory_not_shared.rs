@@ -1,4 +1,5 @@
-//! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command line.
+//! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command
+//! line.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

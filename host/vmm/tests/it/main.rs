@@ -15,7 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
 const DONE: &str = r#"{"return": {}}"#;
 
-/// A VMM that greets, and answers each command with the next of these, of one or more lines. What it was asked, in the end.
+/// A VMM that greets, and answers each command with the next of these, of one or more lines. What it was
+/// asked, in the end.
 struct Vmm {
     dir: TempDir,
     asked: JoinHandle<Vec<String>>,

@@ -1,5 +1,5 @@
-//! The same around a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`; `allocate` for discarding and
-//! writing zeroes, `seek` for asking what lies where, `setattr` for a new size.
+//! The same around a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`;
+//! `allocate` for discarding and writing zeroes, `seek` for asking what lies where, `setattr` for a new size.
 
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Timer, after};
 
-/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there can be none.
+/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there
+/// can be none.
 pub fn over(inner: Arc<dyn BlockDevice>, time: Duration) -> io::Result<Arc<dyn BlockDevice>> {
     Ok(Arc::new(DelayedDisk { inner, timer: Timer::start()?, time }))
 }

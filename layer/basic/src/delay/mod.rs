@@ -1,8 +1,8 @@
 //! Answers everything later, after a time: the pending path, on purpose.
 //!
-//! The operation begins when its time is over, so until then its buffers are in use and nothing has happened. An
-//! interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no caller waits
-//! for, pass at once.
+//! The operation begins when its time is over, so until then its buffers are in use and nothing has happened.
+//! An interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no
+//! caller waits for, pass at once.
 
 pub mod disk;
 mod timer;
@@ -31,7 +31,8 @@ pub struct Delay {
     time: Duration,
 }
 
-/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there can be none.
+/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there
+/// can be none.
 pub fn over(inner: Arc<dyn Export>, time: Duration) -> io::Result<Delay> {
     Ok(Delay { inner, timer: Timer::start()?, time })
 }

@@ -1,5 +1,6 @@
-//! The same for a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`; `allocate` for discarding and
-//! writing zeroes, `seek` for asking what lies where. What is under way is known too: what has begun and not ended.
+//! The same for a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`;
+//! `allocate` for discarding and writing zeroes, `seek` for asking what lies where. What is under way is
+//! known too: what has begun and not ended.
 
 use std::mem;
 use std::ops::Deref;

@@ -1,8 +1,9 @@
 //! Counts every operation, and times them.
 //!
-//! Counts, errors and bytes are exact. Times are sampled: on a virtual machine two readings of the clock take as long as
-//! a look-up that is answered from memory (about 100 ns against 300). So each thread's shard times the first
-//! [`TIMED_FIRST`] calls of an operation and then every [`TIMED_EVERY`]th, which stands for that many.
+//! Counts, errors and bytes are exact. Times are sampled: on a virtual machine two readings of the clock take
+//! as long as a look-up that is answered from memory (about 100 ns against 300). So each thread's shard times
+//! the first [`TIMED_FIRST`] calls of an operation and then every [`TIMED_EVERY`]th, which stands for that
+//! many.
 
 pub mod disk;
 mod snapshot;
@@ -102,8 +103,8 @@ pub const TIMED_EVERY: u64 = 16;
 /// At most this many shards; threads beyond share.
 const SHARDS_MAX: usize = 16;
 
-/// Counts, errors, bytes and a histogram of times for each operation: a shard for each thread that asks, so that queues on different cores do not
-/// pass cache lines around. About 160 KB for every core up to sixteen.
+/// Counts, errors, bytes and a histogram of times for each operation: a shard for each thread that asks, so
+/// that queues on different cores do not pass cache lines around. About 160 KB for every core up to sixteen.
 pub struct Counters {
     shards: Box<[Shard]>,
     /// Whether what has ended is counted too, so that it is known what is under way.
@@ -147,7 +148,8 @@ impl Counters {
         Self { shards: (0..shards).map(|_| Shard::default()).collect(), of_disk }
     }
 
-    /// What was counted so far. Taken while operations go on, so one operation's numbers may be a few calls apart.
+    /// What was counted so far. Taken while operations go on, so one operation's numbers may be a few calls
+    /// apart.
     pub fn snapshot(&self) -> Snapshot {
         // First: what ends after it was read counts as under way, and nothing ends that has not begun.
         let ended: u64 = self.shards.iter().map(|shard| shard.ended.load(Ordering::Acquire)).sum();

@@ -25,8 +25,8 @@ pub struct Operation {
     pub total_ns: u64,
     /// The longest time that was measured, in nanoseconds.
     pub max_ns: u64,
-    /// How many answers took how long: pairs of a bound in nanoseconds, and how many took at most that long and longer
-    /// than the bound before. Rising; bounds without answers are left out.
+    /// How many answers took how long: pairs of a bound in nanoseconds, and how many took at most that long
+    /// and longer than the bound before. Rising; bounds without answers are left out.
     pub histogram: Vec<(u64, u64)>,
 }
 
@@ -48,8 +48,8 @@ impl Snapshot {
 }
 
 impl Operation {
-    /// The time within which `share` (0 to 1) of the answers came, in nanoseconds, to one part in sixteen. `None` when
-    /// none was timed.
+    /// The time within which `share` (0 to 1) of the answers came, in nanoseconds, to one part in sixteen.
+    /// `None` when none was timed.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().map(|(_, count)| count).sum();
         let rank = ((total as f64 * share).ceil() as u64).clamp(1, total.max(1));

@@ -50,8 +50,8 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Finds out whether a process of this number, with the same cache directory or a copy of it, lives on. The directory of this life is locked by
-    /// this process.
+    /// Finds out whether a process of this number, with the same cache directory or a copy of it, lives on.
+    /// The directory of this life is locked by this process.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
         // One of an earlier version does not say: it is taken for an earlier life of this directory.
         if self.boot.is_empty() || other.boot.is_empty() {

@@ -1,11 +1,13 @@
-//! The lease of a tree: a file in the root of the origin that says which cache has the tree for itself (*exclusive*).
+//! The lease of a tree: a file in the root of the origin that says which cache has the tree for itself
+//! (*exclusive*).
 //!
-//! It binds those alone that look at it: other caches of ours, and people. It is renewed by setting its times, so that the origin's clock
-//! tells its age; no clock of a client does.
+//! It binds those alone that look at it: other caches of ours, and people. It is renewed by setting its
+//! times, so that the origin's clock tells its age; no clock of a client does.
 //!
-//! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`], unless it is to last ([`Claim::lasts`]); others take
-//!   it after [`STALE_PERIODS`].
-//! - It is taken from another by a rename. Before it is relied on so much time goes by that the other has looked at it once more.
+//! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`], unless it is to last
+//!   ([`Claim::lasts`]); others take it after [`STALE_PERIODS`].
+//! - It is taken from another by a rename. Before it is relied on so much time goes by that the other has
+//!   looked at it once more.
 //! - One that is not this cache's any more is lost for good: what others changed meanwhile was not seen here.
 
 mod file;
@@ -60,11 +62,12 @@ pub struct Claim {
     pub life: Life,
     /// Whether it is taken from another that holds it.
     pub takes: bool,
-    /// Whether a cache begins without it where no other has it and it cannot be made now, as the origin is full: it is *close-to-open* until it can.
-    /// For caches over which changes wait that have to get there.
+    /// Whether a cache begins without it where no other has it and it cannot be made now, as the origin is
+    /// full: it is *close-to-open* until it can. For caches over which changes wait that have to get there.
     pub may_come_later: bool,
-    /// Whether it is relied on while it cannot be renewed, until another is seen to have taken it: where work goes on without the origin,
-    /// and what others change meanwhile is found out before anything is written there.
+    /// Whether it is relied on while it cannot be renewed, until another is seen to have taken it: where work
+    /// goes on without the origin, and what others change meanwhile is found out before anything is written
+    /// there.
     pub lasts: bool,
     /// How often it is renewed. The same for all caches.
     pub period: Duration,
@@ -134,7 +137,8 @@ pub(crate) struct Lease {
     /// It could not be made yet.
     is_missing: AtomicBool,
     complaints: RateLimit,
-    /// Called when it is not held any more, or again; and before it is held for the first time, where the cache began without it.
+    /// Called when it is not held any more, or again; and before it is held for the first time, where the
+    /// cache began without it.
     changed: OnceLock<Box<dyn Fn(Changed) + Send + Sync>>,
 }
 
@@ -223,8 +227,8 @@ impl Lease {
         }
     }
 
-    /// Looks whether the file is this cache's, and sets its times if that is wanted. If it is not, answers with what is known of the
-    /// holder.
+    /// Looks whether the file is this cache's, and sets its times if that is wanted. If it is not, answers
+    /// with what is known of the holder.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));

@@ -49,7 +49,8 @@ impl Taking<'_> {
         Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
     }
 
-    /// Puts a file in the place of one that is there: this cache's own from an earlier life, one that is out of date, or any.
+    /// Puts a file in the place of one that is there: this cache's own from an earlier life, one that is out
+    /// of date, or any.
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);
@@ -77,7 +78,8 @@ impl Taking<'_> {
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
     }
 
-    /// Goes on with the file of an earlier life, by its times, where the origin takes no other, as it is full.
+    /// Goes on with the file of an earlier life, by its times, where the origin takes no other, as it is
+    /// full.
     async fn renew(&self, found: &Found<'_>, text: &str, source: Error) -> Result<Taken, LeaseError> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });
@@ -90,7 +92,8 @@ impl Taking<'_> {
         Ok(Taken { handle: found.handle.clone(), is_from_another: false })
     }
 
-    /// Finds out what is known of a holder that has this cache's directory, or a copy of it. `None`: it has another.
+    /// Finds out what is known of a holder that has this cache's directory, or a copy of it. `None`: it has
+    /// another.
     fn known(&self, holder: &Holder) -> Option<Known> {
         let is_same_host = holder.host == self.own.host;
         (holder.id == self.own.id).then(|| self.own.life.knows(&holder.process, &holder.life, is_same_host))

@@ -27,14 +27,16 @@ pub(crate) struct Target {
 /// The names of a directory.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Those that lead somewhere, or did. A name that stays, or comes back, keeps its place, so that a listing goes on where it was.
+    /// Those that lead somewhere, or did. A name that stays, or comes back, keeps its place, so that a
+    /// listing goes on where it was.
     table: Table,
     /// Names that there are not, of a directory that is not listed.
     absent: HashSet<Box<[u8]>>,
     next_place: u64,
     /// Whether all names are here.
     is_complete: bool,
-    /// They are of a listing beside which the directory was changed: one that has begun goes on by them, and that is all.
+    /// They are of a listing beside which the directory was changed: one that has begun goes on by them, and
+    /// that is all.
     is_passing: bool,
     /// A listing is under way that is shown as it comes: what it still finds gets later places.
     is_growing: bool,
@@ -255,7 +257,8 @@ impl Names {
         }
     }
 
-    /// Takes in some names that a listing has found, which does not say which are gone, and as they were changed here since it began.
+    /// Takes in some names that a listing has found, which does not say which are gone, and as they were
+    /// changed here since it began.
     pub(crate) fn set_some(&mut self, listed: &Listed, mark: ListingMark) {
         if self.is_passing {
             // What was only shown says nothing of what is there now.
@@ -301,7 +304,8 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Takes in some of what an earlier life has left, in the order of places. False if it is not in that order, or a name comes twice.
+    /// Takes in some of what an earlier life has left, in the order of places. False if it is not in that
+    /// order, or a name comes twice.
     pub(crate) fn restore(&mut self, place: u64, name: &[u8], target: Target) -> bool {
         let fits = place >= self.next_place && self.table.find(name).is_none();
         if fits {
@@ -326,8 +330,8 @@ impl Names {
         self.next_place
     }
 
-    /// What has changed since this was last asked: whether all that was written is to go, and the parts that are to be written, as they
-    /// are; `None` for one without names.
+    /// What has changed since this was last asked: whether all that was written is to go, and the parts that
+    /// are to be written, as they are; `None` for one without names.
     pub(crate) fn take_dirty(&mut self) -> (bool, Vec<WrittenPart>) {
         let dirty = std::mem::take(&mut self.dirty_parts);
         let rows = dirty.into_iter().map(|part| {

@@ -1,7 +1,8 @@
 //! Names in little memory: a directory may have a million of them.
 //!
-//! The bytes of all names lie one behind the other, each name has a slot of 24 bytes, and an index has four bytes for each. A new name always
-//! gets the last place, so slots are in the order of their places by themselves.
+//! The bytes of all names lie one behind the other, each name has a slot of 24 bytes, and an index has four
+//! bytes for each. A new name always gets the last place, so slots are in the order of their places by
+//! themselves.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

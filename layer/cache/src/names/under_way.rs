@@ -1,4 +1,5 @@
-//! Changes of a directory's names that are under way at the origin. Of two that concern one name and overlap it is not known which was last.
+//! Changes of a directory's names that are under way at the origin. Of two that concern one name and overlap
+//! it is not known which was last.
 
 use tombolo_core::fs::NameBuf;
 

@@ -20,11 +20,13 @@ use crate::origin::detached;
 /// The head of most sidecars is no longer: it comes by one READ.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 512 MiB in blocks of 4 KiB.
+/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 512 MiB in blocks of
+/// 4 KiB.
 const TABLE_BYTES_MAX: u64 = 4 << 20;
 
 impl View {
-    /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each opening.
+    /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each
+    /// opening.
     pub(super) async fn advise(&self, opening: &Opening) -> Result<()> {
         let object = &opening.object;
         let is_large = object.state().version().size > WHOLE_BYTES;
@@ -43,7 +45,8 @@ impl View {
         Ok(())
     }
 
-    /// A file is opened. If it is the first that is read of an image, what comes after it is brought from now on.
+    /// A file is opened. If it is the first that is read of an image, what comes after it is brought from now
+    /// on.
     pub(super) fn note_opening(&self, object: &Arc<Object>) {
         let cache = self.cache();
         if object.file_type != FileType::Regular || !cache.options_of(object).sidecars {
@@ -106,7 +109,8 @@ impl View {
         Ok(image.map(|image| (sidecar, image)))
     }
 
-    /// Learns what the blocks of a file are, which may be equal to what is here by the time that they are read.
+    /// Learns what the blocks of a file are, which may be equal to what is here by the time that they are
+    /// read.
     pub(super) async fn learn_digests(
         &self,
         sidecar: &Arc<Object>,

@@ -1,4 +1,5 @@
-//! What callers will ask for soon, brought in the background: directories of a walk, small files beside those that were read.
+//! What callers will ask for soon, brought in the background: directories of a walk, small files beside those
+//! that were read.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -24,10 +25,12 @@ use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
 use crate::walk::LookedIn;
 
-/// A larger directory is not listed because two names were looked up in it, in bytes as the origin counts them.
+/// A larger directory is not listed because two names were looked up in it, in bytes as the origin counts
+/// them.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
-/// One that is no larger is listed when a path leads through it: that takes no longer on the way than a few look-ups.
+/// One that is no larger is listed when a path leads through it: that takes no longer on the way than a few
+/// look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
 /// The listing of a larger one is not waited for by those that want one name of it.
@@ -37,7 +40,8 @@ const AWAITED_BYTES_MAX: u64 = 64 << 10;
 const NAMES_MAX: usize = 8192;
 
 impl View {
-    /// A caller lists a directory, or is about to. If that is a step of a walk, has those beside and below it listed ahead.
+    /// A caller lists a directory, or is about to. If that is a step of a walk, has those beside and below it
+    /// listed ahead.
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
@@ -55,8 +59,9 @@ impl View {
         self.go_through(dir);
     }
 
-    /// A caller has looked up a name in a directory that was not known here, or was listed ahead. If it was not the first there, has all of
-    /// them listed, and those of the directories beside it if one of them was looked into as well. Whether this one is being listed for that.
+    /// A caller has looked up a name in a directory that was not known here, or was listed ahead. If it was
+    /// not the first there, has all of them listed, and those of the directories beside it if one of them was
+    /// looked into as well. Whether this one is being listed for that.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;
@@ -99,7 +104,8 @@ impl View {
         self.note_look_up(dir);
     }
 
-    /// A caller looks into a directory: where the names of a whole tree are wanted, has all listed that lies below it, unless that was begun.
+    /// A caller looks into a directory: where the names of a whole tree are wanted, has all listed that lies
+    /// below it, unless that was begun.
     fn want_all_of(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         if cache.options_of(dir).prefetch == Prefetch::Tree && cache.walk.is_new(dir.id) {
@@ -117,7 +123,8 @@ impl View {
         }
     }
 
-    /// A caller reads a file, of which all that it wants is here, or not. If files beside it were read as well, has others fetched ahead.
+    /// A caller reads a file, of which all that it wants is here, or not. If files beside it were read as
+    /// well, has others fetched ahead.
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
         let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
@@ -146,7 +153,8 @@ impl View {
         }
     }
 
-    /// Begins a worker, on a thread of the pool: an origin that is near answers at once, and this caller is not to wait for that.
+    /// Begins a worker, on a thread of the pool: an origin that is near answers at once, and this caller is
+    /// not to wait for that.
     fn in_background<F>(&self, work: fn(Self) -> F, not_begun: fn(&Cache))
     where
         F: Future<Output = ()> + Send + 'static,
@@ -201,8 +209,8 @@ impl View {
         unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
     }
 
-    /// A caller opens a directory, of which not all is known: it is listed at the same time, unless it is large. Whether that
-    /// was begun.
+    /// A caller opens a directory, of which not all is known: it is listed at the same time, unless it is
+    /// large. Whether that was begun.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
         let wants = {
             let state = dir.state();
@@ -266,7 +274,8 @@ impl View {
         }
     }
 
-    /// Has the files in a directory fetched, and those in the directories below it: first what comes after `after` in a listing.
+    /// Has the files in a directory fetched, and those in the directories below it: first what comes after
+    /// `after` in a listing.
     async fn find_files(&self, dir: ObjectId, after: Option<ObjectId>) -> Result<()> {
         let dir = self.cache().object(dir)?;
         match UnderWay::begin(self.cache(), &dir) {

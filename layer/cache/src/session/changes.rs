@@ -1,4 +1,5 @@
-//! Telling other sessions what one has changed: where all changes come through this cache, that is all there is to tell.
+//! Telling other sessions what one has changed: where all changes come through this cache, that is all there
+//! is to tell.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl View {
         self.tell([if is_last { Notice::Gone { node, name: None } } else { Notice::Attributes(node) }]);
     }
 
-    /// An entry that the caller is about to be given, with attributes as they are now: of what is changed later it is told.
+    /// An entry that the caller is about to be given, with attributes as they are now: of what is changed
+    /// later it is told.
     pub(super) async fn given(&self, entry: Entry, object: &Arc<Object>) -> Result<Entry> {
         self.session.known.given(entry.node);
         if !self.cache().watchers.any() {

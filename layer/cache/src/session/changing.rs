@@ -58,8 +58,8 @@ impl View {
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
-    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if no other has changed it
-    /// since it came.
+    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if
+    /// no other has changed it since it came.
     fn changed_here(
         &self,
         object: &Arc<Object>,
@@ -114,7 +114,8 @@ impl View {
         Ok(made)
     }
 
-    /// A directory that was made at `asked`, where all changes come by here (*exclusive*): there is nothing in it that is not known.
+    /// A directory that was made at `asked`, where all changes come by here (*exclusive*): there is nothing
+    /// in it that is not known.
     fn has_no_names(&self, dir: &Arc<Object>, asked: Instant) {
         let contract = self.cache().options_of(dir).contract;
         {
@@ -132,7 +133,8 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// What the owner of a file may do its mode says. That it was made, or its mode set, shows as which user the origin takes this one.
+    /// What the owner of a file may do its mode says. That it was made, or its mode set, shows as which user
+    /// the origin takes this one.
     pub(super) fn is_its_owner_s(&self, object: &Arc<Object>, asked: Instant) {
         if object.state().attr.uid == self.cx.identity.uid {
             self.has_rights_of(&self.cx.identity, object, asked);
@@ -245,7 +247,8 @@ impl View {
     pub(super) fn name_made(&self, change: &NameChange, name: &NameBuf, object: &Arc<Object>, done: &Change) {
         let name = name.as_name().as_bytes();
         self.dir_changed(change, done, |names, _| names.set(name, target(object)));
-        // A removal that was under way beside it may have come after: then what was told of the file is out of date.
+        // A removal that was under way beside it may have come after: then what was told of the file is out
+        // of date.
         if change.dir.state().names.changes.has_rival(change.id) {
             object.doubt();
         }
@@ -257,7 +260,8 @@ impl View {
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
     }
 
-    /// A change of ours in a directory. Names that were known go on to be, if no other has changed it since they came.
+    /// A change of ours in a directory. Names that were known go on to be, if no other has changed it since
+    /// they came.
     pub(super) fn dir_changed(
         &self,
         change: &NameChange,
@@ -269,7 +273,8 @@ impl View {
         {
             let mut state = dir.state();
             let is_only_ours = contract == Contract::Exclusive && !state.is_suspect;
-            // Within a tick of the origin's clock one state may look like another: it is not known then which of two changes came last.
+            // Within a tick of the origin's clock one state may look like another: it is not known then which
+            // of two changes came last.
             let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
                 done.before.zip(done.after).is_some_and(|(before, after)| before.ctime != after.ctime);
@@ -307,7 +312,8 @@ impl View {
                 }
                 _ => {
                     state.changed();
-                    // So that a change which came before this one, and is answered after it, is not taken for the last.
+                    // So that a change which came before this one, and is answered after it, is not taken for
+                    // the last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.set_attr(&after, change.asked);
                     }
@@ -334,8 +340,8 @@ impl NameChange {
         Self { dir: dir.clone(), asked: Instant::now(), id }
     }
 
-    /// Whether what is known of its names is what it has changed: the directory is known as it was before, or only changes of other names
-    /// have come between.
+    /// Whether what is known of its names is what it has changed: the directory is known as it was before, or
+    /// only changes of other names have come between.
     pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
         let state = self.dir.state();
         done.before.is_some_and(|before| state.is_version(&before, contract))

@@ -1,4 +1,5 @@
-//! What is brought in order without a reader that waits for it: as much under way at a time as keeps the line busy.
+//! What is brought in order without a reader that waits for it: as much under way at a time as keeps the line
+//! busy.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ impl Coming {
         self.0.extend(fetches);
     }
 
-    /// Waits for the first of them until the others are of no more than so many bytes. False: what one was to bring did not come.
+    /// Waits for the first of them until the others are of no more than so many bytes. False: what one was to
+    /// bring did not come.
     pub(super) async fn until_at_most(&mut self, bytes: u64) -> bool {
         while self.0.iter().map(|fetch| fetch.bytes()).sum::<u64>() > bytes {
             let Some(first) = self.0.pop_front() else { break };

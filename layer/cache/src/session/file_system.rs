@@ -117,8 +117,8 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    /// A node is the number of an object: nothing is kept for it alone, but that the session is to be told of it, and that it is not forgotten
-    /// when it has no name any more.
+    /// A node is the number of an object: nothing is kept for it alone, but that the session is to be told of
+    /// it, and that it is not forgotten when it has no name any more.
     fn forget(&self, _: &Ctx, nodes: &[(NodeId, u64)]) {
         self.0.known.forget(nodes);
         let ids = nodes.iter().filter_map(|(node, _)| id_of(*node).ok());
@@ -297,7 +297,8 @@ impl FileSystem for CachedFileSystem {
         let (known, is_old) = self.0.cache.room.known(&self.0.cache.policy().default);
         match known {
             Some(stat) if is_old => {
-                // Programs ask this all the time, and want no more than a rough answer: they do not wait for a better one.
+                // Programs ask this all the time, and want no more than a rough answer: they do not wait for
+                // a better one.
                 let view = View { cx: detached(cx), ..view };
                 task::spawn(async move { drop(view.statfs(object).await) });
                 self.hit(Ok(stat))

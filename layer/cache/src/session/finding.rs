@@ -90,7 +90,8 @@ impl View {
         is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
     }
 
-    /// Asks for the attributes of a directory, once for all that wait for them. What is known of its names stays if they stand.
+    /// Asks for the attributes of a directory, once for all that wait for them. What is known of its names
+    /// stays if they stand.
     async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
         loop {
             let options = self.cache().options_of(dir);

@@ -1,4 +1,5 @@
-//! The nodes that a session knows: it is told of changes of these alone, and what it knows is kept though it has no name any more.
+//! The nodes that a session knows: it is told of changes of these alone, and what it knows is kept though it
+//! has no name any more.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

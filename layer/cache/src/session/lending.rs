@@ -19,7 +19,8 @@ use crate::read_ahead::Ahead;
 use crate::sharing::message::Ask;
 use crate::store::Lendable;
 
-/// What can be lent of what a borrower asks for: of that very version, and to a user that the origin lets read the file.
+/// What can be lent of what a borrower asks for: of that very version, and to a user that the origin lets
+/// read the file.
 pub(crate) async fn lend(session: &Arc<Session>, ask: &Ask) -> Option<Lendable> {
     let cx = Ctx { identity: ask.user.clone(), ..Ctx::root(SESSION) };
     let view = View::new(session, &cx);
@@ -66,7 +67,8 @@ impl Lending for CachedFileSystem {
 impl View {
     /// Fills `into` with data of a version, which are fetched if they are not here.
     ///
-    /// A proxy that asks others itself lends only what it has: two that ask each other would wait for each other.
+    /// A proxy that asks others itself lends only what it has: two that ask each other would wait for each
+    /// other.
     async fn lend_data(
         self,
         handle: PersistentHandle,

@@ -60,7 +60,8 @@ impl Wanted {
         DirBudget { size_bytes: left_bytes.clamp(FIRST_PAGE.size_bytes, PAGE.size_bytes), ..PAGE }
     }
 
-    /// Whether a listing that has found so many names ends, of a directory that was last seen to be open then.
+    /// Whether a listing that has found so many names ends, of a directory that was last seen to be open
+    /// then.
     fn ends(self, names: usize, used: Instant) -> bool {
         match self {
             Self::Unasked | Self::Few => names > FEW,
@@ -244,8 +245,9 @@ impl View {
         self.entry_now(&object)
     }
 
-    /// Brings the names of a directory, with the attributes of what they lead to: all, or as many as may be kept. Where others go on changing it, a
-    /// caller that waits is shown what was seen last, which is not believed. How many bytes that took, about; `None`: it has ended early.
+    /// Brings the names of a directory, with the attributes of what they lead to: all, or as many as may be
+    /// kept. Where others go on changing it, a caller that waits is shown what was seen last, which is not
+    /// believed. How many bytes that took, about; `None`: it has ended early.
     pub(super) async fn list(
         &self,
         dir: &Arc<Object>,
@@ -288,7 +290,8 @@ impl View {
         Ok(Some(bytes))
     }
 
-    /// Names, as far as they are wanted. `None`: there are more than a few, or nothing here has the directory open any more.
+    /// Names, as far as they are wanted. `None`: there are more than a few, or nothing here has the directory
+    /// open any more.
     async fn gather(
         &self,
         dir: &Arc<Object>,
@@ -357,7 +360,8 @@ impl View {
         }
     }
 
-    /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for attributes itself where it wants them.
+    /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for
+    /// attributes itself where it wants them.
     async fn pass_names_on(
         &self,
         file: File,

@@ -1,7 +1,8 @@
 //! One session of the cache: the waist's operations, from what is here, or from the origin.
 //!
-//! An operation answers at once where what it needs is here and to be believed; else it is a future that asks the origin and keeps
-//! what comes. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
+//! An operation answers at once where what it needs is here and to be believed; else it is a future that asks
+//! the origin and keeps what comes. Reading order: `file_system` (dispatch), `view` (what all operations
+//! share), then by kind.
 
 mod advising;
 mod ahead;

@@ -1,4 +1,5 @@
-//! Data of the caller's own: a layer above has sent them to the origin, and they need not come back over the line.
+//! Data of the caller's own: a layer above has sent them to the origin, and they need not come back over the
+//! line.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ impl DataCache for CachedFileSystem {
 }
 
 impl View {
-    /// Keeps what is not here yet, if the file is of that version, and all its changes come by here (*exclusive*).
+    /// Keeps what is not here yet, if the file is of that version, and all its changes come by here
+    /// (*exclusive*).
     async fn offer(&self, object: &Arc<Object>, version: &WeakAttr, offset: u64, from: Source) -> Result<()> {
         let cache = self.cache().clone();
         let is_alone =

@@ -85,7 +85,8 @@ impl View {
         Ok(Opened { open, attr: Some(attr) })
     }
 
-    /// An opening of the origin's, when it was asked for, and the attributes then. They and rights are taken in.
+    /// An opening of the origin's, when it was asked for, and the attributes then. They and rights are taken
+    /// in.
     pub(super) async fn open_at_origin(
         &self,
         object: &Arc<Object>,
@@ -102,8 +103,8 @@ impl View {
         Ok((file, asked, attr))
     }
 
-    /// The same for one that asks for attributes and rights beside what it does: where the origin has to be asked, this opens at once. Rights
-    /// are not taken in.
+    /// The same for one that asks for attributes and rights beside what it does: where the origin has to be
+    /// asked, this opens at once. Rights are not taken in.
     pub(super) async fn open_unasked(
         &self,
         object: &Arc<Object>,

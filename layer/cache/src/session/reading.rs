@@ -26,8 +26,9 @@ const TRIES_MAX: u32 = 16;
 /// A reader has so much of the cache for what is brought ahead of it.
 const AHEAD_PART: u64 = 8;
 
-/// So much of an image is brought with a part of it: a guest touches its memory in places that lie together. It is what a kernel reads around a
-/// page of a file elsewhere, but nothing waits for more than its page (docs/decisions/clones.md).
+/// So much of an image is brought with a part of it: a guest touches its memory in places that lie together.
+/// It is what a kernel reads around a page of a file elsewhere, but nothing waits for more than its page
+/// (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
 /// A page, and what a kernel reads around it on this host.
@@ -90,7 +91,8 @@ impl View {
         let ahead = opening.reads(&range, &data, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
-        // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is busy.
+        // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is
+        // busy.
         let begins_more = || {
             let wants_all = wants_all(options, &data) && !data.is_here(&(0..data.version().size));
             wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
@@ -236,7 +238,8 @@ fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }
 
-/// What is brought beside a part of an image that is read out of order: what lies around it, unless a trace says what comes next.
+/// What is brought beside a part of an image that is read out of order: what lies around it, unless a trace
+/// says what comes next.
 fn around(data: &Data, range: &Range<u64>, ahead: Ahead) -> Ahead {
     let is_image = data.advice().is_some_and(|advice| !advice.has_trace);
     let is_small = range.end - range.start <= AROUND_BYTES / 2;

@@ -1,7 +1,8 @@
 //! Changes that take a name away: removals and renames.
 //!
-//! What a name led to has a name less then, or another time of change. Which file that was the names tell that were known right before
-//! the change; where others have changed the directory meanwhile, or answers overtake each other, it may be any.
+//! What a name led to has a name less then, or another time of change. Which file that was the names tell
+//! that were known right before the change; where others have changed the directory meanwhile, or answers
+//! overtake each other, it may be any.
 
 use std::sync::Arc;
 
@@ -180,8 +181,9 @@ impl View {
         sure
     }
 
-    /// What stands under a name that a change is about to take away, looked for if that is not known: its attributes change with it. Where
-    /// others are to be told of the change, they are asked for first: how many names it has.
+    /// What stands under a name that a change is about to take away, looked for if that is not known: its
+    /// attributes change with it. Where others are to be told of the change, they are asked for first: how
+    /// many names it has.
     async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<Option<Arc<Object>>> {
         let known = dir.state().names.look_up(name.as_name().as_bytes());
         let found = match known {
@@ -236,7 +238,8 @@ impl View {
         Ok(self.shown_change(from.dir(), change))
     }
 
-    /// Whether what was found under a name that is taken away has another: `taken` is what stood there right before. To be asked before it is in doubt.
+    /// Whether what was found under a name that is taken away has another: `taken` is what stood there right
+    /// before. To be asked before it is in doubt.
     fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
         let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
         let state = found.state();
@@ -248,8 +251,8 @@ impl View {
         }
     }
 
-    /// A name leads to something else now, or may. What it led to is asked for again: what was found there before the change, and what the
-    /// names right before it say.
+    /// A name leads to something else now, or may. What it led to is asked for again: what was found there
+    /// before the change, and what the names right before it say.
     fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();

@@ -28,7 +28,8 @@ struct Batch {
     ranges: Vec<Range<u64>>,
 }
 
-/// Those of a trace up to so many bytes, whether they are here or not: a sidecar may speak of more than there is anywhere.
+/// Those of a trace up to so many bytes, whether they are here or not: a sidecar may speak of more than there
+/// is anywhere.
 fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch> {
     let pieces = sidecar.trace.iter().flat_map(|step| {
         let file = sidecar.files.get(step.file as usize);
@@ -57,7 +58,8 @@ fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch
     })
 }
 
-/// A file that a trace speaks of. It is opened in the name of the user for whom it is brought, who must be allowed to read it.
+/// A file that a trace speaks of. It is opened in the name of the user for whom it is brought, who must be
+/// allowed to read it.
 struct Traced {
     object: Arc<Object>,
     origin: Option<Arc<OriginFile>>,
@@ -123,7 +125,8 @@ impl View {
         Ok(Traced { object, origin: None })
     }
 
-    /// Begins to fetch what of a batch is neither here nor on its way. The file is opened at the origin when there is any.
+    /// Begins to fetch what of a batch is neither here nor on its way. The file is opened at the origin when
+    /// there is any.
     async fn begin_batch(&self, traced: &mut Traced, batch: &Batch) -> Result<Vec<Arc<Fetch>>> {
         let (cache, object) = (self.cache(), &traced.object);
         let data = cache.data(object);

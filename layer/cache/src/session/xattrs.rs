@@ -1,4 +1,5 @@
-//! Extended attributes are the origin's, where it has any: each is asked for and changed there, as origins that have them are near.
+//! Extended attributes are the origin's, where it has any: each is asked for and changed there, as origins
+//! that have them are near.
 
 use tombolo_core::fs::{NodeId, Notice, XattrName, XattrSet, Xattrs, within};
 use tombolo_core::{Answer, Ctx, Error, Result};

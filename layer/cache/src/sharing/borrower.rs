@@ -1,4 +1,5 @@
-//! The side that borrows: one connection to the owner of a cache, made again when it ends, and never waited for long.
+//! The side that borrows: one connection to the owner of a cache, made again when it ends, and never waited
+//! for long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -112,7 +113,8 @@ enum Ended {
     Violated,
 }
 
-/// The pauses before the next attempt to connect, or to ask an owner that did not answer: the first, and the longest.
+/// The pauses before the next attempt to connect, or to ask an owner that did not answer: the first, and the
+/// longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// So much is asked for at once, beginning with what is needed now.
@@ -154,7 +156,8 @@ impl Borrower {
         lock(&self.shared.state).connection.is_some()
     }
 
-    /// Has what the owner has of a range of a file, in the name of a user, read from there. How many bytes were lent, and not before.
+    /// Has what the owner has of a range of a file, in the name of a user, read from there. How many bytes
+    /// were lent, and not before.
     pub(crate) async fn borrow(
         &self,
         object: &Object,

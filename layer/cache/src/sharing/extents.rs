@@ -25,7 +25,8 @@ impl Extents {
         end - start - before
     }
 
-    /// Takes a range out. How many bytes of it were there. One that leaves too many parts takes out what lies behind it too.
+    /// Takes a range out. How many bytes of it were there. One that leaves too many parts takes out what lies
+    /// behind it too.
     pub(crate) fn remove(&mut self, old: &Range<u64>) -> u64 {
         let first = self.0.partition_point(|extent| extent.end <= old.start);
         let count = self.0[first..].partition_point(|extent| extent.start < old.end);

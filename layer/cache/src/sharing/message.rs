@@ -1,4 +1,5 @@
-//! What borrowers and the owner of a cache tell each other (`docs/protocols/cache-sharing.md`): a message is a row, as the database has them.
+//! What borrowers and the owner of a cache tell each other (`docs/protocols/cache-sharing.md`): a message is
+//! a row, as the database has them.
 
 use std::ops::Range;
 
@@ -199,7 +200,8 @@ mod tests {
         }
     }
 
-    /// Rows of any fields, so that the checksum lets them through: most are no message, and none has more than it says.
+    /// Rows of any fields, so that the checksum lets them through: most are no message, and none has more
+    /// than it says.
     #[test]
     fn whatever_a_peer_sends_is_a_message_or_none() {
         let mut random = fastrand::Rng::with_seed(2);

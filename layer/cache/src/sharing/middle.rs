@@ -1,7 +1,9 @@
-//! A cache on the network that is asked for data and need not be trusted: they are compared with digests that the origin gives.
+//! A cache on the network that is asked for data and need not be trusted: they are compared with digests that
+//! the origin gives.
 //!
-//! The origin says what version a file has and what is in it; the cache in the middle only saves its line. Nothing waits for it longer than the
-//! file system that leads to it does, which is to fail soon; whatever goes wrong, the origin is read.
+//! The origin says what version a file has and what is in it; the cache in the middle only saves its line.
+//! Nothing waits for it longer than the file system that leads to it does, which is to fail soon; whatever
+//! goes wrong, the origin is read.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
@@ -49,7 +51,8 @@ struct State {
 }
 
 impl Middle {
-    /// Begins to connect, and waits for that so long at most: so that what is read first comes from there too.
+    /// Begins to connect, and waits for that so long at most: so that what is read first comes from there
+    /// too.
     pub(crate) fn new(name: &str, connect: Connect, first_wait: Duration) -> Self {
         let middle = Self { name: name.to_owned(), connect: Arc::new(connect), state: Arc::default() };
         let (first, tried) = mpsc::channel();
@@ -159,7 +162,8 @@ impl Middle {
         state.quiet = state.quiet.filter(|(until, _)| Instant::now() < *until);
     }
 
-    /// It did not answer in time, or as none does. Another connection is made, for it may be another one by then.
+    /// It did not answer in time, or as none does. Another connection is made, for it may be another one by
+    /// then.
     fn lost(&self, error: &Error) {
         let mut state = lock(&self.state);
         if state.fs.is_some() {

@@ -135,7 +135,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// What `change` takes out is dropped outside of the lock: the last hold of a data file that is gone queues its removal.
+    /// What `change` takes out is dropped outside of the lock: the last hold of a data file that is gone
+    /// queues its removal.
     fn change<T>(&self, change: impl FnOnce(&mut Batch) -> T) {
         let mut pending = self.pending();
         let was_empty = pending.batch.is_empty();
@@ -209,7 +210,8 @@ impl Queue {
     }
 }
 
-/// Starts the thread. `known` are the data files that rows know; it removes the others of generations before `first_new` first.
+/// Starts the thread. `known` are the data files that rows know; it removes the others of generations before
+/// `first_new` first.
 pub(super) fn start(
     shared: &Arc<Shared>,
     writer: Database,
@@ -223,7 +225,8 @@ pub(super) fn start(
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch) {
-                // The next time that they are written they are so as a whole: rows that are missing say that there is nothing.
+                // The next time that they are written they are so as a whole: rows that are missing say that
+                // there is nothing.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
                 if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {

@@ -1,7 +1,7 @@
 //! The data of one version of a file, on the disk: a sparse file, and a checksum for each block that is here.
 //!
-//! A block that was written in this life is known to be good. One that an earlier life left is compared with its checksum before it is
-//! first given out; one that does not hold counts as missing.
+//! A block that was written in this life is known to be good. One that an earlier life left is compared with
+//! its checksum before it is first given out; one that does not hold counts as missing.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -178,7 +178,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// These blocks are here, and good: their numbers, lengths and checksums. How many bytes of them were not.
+    /// These blocks are here, and good: their numbers, lengths and checksums. How many bytes of them were
+    /// not.
     fn keep(&self, kept: impl Iterator<Item = (u64, u64, u32)>) -> u64 {
         let (state, mut added) = (&*self.0, 0);
         {
@@ -306,12 +307,14 @@ impl DataFile {
         let reader = self.reader().map_err(Error::io)?;
         let extents = self.verified(&range)?;
         self.touch();
-        // What is too young to be believed in another life is not for others either. It was found to be so before it was written.
+        // What is too young to be believed in another life is not for others either. It was found to be so
+        // before it was written.
         let is_lent = state.lasts() && !extents.is_empty();
         Ok(is_lent.then_some(Lendable { generation: state.generation, extents, reader, hold }))
     }
 
-    /// What of a range is here and holds. Blocks that an earlier life has left are compared with their checksums, but not too many.
+    /// What of a range is here and holds. Blocks that an earlier life has left are compared with their
+    /// checksums, but not too many.
     fn verified(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let (state, mut extents, mut left_bytes) = (&*self.0, Vec::<Range<u64>>::new(), VERIFIED_BYTES_MAX);
         let (file, len) = (state.file()?, range.end.saturating_sub(range.start).min(LENT_BYTES_MAX));
@@ -510,7 +513,8 @@ impl State {
         chunk.verified.get(at).copied().unwrap_or(false)
     }
 
-    /// The chunk of a block, from the database if an earlier life has left it there; and where in it the block is.
+    /// The chunk of a block, from the database if an earlier life has left it there; and where in it the
+    /// block is.
     fn chunk<'a>(&self, blocks: &'a mut Blocks, block: u64) -> (&'a mut Chunk, usize) {
         let index = block / CHUNK_BLOCKS;
         let is_old = blocks.is_old;

@@ -160,7 +160,8 @@ impl Directory {
         Ok(owner)
     }
 
-    /// Numbers below what this answers may have been given out; from now on those below `count` more may be. On the disk when it returns.
+    /// Numbers below what this answers may have been given out; from now on those below `count` more may be.
+    /// On the disk when it returns.
     pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
         let path = self.path.join("next-id");
         let next = match fs::read(&path) {

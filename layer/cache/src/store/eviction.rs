@@ -1,7 +1,8 @@
 //! Which data go when there are too many: S3-FIFO (Yang et al., SOSP 2023), over whole data files.
 //!
-//! New ones stand in a small queue and leave it soon, unless they are used again: so a walk over everything does not push out what is
-//! used. Kept crates count entries, or weights that never change; a file's grows while it is fetched.
+//! New ones stand in a small queue and leave it soon, unless they are used again: so a walk over everything
+//! does not push out what is used. Kept crates count entries, or weights that never change; a file's grows
+//! while it is fetched.
 //!
 //! A file that is held, as others read it through a descriptor of their own, is passed over.
 
@@ -102,7 +103,8 @@ impl Eviction {
         }
     }
 
-    /// Keeps these data until they are released as often. False if they are not here, or more than `most_bytes` would be held.
+    /// Keeps these data until they are released as often. False if they are not here, or more than
+    /// `most_bytes` would be held.
     pub(super) fn hold(&mut self, id: ObjectId, generation: u64, most_bytes: u64) -> bool {
         let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) else {
             return false;
@@ -130,7 +132,8 @@ impl Eviction {
         }
     }
 
-    /// The next to go, if any may. It counts as gone. What is held stays, but not where it has grown to more than `most_bytes` since.
+    /// The next to go, if any may. It counts as gone. What is held stays, but not where it has grown to more
+    /// than `most_bytes` since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
         // Each of them may be held, and is met again while another one's uses are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());

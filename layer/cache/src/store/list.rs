@@ -38,8 +38,8 @@ pub struct ListedData {
 const DEPTH_MAX: usize = 4096;
 
 impl Store {
-    /// All files that are known at and below a path, in the order of their directories. Links in it are not followed. False: it is not
-    /// known here.
+    /// All files that are known at and below a path, in the order of their directories. Links in it are not
+    /// followed. False: it is not known here.
     pub fn list(&self, path: &[u8], visit: &mut dyn FnMut(Listed)) -> bool {
         self.flush();
         let mut id = ObjectId::ROOT;

@@ -1,10 +1,13 @@
-//! What a cache keeps on the disk: a database of what is known of objects, and a sparse file for the data of each.
+//! What a cache keeps on the disk: a database of what is known of objects, and a sparse file for the data of
+//! each.
 //!
-//! Nothing here is anywhere else but at the origin, so all of it may be lost, and none of it may be wrong: each row and each block has a
-//! checksum. What changes is written by one thread, in one transaction for all of a few hundredths of a second; it is not forced to the
-//! disk. Numbers of objects are: no number is ever given to two.
+//! Nothing here is anywhere else but at the origin, so all of it may be lost, and none of it may be wrong:
+//! each row and each block has a checksum. What changes is written by one thread, in one transaction for all
+//! of a few hundredths of a second; it is not forced to the disk. Numbers of objects are: no number is ever
+//! given to two.
 //!
-//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data), `commit` (the thread), `ripening`, `eviction`, `list`.
+//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data),
+//! `commit` (the thread), `ripening`, `eviction`, `list`.
 
 mod access;
 mod commit;
@@ -57,10 +60,11 @@ impl ObjectId {
 pub struct StoreOptions {
     /// Data beyond this are evicted, in bytes.
     pub capacity_bytes: u64,
-    /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here keep theirs.
+    /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here
+    /// keep theirs.
     pub block_bytes: u32,
-    /// What is known of files takes about so much memory, in bytes, and up to half as much again at the origin's client: what nothing uses goes
-    /// when there is more.
+    /// What is known of files takes about so much memory, in bytes, and up to half as much again at the
+    /// origin's client: what nothing uses goes when there is more.
     pub memory_bytes: usize,
     /// What has changed waits so long for more, to be written in one transaction.
     pub commit_pause: Duration,
@@ -121,7 +125,8 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// The index may have such a part of the capacity, and the names of a directory such a part of what is left of that.
+/// The index may have such a part of the capacity, and the names of a directory such a part of what is left
+/// of that.
 const INDEX_PART: u64 = 2;
 
 /// A name takes about so much in the index, with its object and that one's handle.
@@ -293,7 +298,8 @@ impl Store {
         self.shared.queue.flush();
     }
 
-    /// The data of a version of a file: what an earlier life has left, or none yet, which will be in blocks of this size.
+    /// The data of a version of a file: what an earlier life has left, or none yet, which will be in blocks
+    /// of this size.
     pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr, block_bytes: Option<u32>) -> DataFile {
         let shared = &self.shared;
         let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
@@ -353,7 +359,8 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Returns whether more is kept than may be, with the index. Of a large index only its part counts: data have the rest, however large it is.
+    /// Returns whether more is kept than may be, with the index. Of a large index only its part counts: data
+    /// have the rest, however large it is.
     pub(crate) fn is_full(&self) -> bool {
         let capacity = self.shared.options.capacity_bytes;
         let index = self.index_bytes().min(capacity / INDEX_PART);
@@ -365,7 +372,8 @@ impl Store {
         self.shared.index_bytes.load(Ordering::Relaxed)
     }
 
-    /// So many names of a directory are kept: a large one leaves room for others, and for data. Few where the index has its part of the cache.
+    /// So many names of a directory are kept: a large one leaves room for others, and for data. Few where the
+    /// index has its part of the cache.
     pub(crate) fn names_max(&self) -> usize {
         let (capacity, index) = (self.shared.options.capacity_bytes, self.index_bytes());
         let room = (capacity / INDEX_PART).saturating_sub(index) / INDEX_PART / NAME_BYTES;
@@ -402,8 +410,8 @@ impl Store {
         }
     }
 
-    /// Compares all data with their checksums. `progress` is called for each file, with how many there are; what does not hold is
-    /// forgotten. How many blocks there were, and how many did not hold.
+    /// Compares all data with their checksums. `progress` is called for each file, with how many there are;
+    /// what does not hold is forgotten. How many blocks there were, and how many did not hold.
     pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
         let all = readable(lock(&self.shared.reader).all_data()).unwrap_or_default();
         let (count, mut here, mut bad) = (all.len() as u64, 0, 0);

@@ -1,5 +1,5 @@
-//! What came so soon after a change that another one might not show, where it is known that there is no other (*exclusive*): some seconds
-//! later any would show, and it is written down to be believed in another life.
+//! What came so soon after a change that another one might not show, where it is known that there is no other
+//! (*exclusive*): some seconds later any would show, and it is written down to be believed in another life.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

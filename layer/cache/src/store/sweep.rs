@@ -12,8 +12,8 @@ use crate::names::Target;
 /// So many rows are read before others may read.
 const ROWS: u32 = 256;
 
-/// Objects of earlier lives to which no name leads, though all names of the directory that each was last met in are kept, or that directory is gone.
-/// Ends early if the store does.
+/// Objects of earlier lives to which no name leads, though all names of the directory that each was last met
+/// in are kept, or that directory is gone. Ends early if the store does.
 pub(crate) fn unnamed(store: &Weak<Store>) -> Vec<ObjectId> {
     let (mut met_in, mut named) = (HashMap::new(), HashSet::new());
     let (mut are_all_kept, mut last) = (HashMap::new(), ObjectId(0));

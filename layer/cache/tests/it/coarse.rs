@@ -1,4 +1,5 @@
-//! An origin whose clock ticks once a second, and a test with it: what changes twice within a tick shows no change.
+//! An origin whose clock ticks once a second, and a test with it: what changes twice within a tick shows no
+//! change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};

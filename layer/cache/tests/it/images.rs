@@ -324,7 +324,8 @@ fn a_sidecar_with_a_digest_that_is_not_the_file_s_is_not_believed_in_anything() 
     let origin = Origin::new();
     origin.direct.put("disk", &disk);
     origin.direct.put("memory", &bytes);
-    // What it says of the memory was so before a block was written to that was zeroes; and of another block it has a wrong digest.
+    // What it says of the memory was so before a block was written to that was zeroes; and of another block
+    // it has a wrong digest.
     let (of_disk, disk_table) = said_of(&origin, "disk", &disk);
     let (mut of_memory, mut memory_table) = said_of(&origin, "memory", &before);
     memory_table[50 * 32] ^= 1;

@@ -16,7 +16,8 @@ fn handle(cached: &Cached, text: &str) -> PersistentHandle {
     session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait().expect("a handle")
 }
 
-/// What a sudden end leaves: files as they are at this moment. The database is copied first: what it says rests on the others.
+/// What a sudden end leaves: files as they are at this moment. The database is copied first: what it says
+/// rests on the others.
 pub fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();

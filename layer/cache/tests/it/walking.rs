@@ -27,7 +27,8 @@ fn named(n: usize) -> String {
     format!("file-{n:03}")
 }
 
-/// Lists all directories below one, as find(1) does. How many there are; `waited` counts those that were not here.
+/// Lists all directories below one, as find(1) does. How many there are; `waited` counts those that were not
+/// here.
 fn walk(session: &Session, node: NodeId, waited: &AtomicU64) -> usize {
     let opened =
         session.fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");

@@ -72,7 +72,8 @@ impl Origin {
         Self { export: Arc::new(stats::over(export, counters.clone())), direct, counters }
     }
 
-    /// The same behind another clock, for all access but by `direct`. Listings tell the times of this one all the same.
+    /// The same behind another clock, for all access but by `direct`. Listings tell the times of this one all
+    /// the same.
     pub fn with_clock(self, clock: fn(Attr) -> Attr) -> Self {
         Self { export: Arc::new(Clocked(self.export, clock)), ..self }
     }

@@ -127,7 +127,8 @@ fn other_changes_of_a_file_that_is_written_are_seen() {
     }
 }
 
-/// Numbers that only grow, in places beside each other: what a reader gets is no older than what had been written before it began.
+/// Numbers that only grow, in places beside each other: what a reader gets is no older than what had been
+/// written before it began.
 #[test]
 fn nothing_is_read_that_was_written_over_before() {
     const PLACES: usize = 40;

@@ -1,5 +1,5 @@
-//! Processes that are killed, with states that are kept: nothing that was answered is lost but by a loss of power, and then nothing that was
-//! flushed.
+//! Processes that are killed, with states that are kept: nothing that was answered is lost but by a loss of
+//! power, and then nothing that was flushed.
 
 use tombolo_layer_overlay::{Identity, Kept};
 use tombolo_mem::Region;

@@ -1,4 +1,5 @@
-//! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the conformance suite.
+//! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the
+//! conformance suite.
 
 mod in_blocks;
 mod killed;
@@ -53,7 +54,8 @@ fn golden(sector: u64) -> u8 {
     (sector % 251) as u8 + 1
 }
 
-/// A base where only the places that tests look at are not zeroes: around the end of the first segment, and its own end.
+/// A base where only the places that tests look at are not zeroes: around the end of the first segment, and
+/// its own end.
 fn base() -> Arc<MemoryDisk> {
     let base = MemoryDisk::new(BASE).expect("a base");
     for range in [0..1 << 20, (64 << 20) - (1 << 20)..BASE] {

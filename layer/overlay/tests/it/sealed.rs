@@ -1,4 +1,5 @@
-//! A redo log that is finished, as it goes to other hosts: read only, over others of its kind, and not in part.
+//! A redo log that is finished, as it goes to other hosts: read only, over others of its kind, and not in
+//! part.
 
 use super::*;
 use crate::merged::{content, empty_in, work};

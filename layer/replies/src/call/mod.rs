@@ -1,7 +1,9 @@
-//! The operations that are answered once, each with its arguments, what it runs, and how its answer is given again.
+//! The operations that are answered once, each with its arguments, what it runs, and how its answer is given
+//! again.
 //!
-//! An answer given again is made of what is true then: the node is resolved anew, which counts a look-up as the first
-//! answer did, and attributes are fresh. Of a directory's or a file's change only the attributes from after are known.
+//! An answer given again is made of what is true then: the node is resolved anew, which counts a look-up as
+//! the first answer did, and attributes are fresh. Of a directory's or a file's change only the attributes
+//! from after are known.
 
 mod changing;
 mod making;
@@ -28,18 +30,20 @@ pub(super) trait Call: Send + Sized + 'static {
     /// Its name.
     const OP: Op;
 
-    /// Whether its outcome is kept in memory only: there is too much of the kind (writes), it means nothing once the process
-    /// is gone (locks), or running it again does what running it once did.
+    /// Whether its outcome is kept in memory only: there is too much of the kind (writes), it means nothing
+    /// once the process is gone (locks), or running it again does what running it once did.
     fn is_fleeting(&self) -> bool {
         false
     }
 
-    /// Where it will leave its trace, for the journal. `None`: what a crash leaves of it cannot be told, or need not.
+    /// Where it will leave its trace, for the journal. `None`: what a crash leaves of it cannot be told, or
+    /// need not.
     fn trail(&self) -> Option<Trail> {
         None
     }
 
-    /// Whether it is given up when its caller goes away: it only waits, and must not take what is not wanted any more.
+    /// Whether it is given up when its caller goes away: it only waits, and must not take what is not wanted
+    /// any more.
     fn is_given_up(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! Opening the state file: whose it is, what it holds, and a fresh one in its place.
 //!
-//! Nothing in an old file is changed. What it holds is read, a draft with what still counts is made beside it, and takes its
-//! name; killed before, the next process finds the old one.
+//! Nothing in an old file is changed. What it holds is read, a draft with what still counts is made beside
+//! it, and takes its name; killed before, the next process finds the old one.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -275,7 +275,8 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Which run of the kernel this is. What was written in an earlier one may be older than the files that it is about.
+/// Which run of the kernel this is. What was written in an earlier one may be older than the files that it is
+/// about.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -1,5 +1,5 @@
-//! The state file, byte by byte (`docs/formats/replies.md`). All numbers are little-endian; nothing is aligned by padding
-//! that has no name.
+//! The state file, byte by byte (`docs/formats/replies.md`). All numbers are little-endian; nothing is
+//! aligned by padding that has no name.
 
 use std::mem::{offset_of, size_of};
 
@@ -126,7 +126,8 @@ pub struct Intent {
     /// What a maker makes; of an extended attribute, what becomes of it. 0 for other operations.
     pub file_type: U32,
     pub time: Time,
-    /// The directory, or the node whose attributes or extended attribute change, or the file that is appended to.
+    /// The directory, or the node whose attributes or extended attribute change, or the file that is appended
+    /// to.
     pub parent: Handle,
     /// Rename: the directory of the new name.
     pub other_parent: Handle,
@@ -138,7 +139,8 @@ pub struct Intent {
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
-    /// An append, a change of attributes: size of the file before it. An extended attribute: what it was before.
+    /// An append, a change of attributes: size of the file before it. An extended attribute: what it was
+    /// before.
     pub size_before: U64,
     /// An append: how many bytes were to be added. An extended attribute: what it was to be.
     pub len: U64,

@@ -1,8 +1,9 @@
 //! What outlives the process: a file in memory that the kernel keeps when the process is killed.
 //!
-//! Before an operation runs, an *intent* is written: the request, and what was there before. When it has ended, its
-//! *outcome*, and only then the answer goes out. A slot counts from the moment its state is stored, which happens last and
-//! in one access; so whenever the process dies, a slot holds a whole record or none.
+//! Before an operation runs, an *intent* is written: the request, and what was there before. When it has
+//! ended, its *outcome*, and only then the answer goes out. A slot counts from the moment its state is
+//! stored, which happens last and in one access; so whenever the process dies, a slot holds a whole record or
+//! none.
 
 mod file;
 mod layout;
@@ -32,10 +33,12 @@ pub use slots::{FreeSlot, Reserved};
 /// How many operations with an intent may be under way. More wait for one of them to end.
 const INTENTS: u32 = 1024;
 
-/// Intents of operations that were answered hold no more of those places. Without the oldest the next process does one more anew.
+/// Intents of operations that were answered hold no more of those places. Without the oldest the next process
+/// does one more anew.
 const ANSWERED_INTENTS: usize = 256;
 
-/// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the same gap.
+/// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the
+/// same gap.
 pub const OUTCOMES_SPARE: usize = 256;
 
 /// The mapped state file.
@@ -66,7 +69,8 @@ pub struct Intended {
 pub enum Kept {
     /// Its outcome, in this slot.
     Outcome(u32),
-    /// Its intent, of this sequence: the outcome could not be written, and the next process has to look what became of it.
+    /// Its intent, of this sequence: the outcome could not be written, and the next process has to look what
+    /// became of it.
     Intent(u64),
 }
 

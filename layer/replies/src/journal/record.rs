@@ -274,7 +274,8 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// The kinds of keys: a number, what was promised of the key, and how many bytes name the client. The key has the others.
+/// The kinds of keys: a number, what was promised of the key, and how many bytes name the client. The key has
+/// the others.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
@@ -420,7 +421,8 @@ fn read_attributes(attributes: &layout::Attributes) -> SetAttr {
 mod tests {
     use super::*;
 
-    /// Outcomes of an NFS call and of a request over a link, as version 2 of the file has had them from the beginning.
+    /// Outcomes of an NFS call and of a request over a link, as version 2 of the file has had them from the
+    /// beginning.
     const RECORDED: [&str; 2] = [
         "00000600257244a4050000000000000001000000e80300006400000088776655443322110000000000000000d4c3b2a109000000fecaad0b00000000\
          0100000000f153650000000007000000",

@@ -1,5 +1,5 @@
-//! What the next process makes of the state file. It sees a copy, taken while the first one still serves: that is what a
-//! kill at that moment would leave.
+//! What the next process makes of the state file. It sees a copy, taken while the first one still serves:
+//! that is what a kill at that moment would leave.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,7 +152,8 @@ impl Next {
     }
 }
 
-/// One operation: what must be there before, and how it is sent. Most are changes that, made twice, fail the second time.
+/// One operation: what must be there before, and how it is sent. Most are changes that, made twice, fail the
+/// second time.
 struct Case {
     op: &'static str,
     prepare: fn(&dyn FileSystem, &Ctx),

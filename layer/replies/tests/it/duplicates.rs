@@ -167,7 +167,8 @@ fn a_write_that_appends_does_so_once() {
     });
 }
 
-/// A write at a stated place: a copy of one that was numbered does not come late, and leaves what the first did.
+/// A write at a stated place: a copy of one that was numbered does not come late, and leaves what the first
+/// did.
 #[test]
 fn a_write_at_a_stated_place_is_remembered_only_where_a_copy_may_come_late() {
     on_every_bottom(|fixture| {

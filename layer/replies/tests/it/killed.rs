@@ -1,8 +1,9 @@
 //! Processes that are killed at any moment, and what those after them answer.
 //!
-//! Each process is this program again. It serves a directory to some clients of its own, each in a directory of its own with
-//! one request at a time, and writes a log of what it sends and what comes back. The next one first sends again what its
-//! predecessor was killed in. All requests are such that they succeed, unless one was performed twice, or never.
+//! Each process is this program again. It serves a directory to some clients of its own, each in a directory
+//! of its own with one request at a time, and writes a log of what it sends and what comes back. The next one
+//! first sends again what its predecessor was killed in. All requests are such that they succeed, unless one
+//! was performed twice, or never.
 
 use std::collections::BTreeMap;
 use std::fs::{File as LogFile, OpenOptions};
@@ -358,7 +359,8 @@ impl History {
     fn read(folder: &Path, client: u64) -> Self {
         let mut history = Self::default();
         let text = std::fs::read_to_string(folder.join(format!("log{client}"))).unwrap_or_default();
-        // A last line without its end was not written whole: that request was not sent, or its answer not heard.
+        // A last line without its end was not written whole: that request was not sent, or its answer not
+        // heard.
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {

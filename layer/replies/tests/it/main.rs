@@ -1,4 +1,5 @@
-//! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next process.
+//! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next
+//! process.
 
 mod appends;
 mod crash;

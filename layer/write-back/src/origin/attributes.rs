@@ -1,7 +1,8 @@
 //! Attributes at the origin: set together and, where it refuses that, one by one.
 //!
-//! Of those that nobody has asked for, as they follow from how a file was made, the origin's hold where it refuses ours: a server that squashes
-//! users gives files other owners. What was asked for and is refused stays a difference, and holds up nothing else.
+//! Of those that nobody has asked for, as they follow from how a file was made, the origin's hold where it
+//! refuses ours: a server that squashes users gives files other owners. What was asked for and is refused
+//! stays a difference, and holds up nothing else.
 
 use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, WeakAttr, XattrName, XattrSet, within};
 use tombolo_core::{Error, Identity, Result};
@@ -91,7 +92,8 @@ impl Round {
         Ok(refused)
     }
 
-    /// Returns what the origin would refuse again: an owner that follows from how a file was made, as it has refused for another such file.
+    /// Returns what the origin would refuse again: an owner that follows from how a file was made, as it has
+    /// refused for another such file.
     fn refused_before(&self, setting: &Setting<'_>) -> Set {
         let Chosen { set, implied, .. } = setting.chosen;
         let is_known = || self.shared.squashed.has(setting.owners());

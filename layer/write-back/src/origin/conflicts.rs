@@ -1,4 +1,5 @@
-//! Files that another writer has changed at the origin since they were changed here: theirs keeps its name, ours gets one beside it.
+//! Files that another writer has changed at the origin since they were changed here: theirs keeps its name,
+//! ours gets one beside it.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::sums::Blocks;
 use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
-    /// What was written to a file here becomes a file of its own: with what the origin has now where nothing was written. `theirs`: as it is
-    /// there, unless it is gone.
+    /// What was written to a file here becomes a file of its own: with what the origin has now where nothing
+    /// was written. `theirs`: as it is there, unless it is gone.
     pub(super) async fn keep_ours(
         &self,
         chosen: &Chosen,
@@ -48,7 +49,8 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// The directory that a file was met in last, which only the cache knows if it was found by its handle alone.
+    /// The directory that a file was met in last, which only the cache knows if it was found by its handle
+    /// alone.
     pub(super) async fn directory_of(&self, id: NodeId) -> Option<NodeId> {
         if let Some((dir, _)) = self.shared.tree().seen_as(id) {
             return Some(dir);
@@ -60,7 +62,8 @@ impl Round {
         Some(self.shared.tree().own(dir))
     }
 
-    /// A name of a file, or one after its number if none is known any more: where it was met, or else in the root.
+    /// A name of a file, or one after its number if none is known any more: where it was met, or else in the
+    /// root.
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
         if let Some(seen) = self.shared.tree().seen_as(id) {
             return Ok(seen);

@@ -24,8 +24,9 @@ impl Round {
     pub(super) async fn send_data(&self, chosen: &Chosen, open: &OpenBelow) -> Result<()> {
         let pieces = chosen.pieces();
         let mut end = open.attr.size;
-        // What lies beyond was cut off here, though it may have become longer again. Only where something of it would show: what is
-        // written over is never seen shorter there than it was or is to be, above all where this is done again.
+        // What lies beyond was cut off here, though it may have become longer again. Only where something of
+        // it would show: what is written over is never seen shorter there than it was or is to be, above all
+        // where this is done again.
         let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
         if end > cut && pieces.iter().any(|piece| matches!(piece, Piece::Zeros(zeros) if zeros.start < end)) {
             self.set_size(open, cut).await?;
@@ -50,7 +51,8 @@ impl Round {
         if end != chosen.attr.size {
             self.set_size(open, chosen.attr.size).await?;
         }
-        // COMMIT: where the origin has lost what it had taken, with another verifier, it is sent again or this fails.
+        // COMMIT: where the origin has lost what it had taken, with another verifier, it is sent again or
+        // this fails.
         self.shared.below.fsync(&open.cx, open.file, SyncWhat::All).resolve().await
     }
 

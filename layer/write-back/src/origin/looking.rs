@@ -1,7 +1,8 @@
-//! What names lead to at the origin: found out by looking, after a restart or a failed attempt for all that differ, and otherwise for
-//! those that are about to be given or taken away.
+//! What names lead to at the origin: found out by looking, after a restart or a failed attempt for all that
+//! differ, and otherwise for those that are about to be given or taken away.
 //!
-//! What is found and is not known to be ours is another writer's: it keeps its name, and ours has one beside it.
+//! What is found and is not known to be ours is another writer's: it keeps its name, and ours has one beside
+//! it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -103,7 +104,8 @@ fn target(tree: &Tree, entry: &Entry) -> Target {
     Target { node: tree.own(entry.node), file_type: entry.attr.file_type }
 }
 
-/// Takes in what a name leads to at the origin. `ours` are nodes whose names differ. It is in doubt no more, unless it is about to be changed.
+/// Takes in what a name leads to at the origin. `ours` are nodes whose names differ. It is in doubt no more,
+/// unless it is about to be changed.
 fn take_in(
     tree: &mut Tree,
     key: &Key,

@@ -1,6 +1,8 @@
-//! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are told.
+//! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are
+//! told.
 //!
-//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `attributes`, `data`, `names`, `looking`, `conflicts`, `window`.
+//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `attributes`, `data`,
+//! `names`, `looking`, `conflicts`, `window`.
 
 mod attributes;
 mod conflicts;
@@ -51,13 +53,15 @@ pub struct Status {
     pub failure: Option<String>,
     /// Versions of others that were kept beside ours, since the start.
     pub conflicts: u64,
-    /// Blocks that were being written over when an earlier life ended suddenly: they are kept as they lay on the disk.
+    /// Blocks that were being written over when an earlier life ended suddenly: they are kept as they lay on
+    /// the disk.
     pub torn: u64,
     /// Whether it lacks nothing.
     pub is_clean: bool,
     /// Nodes with attributes that were asked for and that the origin has refused.
     pub refused: usize,
-    /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away or full.
+    /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away
+    /// or full.
     pub is_refused: bool,
     /// Attempts to bring changes there that have begun since the start.
     pub attempts_begun: u64,
@@ -127,7 +131,8 @@ impl Sender {
         }
     }
 
-    /// Has all that was changed so far brought to the origin, and does not wait. Answers how things stood before.
+    /// Has all that was changed so far brought to the origin, and does not wait. Answers how things stood
+    /// before.
     pub(crate) fn start_flush(&self) -> Status {
         let before = self.status();
         match before.is_clean {
@@ -213,8 +218,8 @@ fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::re
     Err(Failure { reason, is_refused: false })
 }
 
-/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were made, and whether somebody has asked
-/// for it; `None`: it is over.
+/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were
+/// made, and whether somebody has asked for it; `None`: it is over.
 fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
     let mut state = shared.control.state();
     loop {

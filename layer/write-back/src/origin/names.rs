@@ -1,7 +1,9 @@
-//! Names: each node's places there and here become renames, links and removals, in an order in which nothing is lost.
+//! Names: each node's places there and here become renames, links and removals, in an order in which nothing
+//! is lost.
 //!
-//! A name is given when its node's data are committed, and to a place that is free or held by a file that goes: a rename replaces that. What
-//! waits in a ring, or is replaced and cannot be by a rename, moves to a hidden name in the root first. Removals are the last.
+//! A name is given when its node's data are committed, and to a place that is free or held by a file that
+//! goes: a rename replaces that. What waits in a ring, or is replaced and cannot be by a rename, moves to a
+//! hidden name in the root first. Removals are the last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -88,7 +90,8 @@ impl Round {
         self.restore(&others);
     }
 
-    /// Looks at names that are about to be given or taken away, where another may have done so. Those are left alone this time.
+    /// Looks at names that are about to be given or taken away, where another may have done so. Those are
+    /// left alone this time.
     fn look_at_names(self: &Arc<Self>) -> HashSet<Key> {
         let is_old = |key: &Key| {
             let dir = self.plan.nodes.get(&key.0);
@@ -109,7 +112,8 @@ impl Round {
         unknown
     }
 
-    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden names does not show.
+    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden
+    /// names does not show.
     fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
         let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
         let others = dirs.into_iter().filter(|dir| !self.plan.nodes.contains_key(dir));

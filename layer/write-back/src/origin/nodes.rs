@@ -200,7 +200,8 @@ impl Round {
         Ok((entry.attr, None))
     }
 
-    /// Remembers in whose name a node was made: only of one that its owner has made does another owner tell for whom the origin takes that one.
+    /// Remembers in whose name a node was made: only of one that its owner has made does another owner tell
+    /// for whom the origin takes that one.
     fn note_maker(&self, chosen: &Chosen, cx: &Ctx) {
         let maker = &cx.identity;
         if *maker == chosen.maker() && (maker.uid, maker.gid) == (chosen.attr.uid, chosen.attr.gid) {
@@ -220,7 +221,8 @@ impl Round {
     }
 }
 
-/// What changes data changes these. A change of ctime alone may be our own: a rename, a link, or one that was under way at the end of an earlier life.
+/// What changes data changes these. A change of ctime alone may be our own: a rename, a link, or one that was
+/// under way at the end of an earlier life.
 pub(super) fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
     (version.size, version.mtime) == (attr.size, attr.mtime)
 }

@@ -138,7 +138,8 @@ impl Chosen {
         tree::pieces(&self.layers, 0..self.attr.size)
     }
 
-    /// Returns the user in whose name it is made: its owner, where that follows from who has made it, also if another has changed it since.
+    /// Returns the user in whose name it is made: its owner, where that follows from who has made it, also if
+    /// another has changed it since.
     pub(super) fn maker(&self) -> Identity {
         let Attr { uid, gid, .. } = self.attr;
         match self.implied.contains(Set::OWNER) && self.user.uid != uid {
@@ -152,7 +153,8 @@ impl Chosen {
     }
 }
 
-/// Where a new node with this place is made: there if it is not seen, as the directory is new too, else beside it.
+/// Where a new node with this place is made: there if it is not seen, as the directory is new too, else
+/// beside it.
 fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
     match new.contains(dir) {
         true => Some((*dir, name.clone())),

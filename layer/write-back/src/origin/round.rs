@@ -82,7 +82,8 @@ struct Found {
     is_refused: bool,
 }
 
-/// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread end that goes on with it.
+/// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread
+/// end that goes on with it.
 struct Caught<F>(Pin<Box<F>>);
 
 const PANICKED: &str = "write-back has panicked: see the log";
@@ -276,7 +277,8 @@ impl Round {
         lock(&self.found).made_by_owner.contains(&id)
     }
 
-    /// What was made has its number on the disk before it gets its name: under the one that was written down it is not found any more then.
+    /// What was made has its number on the disk before it gets its name: under the one that was written down
+    /// it is not found any more then.
     fn keep_numbers(&self) {
         if self.is_over() || self.plan.nodes.values().all(|chosen| chosen.home.is_none()) {
             return;

@@ -168,7 +168,8 @@ impl View {
     }
 }
 
-/// Drops set-user-id, and set-group-id where it means execution or `writer` is not of the group. Directories keep theirs.
+/// Drops set-user-id, and set-group-id where it means execution or `writer` is not of the group. Directories
+/// keep theirs.
 pub(super) fn drop_privileges(node: &mut Node, writer: Option<&Identity>) {
     if node.is_directory() {
         return;

@@ -124,8 +124,8 @@ impl View {
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
 
-    /// Makes sure that the user may do this with a node: by its attributes where this layer has changed it, also when the origin is
-    /// away, and else as the origin says.
+    /// Makes sure that the user may do this with a node: by its attributes where this layer has changed it,
+    /// also when the origin is away, and else as the origin says.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
         let (is_ours, below) = {
             let tree = self.shared().tree();
@@ -143,7 +143,8 @@ impl View {
         }
     }
 
-    /// Makes a check for the user, and if that fails for the one whom the origin takes it for: what this one has made is that one's there.
+    /// Makes a check for the user, and if that fails for the one whom the origin takes it for: what this one
+    /// has made is that one's there.
     pub(super) fn as_either(&self, check: impl Fn(&Identity) -> Result<()>) -> Result<()> {
         check(&self.cx.identity).or_else(|error| {
             let other = self.shared().squashed.taken_for(&self.cx.identity);

@@ -1,7 +1,7 @@
 //! One session: the waist's operations, on what differs here and on what lies below.
 //!
-//! An operation first looks at what it needs, waiting for what lies below if it must, and then makes its change under one lock, provided that
-//! what it has seen still holds; otherwise it looks again.
+//! An operation first looks at what it needs, waiting for what lies below if it must, and then makes its
+//! change under one lock, provided that what it has seen still holds; otherwise it looks again.
 
 mod attributes;
 mod file_system;
@@ -130,7 +130,8 @@ impl View {
         below_cx(&self.cx, self.cx.identity.clone())
     }
 
-    /// Waits until a change is on the disk, where its caller may send it again: only such a client forgets it once it is answered.
+    /// Waits until a change is on the disk, where its caller may send it again: only such a client forgets it
+    /// once it is answered.
     async fn settled<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
         if self.cx.key.is_some() {
             self.shared().journal.stable(ticket).await?;

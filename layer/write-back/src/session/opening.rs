@@ -65,7 +65,8 @@ impl View {
         let fs = &self.shared().below;
         let cx = below_cx(&Ctx::root(SESSION), opening.user.clone());
         let opened = match (fs.open(&cx, node, flags).resolve().await, owner) {
-            // The right to open it was seen here, or it was opened to be written: its owner may read what is not here any more.
+            // The right to open it was seen here, or it was opened to be written: its owner may read what is
+            // not here any more.
             (Err(Error::AccessDenied), Some((uid, gid))) if is_ours => {
                 let cx = below_cx(&cx, tombolo_core::Identity { uid, gid, groups: None });
                 fs.open(&cx, node, flags).resolve().await?

@@ -1,4 +1,5 @@
-//! Extended attributes: the origin's, where it has any, but for those that were changed here. One of the root's is this layer's own.
+//! Extended attributes: the origin's, where it has any, but for those that were changed here. One of the
+//! root's is this layer's own.
 //!
 //! Access lists are neither shown nor taken: who may do what is seen by the mode of what was changed here.
 
@@ -51,7 +52,8 @@ impl Xattrs for WriteBackFileSystem {
 }
 
 impl WriteBackFileSystem {
-    /// A kernel that is told that there is no such call never makes it again: of an origin that has none it then asks for values alone.
+    /// A kernel that is told that there is no such call never makes it again: of an origin that has none it
+    /// then asks for values alone.
     fn if_origin_has_any<T>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
         match self.session().shared.below.xattrs() {
             Some(_) => Answer::later(work),

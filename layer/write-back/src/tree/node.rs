@@ -65,8 +65,8 @@ pub(crate) struct Node {
     pub set: Set,
     /// What is being set.
     pub sending: Set,
-    /// What of these follows from how the node was made, written or named, and was not asked for: where the origin has it otherwise and
-    /// refuses it, the origin's holds.
+    /// What of these follows from how the node was made, written or named, and was not asked for: where the
+    /// origin has it otherwise and refuses it, the origin's holds.
     pub implied: Set,
     /// What was asked for and the origin has refused in this life: it is set again when that is asked for.
     pub refused: Set,

@@ -13,7 +13,8 @@ fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     (rest, ours)
 }
 
-/// A proxy that looks at all names before the first change, as after each start, and one that has looked and goes on from there.
+/// A proxy that looks at all names before the first change, as after each start, and one that has looked and
+/// goes on from there.
 fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
     for is_first in [true, false] {
         let origin = Origin::new();

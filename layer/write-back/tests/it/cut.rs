@@ -1,4 +1,5 @@
-//! A proxy that is killed while it brings changes to the origin: at the Nth operation there, before that is performed or after it.
+//! A proxy that is killed while it brings changes to the origin: at the Nth operation there, before that is
+//! performed or after it.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

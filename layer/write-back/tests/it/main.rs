@@ -1,4 +1,5 @@
-//! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found there after trouble.
+//! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found
+//! there after trouble.
 
 mod arriving;
 mod calls;

@@ -1,4 +1,5 @@
-//! Work in directories that were just made, with an origin that is away: under *exclusive*, through the cache alone and with write-back.
+//! Work in directories that were just made, with an origin that is away: under *exclusive*, through the cache
+//! alone and with write-back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -170,7 +170,8 @@ fn the_origin_becomes_what_a_twin_is() {
     }
 }
 
-/// What the origin shows, and what the proxy does, are what the twin does; but for times, which a directory whose change failed half-way may have of a later moment.
+/// What the origin shows, and what the proxy does, are what the twin does; but for times, which a directory
+/// whose change failed half-way may have of a later moment.
 fn compare(origin: &Origin, twin: &Side, here: &Side, context: &str) {
     assert_eq!(tree(&here.session, false), tree(&twin.session, false), "{context}");
     assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "{context}");

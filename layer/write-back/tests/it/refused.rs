@@ -1,4 +1,5 @@
-//! Attributes that the origin refuses to set: what was asked for stays a difference, what was not is as there, and all else arrives.
+//! Attributes that the origin refuses to set: what was asked for stays a difference, what was not is as
+//! there, and all else arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! A proxy that is killed at every operation by which it brings changes to the origin: the next one goes on from what is on its disk, and in
-//! the end the origin has what it would have had.
+//! A proxy that is killed at every operation by which it brings changes to the origin: the next one goes on
+//! from what is on its disk, and in the end the origin has what it would have had.
 
 use std::sync::{Arc, Mutex};
 
@@ -230,7 +230,8 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     was_killed
 }
 
-/// At each operation, after it was performed; with `TOMBOLO_LONG` before it as well, and with origins that do and do not restart.
+/// At each operation, after it was performed; with `TOMBOLO_LONG` before it as well, and with origins that do
+/// and do not restart.
 fn killed_everywhere(index: usize) {
     let history = &HISTORIES[index];
     let ways = match std::env::var_os("TOMBOLO_LONG") {

@@ -1,4 +1,5 @@
-//! An origin that has what was written to it in memory until that is committed, as an NFS server has: a restart loses it. It notes what may never be seen there: a name that leads to data which are not stable.
+//! An origin that has what was written to it in memory until that is committed, as an NFS server has: a
+//! restart loses it. It notes what may never be seen there: a name that leads to data which are not stable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -13,7 +13,8 @@ const LEFT_SECONDS: u32 = 1200;
 /// The time in which everything that a test has started has ended.
 const ENDED: Duration = Duration::from_secs(600);
 
-/// A test that starts a process of a session of its own, which has the test's output, and comes to its own end.
+/// A test that starts a process of a session of its own, which has the test's output, and comes to its own
+/// end.
 fn ends_with(end: &str) -> Option<i32> {
     let contained = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contained");
     let script = format!("setsid sleep {LEFT_SECONDS} & echo started; {end}");

@@ -34,8 +34,8 @@ fn dependencies_point_down_and_rooms_of_one_row_have_no_door() {
                 path.strip_prefix(&metadata.workspace_root).expect("a dependency outside the workspace");
             let Some(to) = room_of(to_folder.as_std_path()) else { continue };
             let for_tests_only = dependency.kind == DependencyKind::Development;
-            // Tests of a front end or a layer need something behind the waist, and a layer that makes it slow or faulty; and
-            // a room may test its optional parts.
+            // Tests of a front end or a layer need something behind the waist, and a layer that makes it slow
+            // or faulty; and a room may test its optional parts.
             let own = to_folder.as_std_path() == from_folder;
             let is_for_tests = to.folder.starts_with("tests") || ["back", "layer"].contains(&to.folder);
             if for_tests_only && (own || is_for_tests) {

@@ -95,7 +95,8 @@ impl Bench {
         answer.wait()
     }
 
-    /// Whether the range's extents are such as a disk's may be: all of it, neighbours that differ, and nothing said to be zero that is not.
+    /// Whether the range's extents are such as a disk's may be: all of it, neighbours that differ, and
+    /// nothing said to be zero that is not.
     ///
     /// # Panics
     /// When they are not.

@@ -65,7 +65,8 @@ fn a_write_below_the_physical_block_leaves_its_neighbours(bench: &Bench) -> Verd
 }
 
 fn data_in_many_pieces_are_in_their_order(bench: &Bench) -> Verdict {
-    // Pieces of odd lengths, from the end of memory to its beginning; some more than a system call takes at once.
+    // Pieces of odd lengths, from the end of memory to its beginning; some more than a system call takes at
+    // once.
     for pieces in [2_usize, 3, 17, 1500] {
         let lens = (0..pieces).map(|piece| 1 + piece * 37 % 300);
         let total = lens.clone().sum::<usize>().next_multiple_of(512);

@@ -1,5 +1,5 @@
-//! What child processes of the suite do: `tombolo-conformance --helper NAME ARGUMENT…`. Locks, appends and identities
-//! belong to processes, so a case that is about them needs more than one.
+//! What child processes of the suite do: `tombolo-conformance --helper NAME ARGUMENT…`. Locks, appends and
+//! identities belong to processes, so a case that is about them needs more than one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

@@ -22,8 +22,8 @@ pub struct Case {
     pub run: fn(&World) -> Verdict,
 }
 
-/// Runs the cases whose names contain `only`, and nothing of `except`, in directories of their own inside `dir`, which are
-/// removed afterwards.
+/// Runs the cases whose names contain `only`, and nothing of `except`, in directories of their own inside
+/// `dir`, which are removed afterwards.
 pub fn run(dir: &Path, only: &str, except: &[String]) -> io::Result<Report> {
     let dir = dir.canonicalize()?;
     // The cases say what modes they want; what the caller masks off must not count.

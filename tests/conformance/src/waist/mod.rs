@@ -28,7 +28,8 @@ bitflags! {
         const HANDLES = 1 << 4;
         /// The optional group of operations on ranges.
         const RANGES = 1 << 5;
-        /// Openings that are the back end's: a file lives on in one after its last name is gone. A protocol without OPEN has none.
+        /// Openings that are the back end's: a file lives on in one after its last name is gone. A protocol
+        /// without OPEN has none.
         const OPENINGS = 1 << 6;
         /// Writes go to the end of a file in one step, also when others append too.
         const APPENDS = 1 << 7;
@@ -36,8 +37,8 @@ bitflags! {
         const KILLS = 1 << 8;
         /// Times before 1970.
         const OLD_TIMES = 1 << 9;
-        /// What one session writes another reads at once, with neither a sync nor a close between: a client that writes behind
-        /// promises less (close-to-open).
+        /// What one session writes another reads at once, with neither a sync nor a close between: a client
+        /// that writes behind promises less (close-to-open).
         const AT_ONCE = 1 << 10;
         /// What was allowed when a file was opened stays so through that opening.
         const RIGHTS = 1 << 11;
@@ -45,7 +46,8 @@ bitflags! {
         const CHANGES = 1 << 12;
         /// The optional group of versions: what a session remembers it can hold against a count in memory.
         const VERSIONS = 1 << 13;
-        /// A node whose look-ups have all been taken back is not known any more. Where a node is a number that lasts, it always is.
+        /// A node whose look-ups have all been taken back is not known any more. Where a node is a number
+        /// that lasts, it always is.
         const FORGETS = 1 << 14;
     }
 }

@@ -89,7 +89,8 @@ impl World {
         self.through(self.export.clone())
     }
 
-    /// The same directory in a session of another export that leads to the same tree: another client of a server, say.
+    /// The same directory in a session of another export that leads to the same tree: another client of a
+    /// server, say.
     pub fn through(&self, export: Arc<dyn Export>) -> Self {
         let (fs, cx) = attach(&*export, self.checks);
         let dir = fs.lookup(&cx, NodeId::ROOT, name(&self.name)).wait().expect("the case's directory").node;

@@ -1,4 +1,5 @@
-//! The waist's cases over directories of the host: on tmpfs, and on the file system of the temporary directory.
+//! The waist's cases over directories of the host: on tmpfs, and on the file system of the temporary
+//! directory.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! The POSIX cases through `/dev/fuse`, over what a mounted directory of the host cannot show: the reference model, every
-//! answer coming later, and writes that are cut short. Needs root and `/dev/fuse`. Directories of the host are mounted by
-//! `tests/mount/run`.
+//! The POSIX cases through `/dev/fuse`, over what a mounted directory of the host cannot show: the reference
+//! model, every answer coming later, and writes that are cut short. Needs root and `/dev/fuse`. Directories
+//! of the host are mounted by `tests/mount/run`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

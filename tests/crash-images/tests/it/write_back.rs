@@ -268,7 +268,8 @@ fn listed(session: &Session, dir: &str) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Why what was found is not one of the states `all`: names and sizes of the first, each byte of that or a later one.
+/// Why what was found is not one of the states `all`: names and sizes of the first, each byte of that or a
+/// later one.
 fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String> {
     let state = &all[0];
     let wanted: Vec<_> = state.names.iter().map(|(name, file)| (name, state.files[file].len())).collect();

@@ -72,7 +72,8 @@ impl Bed {
     }
 }
 
-/// Waits until a program listens at this socket, which has its name a moment before; a connection could be the only one that it takes.
+/// Waits until a program listens at this socket, which has its name a moment before; a connection could be
+/// the only one that it takes.
 fn wait_for_listener(path: &Path) {
     // proc_net_unix(5): the flag of one that listens, and the path in the last column.
     let is_there =

@@ -29,8 +29,8 @@ enum Expected {
     Nothing,
 }
 
-/// What the driver takes for memory of its own is what the device sees through a file: the driver only makes places in the one out of places
-/// in the other.
+/// What the driver takes for memory of its own is what the device sees through a file: the driver only makes
+/// places in the one out of places in the other.
 struct Memory {
     addresses: Vec<u8>,
     file: File,
@@ -70,7 +70,8 @@ fn served(bed: &Bed) -> Server {
     Server::start(listener, Settings::default(), Box::new(make)).unwrap()
 }
 
-/// What a request touches: its slot's part of the disk, so that the order of those under way does not matter. Where, and how much.
+/// What a request touches: its slot's part of the disk, so that the order of those under way does not matter.
+/// Where, and how much.
 fn part_of(slot: usize) -> (usize, usize) {
     let room = SIZE as usize / (QUEUES * DEPTH);
     let len = BLOCK * fastrand::usize(1..=room.min(ROOM) / BLOCK);

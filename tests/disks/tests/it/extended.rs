@@ -1,4 +1,5 @@
-//! Extended headers of NBD, by a client of others: QEMU's from 8.2 on speaks them. `tests/disks/setup` unpacks one.
+//! Extended headers of NBD, by a client of others: QEMU's from 8.2 on speaks them. `tests/disks/setup`
+//! unpacks one.
 
 use std::ffi::OsString;
 use std::fs::File;

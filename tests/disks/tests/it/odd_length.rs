@@ -15,7 +15,8 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-/// Serves these bytes to one client as a disk that has `size_bytes`, with neither structured replies nor more commands than READ, WRITE and FLUSH.
+/// Serves these bytes to one client as a disk that has `size_bytes`, with neither structured replies nor more
+/// commands than READ, WRITE and FLUSH.
 fn serve(socket: &UnixListener, size_bytes: u64, bytes: &Mutex<Vec<u8>>) -> std::io::Result<()> {
     let (mut client, _) = socket.accept()?;
     client.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;

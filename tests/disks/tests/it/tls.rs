@@ -121,7 +121,8 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
 #[test]
 fn a_lost_connection_is_made_anew_with_tls() {
     let (world, disk_of_server) = (World::new(), memory());
-    // An address of this test's own: at one that all use the port may be another's by the time the server comes back.
+    // An address of this test's own: at one that all use the port may be another's by the time the server
+    // comes back.
     let [high, low, ..] = std::process::id().to_le_bytes();
     let mut at = SocketAddr::from((Ipv4Addr::new(127, 17, high, low.max(1)), 0));
     let mut serve = || {

@@ -162,7 +162,8 @@ impl Turned {
         panic!("an operation without an end");
     }
 
-    /// Has the engine do what comes next: what a socket has to say, or what it is time for. False if nothing comes.
+    /// Has the engine do what comes next: what a socket has to say, or what it is time for. False if nothing
+    /// comes.
     fn step(&mut self) -> bool {
         let ready = self.wire.ready();
         if ready.is_empty() {

@@ -1,7 +1,7 @@
 //! A server whose answers are the fuzzer's, and a clock that moves only when all threads wait for it.
 //!
-//! The input is a list: a byte that says what is done with a call, and where it takes bytes their number (two bytes) and the bytes.
-//! When it is used up the server is gone.
+//! The input is a list: a byte that says what is done with a call, and where it takes bytes their number (two
+//! bytes) and the bytes. When it is used up the server is gone.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,7 +5,8 @@ use std::fmt;
 
 use fastrand::Rng;
 
-/// One operation. Names are numbers that are never used twice, so that nothing but a second run explains a failure.
+/// One operation. Names are numbers that are never used twice, so that nothing but a second run explains a
+/// failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A directory of this number.

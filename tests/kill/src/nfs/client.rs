@@ -1,4 +1,5 @@
-//! A raw client: when its connection breaks, it sends the very same bytes over the next one, until they are answered.
+//! A raw client: when its connection breaks, it sends the very same bytes over the next one, until they are
+//! answered.
 
 use std::io;
 use std::net::SocketAddr;

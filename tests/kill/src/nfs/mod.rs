@@ -1,4 +1,5 @@
-//! `nfs`: clients work, the server is killed at random moments and started again, and in the end all must be as was acknowledged.
+//! `nfs`: clients work, the server is killed at random moments and started again, and in the end all must be
+//! as was acknowledged.
 
 pub mod client;
 mod probe;

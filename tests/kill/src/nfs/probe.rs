@@ -1,5 +1,5 @@
-//! The write verifier (RFC 1813 §3.3.7): each server process has one of its own, by which clients know that what they had not
-//! committed may be lost.
+//! The write verifier (RFC 1813 §3.3.7): each server process has one of its own, by which clients know that
+//! what they had not committed may be lost.
 
 use tombolo_wire_nfs3::args::{CreateArgs, CreateHow, DirOpArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CreateReply, WriteReply};

@@ -1,4 +1,5 @@
-//! The server, in a process of its own, started and killed as the test likes. Its tree, its state and its port stay.
+//! The server, in a process of its own, started and killed as the test likes. Its tree, its state and its
+//! port stay.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The tree on the host, held against what was acknowledged: nothing is missing, nothing is there that was not made.
+//! The tree on the host, held against what was acknowledged: nothing is missing, nothing is there that was
+//! not made.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -13,8 +13,8 @@ pub struct Page {
     pub eof: bool,
 }
 
-/// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for. READDIRPLUS brings a node with these attributes for
-/// each entry, or none.
+/// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for. READDIRPLUS brings a
+/// node with these attributes for each entry, or none.
 pub fn listing(
     node: Option<Fattr3>,
     page: impl Fn(u64) -> Page,

@@ -138,7 +138,8 @@ impl Scripted {
         self.now(|_| ScriptedReply::Forward);
     }
 
-    /// Puts another honest server behind it, and resets all connections: as if that had been started in its stead.
+    /// Puts another honest server behind it, and resets all connections: as if that had been started in its
+    /// stead.
     pub fn replace(&self, behind: SocketAddr) {
         *lock(&self.shared.behind) = behind;
         self.reset_all();

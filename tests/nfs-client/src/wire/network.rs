@@ -228,8 +228,8 @@ impl State {
         self.queue.insert((at, number), event);
     }
 
-    /// What is under way to the server as datagrams gets lost. One that outlives a restart meets a server that no longer knows
-    /// that it has answered it: NFS over UDP has nothing against that.
+    /// What is under way to the server as datagrams gets lost. One that outlives a restart meets a server
+    /// that no longer knows that it has answered it: NFS over UDP has nothing against that.
     pub fn lose_datagrams_to_server(&mut self) {
         self.queue.retain(|_, event| !matches!(event, Event::Datagram { to: End::Server, .. }));
     }

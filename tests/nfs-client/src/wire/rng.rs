@@ -12,7 +12,8 @@ impl Rng {
         Self(seed)
     }
 
-    /// Numbers of its own for a part of the run, so that one part that asks more often does not change the others.
+    /// Numbers of its own for a part of the run, so that one part that asks more often does not change the
+    /// others.
     pub fn fork(&mut self) -> Self {
         Self(self.next_u64())
     }

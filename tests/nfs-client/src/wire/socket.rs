@@ -33,7 +33,8 @@ impl ClientWire {
         Arc::new(Self { network: network.clone(), client, rng: Mutex::new(rng), tokens: Arc::default() })
     }
 
-    /// What an engine is to be told when this socket is ready. None when it is not, or no longer, this client's.
+    /// What an engine is to be told when this socket is ready. None when it is not, or no longer, this
+    /// client's.
     pub fn event(&self, socket: SocketId, ready: Ready) -> Option<(SocketToken, Event)> {
         let token = *lock(&self.tokens).get(&socket)?;
         Some((token, Event { readable: ready.readable, writable: ready.writable }))

@@ -167,8 +167,8 @@ impl Network {
         }
     }
 
-    /// Closes an end. What it sent before still arrives, unless it leaves something unread: then the other end is told of a
-    /// broken connection.
+    /// Closes an end. What it sent before still arrives, unless it leaves something unread: then the other
+    /// end is told of a broken connection.
     pub fn close(&self, socket: SocketId, end: End) {
         let mut state = self.state();
         let Some(connection) = state.connections.get_mut(&socket) else { return };
@@ -384,7 +384,8 @@ impl State {
 
 /// What is done to all streams at once.
 impl Network {
-    /// Does what the fault says to the network. What it does to the server is [`ServerSide`](super::ServerSide)'s business.
+    /// Does what the fault says to the network. What it does to the server is
+    /// [`ServerSide`](super::ServerSide)'s business.
     pub fn strike(&self, fault: Fault) {
         self.note(1, || format!("fault: {fault:?}"));
         match fault {
@@ -414,7 +415,8 @@ impl Network {
         self.state().connections.values_mut().for_each(change);
     }
 
-    /// The server's ends are forgotten, as by a machine that lost its power. Clients find out when they send something.
+    /// The server's ends are forgotten, as by a machine that lost its power. Clients find out when they send
+    /// something.
     pub fn forget_server_ends(&self) {
         self.each_stream(|state, socket| {
             if let Some(connection) = state.connections.get_mut(&socket) {

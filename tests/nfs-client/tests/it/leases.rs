@@ -1,4 +1,5 @@
-//! Two caches of one server of ours, each under a lease: what one writes the other sees at once, and else nothing is asked.
+//! Two caches of one server of ours, each under a lease: what one writes the other sees at once, and else
+//! nothing is asked.
 
 use std::path::Path;
 use std::sync::Arc;

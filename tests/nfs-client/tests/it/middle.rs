@@ -1,4 +1,5 @@
-//! A cache in the middle that need not be trusted: a second proxy of the same origin, which serves NFS and is asked for data.
+//! A cache in the middle that need not be trusted: a second proxy of the same origin, which serves NFS and is
+//! asked for data.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -41,7 +41,8 @@ impl Site {
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
         let far = direct.through(mounted(line.address(), hard()));
-        // How far it is must be known: of these most are quick on a quick line, also when the processor is late.
+        // How far it is must be known: of these most are quick on a quick line, also when the processor is
+        // late.
         for n in 0..LOOKS {
             assert!(far.lookup(far.dir, &format!("none-{n}")).is_err());
         }

@@ -22,8 +22,8 @@ use super::answers::{Bytes, Found, LinkTarget, Listing, New, map, read_bytes};
 use super::connection::{Connection, Transport, fresh_xid};
 use super::message::{Answer, Message};
 
-/// A client: some connections to one server, and a caller. Copies share the connections; each call takes one for itself,
-/// so that calls of several threads are under way at once.
+/// A client: some connections to one server, and a caller. Copies share the connections; each call takes one
+/// for itself, so that calls of several threads are under way at once.
 #[derive(Clone, Debug)]
 pub struct Nfs {
     pool: Arc<Pool>,

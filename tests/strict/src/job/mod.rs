@@ -28,8 +28,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job in the directory `root`, started in `cwd`; both absolute and free of links. Does the kernel of the mount check
-    /// permissions, as it does for `allow_other` and in guests?
+    /// A job in the directory `root`, started in `cwd`; both absolute and free of links. Does the kernel of
+    /// the mount check permissions, as it does for `allow_other` and in guests?
     pub fn new(root: &str, cwd: &str, kernel_checks: bool) -> Self {
         let mut job = Self {
             tree: Tree::new(root),
@@ -59,7 +59,8 @@ impl Job {
         &self.tally
     }
 
-    /// Calls on files of the tree whose meaning is not known here. A comparison with any of them proves nothing.
+    /// Calls on files of the tree whose meaning is not known here. A comparison with any of them proves
+    /// nothing.
     pub fn unknown(&self) -> &BTreeSet<String> {
         &self.unknown
     }

@@ -141,7 +141,8 @@ impl Job {
         match &call.result {
             Err(error) if is_told_by_look_up(error) => return self.tally.add(failed, -1),
             _ if renames => self.check(2),
-            // With protected_hardlinks, which is a choice of the machine, whether the file could be written anyway.
+            // With protected_hardlinks, which is a choice of the machine, whether the file could be written
+            // anyway.
             _ => {
                 self.check(1);
                 self.tally.add_between(l::CHECKS, 0, i64::from(self.kernel_checks));
@@ -159,7 +160,8 @@ impl Job {
         }
     }
 
-    /// The directory that the path at `index` begins from, and the path. With `at`, a descriptor stands before it.
+    /// The directory that the path at `index` begins from, and the path. With `at`, a descriptor stands
+    /// before it.
     pub(super) fn path(&self, pid: Pid, call: &Call, index: usize, at: bool) -> Option<(String, String)> {
         let (base, path) = if at {
             (call.args.get(index)?.as_str(), call.args.get(index + 1)?)
@@ -190,7 +192,8 @@ impl Job {
     }
 }
 
-/// The class of a call about a path, and the cause that takes it away again when a look-up alone tells that it fails.
+/// The class of a call about a path, and the cause that takes it away again when a look-up alone tells that
+/// it fails.
 fn class_of(name: &str) -> (Class, Option<Cause>) {
     match name {
         "stat" | "lstat" | "newfstatat" | "statx" => (l::GETATTR, Some(l::STAT_FAILED)),

@@ -1,4 +1,5 @@
-//! Programs that remember what they were told over a link: nothing that changed is believed, whatever becomes of links and servers.
+//! Programs that remember what they were told over a link: nothing that changed is believed, whatever becomes
+//! of links and servers.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -32,7 +32,8 @@ fn take(fs: &VrpcFileSystem, file: File, owner: u64) -> Result<(), Error> {
     fs.locks().expect("locks").lock(&root(), file, &lock(owner), false).wait()
 }
 
-/// A session that waits for a lock is not kept by its waiting: when its link is cut it ends, and its own lock is free.
+/// A session that waits for a lock is not kept by its waiting: when its link is cut it ends, and its own lock
+/// is free.
 #[test]
 fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());

@@ -119,7 +119,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The write is not held back by anything but the server's door, so this is what keeps it from overwriting what comes after it.
+/// The write is not held back by anything but the server's door, so this is what keeps it from overwriting
+/// what comes after it.
 #[test]
 fn the_next_link_waits_for_a_write_under_way_and_others_do_not() {
     let watch = Arc::<Watch>::default();

@@ -1,4 +1,5 @@
-//! What a server does with a client that breaks the protocol above the ring: the link is cut, and other clients do not notice.
+//! What a server does with a client that breaks the protocol above the ring: the link is cut, and other
+//! clients do not notice.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What a client does with a server that breaks the protocol above the ring: the call fails, the link is cut, and every later call
-//! fails. No violation becomes data.
+//! What a client does with a server that breaks the protocol above the ring: the call fails, the link is cut,
+//! and every later call fails. No violation becomes data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

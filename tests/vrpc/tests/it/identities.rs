@@ -1,5 +1,5 @@
-//! A process that the policy lets in, but that is not root, acts as its own user only, on a server that could act as any.
-//! Needs root.
+//! A process that the policy lets in, but that is not root, acts as its own user only, on a server that could
+//! act as any. Needs root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -140,7 +140,8 @@ fn whom_a_rule_believes_acts_as_it_says() {
     assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
 }
 
-/// Also where the server was told to leave permissions to the other side, which asks as root for what it has checked.
+/// Also where the server was told to leave permissions to the other side, which asks as root for what it has
+/// checked.
 #[test]
 fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");

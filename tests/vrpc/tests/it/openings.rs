@@ -1,4 +1,5 @@
-//! Directories that are opened without a request, by sessions that are told of changes: only where the server would have said yes.
+//! Directories that are opened without a request, by sessions that are told of changes: only where the server
+//! would have said yes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! A server that goes and comes back under a session: what was open stays open, what was asked is answered, once.
+//! A server that goes and comes back under a session: what was open stays open, what was asked is answered,
+//! once.
 
 use std::future::Future;
 use std::path::Path;
@@ -447,7 +448,8 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     let tree = Tree::new();
     let file = tree.create("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
-    // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that checks no permissions.
+    // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that
+    // checks no permissions.
     let violations: [HostileReply; 3] = [
         |kind| match kind {
             Kind::Profile => said(kind, &Reply::Session(terms())),
@@ -482,7 +484,8 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
         }
         drop(test);
         tree.restart();
-        // Behind a hostile peer's link, which says that it has another volume, the file is stale for as long as that lasts.
+        // Behind a hostile peer's link, which says that it has another volume, the file is stale for as long
+        // as that lasts.
         until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
     });
 }

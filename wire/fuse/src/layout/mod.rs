@@ -1,8 +1,10 @@
-//! The structures of the FUSE wire, byte for byte as `include/uapi/linux/fuse.h` lays them out, one file per family.
+//! The structures of the FUSE wire, byte for byte as `include/uapi/linux/fuse.h` lays them out, one file per
+//! family.
 //!
-//! Fields keep the kernel's meaning; names follow it too, so that a reader can compare the two side by side. All
-//! integers are in the byte order of the machine: FUSE never crosses one (virtio-fs guests share the host's order).
-//! Values are copied in and out (`read_from_prefix`, `as_bytes`), so no buffer needs any alignment.
+//! Fields keep the kernel's meaning; names follow it too, so that a reader can compare the two side by side.
+//! All integers are in the byte order of the machine: FUSE never crosses one (virtio-fs guests share the
+//! host's order). Values are copied in and out (`read_from_prefix`, `as_bytes`), so no buffer needs any
+//! alignment.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 pub mod attr;

@@ -3,7 +3,8 @@
 use super::{sizes, wire_struct};
 
 wire_struct! {
-    /// `struct fuse_setxattr_in`; name and value follow. Without SETXATTR_EXT only the first 8 bytes are sent.
+    /// `struct fuse_setxattr_in`; name and value follow. Without SETXATTR_EXT only the first 8 bytes are
+    /// sent.
     pub struct SetxattrIn {
         /// Length of the value in bytes.
         pub size: u32,

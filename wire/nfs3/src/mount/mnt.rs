@@ -55,7 +55,8 @@ macro_rules! bounded_string {
 }
 
 bounded_string! {
-    /// A path on the server (`dirpath`), at most [`PATH_BYTES_MAX`]. A longer one breaks the type and is garbage.
+    /// A path on the server (`dirpath`), at most [`PATH_BYTES_MAX`]. A longer one breaks the type and is
+    /// garbage.
     DirPath, PATH_BYTES_MAX;
     /// The name of a client or of a group of clients (`name`), at most [`NAME_BYTES_MAX`].
     MountName, NAME_BYTES_MAX;

@@ -1,4 +1,5 @@
-//! Messages byte by byte, as RFC 1813 lays them out; each is also cut off anywhere, changed in any word, and read by a foreign codec.
+//! Messages byte by byte, as RFC 1813 lays them out; each is also cut off anywhere, changed in any word, and
+//! read by a foreign codec.
 
 use crate::common::{agrees, encoded, list, survives};
 use crate::oracle::call_agrees;

@@ -1,5 +1,5 @@
-//! Against a foreign codec (`nfs3_types`): what we encode it decodes, and encodes again to the same bytes. Which field stands where is in
-//! `layouts`, whose messages come here as well.
+//! Against a foreign codec (`nfs3_types`): what we encode it decodes, and encodes again to the same bytes.
+//! Which field stands where is in `layouts`, whose messages come here as well.
 
 use nfs3_types::{mount as foreign_mount, nfs3 as foreign, rpc as foreign_rpc};
 use tombolo_wire_nfs3::args::*;

@@ -141,7 +141,8 @@ fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever directories are told of, they are read as they were written; cut off anywhere they are refused.
+    /// Whatever directories are told of, they are read as they were written; cut off anywhere they are
+    /// refused.
     #[test]
     fn what_list_answers(dirs in proptest::collection::vec((1u8..64, 0u32..64, 0usize..4, any::<bool>()), 0..4)) {
         let handle = |len: u8| FileHandle::new(&[9; 64][..usize::from(len)]).unwrap();

@@ -36,7 +36,8 @@ mod flag {
     pub const PRESENT: u32 = 1 << 7;
     /// What gives a node: the frame has its handle.
     pub const HANDLE: u32 = 1 << 8;
-    /// PROFILE: the back end checks permissions. Of PROFILE's flags, those from bit 2 on are [`Offers`](crate::Offers).
+    /// PROFILE: the back end checks permissions. Of PROFILE's flags, those from bit 2 on are
+    /// [`Offers`](crate::Offers).
     pub const BACK_END_CHECKS: u32 = 1;
     /// PROFILE: nothing can be changed.
     pub const READ_ONLY: u32 = 1 << 1;

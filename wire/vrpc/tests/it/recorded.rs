@@ -1,4 +1,5 @@
-//! Messages that were recorded when version 1 was fixed. Every later version still reads them, and says the same with the same bytes.
+//! Messages that were recorded when version 1 was fixed. Every later version still reads them, and says the
+//! same with the same bytes.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +87,8 @@ fn every_kind_was_recorded_both_ways() {
     }
 }
 
-/// `cargo test -p tombolo-wire-vrpc --test it recorded -- --ignored --nocapture` prints what the file should hold.
+/// `cargo test -p tombolo-wire-vrpc --test it recorded -- --ignored --nocapture` prints what the file should
+/// hold.
 #[test]
 #[ignore = "prints a new recording; the one of a version that was released is never replaced"]
 #[expect(clippy::print_stdout, reason = "that is what it is for")]

@@ -144,7 +144,8 @@ pub fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
 }
 
-/// Runs the named test of this very binary again, as a user without privileges; true in the process that asks.
+/// Runs the named test of this very binary again, as a user without privileges; true in the process that
+/// asks.
 pub fn again_as_nobody(test: &str) -> bool {
     use std::os::unix::process::CommandExt;
     const MARK: &str = "TOMBOLO_AS_NOBODY";

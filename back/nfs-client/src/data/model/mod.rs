@@ -168,7 +168,8 @@ impl Model {
         waker.into_iter().chain(room).for_each(Waker::wake);
     }
 
-    /// Loses what is not stable. Of what was done and not told, some is done again: the clients send it once more.
+    /// Loses what is not stable. Of what was done and not told, some is done again: the clients send it once
+    /// more.
     pub(super) fn restart(&self, forgets: bool) {
         let mut state = self.state();
         state.boot += 1;

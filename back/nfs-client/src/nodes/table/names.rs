@@ -9,8 +9,9 @@ use super::{ABSENT_MAX, CachedName, Nodes, Sighting, Table};
 use crate::nodes::node::{Epoch, Location, Node};
 
 impl Nodes {
-    /// The node was seen under this name, in a reply to a call that was made when the directory was in this epoch. That a
-    /// directory is in itself, or deeper than any path is, is not remembered: its location keeps those above it.
+    /// The node was seen under this name, in a reply to a call that was made when the directory was in this
+    /// epoch. That a directory is in itself, or deeper than any path is, is not remembered: its location
+    /// keeps those above it.
     pub(crate) fn record(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         if node.id == NodeId::ROOT {
             return;
@@ -81,7 +82,8 @@ impl Nodes {
         node
     }
 
-    /// A name is gone by now that these were seen under. If none was, a file of several names may have lost one.
+    /// A name is gone by now that these were seen under. If none was, a file of several names may have lost
+    /// one.
     pub(crate) fn lost_a_name<'a>(&self, seen: impl IntoIterator<Item = &'a Arc<Node>>, now: Instant) {
         let mut last = None;
         for node in seen {

@@ -21,8 +21,8 @@ const PLENTY: u64 = 1 << 50;
 const NAME_MAX: u32 = 255;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
 
-/// Puts the reply to a call of `call_bytes` behind others, but for file data, and says how many bytes of those have to follow, padding
-/// left out.
+/// Puts the reply to a call of `call_bytes` behind others, but for file data, and says how many bytes of
+/// those have to follow, padding left out.
 pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Result<usize> {
     let mut xdr = Decoder::new(call);
     let not_served = |error| io::Error::new(io::ErrorKind::InvalidData, error);

@@ -1,5 +1,5 @@
-//! NFS calls answered at once with the same replies always: what the callers and the network cost. What is written is dropped as it
-//! comes, what is read is zeros.
+//! NFS calls answered at once with the same replies always: what the callers and the network cost. What is
+//! written is dropped as it comes, what is read is zeros.
 
 mod answer;
 mod node;

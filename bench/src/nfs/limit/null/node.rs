@@ -2,7 +2,8 @@
 
 use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf, FileType3, NfsTime3, SpecData3};
 
-/// A name that begins so belongs to a file of as many bytes as the number behind it says, all of them zero. Every other file is empty.
+/// A name that begins so belongs to a file of as many bytes as the number behind it says, all of them zero.
+/// Every other file is empty.
 pub const READ_PREFIX: &str = "read-";
 const EPOCH: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 0 };
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// Between two attempts. What is asked of a guest that has no card yet is lost, and its VMM tries again much later.
+/// Between two attempts. What is asked of a guest that has no card yet is lost, and its VMM tries again much
+/// later.
 const EVERY: Duration = Duration::from_millis(50);
 /// For one answer: what the guest needs for it may come over a slow line.
 const PATIENCE: Duration = Duration::from_secs(60);

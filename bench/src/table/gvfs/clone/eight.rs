@@ -46,7 +46,8 @@ pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     ended(report, &bed, &names)
 }
 
-/// Eight images, a clone of each, one after the other; and the same on a LAN where another host has made them.
+/// Eight images, a clone of each, one after the other; and the same on a LAN where another host has made
+/// them.
 pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (mut report, mut bed, names) = begun(plan, wanted, "gvfs-clone-s2", CLONES)?;
     side_by_side(&bed, &names, [S_LOCAL, S2], in_turn, &mut report)?;

@@ -1,4 +1,5 @@
-//! QEMU without us: the same command line on plain copies of an image's files, its disk from QEMU's own storage daemon.
+//! QEMU without us: the same command line on plain copies of an image's files, its disk from QEMU's own
+//! storage daemon.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

@@ -1,5 +1,6 @@
-//! `clone`: how long a virtual machine takes to be there whose image is far, beside a copy of its image, a local one, and QEMU alone. `clone-s1`, `clone-s2` and
-//! `clone-p`: the paper's scenarios, eight clones of one image or of eight, one after the other or at once.
+//! `clone`: how long a virtual machine takes to be there whose image is far, beside a copy of its image, a
+//! local one, and QEMU alone. `clone-s1`, `clone-s2` and `clone-p`: the paper's scenarios, eight clones of
+//! one image or of eight, one after the other or at once.
 
 mod answer;
 mod eight;

@@ -56,7 +56,8 @@ impl<'a> Scp<'a> {
         Ok(Self { _server: server, near, from: format!("root@{}", far.address()), place })
     }
 
-    /// How long a copy of so many bytes takes, which cannot be compressed: of `measured` at most, and the rest by their rate.
+    /// How long a copy of so many bytes takes, which cannot be compressed: of `measured` at most, and the
+    /// rest by their rate.
     pub fn scaled(&self, bytes: u64, measured: u64) -> Result<Duration> {
         let begin = self.copy(1)?;
         let measured = measured.min(bytes);

@@ -26,7 +26,8 @@ use crate::failure::{Failure, Outcome};
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A new redo log with what several have that stand on each other. These are locked against writers as long as it lives.
+/// A new redo log with what several have that stand on each other. These are locked against writers as long
+/// as it lives.
 pub struct Merged {
     path: PathBuf,
     /// What it was made of, from the top down.
@@ -44,7 +45,8 @@ impl Drop for Merged {
     }
 }
 
-/// A name beside another, for what is to replace it. What a process that was killed has left there is written over.
+/// A name beside another, for what is to replace it. What a process that was killed has left there is written
+/// over.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let own = Name::new(path.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
     let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
@@ -61,14 +63,14 @@ impl OverlaySource {
         Ok(chain)
     }
 
-    /// Makes one redo log of this one and of those that it stands on, `count` in all; beside it. It stands on what the lowest of them
-    /// stands on. `done` is told how far it is, in bytes of the disk.
+    /// Makes one redo log of this one and of those that it stands on, `count` in all; beside it. It stands on
+    /// what the lowest of them stands on. `done` is told how far it is, in bytes of the disk.
     pub fn merged(&self, count: usize, done: impl Fn(u64)) -> Result<Merged, Failure> {
         self.merged_beside(&self.path, count, None, done)
     }
 
-    /// Makes a redo log of this one and of those that it stands on, `count` in all, which is finished and names its base so. It is durable but for
-    /// its name.
+    /// Makes a redo log of this one and of those that it stands on, `count` in all, which is finished and
+    /// names its base so. It is durable but for its name.
     pub fn finished(&self, count: usize, to: &Path, base_name: &[u8]) -> Outcome {
         let merged = self.merged_beside(to, count, Some(base_name), |_| ())?;
         let writing = format!("write {}", to.display());
@@ -141,7 +143,8 @@ impl OverlaySource {
         removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
     }
 
-    /// Takes back all that was written to it, if `forced`: how much room that took, in bytes. What stands on it is refused from then on.
+    /// Takes back all that was written to it, if `forced`: how much room that took, in bytes. What stands on
+    /// it is refused from then on.
     pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
         let discarding = format!("discard what is in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
@@ -187,7 +190,8 @@ fn like(old: &fs::Metadata, new: &File) -> io::Result<()> {
 }
 
 impl Merged {
-    /// Replaces the uppermost of those that it was made of, whose disk it is. What stands on that one stands on it.
+    /// Replaces the uppermost of those that it was made of, whose disk it is. What stands on that one stands
+    /// on it.
     pub fn replace(self, top: &OverlaySource) -> Outcome {
         let replaced = || {
             let (old, new) = (fs::metadata(&top.path)?, File::open(&self.path)?);
@@ -203,8 +207,9 @@ impl Merged {
         })
     }
 
-    /// Replaces the lower one of two by both, in one step, and removes the upper one. Neither is used then, and what else stands on the lower one is
-    /// refused from then on. Killed in between, the upper one is left, and refused too.
+    /// Replaces the lower one of two by both, in one step, and removes the upper one. Neither is used then,
+    /// and what else stands on the lower one is refused from then on. Killed in between, the upper one is
+    /// left, and refused too.
     pub fn replace_base(mut self, top: &OverlaySource, below: &OverlaySource) -> Outcome {
         // They are locked against writers only.
         self.layers.clear();

@@ -1,4 +1,5 @@
-//! What tools ask of sessions, over the control socket. None of it waits for an origin: a tool asks again until it is so.
+//! What tools ask of sessions, over the control socket. None of it waits for an origin: a tool asks again
+//! until it is so.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! The sessions that a proxy is given while it runs.
 //!
-//! Each is a server of its own as far as it can be: a plan like that of a start, with its own origin, options, front ends and part of the cache
-//! directory. A thread makes it and another ends it, so that none waits for the origin of another, and a fault in one leaves the others alone.
+//! Each is a server of its own as far as it can be: a plan like that of a start, with its own origin,
+//! options, front ends and part of the cache directory. A thread makes it and another ends it, so that none
+//! waits for the origin of another, and a fault in one leaves the others alone.
 
 mod answers;
 mod saved;
@@ -63,7 +64,8 @@ struct Session {
 /// What runs, and what is shown of it.
 type Opened = (Serving, Status, Counted);
 
-/// One that was there before, and cannot be made, is tried again after so long; twice as long each time, up to the second.
+/// One that was there before, and cannot be made, is tried again after so long; twice as long each time, up
+/// to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 impl Sessions {
@@ -85,7 +87,8 @@ impl Sessions {
         }))
     }
 
-    /// From here on SIGUSR1 has everything brought to the origins, and SIGUSR2 has it asked anew for all that is cached.
+    /// From here on SIGUSR1 has everything brought to the origins, and SIGUSR2 has it asked anew for all that
+    /// is cached.
     pub fn obey_signals(&self) -> Outcome {
         let service = Arc::downgrade(&self.service);
         let obeyed = signals::on_user_signals(move |signal| {

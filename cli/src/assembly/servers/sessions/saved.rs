@@ -1,4 +1,5 @@
-//! The sessions that a proxy was given while it ran, in a file of its cache directory: so the next start brings them back.
+//! The sessions that a proxy was given while it ran, in a file of its cache directory: so the next start
+//! brings them back.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! What tells one version of a disk from another, so that what was copied of one is not taken for a part of another.
+//! What tells one version of a disk from another, so that what was copied of one is not taken for a part of
+//! another.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -66,7 +67,8 @@ impl Version {
     }
 }
 
-/// Whether two names of files of servers lead to one. The time tells apart those of two servers that number alike.
+/// Whether two names of files of servers lead to one. The time tells apart those of two servers that number
+/// alike.
 pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     let (DiskSource::File(one), DiskSource::File(other)) = (one, other) else { return false };
     let known = |location| attr_of(location).map(|Attr { fsid, fileid, ctime, .. }| (fsid, fileid, ctime));

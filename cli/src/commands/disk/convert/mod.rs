@@ -36,14 +36,17 @@ use identity::Version;
 use record::{Record, Records};
 use target::{Prepared, Target};
 
-/// Copy a disk into another: from and to raw and qcow2 images, block devices, disks of NBD servers, and files of NFS servers.
+/// Copy a disk into another: from and to raw and qcow2 images, block devices, disks of NBD servers, and files
+/// of NFS servers.
 ///
-/// Holes stay holes, blocks of zeroes become some, and many pieces are under way at once. A file of this host is written as
-/// .NAME.tombolo-part beside its place and gets its name when it is complete and durable; what it replaces is there until then. What
-/// is there otherwise, such as a block device, is written over, and what lies behind the source's length is left.
+/// Holes stay holes, blocks of zeroes become some, and many pieces are under way at once. A file of this host
+/// is written as .NAME.tombolo-part beside its place and gets its name when it is complete and durable; what
+/// it replaces is there until then. What is there otherwise, such as a block device, is written over, and
+/// what lies behind the source's length is left.
 ///
-/// After an interruption, whatever it was, the same command with --resume goes on with what is durable. It begins anew if the source
-/// was changed meanwhile. Of block devices and NBD servers as a source that cannot be told: --verify compares.
+/// After an interruption, whatever it was, the same command with --resume goes on with what is durable. It
+/// begins anew if the source was changed meanwhile. Of block devices and NBD servers as a source that cannot
+/// be told: --verify compares.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskConvertArgs {
@@ -62,7 +65,8 @@ pub struct DiskConvertArgs {
     /// Say as JSON what was done.
     #[arg(long)]
     json: bool,
-    /// What kind of image TO is to be, raw or qcow2 (by default qcow2 where the name ends in .qcow2, else raw).
+    /// What kind of image TO is to be, raw or qcow2 (by default qcow2 where the name ends in .qcow2, else
+    /// raw).
     #[arg(long, value_name = "FORMAT", value_parser = whole_image())]
     format: Option<ImageFormat>,
     /// What kind of image FROM is (by default as its name says).
@@ -71,7 +75,8 @@ pub struct DiskConvertArgs {
     /// Where images may lie that FROM stands on, besides its own directory.
     #[arg(long, value_name = "DIR")]
     backing_dir: Option<PathBuf>,
-    /// What FROM stands on, if it is an overlay. Without, it says so itself. Once more: what that stands on, if it is an overlay too.
+    /// What FROM stands on, if it is an overlay. Without, it says so itself. Once more: what that stands on,
+    /// if it is an overlay too.
     #[arg(long, value_name = "DISK")]
     base: Vec<PathBuf>,
     /// Refuse a --base that lies behind a symbolic link.
@@ -199,7 +204,8 @@ impl DiskConvertArgs {
                 screen.say("nothing is known of an earlier conversion: beginning anew");
             }
             target.must_be_ours(self.force)?;
-            // The record of a file that is made is replaced below: without one a kill in between would leave a file that no later conversion knows.
+            // The record of a file that is made is replaced below: without one a kill in between would leave
+            // a file that no later conversion knows.
             if !target.is_new() {
                 records.forget();
             }

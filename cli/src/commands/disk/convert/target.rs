@@ -58,8 +58,8 @@ pub struct Prepared {
 }
 
 impl Target {
-    /// Looks what is there, for a disk of `size_bytes`; a new file has `access`. What holds something is taken if it may be written over, or if
-    /// an earlier conversion into it is known.
+    /// Looks what is there, for a disk of `size_bytes`; a new file has `access`. What holds something is
+    /// taken if it may be written over, or if an earlier conversion into it is known.
     pub fn of(
         to: &DiskSource,
         size_bytes: u64,
@@ -236,7 +236,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Makes the disk `size_bytes` long, and all of it from `start` on zero, by cutting it off. False if its length is not ours to change.
+/// Makes the disk `size_bytes` long, and all of it from `start` on zero, by cutting it off. False if its
+/// length is not ours to change.
 fn blank_from(disk: &dyn BlockDevice, start: u64, size_bytes: u64) -> CoreResult<bool> {
     let Some(resize) = disk.resize() else { return Ok(false) };
     let cx = Ctx::root(SessionId(0));

@@ -29,14 +29,15 @@ use target::{NameRules, Target};
 
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
-/// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger than 1 MiB,
-/// arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that no program sees half of it; a file that is
-/// replaced becomes a new one. A DST that is a link stands for what it leads to; links within a tree that is copied into are
-/// replaced. A pipe or device of this host as DST is written into; within a tree they are never replaced by files.
+/// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger
+/// than 1 MiB, arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that no program sees
+/// half of it; a file that is replaced becomes a new one. A DST that is a link stands for what it leads to;
+/// links within a tree that is copied into are replaced. A pipe or device of this host as DST is written
+/// into; within a tree they are never replaced by files.
 ///
-/// After an interruption the same command with --resume goes on: parts are continued where they are known to be complete,
-/// and files that are there with the size and time of their source are left out (copy with -p from the start, so that
-/// times are the source's).
+/// After an interruption the same command with --resume goes on: parts are continued where they are known to
+/// be complete, and files that are there with the size and time of their source are left out (copy with -p
+/// from the start, so that times are the source's).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
@@ -60,7 +61,8 @@ pub struct CpArgs {
     /// Replace files that exist, which is done anyway.
     #[arg(short, long, conflicts_with = "no_clobber")]
     force: bool,
-    /// Leave holes for blocks of zeros. Holes of the source are kept where its file system tells of them, also without this.
+    /// Leave holes for blocks of zeros. Holes of the source are kept where its file system tells of them,
+    /// also without this.
     #[arg(long)]
     sparse: bool,
     /// DST is the copy's name, not a directory to copy into.
@@ -113,7 +115,8 @@ impl CpArgs {
         }
     }
 
-    /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on standard output.
+    /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on
+    /// standard output.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::for_copies().limited(self.wait);
         let mut all_opened = true;
@@ -180,7 +183,8 @@ impl CpArgs {
         self.recursive || self.archive
     }
 
-    /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory above it.
+    /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory
+    /// above it.
     fn open_target(&self, opener: &mut Opener, sources: &[Source]) -> Result<OpenPath, Failure> {
         if self.replaces_name {
             return opener.open(&self.target, End::Name);
@@ -206,7 +210,8 @@ impl CpArgs {
             existing: if self.no_clobber { Existing::Keep } else { Existing::Replace },
             resume: self.resume,
             holes: if self.sparse { Holes::Make } else { Holes::AsTheyAre },
-            // To a server that is one round trip instead of two: a client has its data made stable when it closes a file.
+            // To a server that is one round trip instead of two: a client has its data made stable when it
+            // closes a file.
             small_files: if to_server { Stability::FileSync } else { Stability::Unstable },
             ..Options::default()
         }

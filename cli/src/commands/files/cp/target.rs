@@ -34,8 +34,8 @@ pub struct NameRules {
 }
 
 impl Target {
-    /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all else is the name
-    /// of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
+    /// A directory that is there takes copies under their own names, unless it is wished to be the copy; all
+    /// else is the name of a copy. A link stands for what it leads to, as for cp(1), unless a link is copied.
     pub fn of(place: OpenPath, sources: &[Source], rules: NameRules) -> Result<Self, Failure> {
         let last = if rules.replaces_name { Last::Keep } else { Last::Follow };
         let found = place.find(last);

@@ -85,7 +85,8 @@ pub struct Seen {
     pub same_as: Option<String>,
 }
 
-/// Everything below a directory: names, contents, and with `exact` modes, owners, times and which names are of one file.
+/// Everything below a directory: names, contents, and with `exact` modes, owners, times and which names are
+/// of one file.
 pub fn see(tree: &Tree, path: &str, exact: bool) -> BTreeMap<String, Seen> {
     let mut seen = BTreeMap::new();
     let mut first_names: BTreeMap<(u64, u64), String> = BTreeMap::new();

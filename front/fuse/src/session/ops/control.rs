@@ -51,8 +51,8 @@ const KNOWN_IOCTLS: [(u32, &str); 7] = [
     (0x5401, "TCGETS"),
 ];
 
-/// No ioctl is passed on: what its argument means is known to the file system only, and most of them reach past the
-/// export.
+/// No ioctl is passed on: what its argument means is known to the file system only, and most of them reach
+/// past the export.
 pub(super) fn ioctl(call: Call<'_>, ioctl: &Ioctl<'_>) -> Answer<Body> {
     let name = KNOWN_IOCTLS.iter().find(|(command, _)| *command == ioctl.command);
     let name = name.map_or("unknown", |(_, name)| name);

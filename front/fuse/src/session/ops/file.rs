@@ -44,7 +44,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
     let coherence = call.session.coherence_now();
-    // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and without a path to walk again.
+    // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and
+    // without a path to walk again.
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
@@ -141,8 +142,8 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
     answer.map(|count| Body::Written(u32::try_from(count).unwrap_or(u32::MAX)))
 }
 
-/// Writes all of a page-cache write-back, or fails: the kernel does not look how much of it went in, and what is left would
-/// be lost without a word.
+/// Writes all of a page-cache write-back, or fails: the kernel does not look how much of it went in, and what
+/// is left would be lost without a word.
 fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source) -> Answer<usize> {
     let asked = from.len();
     loop {

@@ -102,8 +102,8 @@ pub(super) fn dispatch<E: Exchange>(
         Request::Init(offer) => control::init(session, offer),
         Request::Interrupt { unique } => control::interrupt(session, *unique),
         Request::Destroy => control::destroy(session),
-        // Answered so, the kernel polls as ready and never asks again; it maps no blocks; DAX is never agreed on; and no
-        // RETRIEVE is ever sent that a NOTIFY_REPLY could answer.
+        // Answered so, the kernel polls as ready and never asks again; it maps no blocks; DAX is never agreed
+        // on; and no RETRIEVE is ever sent that a NOTIFY_REPLY could answer.
         Request::Poll { .. }
         | Request::Bmap { .. }
         | Request::Setupmapping

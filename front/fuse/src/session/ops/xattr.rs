@@ -1,4 +1,5 @@
-//! Extended attributes. Where the session shows none, the kernel is told once for each operation and never asks again.
+//! Extended attributes. Where the session shows none, the kernel is told once for each operation and never
+//! asks again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +31,8 @@ pub(super) fn set(
         flags::XATTR_REPLACE => XattrSet::Replace,
         _ => return Answer::err(Error::InvalidArgument),
     };
-    // An access list sets the mode. A kernel that knows nothing of lists keeps the mode that it was told before.
+    // An access list sets the mode. A kernel that knows nothing of lists keeps the mode that it was told
+    // before.
     let sets_mode = name.as_bytes() == ACCESS_ACL && !call.session.agreed().contains(Capabilities::POSIX_ACL);
     if name.as_bytes() == LABEL {
         call.session.labels.store(true, Ordering::Relaxed);
@@ -62,8 +64,8 @@ pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
     xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
 }
 
-/// Programs that list files ask each for its label (`ls -l`), and stop when they are told that the file system has none. That is said
-/// where no kernel labels files, until a label is seen.
+/// Programs that list files ask each for its label (`ls -l`), and stop when they are told that the file
+/// system has none. That is said where no kernel labels files, until a label is seen.
 fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     answer.map_result(move |outcome| match outcome {
         Err(Error::NoAttribute) if !labels.load(Ordering::Relaxed) => Err(Error::NotSupported),
@@ -75,7 +77,8 @@ fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     })
 }
 
-/// A kernel that goes by access lists refuses all access where it is told that there can be none, and keeps that a file has none.
+/// A kernel that goes by access lists refuses all access where it is told that there can be none, and keeps
+/// that a file has none.
 fn listed(answer: Answer<Body>) -> Answer<Body> {
     answer.map_result(|outcome| match outcome {
         Err(Error::NotSupported) => Err(Error::NoAttribute),

@@ -296,7 +296,8 @@ impl<S: Read + Write> Client<S> {
         self.send(&bytes);
     }
 
-    /// The next reply: its cookie, how it ended, and its payload. A simple one has data of `data_bytes` if it ended well.
+    /// The next reply: its cookie, how it ended, and its payload. A simple one has data of `data_bytes` if it
+    /// ended well.
     pub fn reply(&mut self, data_bytes: usize) -> (u64, Status, Vec<u8>) {
         let len = match self.style {
             ReplyStyle::Simple => 16,

@@ -44,8 +44,8 @@ impl Gate {
     }
 }
 
-/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to notice the end of its link, and "/drops" to be
-/// dropped.
+/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to notice the end of
+/// its link, and "/drops" to be dropped.
 #[derive(Clone, Default)]
 struct Slow {
     gate: Arc<Gate>,
@@ -175,8 +175,8 @@ fn the_limit_of_links_holds_for_many_hellos_at_once() {
     until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
-/// What a link takes is given back when its session is gone, not when its peer is: a client that leaves and comes again all the time gets no
-/// more of it.
+/// What a link takes is given back when its session is gone, not when its peer is: a client that leaves and
+/// comes again all the time gets no more of it.
 #[test]
 fn a_link_that_is_ending_keeps_its_permit() {
     let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });

@@ -10,7 +10,8 @@ use crate::listener::common::{TestHost, until, works};
 
 const CHILD: &str = "LINK_DOOR_SOCKET";
 
-/// A client in a process of its own, to be killed: this very test, which does nothing unless it is told where to connect.
+/// A client in a process of its own, to be killed: this very test, which does nothing unless it is told where
+/// to connect.
 #[test]
 fn a_client_of_its_own() {
     let Some(path) = std::env::var_os(CHILD) else { return };

@@ -1,4 +1,5 @@
-//! Region forwarding: what a server is told, what becomes of a region when a side goes, and peers that break the rules.
+//! Region forwarding: what a server is told, what becomes of a region when a side goes, and peers that break
+//! the rules.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -45,7 +46,8 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
     packet::send(socket, &message.encode(), descriptors).expect("sent");
 }
 
-/// The domain in the middle: it keeps what the program's requests refer to, and has a link to a server that the test plays.
+/// The domain in the middle: it keeps what the program's requests refer to, and has a link to a server that
+/// the test plays.
 struct Middle {
     held: Arc<Mutex<Vec<(Source, Responder)>>>,
     program: Line,
@@ -215,7 +217,8 @@ fn memory_that_is_not_taken_is_copied_for_good() {
     };
     let answer = RegionForwarded { domain: forwarded.domain, is_known: false };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
-    // An answer for a region that was never forwarded is a protocol error: when that is noticed, the one before was handled.
+    // An answer for a region that was never forwarded is a protocol error: when that is noticed, the one
+    // before was handled.
     say(
         &middle.server,
         &Message::RegionForwarded(RegionForwarded { domain: Domain(9), is_known: true }),
@@ -241,7 +244,8 @@ fn a_second_answer_is_a_protocol_error() {
     assert!(matches!(middle.line.end(), Some(End::ProtocolError(_))));
 }
 
-/// A server that says goodbye may still be at work on what it has taken. Its memory must not be given to anything else.
+/// A server that says goodbye may still be at work on what it has taken. Its memory must not be given to
+/// anything else.
 #[test]
 fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
     let mut middle = Middle::new();

@@ -143,11 +143,13 @@ fn more_requests_than_slots() {
 #[test]
 fn a_slot_that_is_a_lap_ahead() {
     let client = HostileClient::new();
-    // The server's thread is held up in nothing here, so it may be in time to see some of them: the last lap is what counts.
+    // The server's thread is held up in nothing here, so it may be in time to see some of them: the last lap
+    // is what counts.
     let ring = client.ends.layout.ring_offset();
     let ahead = client.ends.epoch.number() << 16 | 5;
     client.ends.own.write_at(ring, &ahead.to_le_bytes()).expect("inside");
-    // It is not what is awaited, so the ring itself wakes no thread; the server looks before it sleeps, and once a second.
+    // It is not what is awaited, so the ring itself wakes no thread; the server looks before it sleeps, and
+    // once a second.
     client.ringer.ring();
     let end = client.end();
     assert!(matches!(&end, End::ProtocolError(ProtocolError::Slot(fault)) if fault.found == ahead), "{end}");

@@ -112,8 +112,8 @@ fn uses() -> impl Strategy<Value = Vec<(Use, bool, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// However calls are waited for or given up, and in whatever order they are answered: each gets its own answer, and in
-    /// the end nothing is out.
+    /// However calls are waited for or given up, and in whatever order they are answered: each gets its own
+    /// answer, and in the end nothing is out.
     #[test]
     fn nothing_is_lost_or_mixed_up(
         threads in prop::collection::vec(uses(), 1..4),

@@ -1,4 +1,5 @@
-//! Requests over links: each is answered once, a side that breaks the rules loses its link, and other links do not notice.
+//! Requests over links: each is answered once, a side that breaks the rules loses its link, and other links
+//! do not notice.
 
 mod echo;
 mod endings;

@@ -1,4 +1,5 @@
-//! Threads that call, connections that break under them, interrupts at any moment: real sockets and real time.
+//! Threads that call, connections that break under them, interrupts at any moment: real sockets and real
+//! time.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

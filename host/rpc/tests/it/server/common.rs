@@ -42,8 +42,8 @@ impl Player {
         let mut held = self.held.lock().unwrap();
         let entry = if newest { held.pop_back() } else { held.pop_front() };
         let Some((released, waker)) = entry else { return false };
-        // Before the lock is given up: a call that is asked meanwhile would find itself neither released nor in the list, and
-        // would never be woken.
+        // Before the lock is given up: a call that is asked meanwhile would find itself neither released nor
+        // in the list, and would never be woken.
         released.store(true, Ordering::SeqCst);
         drop(held);
         waker.into_iter().for_each(Waker::wake);

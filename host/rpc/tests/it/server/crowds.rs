@@ -1,4 +1,5 @@
-//! Many connections at once. (How much memory an idle one takes is measured in a process of its own, `memory`.)
+//! Many connections at once. (How much memory an idle one takes is measured in a process of its own,
+//! `memory`.)
 
 use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -33,7 +33,8 @@ fn crowd(host: &TestHost, count: usize, stream: &[u8]) -> Vec<Client> {
     }
 }
 
-/// Far less than the time after which the server closes a stalled receiver, and far more than a call takes on a busy machine.
+/// Far less than the time after which the server closes a stalled receiver, and far more than a call takes on
+/// a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// The longest of some calls.

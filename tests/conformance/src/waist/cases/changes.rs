@@ -76,7 +76,8 @@ impl Watcher {
         loop {
             let told = self.next();
             let is_last = told.contains(&mark);
-            // Over a link that was lost meanwhile: it may stand for the mark's notice, or for what was before.
+            // Over a link that was lost meanwhile: it may stand for the mark's notice, or for what was
+            // before.
             let is_lost = told.contains(&Notice::Everything);
             all.extend(told);
             if is_lost {

@@ -155,8 +155,8 @@ fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Disks give the inode number of a removed file to the next one, perhaps within the same tick of their clock. A client that has
-/// not yet forgotten the old node must not get it for the new file.
+/// Disks give the inode number of a removed file to the next one, perhaps within the same tick of their
+/// clock. A client that has not yet forgotten the old node must not get it for the new file.
 fn a_number_used_again_is_another_node(w: &World) -> Verdict {
     for round in 0..50 {
         let text = format!("round {round}");

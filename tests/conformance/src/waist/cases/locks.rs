@@ -188,7 +188,8 @@ fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
     Ok(())
 }
 
-/// The locks of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and FUSE sends no flush for its owner.
+/// The locks of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and FUSE sends no flush for
+/// its owner.
 fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
     let file = w.file("file");
     let again = opened_again(w, file);
@@ -297,7 +298,8 @@ fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Another thread of the owner closes a descriptor meanwhile: that drops what it holds, not what it gets later (fcntl(2)).
+/// Another thread of the owner closes a descriptor meanwhile: that drops what it holds, not what it gets
+/// later (fcntl(2)).
 fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     let file = w.file("file");
     let again = opened_again(w, file);

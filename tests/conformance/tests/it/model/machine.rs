@@ -67,8 +67,8 @@ impl Machine {
         self.fs.syncfs(&self.cx).wait().expect("stable");
     }
 
-    /// Whether the waist says what must come of the action. It does not where a node without a name is named: it may be
-    /// there still, or stale.
+    /// Whether the waist says what must come of the action. It does not where a node without a name is named:
+    /// it may be there still, or stale.
     pub fn applies(&self, action: &Action) -> bool {
         let named = |node: usize| {
             let node = self.node(node);
@@ -117,10 +117,12 @@ impl Machine {
             | What::Mknod(place, _)
             | What::Unlink(place)
             | What::Rmdir(place) => named(place.dir),
-            // Hosts keep users from linking to what they do not own, by a setting (proc(5), protected_hardlinks).
+            // Hosts keep users from linking to what they do not own, by a setting (proc(5),
+            // protected_hardlinks).
             What::Link(node, place) => action.user == 0 && named(*node) && named(place.dir),
             What::Rename(from, to, _) => named(from.dir) && named(to.dir),
-            // Whether these take a user's privileges from a file is not the waist's to say: they carry no such wish.
+            // Whether these take a user's privileges from a file is not the waist's to say: they carry no
+            // such wish.
             What::Copy(from, _, to, ..) => action.user == 0 && readable(*from) && readable(*to),
             What::Allocate(open, ..) => action.user == 0 && readable(*open),
             What::List(open) => {

@@ -1,8 +1,9 @@
-//! Random sequences of operations: the reference model in memory against a directory of the host, on behalf of several
-//! users. Results, attributes (but for times and numbers), listings and contents must be the same all along.
+//! Random sequences of operations: the reference model in memory against a directory of the host, on behalf
+//! of several users. Results, attributes (but for times and numbers), listings and contents must be the same
+//! all along.
 //!
-//! A failure is shrunk and printed with its seed; `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it model` runs it
-//! again. `TOMBOLO_CASES` sets how many sequences are tried.
+//! A failure is shrunk and printed with its seed; `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it
+//! model` runs it again. `TOMBOLO_CASES` sets how many sequences are tried.
 
 mod action;
 mod machine;

@@ -1,4 +1,5 @@
-//! Write-back against the reference model, with restarts in between: ends in good order, and sudden ones, of which what was made stable is left.
+//! Write-back against the reference model, with restarts in between: ends in good order, and sudden ones, of
+//! which what was made stable is left.
 
 use std::path::Path;
 use std::time::Duration;

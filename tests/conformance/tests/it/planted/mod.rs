@@ -1,4 +1,5 @@
-//! Does the suite see anything? Each bug is planted by a layer over the reference model, and a named case must fail.
+//! Does the suite see anything? Each bug is planted by a layer over the reference model, and a named case
+//! must fail.
 
 mod bug;
 mod layer;

@@ -1,4 +1,5 @@
-//! Sends every change twice, as a client does that did not hear the first answer, and insists that both answers say the same.
+//! Sends every change twice, as a client does that did not hear the first answer, and insists that both
+//! answers say the same.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl Reply for Written {
     }
 }
 
-/// Attributes without those that change by themselves: a host frees blocks that it kept in hand, and others read.
+/// Attributes without those that change by themselves: a host frees blocks that it kept in hand, and others
+/// read.
 fn lasting(attr: &Attr) -> Attr {
     Attr { blocks: 0, atime: attr.mtime, ..*attr }
 }

@@ -1,4 +1,5 @@
-//! What the origin has held, and since when: each answer of a cache must have been true when its contract says.
+//! What the origin has held, and since when: each answer of a cache must have been true when its contract
+//! says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use super::network::Clock;
 /// A step of the simulation.
 pub type Time = u64;
 
-/// The cache that made a change, and for which request of its clients; 0 for one that was made at the origin itself.
+/// The cache that made a change, and for which request of its clients; 0 for one that was made at the origin
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Author {
     pub cache: usize,
@@ -165,7 +167,8 @@ impl History {
         self.file(file, window, |state| FileState { bytes: Arc::default(), ..state.clone() } == shown)
     }
 
-    /// Whether a file held this at this offset in this window, and no more than this if less was read than asked for.
+    /// Whether a file held this at this offset in this window, and no more than this if less was read than
+    /// asked for.
     pub fn has_held(&self, file: u64, offset: usize, read: &[u8], len: usize, window: Window) -> bool {
         self.file(file, window, |state| {
             let from = offset.min(state.bytes.len());

@@ -1,8 +1,10 @@
-//! A simulation by seed: an origin, a network that delays, reorders and cuts, two caches with clients, and changes at the origin itself.
-//! Each answer is held against all that the origin has held, as the cache's contract says.
+//! A simulation by seed: an origin, a network that delays, reorders and cuts, two caches with clients, and
+//! changes at the origin itself. Each answer is held against all that the origin has held, as the cache's
+//! contract says.
 //!
-//! A run is on one thread, and nothing but its seed decides what comes next. A seed that fails is printed with what went before;
-//! `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` runs it again. `TOMBOLO_CASES` sets how many are run, from that seed or the first.
+//! A run is on one thread, and nothing but its seed decides what comes next. A seed that fails is printed
+//! with what went before; `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` runs it
+//! again. `TOMBOLO_CASES` sets how many are run, from that seed or the first.
 
 mod caller;
 mod history;

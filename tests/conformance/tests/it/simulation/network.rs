@@ -1,4 +1,5 @@
-//! A network between caches and the origin of all: each request, and each answer, pends until the simulation lets it through or cuts it.
+//! A network between caches and the origin of all: each request, and each answer, pends until the simulation
+//! lets it through or cuts it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +36,8 @@ impl Clock {
         }
     }
 
-    /// Attributes as they are seen over the network. A cache numbers its files itself: here the origin's number is the time of birth, which
-    /// caches pass on.
+    /// Attributes as they are seen over the network. A cache numbers its files itself: here the origin's
+    /// number is the time of birth, which caches pass on.
     pub fn stamp(self, attr: &mut Attr) {
         (attr.mtime, attr.ctime) = (self.shown(attr.mtime), self.shown(attr.ctime));
         attr.btime = Some(Timestamp { secs: attr.fileid.cast_signed(), nanos: 0 });
@@ -110,8 +111,8 @@ struct Remote {
     told: Arc<Mutex<HashMap<NodeId, Told>>>,
 }
 
-/// Attributes as a client of a server that does what it has at one time in any order knows them (`back/nfs-client`): of calls that were
-/// under way together the later time of change is the newer one.
+/// Attributes as a client of a server that does what it has at one time in any order knows them
+/// (`back/nfs-client`): of calls that were under way together the later time of change is the newer one.
 struct Told {
     asked: Instant,
     came: Instant,

@@ -166,8 +166,8 @@ impl Guest {
     }
 }
 
-/// Performs all requests as a guest whose driver has accepted these features, and marks which of them it may take for durable from then
-/// on, by their numbers.
+/// Performs all requests as a guest whose driver has accepted these features, and marks which of them it may
+/// take for durable from then on, by their numbers.
 pub fn work(disk: Arc<dyn BlockDevice>, features: Features) {
     assert!(disk.profile().has_cache, "what is in memory cannot be made durable");
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,6 +1,7 @@
-//! A guest's disk after a loss of power: a driver writes, zeroes, discards and flushes at random, the host stops after any system call
-//! that the server has made on the image, and of what it had not synced by then parts are lost. What the guest was told is durable must
-//! be there, and of each sector that was written since it has an old or the new content, never a mix.
+//! A guest's disk after a loss of power: a driver writes, zeroes, discards and flushes at random, the host
+//! stops after any system call that the server has made on the image, and of what it had not synced by then
+//! parts are lost. What the guest was told is durable must be there, and of each sector that was written
+//! since it has an old or the new content, never a mix.
 
 mod guest;
 
@@ -91,7 +92,8 @@ impl Promise {
     }
 }
 
-/// Records a driver that has accepted these features at work on a raw image, and looks at all that a loss of power may leave.
+/// Records a driver that has accepted these features at work on a raw image, and looks at all that a loss of
+/// power may leave.
 fn lose_power_of_raw(features: Features) {
     if let Some(dir) = recorded() {
         let image = put(&dir.with_file_name("disk.img"), &dir);

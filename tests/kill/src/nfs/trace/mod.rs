@@ -1,5 +1,5 @@
-//! `trace`: that what is answered as stable was synced before the answer. A killed process loses nothing that the kernel has, so only its
-//! system calls can show it.
+//! `trace`: that what is answered as stable was synced before the answer. A killed process loses nothing that
+//! the kernel has, so only its system calls can show it.
 
 mod calls;
 mod strace;

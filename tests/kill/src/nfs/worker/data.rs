@@ -61,14 +61,16 @@ impl Worker {
             Reply::Ok(ok) if ok.committed < stable => {
                 wrong(format!("WRITE asked for {stable:?} and got {:?}", ok.committed))
             }
-            // With an unstable write pending, an answer that it is stable is no help: it is committed with the others.
+            // With an unstable write pending, an answer that it is stable is no help: it is committed with
+            // the others.
             Reply::Ok(ok) if stable == StableHow::Unstable => Ok(Some(ok.verifier)),
             Reply::Ok(_) => Ok(None),
             Reply::Failed(status, _) => refused(format!("WRITE, sent {} times", answer.sends), status),
         }
     }
 
-    /// Makes a file's content stable as a client must: when the verifier is another one than a write's, that write is repeated.
+    /// Makes a file's content stable as a client must: when the verifier is another one than a write's, that
+    /// write is repeated.
     pub(super) fn commit(&mut self, file: FileId) -> Result<()> {
         while let Some(Some(known)) = self.files.get(file.0)
             && !known.pending().is_empty()

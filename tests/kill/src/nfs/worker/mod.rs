@@ -1,6 +1,6 @@
-//! One client's load: random operations in a part of the tree of its own, each answer held against what was acknowledged
-//! before. That a retried operation took effect once shows in its answer (a second `mkdir` would say EXIST), in what is looked up
-//! later, and in the tree in the end.
+//! One client's load: random operations in a part of the tree of its own, each answer held against what was
+//! acknowledged before. That a retried operation took effect once shows in its answer (a second `mkdir` would
+//! say EXIST), in what is looked up later, and in the tree in the end.
 
 mod data;
 mod history;
@@ -106,8 +106,8 @@ impl Worker {
         slot.ok_or_else(|| Failure::Wrong(format!("{file:?} is gone")))
     }
 
-    /// Every handle that it holds still leads to the node it was given for: asks for the attributes, and returns the nodes' numbers with
-    /// their paths.
+    /// Every handle that it holds still leads to the node it was given for: asks for the attributes, and
+    /// returns the nodes' numbers with their paths.
     pub fn numbers(&mut self) -> Result<Vec<(String, u64)>> {
         let mut nodes = Vec::new();
         for dir in &self.dirs {

@@ -63,7 +63,8 @@ impl File {
         &self.pending
     }
 
-    /// A write was acknowledged as stable. Nothing may be pending, or an older write could be repeated over it.
+    /// A write was acknowledged as stable. Nothing may be pending, or an older write could be repeated over
+    /// it.
     pub fn write_stable(&mut self, offset: usize, bytes: &[u8]) {
         assert!(self.pending.is_empty(), "a stable write over a pending one");
         apply(&mut self.stable, offset, bytes);
@@ -80,8 +81,8 @@ impl File {
         self.stable.resize(len, 0);
     }
 
-    /// A COMMIT was acknowledged with this verifier. True if the server has lost nothing; if it may have, all that is pending must be
-    /// written again, in order, as later writes lie over earlier ones.
+    /// A COMMIT was acknowledged with this verifier. True if the server has lost nothing; if it may have, all
+    /// that is pending must be written again, in order, as later writes lie over earlier ones.
     pub fn commit(&mut self, verifier: WriteVerifier) -> bool {
         if self.pending.iter().any(|write| write.verifier != verifier) {
             return false;

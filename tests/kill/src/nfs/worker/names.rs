@@ -185,8 +185,9 @@ impl Worker {
         }
     }
 
-    /// Sends a call again that was answered some calls ago, as a network that delays packets does. It must get the same answer, and
-    /// have no effect: what it made may be gone by now, what it removed may be there again.
+    /// Sends a call again that was answered some calls ago, as a network that delays packets does. It must
+    /// get the same answer, and have no effect: what it made may be gone by now, what it removed may be there
+    /// again.
     pub(super) fn repeat_older_call(&mut self) -> Result<()> {
         let random = &mut self.random;
         let Some((message, procedure)) = self.history.kept(|len| random.usize(..len)) else { return Ok(()) };

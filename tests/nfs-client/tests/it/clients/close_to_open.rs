@@ -64,7 +64,8 @@ fn data_that_were_not_closed_are_there_after_a_sync() {
     close(&pair.one, file).expect("closed");
 }
 
-/// Its own writes are seen by a client at once, through any of its openings, whether or not they have gone to the server.
+/// Its own writes are seen by a client at once, through any of its openings, whether or not they have gone to
+/// the server.
 #[test]
 fn a_client_sees_its_own_writes_at_once() {
     let pair = Pair::new();

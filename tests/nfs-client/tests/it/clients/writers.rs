@@ -45,7 +45,8 @@ fn an_append_after_another_clients_close_goes_to_the_new_end() {
     );
 }
 
-/// Writes of one client to the same bytes are at the server in the order that they were made in, however they travel.
+/// Writes of one client to the same bytes are at the server in the order that they were made in, however they
+/// travel.
 #[test]
 fn overlapping_writes_end_as_the_last_one_has_it() {
     let pair = Pair::new();

@@ -1,6 +1,7 @@
-//! A stranger's server: nfs-ganesha. It registers with rpcbind, which is one for each network, so each test runs again in namespaces of its
-//! own, and what it starts ends with them. So do the tests that are a portmapper themselves. Needs root, `unshare`, `ip`, rpcbind and nfs-ganesha with its VFS plug-in; without them it is
-//! skipped, and says why.
+//! A stranger's server: nfs-ganesha. It registers with rpcbind, which is one for each network, so each test
+//! runs again in namespaces of its own, and what it starts ends with them. So do the tests that are a
+//! portmapper themselves. Needs root, `unshare`, `ip`, rpcbind and nfs-ganesha with its VFS plug-in; without
+//! them it is skipped, and says why.
 
 mod inside;
 mod namespaces;

@@ -2,7 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-/// What prepares the namespaces: rpcbind wants to write below /run, and nothing that it does there shall stay.
+/// What prepares the namespaces: rpcbind wants to write below /run, and nothing that it does there shall
+/// stay.
 const PREPARE: &str = "ip link set lo up && mount -t tmpfs -o mode=755 none /run && exec \"$0\" \"$@\"";
 /// Programs, and the Debian packages that bring them.
 pub type Needs = &'static [(&'static str, &'static str)];

@@ -63,7 +63,8 @@ fn results_with_any_word_changed_are_survived() {
                 let mut results = truth.clone();
                 results[word * 4..][..4].copy_from_slice(&value.to_be_bytes());
                 let text = format!("word-{word}-{value:x}");
-                // Many of these changes cannot be detected. What was read is compared by the operation itself, but for the data.
+                // Many of these changes cannot be detected. What was read is compared by the operation
+                // itself, but for the data.
                 let is_data = operation.procedure == Procedure::Read && word >= truth.len() / 4 - 3;
                 if !is_data {
                     let _ = with_results(&stage, operation, &text, &results);

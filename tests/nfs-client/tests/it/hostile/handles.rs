@@ -78,7 +78,8 @@ fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
                 }
                 let mut results = Vec::new();
                 let mut xdr = Encoder::new(&mut results);
-                // Status, attributes of the directory, verifier; an entry; its attributes; its handle; the end.
+                // Status, attributes of the directory, verifier; an entry; its attributes; its handle; the
+                // end.
                 xdr.u32(0).bool(false).u64(0);
                 xdr.bool(true).u64(77).opaque(b"entry").u64(1);
                 xdr.bool(false).bool(true);

@@ -163,8 +163,9 @@ fn a_directory_of_which_no_entry_fits_is_an_error() {
     });
 }
 
-/// A directory whose places are indexes, good for one version of it alone, as its verifier says. The version changes with each page that is
-/// given, until it has changed so often; then the order is another one, and a name has come.
+/// A directory whose places are indexes, good for one version of it alone, as its verifier says. The version
+/// changes with each page that is given, until it has changed so often; then the order is another one, and a
+/// name has come.
 fn changing(versions_max: u64) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
     let mut version = 1;
     move |asked| {

@@ -1,5 +1,6 @@
-//! Servers that violate the protocol, hang, break off, or are replaced. Whatever they do, the client answers with an error that names host and
-//! operation, or waits where it was told to; it never ends, never hangs so that no signal helps, and never makes data up.
+//! Servers that violate the protocol, hang, break off, or are replaced. Whatever they do, the client answers
+//! with an error that names host and operation, or waits where it was told to; it never ends, never hangs so
+//! that no signal helps, and never makes data up.
 
 mod answers;
 mod creating;

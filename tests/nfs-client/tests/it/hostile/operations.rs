@@ -18,7 +18,8 @@ use crate::hostile::stage::PATIENCE;
 pub struct Operation {
     /// The procedure.
     pub procedure: Procedure,
-    /// Prepares with an honest server, arms the script, and runs the operation. The name is one that is not there yet.
+    /// Prepares with an honest server, arms the script, and runs the operation. The name is one that is not
+    /// there yet.
     pub run: Run,
 }
 

@@ -24,8 +24,8 @@ fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
     results
 }
 
-/// What a client reads of a file of which READ says this, for each call: an error that names host and operation, or
-/// bytes. Nothing outside of the reader's memory was touched.
+/// What a client reads of a file of which READ says this, for each call: an error that names host and
+/// operation, or bytes. Nothing outside of the reader's memory was touched.
 fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
     const ROOM: usize = 16;
     on_soft(move |stage, world| {
@@ -55,8 +55,9 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
     })
 }
 
-/// More than was asked for, data longer than their record, and counts that are not the data's. Also nothing in the middle of a file: it
-/// is no end (RFC 1813 §3.3.6), and a program that took it for one would lose what follows.
+/// More than was asked for, data longer than their record, and counts that are not the data's. Also nothing
+/// in the middle of a file: it is no end (RFC 1813 §3.3.6), and a program that took it for one would lose
+/// what follows.
 #[test]
 fn reads_of_other_than_what_was_asked_for_are_refused() {
     type Results = Box<dyn Fn(u64, u32) -> Vec<u8> + Send>;
@@ -125,8 +126,8 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
         let (world, interrupt) = stage.world.interruptible();
         let node = world.lookup(world.dir, "file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
-        // The answer comes after four seconds; the reader waits for half a second, and may leave once the server has been
-        // silent for two.
+        // The answer comes after four seconds; the reader waits for half a second, and may leave once the
+        // server has been silent for two.
         stage.server.on(Procedure::Read, |_| ScriptedReply::Forward.after(Duration::from_secs(4)));
         let mut buffer = Buffer::new(4096);
         let read = world.fs.read(&world.cx, file, 0, buffer.sink(0..4096));

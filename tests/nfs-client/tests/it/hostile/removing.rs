@@ -22,7 +22,8 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when it is unreferenced.
+/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when it
+/// is unreferenced.
 fn lend(world: &World, file: File) -> Buffer {
     let lent = Buffer::new(3 << 20);
     let how = Write { retainable: true, ..Write::default() };

@@ -54,7 +54,8 @@ fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
         let node = world.file_with("file", b"the first file");
         let file = world.open(node, OpenFlags::READ).expect("open");
 
-        // Same name, same size, another file; the first is kept, so that its inode number is not given out again.
+        // Same name, same size, another file; the first is kept, so that its inode number is not given out
+        // again.
         let dir =
             std::fs::read_dir(tree.path()).expect("the tree").next().expect("an entry").expect("an entry");
         let (path, kept) = (dir.path().join("file"), tree.path().join("kept"));

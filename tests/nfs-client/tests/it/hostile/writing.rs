@@ -117,7 +117,8 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
 fn a_verifier_that_changes_once_has_the_data_written_again() {
     on_soft(|stage, world| {
         let file = world.file("file");
-        // The first server takes the data, unstable, and forgets them when it restarts: the honest one never hears of them.
+        // The first server takes the data, unstable, and forgets them when it restarts: the honest one never
+        // hears of them.
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) if asked.nth == 1 => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) if asked.nth == 1 => {
@@ -205,7 +206,8 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
         });
         let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
         let result = world.write(file, &how, CONTENTS);
-        // It was made stable in another way, or it is an error; an answer of less than was asked for is neither.
+        // It was made stable in another way, or it is an error; an answer of less than was asked for is
+        // neither.
         if let Ok(done) = result {
             assert!(done.stability == tombolo_core::Stability::FileSync);
             assert!(stage.server.count_of(Procedure::Commit) > 0);

@@ -53,7 +53,8 @@ fn a_lost_link_is_replaced() {
     }
 }
 
-/// What is performed once although the link was lost before the answer came: the server has performed it, and says so again.
+/// What is performed once although the link was lost before the answer came: the server has performed it, and
+/// says so again.
 #[test]
 fn calls_pending_at_a_link_loss_are_executed_once() {
     let dir = tempfile::tempdir().expect("a scratch directory");
@@ -130,8 +131,8 @@ fn an_interrupt_ends_a_waiting_call() {
     assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
 }
 
-/// Pieces of one read are waited for one after the other: those that are answered before their turn must keep neither memory nor a place
-/// in the in-flight limit from those whose turn it is.
+/// Pieces of one read are waited for one after the other: those that are answered before their turn must keep
+/// neither memory nor a place in the in-flight limit from those whose turn it is.
 #[test]
 fn many_small_pieces_of_large_reads_do_not_deadlock() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());

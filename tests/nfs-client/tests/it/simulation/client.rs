@@ -1,4 +1,5 @@
-//! The whole client against the whole server: what callers are told is true, whatever the wire and the server do.
+//! The whole client against the whole server: what callers are told is true, whatever the wire and the server
+//! do.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -29,7 +29,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Some faults, and a while after them all is well. So many of them, in thousandths, are restarts in any case.
+    /// Some faults, and a while after them all is well. So many of them, in thousandths, are restarts in any
+    /// case.
     pub fn draw(rng: &mut Rng, restarts: u32) -> Self {
         let spread = *rng.pick(&[100_000, 2_000_000, 60_000_000]);
         let mut at = Duration::ZERO;

@@ -12,8 +12,8 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 pub const PROGRAM: u32 = 0x2000_0051;
 /// Its version.
 pub const VERSION: u32 = 1;
-/// Takes the number of a call, how many bytes are to come back, and opaque data. Answers with the number, a digest of the
-/// data, and opaque data: the noise of the number.
+/// Takes the number of a call, how many bytes are to come back, and opaque data. Answers with the number, a
+/// digest of the data, and opaque data: the noise of the number.
 pub const ECHO: u32 = 1;
 
 /// The program.

@@ -54,7 +54,8 @@ impl Around for Slow {
             return Answer::later(pending());
         }
         let answer = inner();
-        // Whether the server asks for this depends on the clock of the day: it keeps what it was told of files that were not changed lately.
+        // Whether the server asks for this depends on the clock of the day: it keeps what it was told of
+        // files that were not changed lately.
         if call.op == Op::Access {
             return answer;
         }

@@ -20,10 +20,11 @@ pub trait Scenario: Clone + Debug {
     fn run(&self, telling: Telling);
 }
 
-/// Runs of a test: those of the seeds that the environment asks for (`SEED=` for one, `SEEDS=` for so many, from
-/// `FIRST_SEED=` or 0), or else so many from 0; in the long run (`make test-long`) twenty times as many.
+/// Runs of a test: those of the seeds that the environment asks for (`SEED=` for one, `SEEDS=` for so many,
+/// from `FIRST_SEED=` or 0), or else so many from 0; in the long run (`make test-long`) twenty times as many.
 ///
-/// Of a run that fails things are left out for as long as it still fails; what is left is told, and what happens in it.
+/// Of a run that fails things are left out for as long as it still fails; what is left is told, and what
+/// happens in it.
 pub fn run_seeds<S: Scenario>(usual: u64) {
     let number = |name| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
     let seeds = match number("SEED") {

@@ -1,8 +1,8 @@
 //! What callers do to the same names and the same blocks at the same time.
 //!
-//! Single replies cannot be predicted. But a name that was made and removed so and so often is there
-//! or not at the end, so something done twice, or half, shows. And a block that is read has what was written to it last, or
-//! what a caller was writing meanwhile: never what was there before that.
+//! Single replies cannot be predicted. But a name that was made and removed so and so often is there or not
+//! at the end, so something done twice, or half, shows. And a block that is read has what was written to it
+//! last, or what a caller was writing meanwhile: never what was there before that.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,8 @@ struct Known {
     made: BTreeMap<&'static str, i64>,
     /// Names with pending operations when the server restarted.
     unclear: Vec<&'static str>,
-    /// What was written to each block: by a write with this tag, from then to then. Times are numbers of events.
+    /// What was written to each block: by a write with this tag, from then to then. Times are numbers of
+    /// events.
     writes: BTreeMap<u64, Vec<Written>>,
     events: u64,
 }
@@ -134,7 +135,8 @@ impl Sharer {
     fn count(&self, name: &'static str, starts: u64, by: i64, told: Result<()>, may: fn(&Error) -> bool) {
         let mut known = self.shared.known();
         if self.world.starts.load(Ordering::Relaxed) != starts {
-            // The server has lost its reply cache: it may have executed this twice, with other calls in between.
+            // The server has lost its reply cache: it may have executed this twice, with other calls in
+            // between.
             known.unclear.push(name);
         }
         match told {
@@ -176,7 +178,8 @@ impl Sharer {
         let was = writes.iter().find(|write| noise(write.tag, BLOCK_BYTES) == found);
         let tag = was.map(|write| write.tag);
         self.world.network.note(103, || format!("shared client: reads {tag:x?} from block {block}"));
-        // A write that was over when this began, and after which another began and ended too, can no longer be seen.
+        // A write that was over when this began, and after which another began and ended too, can no longer
+        // be seen.
         let is_over = |earlier: u64| {
             let covers = |later: &Written| later.begun > earlier && later.ended.is_some_and(|at| at < begun);
             writes.iter().any(covers)

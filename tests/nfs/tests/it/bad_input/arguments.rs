@@ -50,7 +50,8 @@ fn arguments_that_are_cut_off_are_garbage_in_datagrams() {
     });
 }
 
-/// Each word of each procedure's arguments, replaced by numbers that are too large for most that they could mean.
+/// Each word of each procedure's arguments, replaced by numbers that are too large for most that they could
+/// mean.
 #[test]
 fn corrupt_argument_words_do_no_harm() {
     on_each(|fixture| {

@@ -14,7 +14,8 @@ fn good(fixture: &Fixture) -> Message {
     fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"")
 }
 
-/// What is not as RFC 5531 §9 and §10 and appendix A have it, and what a server says of it; connection and server go on.
+/// What is not as RFC 5531 §9 and §10 and appendix A have it, and what a server says of it; connection and
+/// server go on.
 #[test]
 fn malformed_headers_get_the_answer_of_their_fault() {
     let mut cases: Vec<(Message, Verdict)> = Vec::new();
@@ -48,7 +49,8 @@ fn malformed_headers_get_the_answer_of_their_fault() {
     let whole = sys(4, 2).body;
     let mut bad: Vec<Auth> =
         (0..whole.len()).map(|len| Auth { flavor: 1, body: whole[..len].to_vec() }).collect();
-    // Too many groups, a machine name of 256 bytes, a body of more than 400, bytes behind the end, and counts that are not there.
+    // Too many groups, a machine name of 256 bytes, a body of more than 400, bytes behind the end, and counts
+    // that are not there.
     bad.extend([sys(4, 17), sys(4, 80), sys(256, 0), sys(255, 60)]);
     bad.push(Auth { flavor: 1, body: [whole.as_slice(), &[0; 4]].concat() });
     bad.push(Auth { flavor: 1, body: encoded(&(u32::MAX)).repeat(10) });

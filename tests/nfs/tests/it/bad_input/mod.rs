@@ -1,5 +1,5 @@
-//! What bad input gets: the status that RFC 1813 and RFC 5531 name, or a closed connection where they leave no other. The
-//! server stays up, and others do not notice.
+//! What bad input gets: the status that RFC 1813 and RFC 5531 name, or a closed connection where they leave
+//! no other. The server stays up, and others do not notice.
 
 mod arguments;
 mod handles;

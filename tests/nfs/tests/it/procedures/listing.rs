@@ -102,7 +102,8 @@ fn cookies_stay_good_while_the_directory_changes() {
         let names = fill(fixture, &dir, 60);
         let first = fixture.nfs.readdir(&dir, START, NONE, 1000).done();
         let seen = first.names();
-        // What was listed goes: the listing goes on behind it all the same, and where an index counts, it would jump.
+        // What was listed goes: the listing goes on behind it all the same, and where an index counts, it
+        // would jump.
         for name in &seen {
             fixture.nfs.remove(&dir, name.as_bytes()).done();
         }

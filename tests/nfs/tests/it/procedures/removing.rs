@@ -149,7 +149,8 @@ fn rename_refuses_impossible_moves() {
     });
 }
 
-/// The server knows the directory still; a client that is told of a missing name would not look its path up again.
+/// The server knows the directory still; a client that is told of a missing name would not look its path up
+/// again.
 #[test]
 fn names_in_a_removed_directory_are_stale() {
     let fixture = Fixture::on_host();

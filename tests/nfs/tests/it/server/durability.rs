@@ -1,5 +1,6 @@
-//! What is said to be stable is made stable first (RFC 1813 §1.5, §3.3.7, §4.8), as seen from between the server and the back
-//! end. That the back end does as it is told is for `tests/kill`, which reads its system calls.
+//! What is said to be stable is made stable first (RFC 1813 §1.5, §3.3.7, §4.8), as seen from between the
+//! server and the back end. That the back end does as it is told is for `tests/kill`, which reads its system
+//! calls.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! One message or more of every kind, always the same. What is recorded in `tests/corpus/v1.txt` was made from these.
+//! One message or more of every kind, always the same. What is recorded in `tests/corpus/v1.txt` was made
+//! from these.
 
 use tombolo_core::fs::*;
 use tombolo_core::*;

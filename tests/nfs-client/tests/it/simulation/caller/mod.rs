@@ -143,7 +143,8 @@ impl Caller {
             .note(number << 32 | steps, || format!("caller {number}, step {steps}: {}", words()));
     }
 
-    /// Whether the server has started again since this step began: what it did before may have been done twice.
+    /// Whether the server has started again since this step began: what it did before may have been done
+    /// twice.
     fn may_be_twice(&self) -> bool {
         self.world.starts.load(Ordering::Relaxed) != self.begun_at
     }

@@ -1,8 +1,8 @@
 //! A disk that loses what was not made stable.
 //!
-//! Below it is a file system in memory, which forgets nothing. This layer answers unstable writes as unstable and keeps, for
-//! each file that has some, what the file was before them. When the power fails it puts files back to that, and then does
-//! again what was stable and some of what was not, block by block, as disks do.
+//! Below it is a file system in memory, which forgets nothing. This layer answers unstable writes as unstable
+//! and keeps, for each file that has some, what the file was before them. When the power fails it puts files
+//! back to that, and then does again what was stable and some of what was not, block by block, as disks do.
 //!
 //! Names and attributes are stable when they are answered, as the server promises.
 
@@ -36,7 +36,8 @@ pub(crate) struct Shared {
     memory: Memory,
     /// A session of our own, which sees all files.
     own: Arc<dyn FileSystem>,
-    /// The files that have unstable writes. Node numbers of the memory are inode numbers, the same in all sessions.
+    /// The files that have unstable writes. Node numbers of the memory are inode numbers, the same in all
+    /// sessions.
     unsettled: Mutex<BTreeMap<NodeId, Unsettled>>,
 }
 
@@ -154,8 +155,8 @@ impl Shared {
     ) -> Result<T> {
         let cx = Ctx::root(OWN_SESSION);
         let handles = self.own.persistent_handles().expect("memory has handles");
-        // A session may use what it has looked up. Of a node that others know we make the handle: the root's, with another
-        // inode number.
+        // A session may use what it has looked up. Of a node that others know we make the handle: the root's,
+        // with another inode number.
         let mut handle = handles.handle_of(&cx, NodeId::ROOT).wait()?;
         let inode = handle.bytes.len() - size_of::<u64>();
         handle.bytes[inode..].copy_from_slice(&node.0.to_le_bytes());
