@@ -17,6 +17,7 @@ DIST := $(BUILT)/$(TARGET)/dist/tombolo
 
 # The library in C: it cannot be without the C library, so what is built for the static programs is of no use to it.
 LIBRARY := $(BUILT)/release/libtombolo.so
+TESTED_LIBRARIES := $(BUILT)/debug/deps/libtombolo.so $(BUILT)/planted/debug/deps/libtombolo.so
 
 # Some tests of these open files by handle, act as several users, own devices or mount, which is root's alone.
 ROOT_TESTS := tombolo-sys tombolo-host-links tombolo-front-fuse tombolo-layer-replies tombolo-back-local-dir libtombolo tombolo-c tombolo-cli \
@@ -27,12 +28,14 @@ LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 export TOMBOLO_ALLOW_SKIP ?= 1
 endif
 
-# These build, and hold an emulated line to its rate: each has the machine for itself.
-ALONE := programs test-rust test-planted
-# These wait for more than half of their time, so two run at a time (tests/timed): the longest first.
-BESIDE := test-mount test-guests test-posix test-package test-postgres test-chaos test-crash test-disk
+# These keep all processors busy, so they run one after the other.
+SERIAL := programs test-planted
+# These wait for about half of their time, so they run three at a time (tests/timed), the longest first.
+PARALLEL := test-guests test-mount test-posix test-package test-postgres test-chaos test-crash test-disk
+# The benchmarks are tried if they or what they all measure have changed: on a branch since it left main, on main in the last 20 commits.
+BENCH_CHANGED = $(shell git diff --quiet "$$(tests/base 20)" -- bench core mem || echo bench-quick)
 
-.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint build-bench bench bench-quick clean as-root test-build
+.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-changed test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint lint-text build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,27 +72,30 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "this needs root, for mounts and guests; make build, lint and test-rust do not" >&2; exit 1; }
 
 test: as-root ## everything that has to pass
-	tests/timed $(MAKE) packages peers $(ALONE) --two $(BESIDE)
+	tests/timed $(MAKE) packages peers $(SERIAL) --parallel 3 $(PARALLEL)
 
-gate: as-root ## lints, the same, and a quick pass of each benchmark
-	tests/timed $(MAKE) packages peers lint $(ALONE) --two $(BESIDE) bench-quick
+# Clippy lints what `make test-planted` builds.
+gate: as-root ## lints, the same, and a quick pass of each benchmark if what they measure has changed
+	tests/timed $(MAKE) packages peers lint-text $(SERIAL) --parallel 3 $(PARALLEL) $(BENCH_CHANGED)
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers lint programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
 
-# What `make peers` has unpacked: the tests then demand it.
-# Whatever a test has started ends with its program.
-test-rust: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(CURDIR)/tests/contained
-test-rust: export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
-# What `make programs` has built: the C library behaves differently in it.
-test-rust: export TOMBOLO_STATIC ?= $(wildcard $(abspath $(PROGRAMS))/tombolo)
+# `make peers` has unpacked this: the tests then demand it.
+RUST_TESTS := test-rust test-changed test-planted
+$(RUST_TESTS): export TOMBOLO_QEMU_10 ?= $(wildcard $(CURDIR)/.cache/qemu-10/usr/bin)
+# `make programs` has built this: the C library behaves differently in it.
+$(RUST_TESTS): export TOMBOLO_STATIC ?= $(wildcard $(abspath $(PROGRAMS))/tombolo)
 test-rust: ## unit, property, conformance and command-line tests; as another user than root those that can do without
 	@if [ -n "$(LEFT_OUT)" ]; then echo "skipped, as they open files by handle, act as several users or mount, which takes root: $(ROOT_TESTS)"; fi
-	$(CARGO) test --workspace --no-fail-fast $(LEFT_OUT)
+	tests/rust/run $(LEFT_OUT)
 
-test-planted: ## plants bugs in a copy of the tree and expects the suite to catch each: half of them, by turns, and all in test-long
-	tests/planted/run $(if $(TOMBOLO_LONG),,--half)
+test-changed: ## those of the packages that differ from BASE, by default from main, and of those that depend on them
+	tests/rust/run --changed $(BASE)
+
+test-planted: as-root ## all of test-rust in a copy of the tree with bugs planted, which are all off, and each bug's test with it on
+	tests/planted/run
 
 test-fuzz: ## each fuzz target for five minutes, after all that it has met before
 	fuzz/run all 300
@@ -147,15 +153,17 @@ test-chaos: programs ## either side of a link killed, stopped and started under 
 test-chaos-all: programs
 	tests/kill/links --all
 
-test-package: programs ## the Debian package installed, used and removed; with the library that the tests of test-rust have built
-	$(CARGO) test --quiet --workspace --no-run $(LEFT_OUT)
-	packaging/test $(PROGRAMS)/tombolo $(BUILT)/debug/deps/libtombolo.so
+test-package: programs ## the Debian package installed, used and removed; with the library in C that tests have built last
+	@ls $(TESTED_LIBRARIES) >/dev/null 2>&1 || $(CARGO) build -p tombolo-c
+	packaging/test $(PROGRAMS)/tombolo "$$(ls -t $(TESTED_LIBRARIES) 2>/dev/null | head -n 1)"
 
-lint: ## formatter, clippy, shellcheck, whether the planted bugs' patches apply
-	$(CARGO) fmt --all --check
+lint: lint-text ## formatter, clippy, shellcheck, whether the planted bugs' patches apply, whether the fuzz targets compile
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	# The fuzz targets are a workspace of their own; to check them takes no libFuzzer.
 	CUSTOM_LIBFUZZER_PATH=/libfuzzer.a CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target} $(CARGO) check --quiet --manifest-path fuzz/Cargo.toml
+
+lint-text: ## what takes no compiler of that
+	$(CARGO) fmt --all --check
 	if command -v shellcheck >/dev/null; then git ls-files -z | xargs -0 grep -lZE '^#!/(usr/)?bin/(env )?(ba)?sh' | xargs -0 -n 4 -P 2 shellcheck -x; fi
 	tests/planted/run --check
 

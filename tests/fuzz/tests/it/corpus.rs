@@ -109,3 +109,21 @@ fn vrpc_reply() {
 fn vrpc_request() {
     replay("vrpc_request", targets::vrpc_request::run);
 }
+
+/// The programs themselves are built by `make lint` and `make test-long` only: each has to be this line.
+#[test]
+fn each_fuzz_program_runs_its_target() {
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).expect("a manifest");
+    let mut programs = 0;
+    for file in std::fs::read_dir(fuzz.join("targets")).expect("targets") {
+        let file = file.expect("a file").path();
+        let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
+        let program = std::fs::read_to_string(&file).expect("a program");
+        let run = format!("tombolo_fuzz_targets::{name}::run(bytes)");
+        assert!(program.contains(&run), "{} does not run its target", file.display());
+        assert!(manifest.contains(&format!("path = \"targets/{name}.rs\"")), "{name} is not built");
+        programs += 1;
+    }
+    assert_eq!(programs, manifest.matches("[[bin]]").count());
+}

@@ -1,0 +1,152 @@
+"""Builds the workspace's test programs and runs them, several at a time."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+# Tests wait for more than half of their time.
+JOBS = int(os.environ.get("TOMBOLO_JOBS", 2 * os.cpu_count()))
+THREADS = os.environ.get("RUST_TEST_THREADS", str(2 * os.cpu_count()))
+LIMIT_S = 900
+# These take longest, so they start first.
+LONGEST = [
+    "tombolo-cli it",
+    "tombolo-nfs-client-tests it",
+    "tombolo-conformance it",
+    "tombolo-layer-cache it",
+    "tombolo-vrpc-tests it",
+    "libtombolo it",
+    "tombolo-crash-images it",
+    "tombolo-layer-write-back it",
+    "tombolo-back-local-dir descriptors",
+    "tombolo-nfs-client-tests bounded",
+]
+# These measure rates, so they have the machine for themselves.
+ALONE = ["tombolo-wan line"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The unit tests of a package, or one of its suites."""
+
+    package: str
+    suite: str
+    folder: Path
+    executable: str
+
+    def __str__(self):
+        return f"{self.package} {self.suite}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a program, and the time that it took."""
+
+    status: int
+    output: str
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program to run, and a function that returns a status and a verdict on its outcome."""
+
+    name: str
+    run: Callable[[], Outcome]
+    judge: Callable[[Outcome], tuple[int, str]]
+
+
+def build(tree, target, options):
+    """Builds the test programs that these options of `cargo test` select. Exits with status 3 if they do not compile."""
+    command = ["cargo", "test", "--quiet", "--no-run", "--message-format=json-render-diagnostics", *options]
+    built = subprocess.run(command, cwd=tree, env={**os.environ, "CARGO_TARGET_DIR": target}, stdout=subprocess.PIPE, text=True)
+    if built.returncode:
+        sys.exit(3)
+    return list(read_programs(built.stdout.splitlines()))
+
+
+def read_programs(messages):
+    """Yields the test programs that messages of Cargo name."""
+    for message in map(json.loads, messages):
+        if message.get("executable") and message["profile"]["test"]:
+            folder = Path(message["manifest_path"]).parent
+            # A package that has the name of its folder is identified by its version alone.
+            identifier = message["package_id"].rpartition("#")[2]
+            package = identifier.partition("@")[0] if "@" in identifier else folder.name
+            suite = message["target"]["name"] if message["target"]["kind"] == ["test"] else "unit"
+            yield Program(package, suite, folder, message["executable"])
+
+
+def run(command, folder, limit_s=LIMIT_S, **environment):
+    """Runs a command, contained. The status is 124 or 137 if it takes longer than `limit_s`."""
+    command = ["timeout", "--kill-after=5", str(limit_s), ROOT / "tests/contained", *command]
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "RUST_TEST_THREADS": THREADS, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return Outcome(child.returncode, text, time.monotonic() - begun, used.ru_utime + used.ru_stime)
+
+
+def judge_suite(outcome):
+    """Judges a program that has to pass."""
+    if outcome.status == 0:
+        return 0, f"ok, {count_passed(outcome)} passed"
+    return 5, f"FAILED, status {outcome.status}"
+
+
+def count_passed(outcome):
+    """Counts the tests that have passed."""
+    return sum(map(int, re.findall(r"^test result: ok\. (\d+) passed", outcome.output, re.MULTILINE)))
+
+
+def suite(programs, tree, target):
+    """Returns the tasks of the whole suite, the documentation's tests included."""
+    rank = {name: index for index, name in enumerate(LONGEST)}
+    programs = sorted(programs, key=lambda program: rank.get(str(program), len(rank)))
+    tasks = [Task(str(it), lambda it=it: run([it.executable], it.folder), judge_suite) for it in programs]
+    documentation = ["cargo", "test", "--quiet", "--doc", "--workspace"]
+    return [*tasks, Task("documentation", lambda: run(documentation, tree, CARGO_TARGET_DIR=str(target)), judge_suite)]
+
+
+def run_tasks(tasks):
+    """Runs tasks, several at a time, prints each as it ends and in the end the slowest, and returns the highest status."""
+    begun, worst, times = time.monotonic(), 0, []
+    together = [task for task in tasks if task.name not in ALONE]
+    alone = [task for task in tasks if task.name in ALONE]
+    for tasks, jobs in ((together, JOBS), (alone, 1)):
+        with ThreadPoolExecutor(jobs) as pool:
+            task_of = {pool.submit(task.run): task for task in tasks}
+            for ended in as_completed(task_of):
+                task, outcome = task_of[ended], ended.result()
+                status, verdict = task.judge(outcome)
+                if status:
+                    print(f"\n== {task.name}\n{outcome.output}")
+                print(f"{outcome.wall_s:7.1f} s {outcome.cpu_s:6.1f} s CPU  {task.name}: {verdict}", flush=True)
+                worst = max(worst, status)
+                times.append((outcome.wall_s, outcome.cpu_s, task.name))
+    print("\nthe slowest:")
+    for wall_s, _, name in sorted(times, reverse=True)[:12]:
+        print(f"{wall_s:7.1f} s  {name}")
+    print(f"{len(times)} runs in {time.monotonic() - begun:.0f} s, {sum(cpu_s for _, cpu_s, _ in times):.0f} s CPU")
+    return worst
