@@ -45,6 +45,7 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     }
     if let (DiskSource::Overlay(overlay), Some(layers)) = (&mut plan.source, options.layers) {
         overlay.hand_out_below(layers);
+        overlay.base_in_use = options.base_in_use;
     }
     if let Some(file) = &options.record {
         let DiskSource::Overlay(overlay) = &mut plan.source else {

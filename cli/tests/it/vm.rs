@@ -51,6 +51,10 @@ pub enum Flaw {
     DiesSaved,
     /// It cannot save its devices.
     SavesNot,
+    /// It cannot load its devices.
+    LoadsNot,
+    /// It cannot run the guest.
+    RunsNot,
     /// It never has taken its devices in.
     NeverLoads,
     /// It has no room for a network.
@@ -99,6 +103,11 @@ impl Bed {
     /// What the VMM of `name` was started with.
     fn words(&self, name: &str) -> String {
         fs::read_to_string(self.0.path(&format!("vmm.{name}.told"))).unwrap_or_default()
+    }
+
+    /// Answers as the VMM that is to take `name` over.
+    fn successor(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
+        self.vmm_at(name, self.monitor(name).with_extension("next"), flaw)
     }
 
     /// Answers as the VMM of `name`, until it is told to end. What it was told, with the VM's phase then.
@@ -163,13 +172,19 @@ impl Bed {
 
     /// Starts a VM called `golden`, with these words beside, and makes an image of it.
     fn make_image_of(&self, words: &[&str]) {
-        let told = self.vmm("golden", Flaw::None);
-        let line = "vm start golden --disk disk.img --memory 2M --accel tcg --net none --qemu ./vmm";
-        self.0.run(&line.split(' ').chain(words.iter().copied()).collect::<Vec<_>>()).succeeded();
-        let memory = File::options().write(true).open(self.vm("golden").join("memory")).expect("open");
-        memory.write_all_at(b"memory", MIB).expect("write");
+        let told = self.boot("golden", &[&["none"], words].concat(), Flaw::None);
         self.0.run(&["vm", "suspend", "golden", "--to", "image"]).succeeded();
         assert!(told.iter().any(|(command, _)| command == "device_del"), "it has no card in the image");
+    }
+
+    /// Boots a new VM with a network, and these words beside.
+    fn boot(&self, name: &str, words: &[&str], flaw: Flaw) -> Receiver<(String, String)> {
+        let told = self.vmm(name, flaw);
+        let line = format!("vm start {name} --disk disk.img --memory 2M --accel tcg --qemu ./vmm --net");
+        self.0.run(&line.split(' ').chain(words.iter().copied()).collect::<Vec<_>>()).succeeded();
+        let memory = File::options().write(true).open(self.vm(name).join("memory")).expect("open");
+        memory.write_all_at(b"memory", MIB).expect("write");
+        told
     }
 
     /// The processes that cache images for the VMs.
@@ -247,6 +262,7 @@ impl Session {
     fn answer(&mut self, command: &str, flaw: Flaw, moment: &str) {
         let refused = match flaw {
             Flaw::NoNetwork => command == "netdev_add",
+            Flaw::RunsNot => command == "cont",
             // The first device is the guest's identity.
             Flaw::NoCard => command == "device_add" && std::mem::replace(&mut self.has_devices, true),
             Flaw::NoShare => command == "device_add" && !std::mem::replace(&mut self.has_devices, true),
@@ -269,14 +285,16 @@ impl Session {
             _ => "{}",
         };
         self.say(&format!("{{\"return\": {answer}}}"));
-        let completed = r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#;
+        let [completed, failed] = [
+            r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#,
+            r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#,
+        ];
         match command {
             "device_del" => ["card", "identity", "share-1"].iter().for_each(|device| {
                 self.say(&format!(r#"{{"event": "DEVICE_DELETED", "data": {{"device": "{device}"}}}}"#));
             }),
-            "migrate" if flaw == Flaw::SavesNot => {
-                self.say(r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#);
-            }
+            "migrate" if flaw == Flaw::SavesNot => self.say(failed),
+            "migrate-incoming" if flaw == Flaw::LoadsNot => self.say(failed),
             "migrate" => {
                 let mut state = File::from(self.state.take().expect("a file"));
                 state.write_all(format!("{STATE}{moment}").as_bytes()).expect("write");

@@ -129,6 +129,9 @@ pub struct DiskServerOptions {
     /// served. So many overlays lie between it and what is never changed.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
+    /// The base of the overlay is still written to, and is marked before anything depends on the overlay.
+    #[arg(long, requires = "layers", hide = true)]
+    pub base_in_use: bool,
     /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or
     /// strict: nothing that it does not need, or it does not start.
     #[arg(long, value_name = "HOW", default_value = "auto")]

@@ -59,6 +59,8 @@ pub struct OverlaySource {
     record_log: Option<Arc<File>>,
     /// Where what lies beneath so many more of them is handed out when it is opened.
     bottom: Option<(u32, Bottom)>,
+    /// `true` if the base may differ from its mark.
+    pub base_in_use: bool,
 }
 
 /// A disk that overlays stand on which change, once it is open.
@@ -92,6 +94,7 @@ impl OverlaySource {
             record: None,
             record_log: None,
             bottom: None,
+            base_in_use: false,
         }
     }
 
@@ -344,6 +347,7 @@ impl OverlaySource {
         options: &DiskOpenOptions,
     ) -> Result<Arc<Overlay>, Failure> {
         let mark = mark_of(base, self.way_to_base())?;
+        let mark = if self.base_in_use { self.header()?.base_mark } else { mark };
         let opened = match &self.states {
             None => block_on(Overlay::open(&cx(), disk, &mark, log, options)),
             Some(kept) => block_on(Overlay::open_kept(&cx(), disk, &mark, log, options, kept.clone())),
@@ -483,8 +487,8 @@ impl OverlaySource {
     }
 }
 
-/// Writes down what the base of a [draft](OverlaySource::draft) is, to which nothing is written any more,
-/// durably.
+/// Marks the base of a [draft](OverlaySource::draft), or of an overlay opened with its base in use, durably.
+/// Nothing is written to the base any more.
 pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
     let base = File::open(base)?;
     // When it was changed is durable too: a flush of a disk does not see to that.

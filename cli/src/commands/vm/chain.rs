@@ -292,15 +292,35 @@ pub fn freeze(home: &Home) -> Result<u32, Failure> {
     Ok(number)
 }
 
-/// Has a memory that is a file of its own be what an overlay stands on.
+/// Makes the memory file of a suspended VM the base of an overlay.
 fn adopt_memory(home: &Home) -> Outcome {
-    let here = home.here()?;
-    if here.memory.is_some() {
+    if home.here()?.memory.is_some() {
         return Ok(());
     }
-    let memory = home.file(MEMORY);
-    put_on_top(home, MEMORY, Bases::default().under(memory.clone()))?;
-    home.write(HERE, &Here { memory: Some(memory), ..here })
+    cover_memory(home)?;
+    write_down_memory(home)
+}
+
+/// Creates an empty overlay over a memory that is a plain file and may be in use, and returns its base.
+/// Nothing uses the overlay before [`write_down_memory`].
+pub fn cover_memory(home: &Home) -> Result<Bases, Failure> {
+    let (top, base) = (home.file(&overlay(MEMORY)), Bases::default().under(home.file(MEMORY)));
+    // Of one that was killed.
+    let _ = fs::remove_file(&top);
+    begin_at(&top, base.clone())?;
+    Ok(base)
+}
+
+/// Records that the VM's memory is an overlay over a file to which nothing is written any more.
+pub fn write_down_memory(home: &Home) -> Outcome {
+    let (top, memory) = (home.file(&overlay(MEMORY)), home.file(MEMORY));
+    File::options()
+        .read(true)
+        .write(true)
+        .open(&top)
+        .and_then(|top| mark_base(&top, &memory))
+        .map_err(|error| Failure::cannot(format_args!("write {}", top.display()), &error))?;
+    home.write(HERE, &Here { memory: Some(memory), ..home.here()? })
 }
 
 /// Has an empty overlay over these be what is written to.

@@ -10,7 +10,6 @@ use tombolo_core::fs::Timestamp;
 
 use super::chain;
 use super::home::{GLANCE, Home, Phase, checked_name};
-use super::ledger::Ledger;
 use super::{live, running};
 use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
@@ -79,27 +78,16 @@ impl CheckpointArgs {
     }
 
     fn make(&self, home: &Home) -> Outcome {
-        let runs = home.lock_within(GLANCE)?.is_none();
-        if runs && home.here()?.memory.is_some() {
+        if home.lock_within(GLANCE)?.is_none() {
             let (number, still) = live::ask(home, self.keep.into())?;
             return told(home, number, Some(still));
         }
         let _turn = Turn::take(home)?;
         // What the last one has not come to: no more overlays than there may be stand on each other.
-        if runs || home.phase()? == Phase::Suspended {
+        if home.phase()? == Phase::Suspended {
             chain::forget_oldest(home, self.keep.into())?;
         }
-        // A memory that is a file of its own becomes an overlay, once, which its VMM has to map. The guest
-        // goes on, however long that takes.
-        let stands = if runs { Some(running::suspend(home, Duration::MAX)?) } else { None };
-        let made = freeze(home);
-        // It goes on whether there is one or not.
-        let went_on = match runs {
-            true => Some(running::resume(home, &mut Ledger::begin())?),
-            false => None,
-        };
-        let number = made?;
-        told(home, number, stands.zip(went_on).map(|(from, to)| to.duration_since(from)))?;
+        told(home, freeze(home)?, None)?;
         chain::forget_oldest(home, self.keep.into())
     }
 }

@@ -285,6 +285,7 @@ impl Home {
         let control = |what: &str| usual.join(format!("{PREFIX}{}-{what}.sock", self.name));
         Run {
             monitor: own.join("monitor"),
+            next_monitor: own.join("monitor.next"),
             disk: own.join("disk"),
             memory: own.join("memory"),
             checkpoints: own.join("checkpoints"),
@@ -322,6 +323,8 @@ pub struct Run {
     /// afterwards.
     supervisor: PathBuf,
     pub monitor: PathBuf,
+    /// The monitor of a VMM that waits to take the guest over.
+    pub next_monitor: PathBuf,
     /// The disk's socket.
     pub disk: PathBuf,
     /// Where its memory is mounted, if that is an overlay.
@@ -380,13 +383,19 @@ impl Run {
         self.own.join(format!("share-{number}.sock"))
     }
 
-    /// Removes what those who have ended have left.
-    pub fn remove(&self) {
+    /// Removes what a VMM that has not taken the guest over, and its server of the memory, have left.
+    pub fn remove_next(&self) {
         // Of a server that was killed.
         let _ = fuse_dev::unmount(&self.memory, true);
-        let sockets =
-            [&self.monitor, &self.checkpoints, &self.disk, &self.disk_control, &self.memory_control];
-        for file in [&self.supervisor].into_iter().chain(sockets) {
+        for file in [&self.next_monitor, &self.memory_control] {
+            let _ = fs::remove_file(file);
+        }
+    }
+
+    /// Removes what those who have ended have left.
+    pub fn remove(&self) {
+        self.remove_next();
+        for file in [&self.supervisor, &self.monitor, &self.checkpoints, &self.disk, &self.disk_control] {
             let _ = fs::remove_file(file);
         }
         shares::files(self).for_each(|file| drop(fs::remove_file(file)));

@@ -1,6 +1,8 @@
-//! Checkpoints of a guest that runs, and goes on in the VMM that it has. The process that watches the VM
-//! makes them: it has the guest's memory mounted where that is, and what it has begun comes to its end
-//! whatever becomes of the command.
+//! Checkpoints of a guest that runs. The process that watches the VM makes them: it has the guest's memory
+//! mounted where that is, and completes what it has begun whatever becomes of the command.
+//!
+//! The guest goes on in the VMM that it has, but for the first checkpoint of a VM that was booted, whose
+//! memory is a plain file: there a [successor](super::successor), started before, takes it over.
 //!
 //! Drafts of the overlays to come lie on the disk before the guest stands still. Then its device state is
 //! written, what it has in its memory moves to the server of that, and both servers put the drafts on top:
@@ -11,7 +13,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,39 +26,67 @@ use tombolo_sys::{Errno, packet};
 use super::chain::{self, Draft, KINDS};
 use super::checkpoint::Turn;
 use super::home::Home;
+use super::ledger;
 use super::running::{Asleep, DRAFT, forget};
+use super::successor::{Handover, Successor};
+use super::watch::Event;
 use crate::assembly::layers::{BYTES_MAX, DONE, GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
-/// The servers of disk and memory, as what lies beneath their overlays is changed, in the order of [`KINDS`].
-pub struct Channels(pub [OwnedFd; 2]);
+/// A lock of what is changed by checkpoints and by a VM's end, until it is dropped.
+pub struct Exclusive(Arc<AtomicBool>);
 
-/// What makes checkpoints of a VM that runs.
+impl Exclusive {
+    fn take(lock: &Arc<AtomicBool>) -> Option<Self> {
+        lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .ok()
+            .map(|_| Self(lock.clone()))
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// The thread that makes checkpoints of a VM, as the thread that owns its processes sees it.
 pub struct Checkpoints {
-    /// Held while files and servers do not go together.
-    turn: Arc<Mutex<()>>,
+    /// Locked while files and servers do not go together.
+    lock: Arc<AtomicBool>,
+    handover: Handover,
 }
 
 impl Checkpoints {
-    /// Makes them from now on for commands that ask at the socket for that.
-    pub fn serve(home: &Home, channels: Channels) -> io::Result<Self> {
+    /// Serves commands at the socket for checkpoints. The channels are those of the servers of disk and, where
+    /// it is an overlay, memory.
+    pub fn serve(home: &Home, channels: Vec<OwnedFd>, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
-        let turn = Arc::new(Mutex::new(()));
-        let (own, name) = (turn.clone(), home.name.clone());
+        let (lock, handover) = (Arc::default(), Handover::default());
+        let mut maker = Maker { channels, lock: Arc::clone(&lock), handover: handover.clone(), events };
+        let name = home.name.clone();
         let serve = move || {
             for asked in listener.incoming().flatten() {
-                if let Err(error) = answer(&name, &channels, &own, &asked) {
+                if let Err(error) = maker.answer(&name, &asked) {
                     tracing::warn!(%error, "what asked for a checkpoint has gone");
                 }
             }
         };
         thread::Builder::new().name("checkpoints".into()).spawn(serve)?;
-        Ok(Self { turn })
+        Ok(Self { lock, handover })
     }
 
-    /// Waits for the end of one that is being made, and lets none begin.
-    pub fn end(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Lets none begin, unless one is being made.
+    pub fn end(&self) -> Option<Exclusive> {
+        Exclusive::take(&self.lock)
+    }
+
+    /// Passes on a successor that runs the guest. The checkpoint waits for the end of `take`.
+    pub fn taken_over(&self, take: impl FnOnce(Successor)) {
+        let mut handover = self.handover.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(successor) = handover.take() {
+            take(successor);
+        }
     }
 }
 
@@ -62,19 +94,7 @@ impl Checkpoints {
 /// none.
 const MADE: &str = "made";
 
-fn answer(name: &str, channels: &Channels, turn: &Mutex<()>, asked: &UnixStream) -> io::Result<()> {
-    let mut keep = String::new();
-    BufReader::new(asked).read_line(&mut keep)?;
-    let keep = keep.trim_end().parse().map_err(io::Error::other)?;
-    let made = Home::of(name).and_then(|home| make(&home, channels, turn, keep));
-    let mut asked = asked;
-    match made {
-        Ok((number, still)) => writeln!(asked, "{MADE} {number} {}", still.as_millis()),
-        Err(failure) => writeln!(asked, "{}", failure.to_string().replace('\n', " ")),
-    }
-}
-
-/// Has a checkpoint made of a VM that runs over overlays. Its number, and how long the guest stood still.
+/// Requests the checkpoint of a VM that runs. Returns its number, and how long the guest stood still.
 pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     let making = format!("make a checkpoint of the VM {}", home.name);
     let asked = || -> io::Result<String> {
@@ -97,49 +117,201 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     }
 }
 
-fn make(home: &Home, channels: &Channels, turn: &Mutex<()>, keep: usize) -> Result<(u32, Duration), Failure> {
-    let _turn = Turn::take(home)?;
-    // No more overlays than there may be stand on each other.
-    let tidied = || chain::forget_oldest(home, keep).and_then(|()| channels.renew(home));
-    tidied()?;
-    let number = chain::next_number(home)?;
-    // The VM's end does not wait for merging, which may be cut short anywhere.
-    let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut drafts = Vec::new();
-    let (still, mut asleep) = match freeze(home, channels, number, &mut drafts) {
-        Ok(made) => made,
-        Err(failure) => {
-            drafts.into_iter().for_each(Draft::discard);
-            let _ = forget(home, DRAFT);
-            return Err(failure);
-        }
-    };
-    let state = asleep.state.clone();
-    thread::scope(|scope| {
-        // The guest may be slow to find its devices. What it makes durable does not wait for that.
-        if still.went_on {
-            scope.spawn(|| asleep.plug());
-        }
-        let completed = complete(home, channels, &drafts, &state, number);
-        drop(turn);
-        completed
-    })?;
-    // What is open there keeps it mounted.
-    drop(asleep);
-    if let Err(error) = tidied() {
-        tracing::warn!(%error, "checkpoints beyond those to keep are forgotten with the next one");
-    }
-    Ok((number, still.time))
+/// The thread that makes checkpoints.
+struct Maker {
+    /// The servers of disk and memory, in the order of [`KINDS`].
+    channels: Vec<OwnedFd>,
+    lock: Arc<AtomicBool>,
+    handover: Handover,
+    events: Sender<Event>,
 }
 
-/// Completes a checkpoint whose guest goes on: what that makes durable waits for this.
-fn complete(home: &Home, channels: &Channels, drafts: &[Draft<'_>], state: &File, number: u32) -> Outcome {
-    let settled = drafts.iter().zip(&channels.0).map(|(draft, channel)| settle(home, draft, channel));
-    settled.fold(Ok(()), Outcome::and)?;
-    state
-        .sync_all()
-        .and_then(|()| chain::complete(home, DRAFT, number))
-        .map_err(|error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error))
+impl Maker {
+    fn answer(&mut self, name: &str, asked: &UnixStream) -> io::Result<()> {
+        let mut keep = String::new();
+        BufReader::new(asked).read_line(&mut keep)?;
+        let keep = keep.trim_end().parse().map_err(io::Error::other)?;
+        let made = Home::of(name).and_then(|home| self.make(&home, keep));
+        let mut asked = asked;
+        match made {
+            Ok((number, still)) => writeln!(asked, "{MADE} {number} {}", still.as_millis()),
+            Err(failure) => writeln!(asked, "{}", failure.to_string().replace('\n', " ")),
+        }
+    }
+
+    fn make(&mut self, home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
+        let _turn = Turn::take(home)?;
+        // No more overlays than there may be stand on each other.
+        self.tidy(home, keep)?;
+        let number = chain::next_number(home)?;
+        let mut drafts = Vec::new();
+        let Frozen { time, mut asleep, is_adopted, lock } = match self.freeze(home, number, &mut drafts) {
+            Ok(frozen) => frozen,
+            Err(failure) => {
+                drafts.into_iter().for_each(Draft::discard);
+                let _ = forget(home, DRAFT);
+                return Err(failure);
+            }
+        };
+        let (state, memory) = (asleep.state.clone(), asleep.memory.clone());
+        thread::scope(|scope| {
+            // The guest may be slow to find its devices. What it makes durable does not wait for that.
+            scope.spawn(|| asleep.plug());
+            let adopted = if is_adopted { adopt(home, &memory) } else { Ok(()) };
+            let completed = self.complete(home, &drafts, &state, number, adopted);
+            drop(lock);
+            completed
+        })?;
+        // What is open there keeps it mounted.
+        drop((asleep, memory));
+        if let Err(error) = self.tidy(home, keep) {
+            tracing::warn!(%error, "checkpoints beyond those to keep are forgotten with the next one");
+        }
+        Ok((number, time))
+    }
+
+    fn tidy(&self, home: &Home, keep: usize) -> Outcome {
+        chain::forget_oldest(home, keep)?;
+        KINDS.into_iter().zip(&self.channels).try_for_each(|(what, channel)| renew(home, what, channel))
+    }
+
+    /// Stops the guest while device state, memory and disk of one moment are put aside, to which nothing is
+    /// written any more, and resumes it without what it has of this host. If that fails it goes on as before.
+    fn freeze<'a>(
+        &mut self,
+        home: &'a Home,
+        number: u32,
+        drafts: &mut Vec<Draft<'a>>,
+    ) -> Result<Frozen<'a>, Failure> {
+        let mut successor = Successor::start(home)?;
+        let own = self.channels.len();
+        self.channels.extend(successor.as_mut().and_then(Successor::channel));
+        let frozen = self.freeze_with(home, number, drafts, successor);
+        if frozen.is_err() {
+            self.channels.truncate(own);
+        }
+        frozen
+    }
+
+    fn freeze_with<'a>(
+        &self,
+        home: &'a Home,
+        number: u32,
+        drafts: &mut Vec<Draft<'a>>,
+        mut successor: Option<Successor>,
+    ) -> Result<Frozen<'a>, Failure> {
+        for what in KINDS {
+            drafts.push(Draft::make(home, what, number)?);
+        }
+        let mut asleep = Asleep::prepare(home, DOING)?;
+        // The VM's end does not wait for merging and unplugging, which may be cut short anywhere.
+        let lock = self.lock();
+        let written_before = written(home);
+        let stopped = Instant::now();
+        let mut frozen = asleep.stop(DOING).and_then(|()| {
+            self.ask_all(REST)?;
+            match &mut successor {
+                Some(successor) => successor.load(home)?,
+                // To its server, which has it durable later.
+                None => asleep.memory.sync_all().map_err(|error| {
+                    Failure::cannot(format_args!("save the memory of {}", home.name), &error)
+                })?,
+            }
+            let tops = drafts.iter().zip(&self.channels);
+            tops.into_iter().try_for_each(|(draft, channel)| ask_of(channel, TOP, Some(&draft.file)))
+        });
+        if let (Ok(()), Some(successor)) = (&frozen, &mut successor) {
+            let proceeded = successor.proceed();
+            frozen = proceeded
+                .map_err(|error| Failure::cannot(format_args!("{DOING} the VM {}", home.name), &error));
+        }
+        let is_adopted = frozen.is_ok() && successor.is_some();
+        if let Err(failure) = frozen {
+            // Before anything that it could use is taken back.
+            drop(successor);
+            self.channels.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None)));
+            let went_on = asleep.proceed();
+            drop(lock);
+            match went_on {
+                Ok(()) => asleep.plug(),
+                Err(error) => tracing::error!(%error, "the VMM does not go on"),
+            }
+            return Err(failure);
+        }
+        if !is_adopted && let Err(error) = asleep.proceed() {
+            tracing::error!(%error, "the VMM does not go on");
+        }
+        let time = stopped.elapsed();
+        let kib = written(home).saturating_sub(written_before) >> 10;
+        home.note(&format!(
+            "it stood still for {} ms, while {kib} KiB of memory were written",
+            time.as_millis()
+        ));
+        let tell = || self.events.send(Event::Switch).unwrap_or_default();
+        if let Some(monitor) = successor.and_then(|successor| successor.replace(&self.handover, tell)) {
+            asleep.monitor = monitor;
+        }
+        Ok(Frozen { time, asleep, is_adopted, lock })
+    }
+
+    /// Completes a checkpoint whose guest goes on: what that makes durable waits for this.
+    fn complete(
+        &self,
+        home: &Home,
+        drafts: &[Draft<'_>],
+        state: &File,
+        number: u32,
+        adopted: Outcome,
+    ) -> Outcome {
+        let settled = drafts.iter().zip(&self.channels).map(|(draft, channel)| settle(home, draft, channel));
+        settled.fold(adopted, Outcome::and)?;
+        state
+            .sync_all()
+            .and_then(|()| chain::complete(home, DRAFT, number))
+            .map_err(|error| Failure::cannot(format_args!("{DOING} the VM {}", home.name), &error))
+    }
+
+    fn ask_all(&self, request: &str) -> Outcome {
+        self.channels.iter().try_for_each(|channel| ask_of(channel, request, None))
+    }
+
+    fn lock(&self) -> Exclusive {
+        loop {
+            if let Some(lock) = Exclusive::take(&self.lock) {
+                return lock;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Returns how much was written to the memory so far, in bytes.
+fn written(home: &Home) -> u64 {
+    ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
+}
+
+const DOING: &str = "make a checkpoint of";
+
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// A guest whose state of one moment was put aside, and which goes on.
+struct Frozen<'a> {
+    /// How long it stood still.
+    time: Duration,
+    asleep: Asleep<'a>,
+    /// `true` if another VMM runs it, over an overlay of its memory.
+    is_adopted: bool,
+    lock: Exclusive,
+}
+
+/// Records that the memory is an overlay, once the file below is durable, to which nothing is written any more.
+fn adopt(home: &Home, memory: &File) -> Outcome {
+    let durable = memory.sync_all();
+    while let Err(failure) = chain::write_down_memory(home) {
+        tracing::error!(%failure, "the VM's directory cannot be changed: trying again");
+        thread::sleep(AGAIN);
+    }
+    durable.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))
 }
 
 /// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on
@@ -175,57 +347,6 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
 
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// A stop of the guest for a checkpoint.
-struct Still {
-    time: Duration,
-    went_on: bool,
-}
-
-/// Has the guest stand still while all of a moment is put aside, which nothing is written to any more. If
-/// that fails it goes on as before, and else without what it has of this host.
-fn freeze<'a>(
-    home: &'a Home,
-    channels: &Channels,
-    number: u32,
-    drafts: &mut Vec<Draft<'a>>,
-) -> Result<(Still, Asleep<'a>), Failure> {
-    for what in KINDS {
-        drafts.push(Draft::make(home, what, number)?);
-    }
-    let mut asleep = Asleep::prepare(home, "make a checkpoint of")?;
-    let stopped = Instant::now();
-    let frozen = asleep.stop("make a checkpoint of").and_then(|()| {
-        channels.ask_all(REST)?;
-        // To its server, which has it durable later.
-        let moved = asleep.memory.sync_all();
-        moved.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))?;
-        drafts
-            .iter()
-            .zip(&channels.0)
-            .try_for_each(|(draft, channel)| ask_of(channel, TOP, Some(&draft.file)))
-    });
-    if frozen.is_err() {
-        channels.0.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None)));
-    }
-    let went_on =
-        asleep.proceed().inspect_err(|error| tracing::error!(%error, "the VMM does not go on")).is_ok();
-    let still = Still { time: stopped.elapsed(), went_on };
-    if frozen.is_err() && went_on {
-        asleep.plug();
-    }
-    frozen.map(|()| (still, asleep))
-}
-
-impl Channels {
-    fn ask_all(&self, request: &str) -> Outcome {
-        self.0.iter().try_for_each(|channel| ask_of(channel, request, None))
-    }
-
-    fn renew(&self, home: &Home) -> Outcome {
-        KINDS.into_iter().zip(&self.0).try_for_each(|(what, channel)| renew(home, what, channel))
-    }
-}
 
 /// Has a server do something. It does, or is to end.
 fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>) -> Outcome {

@@ -15,6 +15,7 @@ mod origin;
 pub mod rehearsal;
 mod running;
 mod shares;
+mod successor;
 mod supervisor;
 mod watch;
 
@@ -365,7 +366,7 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
         (Some(_), true) => {}
         (_, false) => {
             let _turn = checkpoint::Turn::wait(&home)?;
-            running::suspend(&home, running::PATIENCE)?;
+            running::suspend(&home)?;
         }
     }
     to.map_or(Ok(()), |dir| image::make(&home, &dir, how))

@@ -1,7 +1,7 @@
 //! What brings a guest to life and puts it to sleep.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn incomplete(home: &Home, doing: &str) -> Failure {
 
 /// Has a guest boot whose VMM was started for that, as long as that runs.
 pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
-    let mut monitor = reach(home, "start", runs)?;
+    let mut monitor = reach(home, &home.run().monitor, "start", runs)?;
     prepare(home, &mut monitor)?;
     home.set_phase(&Phase::Running)?;
     plug(home, &mut monitor, false)?;
@@ -77,11 +77,11 @@ pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     Ok(())
 }
 
-/// The monitor of a VMM that starts.
-fn reach(home: &Home, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, Failure> {
+/// Connects to the monitor of a VMM that starts.
+pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, Failure> {
     let end = Instant::now() + PATIENCE;
     let is_starting = || Instant::now() < end && runs();
-    Monitor::connect(&home.run().monitor, is_starting, PATIENCE).map_err(|error| {
+    Monitor::connect(monitor, is_starting, PATIENCE).map_err(|error| {
         if runs() {
             return failed(home, doing)(error);
         }
@@ -104,8 +104,8 @@ fn is_unknown_machine(log: &str) -> bool {
     log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
 }
 
-/// Has a guest go on from its device state, and says when it began to.
-pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
+/// Resumes a guest from its device state.
+pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
     {
         let _turn = home.locked()?;
         match home.phase()? {
@@ -124,7 +124,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
         ledger.reads_through(origin.control());
     }
     supervisor::start(home, true)?;
-    let began = go_on(home, ledger).map_err(|failure| {
+    go_on(home, ledger).map_err(|failure| {
         let _ = stop(home);
         match home.phase() {
             Ok(Phase::Suspended) if !home.file(UNSTARTED).exists() => failure.remedy(format_args!(
@@ -135,18 +135,17 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
         }
     })?;
     ledger.end(&home.run());
-    home.write(LEDGER, ledger)?;
-    Ok(began)
+    home.write(LEDGER, ledger)
 }
 
-fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
+fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let failed = failed(home, "resume");
     let reading = |error| Failure::cannot("read the device state", &error);
     let state = File::open(home.file(STATE)).map_err(reading)?;
     let state_bytes = state.metadata().map_err(reading)?.len();
     ledger.enter("servers of memory and disk", None);
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
-    let mut monitor = reach(home, "resume", runs)?;
+    let mut monitor = reach(home, &home.run().monitor, "resume", runs)?;
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
     // What this host lacks from here on can be mended.
@@ -158,13 +157,12 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Result<Instant, Failure> {
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
     home.note("the guest goes on from its device state");
-    let began = Instant::now();
     if let Err(failure) = plug(home, &mut monitor, true) {
         // It runs, and is not lost for that.
         failure.remedy("it runs without").print();
     }
     ledger.enter("identity, network card", None);
-    Ok(began)
+    Ok(())
 }
 
 /// Makes ready what a guest is told of itself, and what its network card is to be connected to.
@@ -209,9 +207,9 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
 /// A guest that runs, and what it takes to save it: all that can fail before it stands still was tried.
 pub struct Asleep<'a> {
     home: &'a Home,
-    monitor: Monitor,
+    pub monitor: Monitor,
     /// The file that the VMM has mapped.
-    pub memory: File,
+    pub memory: Arc<File>,
     /// For the device state.
     pub state: Arc<File>,
 }
@@ -228,45 +226,25 @@ impl<'a> Asleep<'a> {
             return Err(Failure::cannot(&saving, reason)
                 .remedy(format_args!("wait; if that does not help, tombolo vm stop {}", home.name)));
         }
-        let memory = open_memory(home)?;
         let mut config = home.config()?;
         config.machine = monitor.machine_type().map_err(failed(home, doing))?;
         home.write(CONFIG, &config)?;
         let draft = home.file(DRAFT);
         let state = File::create(&draft)
             .map_err(|error| Failure::cannot(format_args!("write {}", draft.display()), &error))?;
-        let mut asleep = Self { home, monitor, memory, state: Arc::new(state) };
-        asleep.make_durable()?;
-        asleep.monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
-            asleep.plug_again();
+        make_durable(home)?;
+        monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
+            plug_again(home, &mut monitor);
             let remedy =
                 "the guest has to give up its network card, its identity and its shares: has it booted?";
             failed(home, doing)(error).remedy(remedy)
         })?;
+        // Not open while devices are unplugged: the VM's end waits until the memory is closed.
+        let memory = open_memory(home).inspect_err(|_| plug_again(home, &mut monitor))?;
+        let mut asleep = Self { home, monitor, memory: Arc::new(memory), state: Arc::new(state) };
         // What was written meanwhile.
-        asleep.sync().inspect_err(|_| asleep.plug())?;
+        sync(home, &asleep.memory).inspect_err(|_| asleep.plug())?;
         Ok(asleep)
-    }
-
-    /// Makes durable what there is, until what comes meanwhile is little, or does not become less.
-    fn make_durable(&self) -> Outcome {
-        let mut last = Duration::MAX;
-        for _ in 0..ROUNDS_MAX {
-            let began = Instant::now();
-            self.sync()?;
-            let took = began.elapsed();
-            if took < LITTLE || took > last.mul_f64(0.7) {
-                break;
-            }
-            last = took;
-        }
-        Ok(())
-    }
-
-    fn sync(&self) -> Outcome {
-        let disk = self.home.file(&overlay(DISK));
-        let sync = self.memory.sync_all().and_then(|()| File::open(&disk)?.sync_all());
-        sync.map_err(|error| Failure::cannot(format_args!("make the VM {} durable", self.home.name), &error))
     }
 
     /// Stops the guest and writes its device state down.
@@ -302,21 +280,44 @@ impl<'a> Asleep<'a> {
             self.home.note(&format!("the guest runs without what it has of this host: {failure}"));
         }
     }
+}
 
-    /// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses
-    /// those which it has.
-    fn plug_again(&mut self) {
-        let Ok(here) = self.home.here() else { return };
-        // What stands behind them is there as a rule.
-        if let Some(network) = here.net.as_ref().and_then(|net| net.parse::<Network>().ok()) {
-            let _ = self.monitor.connect_network(&network);
-        }
-        let _ = shares::plug(&here.shares, &mut self.monitor);
-        let _ = self.monitor.plug_identity(!here.shares.is_empty());
-        if here.net.is_some() {
-            let _ = self.monitor.plug(&here.mac);
-        }
+/// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses
+/// those which it has.
+fn plug_again(home: &Home, monitor: &mut Monitor) {
+    let Ok(here) = home.here() else { return };
+    // What stands behind them is there as a rule.
+    if let Some(network) = here.net.as_ref().and_then(|net| net.parse::<Network>().ok()) {
+        let _ = monitor.connect_network(&network);
     }
+    let _ = shares::plug(&here.shares, monitor);
+    let _ = monitor.plug_identity(!here.shares.is_empty());
+    if here.net.is_some() {
+        let _ = monitor.plug(&here.mac);
+    }
+}
+
+/// Makes memory and disk durable while the guest runs, until a round is short, or takes no less than the last
+/// one.
+fn make_durable(home: &Home) -> Outcome {
+    let memory = open_memory(home)?;
+    let mut last = Duration::MAX;
+    for _ in 0..ROUNDS_MAX {
+        let began = Instant::now();
+        sync(home, &memory)?;
+        let took = began.elapsed();
+        if took < LITTLE || took > last.mul_f64(0.7) {
+            break;
+        }
+        last = took;
+    }
+    Ok(())
+}
+
+fn sync(home: &Home, memory: &File) -> Outcome {
+    let disk = home.file(&overlay(DISK));
+    let sync = memory.sync_all().and_then(|()| File::open(&disk)?.sync_all());
+    sync.map_err(|error| Failure::cannot(format_args!("make the VM {} durable", home.name), &error))
 }
 
 /// So often what memory and disk have is made durable before a guest stands still.
@@ -335,9 +336,9 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
         .map_err(|error| Failure::cannot(format_args!("reach the memory of the VM {}", home.name), &error))
 }
 
-/// Puts a guest to sleep: device state, memory and disk are then of one moment, which is returned, and
-/// durable. That is waited for so long.
-pub fn suspend(home: &Home, within: Duration) -> Result<Instant, Failure> {
+/// Suspends a guest: device state, memory and disk are then of one moment, and durable. Waits up to
+/// [`PATIENCE`] for that.
+pub fn suspend(home: &Home) -> Outcome {
     let suspending = format!("suspend the VM {}", home.name);
     if home.lock()?.is_some() {
         return Err(Failure::cannot(&suspending, "it does not run").remedy("see tombolo vm list"));
@@ -345,7 +346,6 @@ pub fn suspend(home: &Home, within: Duration) -> Result<Instant, Failure> {
     // Of a suspension that did not come to its end.
     forget(home, SAVED)?;
     let mut asleep = Asleep::prepare(home, "suspend")?;
-    let stopped = Instant::now();
     let synced = |state: &File| {
         state
             .sync_all()
@@ -374,13 +374,13 @@ pub fn suspend(home: &Home, within: Duration) -> Result<Instant, Failure> {
     asleep.monitor.quit().map_err(failed(home, "suspend"))?;
     // What is open there keeps it mounted.
     drop(asleep);
-    let Some(_lock) = home.lock_within(within)? else {
+    let Some(_lock) = home.lock_within(PATIENCE)? else {
         let reason = "what it has written is not durable yet";
         return Err(Failure::cannot(&suspending, reason)
             .remedy("it goes on with that by itself: tombolo vm list says when it is suspended"));
     };
     let why = match home.phase()? {
-        Phase::Suspended => return Ok(stopped),
+        Phase::Suspended => return Ok(()),
         Phase::Failed(why) => why,
         _ => "it was stopped".into(),
     };

@@ -2,12 +2,14 @@
 //! then the VMM, and ends all when one of them has ended. After a reset of the guest another VMM boots it.
 
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -18,10 +20,10 @@ use tombolo_sys::process::{self, Death};
 
 use super::ahead::{self, Ahead};
 use super::chain::{self, Bases, Ground};
-use super::config::{DISK, MEMORY, uuid};
+use super::config::{DISK, Here, MEMORY, uuid};
 use super::home::{Home, Phase, Run, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
-use super::live::{Channels, Checkpoints};
+use super::live::{Checkpoints, Exclusive};
 use super::rehearsal::RECORD;
 use super::running::{SAVED, begin, forget, settled};
 use super::shares::{self, Share};
@@ -84,15 +86,15 @@ impl RunArgs {
         let mut out = io::stdout();
         out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
         daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
-        let mut first = watch.end();
+        let mut first = parts.first_end(&vm);
         let mut reset = Ok(());
         while reset.is_ok() && first == Event::Ended(Part::Vmm) && parts.was_reset() {
             reset = parts.boot(&vm).map_err(|failure| format!("after a reset: {failure}"));
             if reset.is_ok() {
-                first = watch.end();
+                first = parts.first_end(&vm);
             }
         }
-        let ended = parts.end(first, &watch);
+        let ended = parts.end(first, &vm);
         let end = reset.and(ended);
         run.remove();
         // One that never ran is what it was.
@@ -107,12 +109,14 @@ impl RunArgs {
 /// those of disk and memory.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// What a VM's processes are started of.
-struct Vm<'a> {
-    home: &'a Home,
-    run: &'a Run,
-    log: &'a File,
-    watch: &'a Watch,
+pub struct Vm<'a> {
+    pub home: &'a Home,
+    pub run: &'a Run,
+    pub log: &'a File,
+    pub watch: &'a Watch,
 }
 
 /// The processes of a VM that runs. Dropping it kills those that are left.
@@ -126,8 +130,7 @@ struct Parts {
     shares: Vec<Server>,
     /// What is read of the memory before the guest touches it.
     ahead: Option<Ahead>,
-    /// Where its memory is an overlay.
-    checkpoints: Option<Checkpoints>,
+    checkpoints: Checkpoints,
     /// What both are read through is started again as long as this is here.
     _ground: Ground,
 }
@@ -137,12 +140,8 @@ impl Parts {
         let Vm { home, run, log, watch } = *vm;
         let ground = Ground::of(home)?;
         let steady = chain::steady(home)?;
-        let memory = chain::bases(home, &ground, MEMORY)?.map(|bases| {
-            let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
-            let words = [mount, &run.memory, name, Path::new(MEMORY), failing];
-            Server::spawn(home, MEMORY, &bases, &run.memory_control, &words, log)
-        });
-        let mut memory = memory.transpose()?;
+        let memory = chain::bases(home, &ground, MEMORY)?;
+        let mut memory = memory.map(|bases| Server::of_memory(vm, &bases, false)).transpose()?;
         let words = [Path::new("--vhost-user"), &run.disk];
         let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
@@ -158,12 +157,43 @@ impl Parts {
             share.is_ready(vm, Part::Share(number))?;
         }
         drop(steady);
-        let channels = memory.as_mut().and_then(|memory| Some([disk.layers.take()?, memory.layers.take()?]));
-        let checkpoints = channels.map(|channels| Checkpoints::serve(home, Channels(channels))).transpose();
-        let checkpoints = checkpoints.map_err(|error| Failure::cannot("listen for checkpoints", &error))?;
-        let (vmm, events) = start_vmm(vm, incoming)?;
+        let channels = [Some(&mut disk), memory.as_mut()].into_iter().flatten();
+        let channels = channels.filter_map(|server| server.layers.take()).collect();
+        let checkpoints = Checkpoints::serve(home, channels, watch.sender())
+            .map_err(|error| Failure::cannot("listen for checkpoints", &error))?;
+        let (vmm, events) = start_vmm(vm, &home.here()?, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
         Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, checkpoints, _ground: ground })
+    }
+
+    /// Waits for the end of a part other than a VMM that was replaced.
+    fn first_end(&mut self, vm: &Vm<'_>) -> Event {
+        loop {
+            match vm.watch.end() {
+                Event::Switch => self.switch(vm),
+                Event::Ended(Part::Vmm) if matches!(self.vmm.try_wait(), Ok(None)) => {}
+                event => return event,
+            }
+        }
+    }
+
+    /// Replaces the VMM by its successor, if that runs the guest already.
+    fn switch(&mut self, vm: &Vm<'_>) {
+        self.checkpoints.taken_over(|mut successor| {
+            mem::swap(&mut self.vmm, &mut successor.vmm);
+            (self.events, self.memory) = (successor.events.take(), successor.memory.take());
+            // Kills the first VMM, which stands still.
+            drop(successor);
+            tracing::info!("another VMM runs the guest, over an overlay of its memory");
+            let watched = vm.watch.process(Part::Vmm, &self.vmm).and_then(|()| {
+                let memory = self.memory.as_ref().map(|memory| vm.watch.process(Part::Memory, &memory.child));
+                memory.unwrap_or(Ok(()))?;
+                fs::rename(&vm.run.next_monitor, &vm.run.monitor)
+            });
+            if let Err(error) = watched {
+                tracing::error!(%error, "the VMM is not watched");
+            }
+        });
     }
 
     /// Whether the VMM has ended as its guest was reset.
@@ -176,6 +206,8 @@ impl Parts {
 
     /// Boots the guest in another VMM, with what its memory and its disk have now.
     fn boot(&mut self, vm: &Vm<'_>) -> Outcome {
+        // A checkpoint that has begun is completed: it may say what the memory is.
+        let _turn = self.turn(vm);
         fetch_boot_files(vm.home)?;
         for (number, (server, share)) in self.shares.iter_mut().zip(&vm.home.here()?.shares).enumerate() {
             // Without it the guest went on, but no VMM begins.
@@ -184,7 +216,7 @@ impl Parts {
                 server.is_ready(vm, Part::Share(number))?;
             }
         }
-        let (vmm, events) = start_vmm(vm, false)?;
+        let (vmm, events) = start_vmm(vm, &vm.home.here()?, false)?;
         (self.vmm, self.events) = (vmm, Some(events));
         let child = RefCell::new(&mut self.vmm);
         let runs = || matches!(child.borrow_mut().try_wait(), Ok(None));
@@ -195,10 +227,21 @@ impl Parts {
         begin(vm.home, runs).and_then(|()| watch(&self.vmm)).inspect_err(|_| drop(self.vmm.kill()))
     }
 
-    /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
-    fn end(&mut self, first: Event, watch: &Watch) -> Result<(), String> {
-        tracing::info!(?first, "ending");
-        self.ahead = None;
+    /// Waits for the end of a checkpoint that is being made, and lets none begin.
+    fn turn(&mut self, vm: &Vm<'_>) -> Exclusive {
+        loop {
+            if let Some(turn) = self.checkpoints.end() {
+                return turn;
+            }
+            self.switch(vm);
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn end_vmm(&mut self, first: Event, watch: &Watch) {
+        if !matches!(self.vmm.try_wait(), Ok(None)) {
+            return;
+        }
         let is_asked = first == Event::Stop && process::terminate(self.vmm.id()).is_ok();
         if !is_asked || !watch.ends(&mut self.vmm, Some(VMM_PATIENCE)) {
             // It may wait for what is not there any more, and heed no other signal.
@@ -211,9 +254,18 @@ impl Parts {
             // nothing serves it any more.
             memory.kill();
         }
-        let vmm = said("the VMM", self.vmm.wait());
+    }
+
+    /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
+    fn end(&mut self, first: Event, vm: &Vm<'_>) -> Result<(), String> {
+        tracing::info!(?first, "ending");
+        self.ahead = None;
+        self.end_vmm(first, vm.watch);
         // What was frozen for a checkpoint becomes durable under the names that it is to have.
-        let _none = self.checkpoints.as_ref().map(Checkpoints::end);
+        let _none = self.turn(vm);
+        // It may have been replaced meanwhile.
+        self.end_vmm(first, vm.watch);
+        let (vmm, watch) = (said("the VMM", self.vmm.wait()), vm.watch);
         [&mut self.disk].into_iter().chain(&mut self.memory).chain(&mut self.shares).for_each(Server::ask);
         let disk = self.disk.end(watch, None);
         let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch, None));
@@ -251,7 +303,7 @@ const LINES_TOLD: usize = 5;
 /// The last word of a log, and where there are more. Of a VM that has never started, which is removed, its
 /// last lines.
 pub fn see(log: &Path) -> String {
-    let last = std::fs::read_to_string(log).unwrap_or_default();
+    let last = fs::read_to_string(log).unwrap_or_default();
     if log.with_file_name(UNSTARTED).exists() {
         let lines: Vec<_> = last.lines().rev().take(LINES_TOLD).collect();
         return lines.into_iter().rev().collect::<Vec<_>>().join("; ");
@@ -260,9 +312,9 @@ pub fn see(log: &Path) -> String {
     format!("{last}see {}", log.display())
 }
 
-fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
+pub fn start_vmm(vm: &Vm<'_>, here: &Here, incoming: bool) -> Result<(Child, Events), Failure> {
     let Vm { home, run, log, .. } = *vm;
-    let (config, here) = (home.config()?, home.here()?);
+    let config = home.config()?;
     let generation = uuid()?;
     let own_memory = home.file(MEMORY);
     let launch = Launch {
@@ -294,15 +346,23 @@ fn start_vmm(vm: &Vm<'_>, incoming: bool) -> Result<(Child, Events), Failure> {
 
 /// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it.
 /// Dropping it ends it.
-struct Server {
+pub struct Server {
     what: &'static str,
     child: Child,
     output: Option<ChildStdout>,
     /// By which what lies beneath its overlay is changed.
-    layers: Option<OwnedFd>,
+    pub layers: Option<OwnedFd>,
 }
 
 impl Server {
+    /// Starts the server of a memory, over a base that may be in use.
+    pub fn of_memory(vm: &Vm<'_>, bases: &Bases, base_in_use: bool) -> Result<Self, Failure> {
+        let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
+        let words = [mount, &vm.run.memory, name, Path::new(MEMORY), failing, Path::new("--base-in-use")];
+        let words = &words[..words.len() - usize::from(!base_in_use)];
+        Self::spawn(vm.home, MEMORY, bases, &vm.run.memory_control, words, vm.log)
+    }
+
     fn spawn(
         home: &Home,
         what: &'static str,
@@ -350,7 +410,7 @@ impl Server {
     }
 
     /// Waits until it can be used.
-    fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
+    pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
         let starting = format!("serve the {} of the VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);
         vm.watch.process(part, &self.child).map_err(watching)?;

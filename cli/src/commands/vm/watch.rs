@@ -26,6 +26,8 @@ pub enum Part {
 pub enum Event {
     Ready(Part),
     Ended(Part),
+    /// Another VMM runs the guest: the present one is to end.
+    Switch,
     /// A signal has asked for the end of all.
     Stop,
 }
@@ -44,14 +46,23 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// From now on a signal is an event.
+    /// Makes one for which a signal is an event from now on.
     pub fn new() -> io::Result<Self> {
-        let (sender, events) = channel();
-        let stop = sender.clone();
+        let watch = Self::without_signals();
+        let stop = watch.sender();
         signals::on_stop(move |_| {
             let _ = stop.send(Event::Stop);
         })?;
-        Ok(Self { sender, events, aside: RefCell::default(), stop_until: Cell::default() })
+        Ok(watch)
+    }
+
+    pub fn without_signals() -> Self {
+        let (sender, events) = channel();
+        Self { sender, events, aside: RefCell::default(), stop_until: Cell::default() }
+    }
+
+    pub fn sender(&self) -> Sender<Event> {
+        self.sender.clone()
     }
 
     /// Tells of the end of a process.
@@ -98,7 +109,9 @@ impl Watch {
             match event {
                 Event::Stop => return Err(event),
                 Event::Ended(which) if which == part => return Err(event),
-                Event::Ready(_) | Event::Ended(_) => self.aside.borrow_mut().push_back(event),
+                Event::Ready(_) | Event::Ended(_) | Event::Switch => {
+                    self.aside.borrow_mut().push_back(event);
+                }
             }
         }
         Ok(())

@@ -256,6 +256,137 @@ fn a_checkpoint_that_fails_leaves_the_vm_running() {
     bed.0.run(&["vm", "stop", "one"]).succeeded();
 }
 
+/// The commands that a VMM was given since the last call.
+fn commands(told: &Receiver<(String, String)>) -> Vec<String> {
+    told.try_iter().map(|(command, _)| command).collect()
+}
+
+#[test]
+fn first_checkpoint_of_booted_vm_moves_it_to_another_vmm() {
+    let bed = Bed::new();
+    let first = bed.boot("one", &["user"], Flaw::None);
+    let plain = File::options().write(true).open(bed.vm("one").join("memory")).expect("open");
+    plain.write_all_at(b"first ", 0).expect("write");
+    let (supervisor, next) = (bed.supervisor(), bed.successor("one", Flaw::None));
+    let _ = commands(&first);
+    bed.checkpoint(&[]);
+    let (first, next) = (commands(&first), commands(&next));
+    // The first VMM never runs the guest again, and the second one is there before the guest stands still.
+    assert!(first.contains(&"migrate".into()) && !first.contains(&"cont".into()), "{first:?}");
+    let place = |word: &str| next.iter().position(|command| command == word);
+    assert!(place("migrate-incoming") < place("cont") && place("cont") < place("device_add"), "{next:?}");
+    assert!(bed.words("one").contains("-incoming"), "{}", bed.words("one"));
+    assert!(bed.supervisor() == supervisor && bed.is("one", "running"), "{}", bed.list());
+    let vmms = || bed.processes("one").iter().filter(|(_, words)| words.contains("guest=")).count();
+    assert_eq!(vmms(), 1);
+    // What it changes from then on is in an overlay, and what is below stays.
+    assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+    for word in ["second", "third "] {
+        bed.remember(word);
+        bed.checkpoint(&[]);
+    }
+    assert_eq!(at(&bed.vm("one").join("memory"), 0, 6), "first ");
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    assert_eq!(vmms(), 0);
+    for (number, word) in [("2", "second"), ("1", "first ")] {
+        bed.0.run(&["vm", "restore", "one", number]).succeeded();
+        assert_eq!(bed.resumed(), word);
+    }
+}
+
+#[test]
+fn first_checkpoint_that_fails_leaves_booted_vm_running() {
+    for (flaw, of_next, said) in [
+        (Flaw::SavesNot, Flaw::None, "device state"),
+        (Flaw::None, Flaw::LoadsNot, "device state"),
+        (Flaw::None, Flaw::NeverLoads, "MIGRATION within 5 s"),
+        (Flaw::None, Flaw::RunsNot, "refuses cont"),
+    ] {
+        let bed = Bed::new();
+        let told = bed.boot("one", &["user"], flaw);
+        // Nothing of an attempt is in the way of the next one.
+        for of_next in [of_next, of_next] {
+            let _ = commands(&told);
+            let next = bed.successor("one", of_next);
+            bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &[said]);
+            assert!(bed.is("one", "running"), "{}", bed.list());
+            let told = commands(&told);
+            let last = |word: &str| told.iter().rposition(|command| command == word);
+            assert!(last("stop") < last("cont") && last("device_del") < last("device_add"), "{told:?}");
+            let ran = commands(&next).contains(&"cont".into());
+            assert!(!ran || of_next == Flaw::RunsNot, "two VMMs have run the guest");
+            let vmms = bed.processes("one").into_iter().filter(|(_, words)| words.contains("guest="));
+            assert_eq!(vmms.count(), 1);
+            assert_eq!(bed.numbered(), [""; 0]);
+            assert!(!bed.vm("one").join("memory.overlay").exists());
+        }
+        if flaw == Flaw::None {
+            let _next = bed.successor("one", Flaw::None);
+            bed.checkpoint(&[]);
+            assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+        }
+    }
+}
+
+#[test]
+fn first_checkpoint_needs_a_vmm_that_starts() {
+    let bed = Bed::new();
+    let told = bed.boot("one", &["none"], Flaw::None);
+    let vmm = bed.0.path("vmm");
+    fs::rename(&vmm, bed.0.path("away")).expect("move");
+    let _ = commands(&told);
+    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["vmm"]);
+    fs::write(bed.0.path("ends"), "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n").expect("write");
+    fs::set_permissions(bed.0.path("ends"), fs::Permissions::from_mode(0o755)).expect("chmod");
+    fs::rename(bed.0.path("ends"), &vmm).expect("move");
+    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["has ended at its start", "no such device: x"]);
+    assert!(!commands(&told).contains(&"stop".into()), "the guest stood still");
+    fs::rename(bed.0.path("away"), &vmm).expect("move");
+    let _next = bed.successor("one", Flaw::None);
+    bed.checkpoint(&[]);
+}
+
+#[test]
+fn vm_killed_in_its_first_checkpoint_boots_and_has_it_or_not() {
+    for word in ["device_del", "migrate", "migrate-incoming", "cont", "device_add"] {
+        let bed = Bed::new();
+        let first = bed.boot("one", &["none"], Flaw::None);
+        let next = bed.successor("one", Flaw::None);
+        let _ = commands(&first);
+        let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
+        let told = if ["device_del", "migrate"].contains(&word) { &first } else { &next };
+        told.iter().find(|(command, _)| command == word).expect("it is told");
+        signal(bed.supervisor().parse().expect("a number"), "KILL");
+        let _ = checkpoint.wait();
+        until("the rest ends by itself", || bed.pids("one").is_empty());
+        bed.0.run(&["vm", "stop", "one"]).succeeded();
+        let _told = bed.vmm("one", Flaw::None);
+        bed.0.run(&["vm", "boot", "one"]).succeeded();
+        bed.0.run(&["vm", "stop", "one"]).succeeded();
+        if bed.vm("one").join("state.1").exists() {
+            bed.0.run(&["vm", "restore", "one"]).succeeded();
+            let _told = bed.vmm("one", Flaw::None);
+            bed.0.run(&["vm", "resume", "one"]).succeeded();
+            assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
+        }
+    }
+}
+
+#[test]
+fn vm_stop_does_not_wait_for_devices_that_stay() {
+    let bed = Bed::new();
+    bed.make_image();
+    let told = bed.vmm("one", Flaw::Silent("device_del"));
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
+    told.iter().find(|(command, _)| command == "device_del").expect("it is told");
+    let began = std::time::Instant::now();
+    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(bed.is("one", "off"), "{}", bed.list());
+    assert!(!checkpoint.wait().expect("its end").success());
+}
+
 #[test]
 fn a_vm_is_saved_from_another_mount_namespace() {
     let bed = Bed::new();

@@ -43,7 +43,7 @@ use Point::{Ending, Made, Overlays, Runs, Sleeps};
 
 impl Bed {
     /// The processes that serve or run this VM.
-    fn processes(&self, name: &str) -> Vec<(Pid, String)> {
+    pub fn processes(&self, name: &str) -> Vec<(Pid, String)> {
         let own = self.0.text("");
         let all = fs::read_dir("/proc").expect("processes").flatten();
         let of_number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()));
