@@ -518,6 +518,9 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
     for image in ["image", "changes"] {
         clone(image, "three").failed(1, &["its kernel has changed", "as it was"]);
         assert!(!bed.vm("three").exists(), "{}", bed.list());
+        // Scanning it does not make it another image.
+        let scanned = bed.0.run(&["image", "scan", "image"]);
+        scanned.failed(1, &["its kernel has changed", "as it was"]);
     }
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "as it was"]);
     fs::write(&kernel, "kernel").expect("write");
@@ -680,7 +683,10 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         fs::rename(&real, &file).expect("as it was");
     }
     // Its memory is a guest's, and for its user alone; and nothing of it leads out of it.
-    assert_eq!(fs::metadata(bed.0.path("image")).expect("there").mode() & 0o777, 0o700);
+    for name in ["", "memory", "state", "disk", "vm.toml", ".tombolo-image"] {
+        let rights = fs::metadata(bed.0.path("image").join(name)).expect("there").mode();
+        assert_eq!(rights & 0o077, 0, "{name:?} has {rights:o}");
+    }
     for name in ["state", "disk", "vm.toml"] {
         let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
         fs::rename(&file, &real).and_then(|()| symlink(&real, &file)).expect("link");

@@ -1,6 +1,7 @@
 //! `tombolo image scan`: looks at the files of a directory, and writes its sidecar.
 
 use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +21,7 @@ use super::trace::steps;
 use crate::assembly::options::cache::Size;
 use crate::assembly::options::policy::block_bytes;
 use crate::commands::files::{print, shown};
+use crate::commands::vm::{CONFIG, Config, TEXT_BYTES_MAX, digest_of_open, has_changed};
 use crate::failure::{Failure, Outcome};
 use crate::progress::bar;
 
@@ -116,6 +118,7 @@ impl ImageScanArgs {
             Failure::usage(problem).remedy("write for example --block 64K")
         })?;
         let (found, scanned) = found_in(&self.dir, &scanning)?;
+        check_boot_files(&found, &scanned, &scanning)?;
         for AdviceArg { name, .. } in &self.advice {
             if !found.iter().any(|file| file.name == name.as_bytes()) {
                 return Err(Failure::cannot(
@@ -229,6 +232,28 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
         found.push(Found { name: name.as_bytes().to_vec(), path, before });
     }
     Ok((found, scanned))
+}
+
+/// Refuses an image whose kernel is not the one that its `vm.toml` names: clones that trust the sidecar do not
+/// read it before they boot.
+fn check_boot_files(found: &[Found], scanned: &[Scanned], scanning: &str) -> Outcome {
+    let file = |name: &str| {
+        let place = found.iter().position(|file| file.name == name.as_bytes())?;
+        Some((&scanned.get(place)?.file, found.get(place)?.path.as_path()))
+    };
+    let Some((text, path)) = file(CONFIG) else { return Ok(()) };
+    let text = io::read_to_string(text.take(TEXT_BYTES_MAX));
+    // The directory may be none of an image.
+    let Some(config) = text.ok().and_then(|text| Config::read(&text, path).ok()) else { return Ok(()) };
+    for name in config.boot_files() {
+        let Some((file, path)) = file(name) else { continue };
+        let digest = digest_of_open(file)
+            .map_err(|error| Failure::cannot(scanning, format!("{}: {error}", path.display())))?;
+        if config.digest_of(name) != Some(&digest) {
+            return Err(has_changed(scanning, name));
+        }
+    }
+    Ok(())
 }
 
 /// What a file is, once a change from now on would show in its time. What a program writes to memory that is

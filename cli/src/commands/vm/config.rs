@@ -214,7 +214,12 @@ fn random<const N: usize>() -> Result<[u8; N], Failure> {
 
 /// What a file that a machine boots from has, as [`BootConfig::digests`] says it.
 pub fn digest_of(file: &Path) -> io::Result<String> {
-    let (mut file, mut digester, mut piece) = (File::open(file)?, Digester::new(), vec![0; PIECE_BYTES]);
+    digest_of_open(&File::open(file)?)
+}
+
+/// Returns the same of an open file, from its position on.
+pub fn digest_of_open(mut file: &File) -> io::Result<String> {
+    let (mut digester, mut piece) = (Digester::new(), vec![0; PIECE_BYTES]);
     loop {
         match file.read(&mut piece)? {
             0 => return Ok(digester.finalize().to_hex().to_string()),

@@ -1,9 +1,11 @@
 //! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which
 //! VMs are made.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
@@ -70,8 +72,11 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
         return Err(Failure::cannot(&making, "there is something of that name").remedy("choose another"));
     }
     let cannot = |error: io::Error| Failure::cannot(&making, &error);
+    remove_unfinished(home);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
-    // What a guest has in its memory is for its user alone.
+    // The VM is locked, so whatever wrote to a draft that is found there later has ended.
+    fs::write(home.file(UNFINISHED), draft.as_os_str().as_bytes()).map_err(cannot)?;
+    // The guest's memory may hold secrets.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
     fill(home, dir, &draft, how.changes, &cannot)
         .map(|()| {
@@ -79,9 +84,37 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
                 scan(&draft)
             }
         })
+        .and_then(|()| make_private(&draft).map_err(cannot))
         .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
-        .inspect_err(|_| drop(fs::remove_dir_all(&draft)))?;
+        .inspect_err(|_| remove_unfinished(home))?;
+    let _ = fs::remove_file(home.file(UNFINISHED));
     if how.changes { print(&changes::told(dir)?) } else { Ok(()) }
+}
+
+/// The path of an image that is being made of a VM, in its directory.
+const UNFINISHED: &str = "image.part";
+
+/// Removes what a killed `vm suspend --to` of this VM, which the caller has locked, has left.
+pub fn remove_unfinished(home: &Home) {
+    let record = home.file(UNFINISHED);
+    let Ok(draft) = fs::read(&record) else { return };
+    let removed = fs::remove_dir_all(OsStr::from_bytes(&draft));
+    // One that cannot be reached now is removed another time.
+    if removed.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true) {
+        let _ = fs::remove_file(record);
+    }
+}
+
+/// Takes all rights of other users to the files of an image, where its file system has such rights.
+fn make_private(draft: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(draft)? {
+        let path = entry?.path();
+        match fs::set_permissions(&path, fs::Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            made => made.and_then(|()| sync(&path))?,
+        }
+    }
+    Ok(())
 }
 
 /// Writes all files of an image.

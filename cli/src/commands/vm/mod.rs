@@ -37,9 +37,11 @@ use crate::table::table;
 
 use chain::Bases;
 use checkpoint::CheckpointArgs;
-use config::{BootConfig, CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
-pub use home::checked_name;
+use config::{BootConfig, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
+pub use config::{CONFIG, Config, digest_of_open};
+pub use fetch::has_changed;
 use home::{Home, Phase};
+pub use home::{TEXT_BYTES_MAX, checked_name};
 use image::{Image, ImageArgs};
 use ledger::{LEDGER, Ledger};
 use origin::{CacheArgs, Origin};
@@ -455,5 +457,6 @@ fn remove(home: &Home, force: bool) -> Outcome {
         running::stop(home)?;
     }
     let _lock = home.locked()?;
+    image::remove_unfinished(home);
     home.remove()
 }
