@@ -136,6 +136,8 @@ pub(crate) struct Lease {
     is_asking: AtomicBool,
     /// It could not be made yet.
     is_missing: AtomicBool,
+    /// When it was taken late from another: it is relied on once it was found again later.
+    settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
     /// Called when it is not held any more, or again; and before it is held for the first time, where the
     /// cache began without it.
@@ -199,12 +201,29 @@ impl Lease {
         }
     }
 
-    /// Takes it, which could not be done at the start.
+    /// Takes it, which could not be done at the start. One that was taken from another is confirmed once more,
+    /// as at the start.
     async fn take_late(&self) {
-        let began = Instant::now();
-        match (Taking { root: &self.root, own: &self.own, period: self.period, takes: false }).take().await {
-            Ok(taken) => {
-                *lock(&self.handle) = Some(taken.handle);
+        let (began, settling) = (Instant::now(), *lock(&self.settling));
+        if settling.is_some_and(|taken| taken.elapsed() < self.settle_time()) {
+            return;
+        }
+        let taken = match settling {
+            Some(_) => self.confirm(true).await.map_err(LeaseError::from).and_then(|taker| match taker {
+                None => Ok(false),
+                Some(holder) => Err(LeaseError::Held { holder: holder.into(), age: Duration::ZERO }),
+            }),
+            None => {
+                let taking = Taking { root: &self.root, own: &self.own, period: self.period, takes: false };
+                taking.take().await.map(|taken| {
+                    *lock(&self.handle) = Some(taken.handle);
+                    taken.is_from_another
+                })
+            }
+        };
+        match taken {
+            Ok(true) => *lock(&self.settling) = Some(Instant::now()),
+            Ok(false) => {
                 *lock(&self.renewed) = began;
                 if let Some(changed) = self.changed.get() {
                     changed(Changed::Beginning);
@@ -225,6 +244,11 @@ impl Lease {
                 }
             }
         }
+    }
+
+    /// Returns the time after which a lease that was taken from another is confirmed.
+    fn settle_time(&self) -> Duration {
+        self.period * SETTLE_TENTHS / 10
     }
 
     /// Looks whether the file is this cache's, and sets its times if that is wanted. If it is not, answers
@@ -271,7 +295,8 @@ impl Lease {
                 });
             }
         }
-        let was_lost = self.state() == LeaseState::Lost || self.is_missing.load(Ordering::Acquire);
+        let was_made = !self.is_missing.load(Ordering::Acquire) || lock(&self.settling).is_some();
+        let was_lost = self.state() == LeaseState::Lost || !was_made;
         self.set(LOST);
         if !was_lost && matches!(block_on(self.confirm(false)), Ok(None)) {
             block_on(self.root.remove(LEASE_NAME.as_bytes()));
@@ -323,11 +348,12 @@ impl Keeper {
             renewed: Mutex::new(began),
             is_asking: AtomicBool::new(false),
             is_missing: AtomicBool::new(is_missing),
+            settling: Mutex::default(),
             complaints: RateLimit::default(),
             changed: OnceLock::new(),
         });
         if is_from_another {
-            thread::sleep(period * SETTLE_TENTHS / 10);
+            thread::sleep(lease.settle_time());
             let began = Instant::now();
             if let Some(holder) = block_on(lease.confirm(true))? {
                 return Err(LeaseError::Held { holder: holder.into(), age: Duration::ZERO });

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tombolo_core::fs::Op;
+use tombolo_core::fs::{NodeId, Op};
 use tombolo_core::{Answer, Error};
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::{Claim, LEASE_NAME, LeaseError, LeaseState, Life};
 
 use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by, until};
-use crate::world::Origin;
+use crate::world::{Origin, name};
 
 /// An origin that has no room for more files while that is so.
 struct Full(AtomicBool);
@@ -69,6 +69,43 @@ fn a_cache_with_changes_to_bring_begins_without_a_lease() {
     full.0.store(true, Ordering::SeqCst);
     let late = leased(&layered, dir.path(), Claim { may_come_later: true, ..claim("here", LONG) }).map(drop);
     assert!(matches!(late, Err(LeaseError::Unwritable { .. })), "{late:?}");
+}
+
+#[test]
+fn late_lease_from_another_is_confirmed_first() {
+    const PERIOD: Duration = Duration::from_millis(100);
+    for is_taken_again in [false, true] {
+        let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
+        let left = left_by(&origin, dirs[1].path(), "first");
+        let full = Arc::new(Full(AtomicBool::new(true)));
+        let layered = Layered::new(origin.export.clone(), full.clone());
+        let late = Claim { may_come_later: true, ..claim("late", PERIOD) };
+        let begun = leased(&layered, dirs[0].path(), late).expect("it begins");
+        origin.direct.put(LEASE_NAME, &left);
+        std::thread::sleep(10 * PERIOD);
+        full.0.store(false, Ordering::SeqCst);
+        // When it was not taken yet.
+        let mut before = Instant::now();
+        loop {
+            let looked = Instant::now();
+            let text = origin.direct.get(LEASE_NAME).unwrap_or_default();
+            if String::from_utf8_lossy(&text).contains("host: late") {
+                break;
+            }
+            before = looked;
+        }
+        if is_taken_again {
+            let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+            fs.unlink(cx, NodeId::ROOT, name(LEASE_NAME)).wait().expect("removed");
+            origin.direct.put(LEASE_NAME, &left);
+            until("it is lost", || begun.lease() == Some(LeaseState::Lost));
+            continue;
+        }
+        until("it has the lease", || begun.lease() == Some(LeaseState::Held));
+        assert!(before.elapsed() >= PERIOD * 3 / 2, "relied on after {:?}", before.elapsed());
+        drop(begun);
+        assert!(matches!(origin.direct.lookup(LEASE_NAME), Err(Error::NotFound)), "it is given back");
+    }
 }
 
 fn copy(from: &Path, to: &Path) {
