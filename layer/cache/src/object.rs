@@ -483,6 +483,11 @@ impl State {
         }
     }
 
+    /// Returns `true` if absent names are believed for less than half of that time from now on.
+    pub(crate) fn is_absence_ageing(&self, options: &Options) -> bool {
+        !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
+    }
+
     /// Whether a lease lets it be believed. What came too soon after a change to tell is looked at once more
     /// first.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {

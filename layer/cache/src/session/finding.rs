@@ -5,12 +5,14 @@ use std::time::Instant;
 
 use tombolo_core::fs::{AccessMask, Entry, FileType, NameBuf, NodeId};
 use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::task;
 
 use super::reading::unless_interrupted;
 use super::view::View;
 use crate::names::{Known, Target};
 use crate::object::{Look, Object};
 use crate::objects::node_of;
+use crate::origin::detached;
 
 impl View {
     /// What a name leads to, if that is known and to be believed, and the user may search the directory.
@@ -21,7 +23,38 @@ impl View {
         if let Some(bytes) = unused {
             self.used_listing(&dir, bytes);
         }
+        if matches!(known, Err(Error::NotFound)) {
+            self.look_ahead(&dir);
+        }
         Some(known)
+    }
+
+    /// Asks for the attributes of a directory in the background, once what is known of absent names is half as
+    /// old as it may be: look-ups that follow each other do not wait for them.
+    fn look_ahead(&self, dir: &Arc<Object>) {
+        let options = self.cache().options_of(dir);
+        {
+            let mut state = dir.state();
+            if state.looked_at_again.is_some() || !state.is_absence_ageing(options) {
+                return;
+            }
+            state.looked_at_again = Some(Arc::default());
+        }
+        let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
+        let dir = dir.clone();
+        task::spawn(async move {
+            let _looking = LookingAgain(&dir);
+            // Those that wait for it ask again themselves if this fails.
+            drop(view.fetch_settled(&dir).await);
+        });
+    }
+
+    /// Fetches the attributes of a directory, by which its names stay or go.
+    async fn fetch_settled(&self, dir: &Arc<Object>) -> Result<()> {
+        let asked = Instant::now();
+        self.cache().fetch_attr(&self.cx, dir).await?;
+        dir.settle(asked, self.cache().options_of(dir).contract);
+        Ok(())
     }
 
     /// The same for a look-up that began then.
@@ -104,10 +137,8 @@ impl View {
                 (state.looked_at_again.get_or_insert_default().clone(), is_own)
             };
             if is_own {
-                let (_looking, asked) = (LookingAgain(dir), Instant::now());
-                self.cache().fetch_attr(&self.cx, dir).await?;
-                dir.settle(asked, self.cache().options_of(dir).contract);
-                return Ok(());
+                let _looking = LookingAgain(dir);
+                return self.fetch_settled(dir).await;
             }
             unless_interrupted(&self.cx.interrupt, answered.kept()).await?;
         }
