@@ -43,7 +43,8 @@ pub enum Patience {
     #[default]
     Hard,
     /// The same, but a request that has waited so long fails with
-    /// [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends the session.
+    /// [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends the session. A
+    /// link that ends as its server is silent has waited for that long already.
     Soft(Duration),
     /// It ends: from then on there is nothing but [`Disconnected`](tombolo_core::Error::Disconnected).
     None,

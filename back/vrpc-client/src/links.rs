@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tombolo_core::fs::{NodeId, Notice};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
+use tombolo_host_links::End;
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
 use crate::connect::Patience;
@@ -317,9 +318,14 @@ impl Links {
         let _ = self.supervisor.try_send(());
     }
 
-    /// The link of the moment was lost.
-    pub(crate) fn lost(&self) {
-        self.link_waiters().since.get_or_insert_with(Instant::now);
+    /// The link of the moment was lost. What its server has left unanswered has waited long enough.
+    pub(crate) fn lost(&self, end: &End) {
+        let waited = match (end, self.patience) {
+            (End::Silent, Patience::Soft(timeout)) => timeout,
+            _ => Duration::ZERO,
+        };
+        let now = Instant::now();
+        self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         self.current.load().bulk_waiters.changed();
         // Until the next link is told, nothing that was learnt is to be believed.
         self.told(false);

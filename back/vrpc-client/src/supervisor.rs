@@ -80,7 +80,7 @@ impl Supervisor {
             let Some(current) = links.upgrade() else { return };
             let link = current.current();
             let Some(end) = link.line.end() else { continue };
-            current.lost();
+            current.lost(&end);
             if matches!(self.patience, Patience::None) {
                 current.end();
                 return;

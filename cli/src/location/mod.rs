@@ -21,7 +21,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -55,7 +55,7 @@ pub enum Location {
     Dir(PathBuf),
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub read_only: bool,
     pub nfs: NfsOptions,
@@ -65,6 +65,22 @@ pub struct OpenOptions {
     /// How long a request waits for a server that does not answer, where the location does not say that.
     /// Without it, for ever.
     pub limit: Option<Duration>,
+}
+
+/// See [`OpenOptions::limit`]: that of the command of this process.
+static LIMIT: OnceLock<Duration> = OnceLock::new();
+
+/// Bounds how long requests of this process wait for a server that does not answer, where its location does not
+/// say that, nor its opener.
+pub fn limit_waits(limit: Duration) {
+    let _ = LIMIT.set(limit);
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        let (nfs, limit) = (NfsOptions::default(), LIMIT.get().copied());
+        Self { read_only: false, nfs, end: End::default(), since: None, limit }
+    }
 }
 
 impl OpenOptions {

@@ -21,10 +21,10 @@ use super::{NotMounted, Opened};
 use crate::failure::Reason;
 
 /// Opens the export that the location leads to or into: the longest name that the server knows.
-/// A server that is away is waited for up to `limit`, or for ever.
+/// A server that is away, or does not answer, is waited for up to `limit`, or for ever.
 pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default()))?;
+    let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default(), limit))?;
     let export = export.with_patience(limit.map_or(Patience::Hard, Patience::Soft));
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
@@ -49,7 +49,7 @@ pub(super) fn longest<T>(
 /// Links to exactly the export that the location names.
 pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let export = export(at, &rest, mode).map_err(|no| no.failed)?;
+    let export = export(at, &rest, mode, None).map_err(|no| no.failed)?;
     Ok(export.with_patience(patience))
 }
 
@@ -63,8 +63,14 @@ fn ends(rest: &str) -> impl Iterator<Item = usize> {
 }
 
 /// The export of that name, if there is one: the first session's link is made already.
-fn export(at: ShmEndpoint, name: &str, mode: Mode) -> Result<VrpcExport, NoLink> {
-    let connector = Connector::new(at, name, Protocol::Vrpc, mode)?;
+fn export(
+    at: ShmEndpoint,
+    name: &str,
+    mode: Mode,
+    silence_max: Option<Duration>,
+) -> Result<VrpcExport, NoLink> {
+    let mut connector = Connector::new(at, name, Protocol::Vrpc, mode)?;
+    connector.options.silence_max = silence_max;
     let first = connector.link()?;
     let incarnation = connector.options.client;
     Ok(VrpcExport::new(connector).with_first(incarnation, first))

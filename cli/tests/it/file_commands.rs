@@ -233,6 +233,10 @@ fn a_dead_server_is_waited_for_as_long_as_said() {
         &["cp", "--wait", "1", &file, "copy"],
         &["rm", "--wait", "1", &file],
         &["mkdir", "--wait", "1", &format!("{url}/new")],
+        &["disk", "info", "--wait", "1", &file],
+        &["disk", "check", "--wait", "1", &file],
+        &["disk", "convert", "--wait", "1", &file, "disk.img"],
+        &["image", "list", "--wait", "1", &url],
     ] {
         let ran = scratch.run(words);
         assert_eq!(ran.code, Some(1), "{words:?}: {ran:?}");
@@ -246,7 +250,17 @@ fn a_dead_server_is_waited_for_as_long_as_said() {
     server.stop();
 
     let server = scratch.serve_shm(&[]);
-    let (given_up, _) = cat(&scratch, "1", &format!("shm:{}/tree/big", scratch.text("link.sock")));
+    let big = format!("shm:{}/tree/big", scratch.text("link.sock"));
+    let (given_up, _) = cat(&scratch, "1", &big);
+    let (patient, _) = cat(&scratch, "forever", &big);
+    // Its process lives, and says nothing.
+    server.signal("STOP");
+    let (output, said) = ended(given_up);
+    assert!(output.status.code() == Some(1) && said.contains("timed out"), "{said}");
+    server.signal("CONT");
+    let (output, said) = ended(patient);
+    assert!(output.status.success() && output.stdout.len() == BYTES - 1, "{said}");
+    let (given_up, _) = cat(&scratch, "1", &big);
     server.kill();
     let (output, said) = ended(given_up);
     assert!(output.status.code() == Some(1) && said.contains("timed out"), "{said}");

@@ -44,6 +44,9 @@ pub struct ConnectOptions {
     pub layout: Layout,
     /// How long the server has to answer.
     pub timeout: Duration,
+    /// How long its heartbeat may be silent at a socket before the link ends. Without it, for ever: a server
+    /// that is stopped goes on some time.
+    pub silence_max: Option<Duration>,
 }
 
 impl ConnectOptions {
@@ -58,6 +61,7 @@ impl ConnectOptions {
             required: Features::NONE,
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
+            silence_max: None,
         })
     }
 }
@@ -154,6 +158,7 @@ pub struct Connection {
     /// The server's window, if it has one.
     pub window: Option<WindowReader>,
     socket: OwnedFd,
+    silence_max: Option<Duration>,
     /// The user of the server's process.
     user: u32,
 }
@@ -179,7 +184,8 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
         .format(&ends.own)
         .map_err(|error| io(io::Error::other(error)))?;
     let peer = socket::peer(socket.as_fd()).map_err(|error| io(error.into()))?;
-    Ok(Connection { agreement, ends, window, socket, user: peer.uid })
+    let silence_max = options.silence_max;
+    Ok(Connection { agreement, ends, window, socket, silence_max, user: peer.uid })
 }
 
 impl Connection {
@@ -197,7 +203,9 @@ impl Connection {
             line.has_window(window);
         }
         let heartbeat = Heartbeat::new(&self.ends, Instant::now());
-        let handler = Box::new(ClientHandler { line: line.clone(), heartbeat, end: End::Stopped });
+        let silence_max = self.silence_max.map(|silence| silence.max(SILENCE_MIN));
+        let handler = ClientHandler { line: line.clone(), heartbeat, silence_max, end: End::Stopped };
+        let handler = Box::new(handler);
         let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
         line.on_end(watcher.tick_fn());
         if self.agreement.features.contains(Features::FORWARDED_REGIONS) {
@@ -207,22 +215,28 @@ impl Connection {
     }
 }
 
+/// A heartbeat is a second late at times.
+const SILENCE_MIN: Duration = Duration::from_secs(3);
+
 /// The client's handler of a link control socket. When it is dropped the line is lost, whichever side ended
 /// it.
 struct ClientHandler {
     line: Line,
     heartbeat: Heartbeat,
+    silence_max: Option<Duration>,
     /// Why the line is lost when this is dropped.
     end: End,
 }
 
 impl Handler for ClientHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        // A server that is late answers late, and one that is dead closes its socket: nothing to be done
-        // about its heartbeat.
+        // A server that is late answers late, and one that is dead closes its socket: its heartbeat matters
+        // only where the client gives up.
         let _ = self.heartbeat.tick(now);
+        let is_silent = self.silence_max.is_some_and(|max| self.heartbeat.silence() >= max);
         // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
-        self.end = self.line.end().or_else(|| self.heartbeat.fault())?;
+        let fault = || self.heartbeat.fault().or(is_silent.then_some(End::Silent));
+        self.end = self.line.end().or_else(fault)?;
         Some(goodbye(&self.end))
     }
 
@@ -357,7 +371,7 @@ mod tests {
         let (socket, _server) = packet::pair().expect("a pair");
         let watcher = Watcher::start().expect("a watcher");
         let heartbeat = Heartbeat::new(&ends, Instant::now());
-        let handler = ClientHandler { line: line.clone(), heartbeat, end: End::Stopped };
+        let handler = ClientHandler { line: line.clone(), heartbeat, silence_max: None, end: End::Stopped };
         let control_socket = watcher.watch(socket, Box::new(handler)).expect("watched");
         let (sender, woken) = mpsc::channel();
         let waker = Waker::from(Arc::new(Last(Mutex::new(Some(control_socket)), sender)));

@@ -19,6 +19,9 @@ pub enum End {
     /// The peer's process ended, or its heartbeat stopped.
     #[error("the peer died")]
     Died,
+    /// The peer's heartbeat stopped for longer than this side waits.
+    #[error("the peer does not answer")]
+    Silent,
     /// This side wished it.
     #[error("ended by this side")]
     Stopped,

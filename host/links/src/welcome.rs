@@ -393,7 +393,7 @@ impl Drop for ServerHandler {
 pub(super) fn goodbye(end: &End) -> Goodbye {
     match end {
         End::ProtocolError(error) => Goodbye::new(Cause::Cut, error),
-        End::Failed(_) => Goodbye::new(Cause::Failed, end),
+        End::Failed(_) | End::Silent => Goodbye::new(Cause::Failed, end),
         End::Left | End::Died | End::Stopped => Goodbye::new(Cause::Leaving, ""),
     }
 }

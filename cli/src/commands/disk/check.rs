@@ -14,6 +14,7 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
+use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, Outcome, Reason};
@@ -37,6 +38,8 @@ pub struct DiskCheckArgs {
     progress: bool,
     #[command(flatten)]
     image: ImageOptions,
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The disk, as for a server of it.
     file: PathBuf,
 }
@@ -81,6 +84,7 @@ struct Place {
 
 impl DiskCheckArgs {
     pub fn run(&self, log: LogArgs) -> Outcome {
+        self.wait.limit_all();
         let source = DiskSource::of_word(&self.file, &self.image)?;
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
         let images = images(&source)?;

@@ -12,6 +12,7 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::layers::Layer;
+use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 
@@ -27,6 +28,8 @@ pub struct DiskInfoArgs {
     json: bool,
     #[command(flatten)]
     image: ImageOptions,
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The disk, as for a server of it.
     file: PathBuf,
 }
@@ -63,6 +66,7 @@ struct Image {
 
 impl DiskInfoArgs {
     pub fn run(&self) -> Outcome {
+        self.wait.limit_all();
         let source = DiskSource::of_word(&self.file, &self.image)?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let options = OpenOptions { read_only: true, locks: false, ..OpenOptions::default() };

@@ -13,7 +13,7 @@ use tombolo_core::fs::{Attr, Name, NameBuf};
 use tombolo_sys::{creds, process};
 
 use crate::failure::Failure;
-use crate::location::{End, Location, NfsOptions, NfsUrl, OpenOptions};
+use crate::location::{self, End, Location, NfsOptions, NfsUrl, OpenOptions};
 
 use crate::setting::Setting;
 
@@ -40,6 +40,14 @@ pub struct WaitArgs {
     /// `soft` in a URL say it for one server.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = limit)]
     wait: Limit,
+}
+
+impl WaitArgs {
+    /// Bounds all requests of this command.
+    pub fn limit_all(self) {
+        let Limit(limit) = self.wait;
+        limit.into_iter().for_each(location::limit_waits);
+    }
 }
 
 /// The longest that a request waits, if there is one.
@@ -107,7 +115,7 @@ impl Opener {
             unless_asked: &[],
             servers: Vec::new(),
             since: Instant::now(),
-            limit: None,
+            limit: OpenOptions::default().limit,
             watched: Vec::new(),
         }
     }

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::catalogue::{Catalogue, Entry, Property, shown_of};
+use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::print;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
@@ -22,6 +23,8 @@ pub struct ImageListArgs {
     /// As JSON: amounts are in bytes, but for cpus.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -34,6 +37,7 @@ const COLUMNS: [&str; 4] = ["os", "mem", "disk", "cpus"];
 
 impl ImageListArgs {
     pub fn run(&self) -> Outcome {
+        self.wait.limit_all();
         let Catalogue { images, .. } = Catalogue::in_dir(&self.dir)?;
         let text = if self.json {
             let images: Vec<_> = images.iter().map(as_json).collect();

@@ -24,6 +24,7 @@ use crate::assembly::options::disk::{HostCache, ImageFormat, ImageOptions};
 use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
+use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
 use crate::commands::files::user::Myself;
 use crate::commands::files::{print, stop};
@@ -82,6 +83,8 @@ pub struct DiskConvertArgs {
     /// Refuse a --base that lies behind a symbolic link.
     #[arg(long, hide = true)]
     base_no_links: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The disk to copy, as for a server of it.
     from: PathBuf,
     /// What it is copied into.
@@ -141,6 +144,7 @@ impl DiskConvertArgs {
     }
 
     pub fn run(&self, log: LogArgs) -> Outcome {
+        self.wait.limit_all();
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
         let stop = stopping(&screen)?;
