@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::data::Data;
 use crate::files_ahead::FilesAhead;
 use crate::images::Images;
+use crate::index_bound::IndexBound;
 use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
 use crate::names::Names;
@@ -68,6 +69,7 @@ pub(crate) struct Cache {
     pub watchers: Watchers<Session>,
     /// Files that have lost a name here.
     pub unnamed: Unnamed,
+    pub index_bound: IndexBound,
 }
 
 impl Cache {

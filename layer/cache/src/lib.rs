@@ -5,8 +5,8 @@
 //! [`Contract`] says. Changes go to the origin before they are answered (write-through).
 //!
 //! - [`CacheExport`] is an export over the origin's, by [`over`].
-//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles: nothing
-//!   of the origin's shows, so they outlive restarts of either side.
+//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles, so they
+//!   outlive restarts of either side.
 //! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that
 //!   user see.
 //!
@@ -28,6 +28,7 @@ mod data;
 mod files_ahead;
 mod granted;
 mod images;
+mod index_bound;
 mod lease;
 mod line;
 mod names;
@@ -157,6 +158,7 @@ fn put_over(
         packs_nothing: AtomicBool::new(false),
         watchers: Watchers::default(),
         unnamed: unnamed::Unnamed::default(),
+        index_bound: index_bound::IndexBound::default(),
     };
     let kept = cache.objects.object(&cache.store, ObjectId::ROOT);
     let kept = kept.filter(|root| root.handle == handle && root.learn(&attr, asked, contract));
@@ -174,6 +176,8 @@ fn put_over(
     // There may be less than there was in an earlier life.
     cache.make_room();
     cache.look_for_unnamed();
+    // Before any session has nodes.
+    cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
         lease.on_change(move |change| {

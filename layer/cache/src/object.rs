@@ -1,8 +1,8 @@
 //! One file of the origin, as far as it is known here.
 
 use std::cmp::Ordering;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,8 @@ pub(crate) struct Object {
     shared: Arc<Shared>,
     /// It was looked for since this was last asked.
     is_used: AtomicBool,
+    /// When it was last looked for, in milliseconds since the start.
+    used_at: AtomicU64,
     /// The origin may perform a write yet that it has not answered.
     is_unanswered: AtomicBool,
     state: Mutex<State>,
@@ -187,6 +189,7 @@ impl Object {
             place,
             shared,
             is_used: AtomicBool::new(false),
+            used_at: AtomicU64::new(0),
             is_unanswered: AtomicBool::new(false),
             state,
         };
@@ -224,6 +227,13 @@ impl Object {
         if !self.is_used.load(Relaxed) {
             self.is_used.store(true, Relaxed);
         }
+        self.used_at.store(self.shared.age_ms(), Relaxed);
+    }
+
+    /// Returns `true` if it was looked for within this time.
+    pub(crate) fn was_used_within(&self, time: Duration) -> bool {
+        let used_at = self.used_at.load(Relaxed);
+        used_at > 0 && u128::from(self.shared.age_ms().saturating_sub(used_at)) < time.as_millis()
     }
 
     /// Whether it was looked for since this was last asked.

@@ -67,6 +67,11 @@ impl Objects {
         self.tables().by_id.get(&id).cloned()
     }
 
+    /// Takes in an object of the store, unless it is in memory. This is no use of the object.
+    pub(crate) fn restored(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
+        self.in_memory(id).or_else(|| self.restore(store, id))
+    }
+
     fn restore(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let object = match store.queued(id) {
             // Its rows may be being written while it goes.
@@ -76,7 +81,35 @@ impl Objects {
                 Arc::new(Object::restored(id, row, names, &self.shared))
             }
         };
-        Some(self.add(object))
+        let object = self.add(object);
+        // Its row was removed since it was read.
+        if store.is_removed(id) && !object.state().is_gone {
+            object.state().is_dirty = true;
+            store.keep(&object);
+        }
+        Some(object)
+    }
+
+    /// Takes an object out, and has its row removed, unless it is in use or `is_wanted`.
+    pub(crate) fn remove_unused(
+        &self,
+        store: &Store,
+        (id, handle): (ObjectId, &PersistentHandle),
+        is_wanted: impl FnOnce() -> bool,
+    ) -> bool {
+        let mut tables = self.tables();
+        let known = tables.by_id.get(&id);
+        let is_unused = known.is_none_or(|known| tables.is_unused(known) && !known.state().is_in_use());
+        // A session is given an object only while something holds it.
+        if id == ObjectId::ROOT || !is_unused || is_wanted() {
+            return false;
+        }
+        let object = tables.by_id.remove(&id);
+        let by_handle = object.as_ref().map(|object| tables.take_handle(object));
+        store.remove_row(id, handle);
+        drop(tables);
+        drop((object, by_handle));
+        true
     }
 
     /// Takes an object in, unless there is one of that number.
@@ -148,6 +181,15 @@ impl Objects {
         let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.shared)));
         new.learn(&entry.attr, asked, contract);
         Ok(new)
+    }
+
+    /// Takes in an object with the number that it had before its row was removed. `None`: the origin's handle
+    /// leads to another by now.
+    pub(crate) fn add_again(&self, store: &Store, object: Object) -> Option<Arc<Object>> {
+        let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = object.id;
+        let known = self.known(store, &object.handle);
+        known.or_else(|| Some(self.add(Arc::new(object)))).filter(|object| object.id == id)
     }
 
     /// The object that the origin calls so, if it was met before.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use tombolo_core::fs::NodeId;
 
@@ -15,6 +16,7 @@ pub(crate) struct Shared {
     /// What a lease that the origin grants lets be believed.
     pub term: Arc<Term>,
     origin: Arc<Origin>,
+    began: Instant,
     bytes: AtomicUsize,
     nodes: AtomicUsize,
 }
@@ -26,9 +28,15 @@ impl Shared {
             removal: UnknownRemoval::default(),
             term: Arc::default(),
             origin: origin.clone(),
+            began: Instant::now(),
             bytes,
             nodes,
         })
+    }
+
+    /// Returns how long there is this cache, in milliseconds.
+    pub(crate) fn age_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
     }
 
     /// How much memory all objects take, about.

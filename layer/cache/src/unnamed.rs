@@ -114,7 +114,8 @@ impl Unnamed {
         next
     }
 
-    fn is_known_to_a_session(&self, node: NodeId) -> bool {
+    /// Returns `true` if a session was given a node that it has not given back.
+    pub(crate) fn is_known_to_a_session(&self, node: NodeId) -> bool {
         let sessions: Vec<_> = lock(&self.sessions).iter().filter_map(Weak::upgrade).collect();
         sessions.iter().any(|session| session.known.contains(node))
     }

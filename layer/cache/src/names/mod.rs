@@ -193,6 +193,16 @@ impl Names {
         }
     }
 
+    /// Returns `true` if a listing or a change is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.listings > 0 || !self.changes.is_empty()
+    }
+
+    /// Returns `true` if it is known of any name what it leads to.
+    pub(crate) fn has_any(&self) -> bool {
+        self.table.from(0).next().is_some()
+    }
+
     /// A listing begins. It must be ended.
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;

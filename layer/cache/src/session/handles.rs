@@ -1,16 +1,48 @@
-//! Handles that outlive restarts: the numbers of objects, which never change.
+//! Handles that outlive restarts: the numbers of objects, which never change, and the origin's handles, by
+//! which an object is found again whose row was removed.
 
-use tombolo_core::fs::{Entry, FileType, NodeId, PersistentHandle, PersistentHandles, Volume};
+use std::time::Instant;
+
+use tombolo_core::fs::{Attr, Entry, FileType, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_host_runtime::rows::file_type_number;
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
-use crate::object::Look;
+use crate::object::{Look, Object};
 use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
 /// The type number of our handles: below those that other parts of the house add to the kernel's.
 const KIND: i32 = 1 << 12;
+
+/// Longest handle that an NFS server can give to its clients.
+const BYTES_MAX: usize = 46;
+
+/// Returns the handle of an object by which it is found again without a row: its number (8 bytes), the type of
+/// the origin's handle (2), the fingerprint of the file (4), the origin's handle. `None`: that is too long, or
+/// of a type that has no two bytes.
+fn long_handle(object: &Object) -> Option<Vec<u8>> {
+    let (handle, fingerprint) = (&object.handle, fingerprint(&object.state().attr));
+    let kind = u16::try_from(handle.kind).ok()?;
+    let number = &object.id.0.to_le_bytes()[..];
+    let bytes = [number, &kind.to_le_bytes(), &fingerprint.to_le_bytes(), &handle.bytes].concat();
+    (bytes.len() <= BYTES_MAX).then_some(bytes)
+}
+
+/// Reads the part after the number: the fingerprint and the origin's handle.
+fn read_origins(bytes: &[u8]) -> Option<(u32, PersistentHandle)> {
+    let (kind, bytes) = bytes.split_first_chunk::<2>()?;
+    let (fingerprint, bytes) = bytes.split_first_chunk::<4>()?;
+    let handle = PersistentHandle { kind: u16::from_le_bytes(*kind).into(), bytes: bytes.into() };
+    Some((u32::from_le_bytes(*fingerprint), handle))
+}
+
+/// Tells a file from another that the origin gives the same handle.
+fn fingerprint(attr: &Attr) -> u32 {
+    let numbers = [attr.fileid, attr.fsid, u64::from(file_type_number(attr.file_type))];
+    numbers.iter().fold(0, |sum, number| crc32c::crc32c_append(sum, &number.to_le_bytes()))
+}
 
 impl PersistentHandles for CachedFileSystem {
     fn volume(&self) -> Volume {
@@ -18,14 +50,24 @@ impl PersistentHandles for CachedFileSystem {
     }
 
     fn handle_of(&self, _: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        let handle = |id: ObjectId| PersistentHandle { kind: KIND, bytes: id.0.to_le_bytes()[..].into() };
+        let cache = &self.session().cache;
+        let handle = |id: ObjectId| {
+            let long = cache.objects.restored(&cache.store, id).and_then(|object| long_handle(&object));
+            PersistentHandle {
+                kind: KIND,
+                bytes: long.map_or_else(|| id.0.to_le_bytes()[..].into(), |bytes| bytes[..].into()),
+            }
+        };
         id_of(node).map(handle).into()
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        match <[u8; 8]>::try_from(&handle.bytes[..]) {
-            Ok(number) if handle.kind == KIND => self.again(cx, NodeId(u64::from_le_bytes(number))),
-            _ => Answer::err(Error::Stale),
+        let number = handle.bytes.split_first_chunk::<8>().filter(|_| handle.kind == KIND);
+        let Some((number, origins)) = number else { return Answer::err(Error::Stale) };
+        let (node, view) = (NodeId(u64::from_le_bytes(*number)), View::new(self.session(), cx));
+        match (view.object(node), read_origins(origins)) {
+            (Err(Error::Stale), Some(origins)) => Answer::later(view.found_again(node, origins)),
+            _ => self.again(cx, node),
         }
     }
 
@@ -50,7 +92,9 @@ impl PersistentHandles for CachedFileSystem {
     }
 
     fn record(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        View::new(self.session(), cx).object(node).map(|object| object.record()).into()
+        let object = View::new(self.session(), cx).object(node);
+        self.session().cache.index_bound.keep_rows();
+        object.map(|object| object.record()).into()
     }
 
     fn recall(&self, _: &Ctx, node: NodeId, record: &[u8]) -> Answer<()> {
@@ -59,6 +103,22 @@ impl PersistentHandles for CachedFileSystem {
 }
 
 impl View {
+    /// Finds an object by the origin's handle whose row was removed, and gives it its number again. One that
+    /// has got another number since is stale: no file has two.
+    async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
+        let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
+        let asked = Instant::now();
+        let entry = cache.origin.resolve(&self.cx, &handle).await?;
+        let new = Object::new(id, handle, entry.attr, &cache.objects.shared);
+        new.set_node(Some(entry.node));
+        if fingerprint(&entry.attr) != expected {
+            return Err(Error::Stale);
+        }
+        let object = cache.objects.add_again(&cache.store, new).ok_or(Error::Stale)?;
+        let attr = cache.learn(&object, &entry.attr, asked)?;
+        self.given(Entry { node, attr }, &object).await
+    }
+
     /// The directory above. Of a directory the origin knows it.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.object(node)?;

@@ -219,7 +219,9 @@ impl View {
                 if self.cache().hides(dir.id, &name) {
                     continue;
                 }
-                let entry = if page.wants_entries() { self.listed(dir, &name, target) } else { None };
+                // A client that is given an entry holds its row.
+                let gives_entry = page.wants_entries() && !self.cache().store.is_index_full();
+                let entry = if gives_entry { self.listed(dir, &name, target) } else { None };
                 let listed = DirEntry {
                     name: &name,
                     fileid: target.object.0,
@@ -309,7 +311,12 @@ impl View {
             }
             state.names.is_growing()
         };
+        self.bound_index(origin).await?;
         let names_max = self.cache().store.names_max();
+        if names_max == 0 {
+            self.cache().fetch_attr(&self.cx, dir).await?;
+            return Ok(Some(Gathered { listed, asked: oldest, unkept: Some(Cookie::START) }));
+        }
         let mut page = DirPage::new(FIRST_PAGE);
         loop {
             let (mut asked, known) = (Instant::now(), listed.len());
@@ -349,6 +356,7 @@ impl View {
                 self.fetch_unless_told(dir, asked).await?;
                 return Ok(Some(Gathered { listed, asked: oldest, unkept: Some(cookie) }));
             }
+            self.bound_index(origin).await?;
             if self.cache().store.is_behind() {
                 let store = self.cache().store.clone();
                 let written = self.cache().in_pool(&origin.cx, move || {
@@ -358,6 +366,19 @@ impl View {
                 written.resolve().await?;
             }
         }
+    }
+
+    /// Waits until a full index has room again, if it can be made.
+    async fn bound_index(&self, origin: &OriginFile) -> Result<()> {
+        if !self.cache().store.is_index_full() {
+            return Ok(());
+        }
+        let cache = self.cache().clone();
+        let bounded = self.cache().in_pool(&origin.cx, move || {
+            cache.bound_index();
+            Ok(())
+        });
+        bounded.resolve().await
     }
 
     /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for

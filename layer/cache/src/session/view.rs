@@ -70,6 +70,7 @@ impl View {
     /// An entry that the origin has given in answer to what was asked at `asked`, as it is shown here.
     pub(super) async fn met(&self, entry: &Entry, asked: Instant) -> Result<(Entry, Arc<Object>)> {
         let object = self.cache().met(&self.cx, entry, asked).await?;
+        self.cache().bound_index_later();
         let shown = Entry { node: node_of(object.id), attr: object.shown(&entry.attr) };
         Ok((shown, object))
     }

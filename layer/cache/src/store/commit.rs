@@ -235,7 +235,7 @@ pub(super) fn start(
                 }
             }
             drop(batch);
-            shared.weigh_index();
+            shared.weigh_index(&writer);
             shared.queue.finished();
         }
     })

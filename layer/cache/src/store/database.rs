@@ -17,6 +17,7 @@ const TABLES: &str = "
     pragma journal_mode = wal;
     pragma synchronous = normal;
     pragma cache_size = -16000;
+    pragma journal_size_limit = 4194304;
     pragma busy_timeout = 10000;
     create table if not exists objects (id integer primary key, row blob);
     create table if not exists handles (handle blob primary key, id integer) without rowid;
@@ -155,6 +156,23 @@ impl Database {
     /// Whether no object is known.
     pub(super) fn is_empty(&self) -> Result<bool> {
         self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
+    }
+
+    /// Returns how many bytes of the file are in use.
+    pub(super) fn used_bytes(&self) -> Result<u64> {
+        let get = "select (page_count - freelist_count) * page_size
+            from pragma_page_count, pragma_freelist_count, pragma_page_size";
+        self.0.prepare_cached(get)?.query_row([], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
+    }
+
+    /// Gives the part of the file that is not in use back to the file system.
+    pub(super) fn shrink(&self) -> Result<()> {
+        self.0.execute_batch("vacuum; pragma wal_checkpoint(truncate);")
+    }
+
+    /// Returns `true` if there are names of a directory.
+    pub(super) fn has_names(&self, id: ObjectId) -> Result<bool> {
+        self.0.prepare_cached("select 1 from names where id = ? limit 1")?.exists([number(id.0)])
     }
 
     /// How many rows a table has.

@@ -97,7 +97,9 @@ pub(super) struct Shared {
     reader: Mutex<Database>,
     ids: Mutex<Ids>,
     unnumbered: AtomicU64,
+    /// Size of the index's file, and how much of it is in use.
     index_bytes: AtomicU64,
+    index_used_bytes: AtomicU64,
     queue: Queue,
     eviction: Mutex<Eviction>,
     files: Mutex<Files>,
@@ -125,9 +127,20 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// The index may have such a part of the capacity, and the names of a directory such a part of what is left
-/// of that.
-const INDEX_PART: u64 = 2;
+/// Part of the capacity that the index may have.
+const INDEX_PART: u64 = 4;
+
+/// Part of what is left of the index that the names of one directory may have.
+const NAMES_PART: u64 = 2;
+
+/// Part of the capacity that counts as the index's at most: the index is larger where clients hold more nodes
+/// than it has room for.
+const INDEX_COUNTED: (u64, u64) = (3, 4);
+
+/// Parts of the index's bound: directories are listed unasked below the first, and rows are removed down to
+/// the second.
+const INDEX_GUESSES: (u64, u64) = (7, 8);
+const INDEX_TRIMMED: (u64, u64) = (3, 4);
 
 /// A name takes about so much in the index, with its object and that one's handle.
 const NAME_BYTES: u64 = 320;
@@ -186,6 +199,10 @@ impl Store {
             }
         };
         let (reader, writer, data) = database;
+        let used_bytes = readable(reader.used_bytes()).unwrap_or_default();
+        if used_bytes < file_bytes(&path) / 2 {
+            readable(writer.shrink());
+        }
         let mut eviction = Eviction::default();
         data.iter().for_each(|(id, row)| eviction.add(*id, row.generation, row.kept_bytes));
         let shared = Arc::new(Shared {
@@ -195,6 +212,7 @@ impl Store {
             ids: Mutex::default(),
             unnumbered: AtomicU64::new(UNNUMBERED),
             index_bytes: AtomicU64::new(file_bytes(&path)),
+            index_used_bytes: AtomicU64::new(used_bytes),
             queue: Queue::default(),
             eviction: Mutex::new(eviction),
             files: Mutex::default(),
@@ -276,11 +294,8 @@ impl Store {
 
     /// An object is gone at the origin.
     pub(crate) fn remove(&self, object: &Object) {
-        self.shared.queue.remove_object(object.id, key(&object.handle));
-        let kept = lock(&self.shared.eviction).generation(object.id);
-        if let Some(generation) = kept {
-            self.drop_data(object.id, generation);
-        }
+        self.remove_row(object.id, &object.handle);
+        self.drop_data_of(object.id);
     }
 
     /// Whether so much waits to be written that no more should be kept until some of it is.
@@ -359,25 +374,71 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Returns whether more is kept than may be, with the index. Of a large index only its part counts: data
-    /// have the rest, however large it is.
+    /// Returns `true` if more is kept than may be, with the index.
     pub(crate) fn is_full(&self) -> bool {
         let capacity = self.shared.options.capacity_bytes;
-        let index = self.index_bytes().min(capacity / INDEX_PART);
-        self.kept_bytes().saturating_add(index) > capacity
+        let index = self.shared.index_bytes.load(Ordering::Relaxed);
+        self.kept_bytes().saturating_add(index.min(part_of(capacity, INDEX_COUNTED))) > capacity
     }
 
-    /// How large the index was when it was last written.
-    pub(crate) fn index_bytes(&self) -> u64 {
-        self.shared.index_bytes.load(Ordering::Relaxed)
+    /// Returns `true` if the index has all that it may have of the capacity.
+    pub(crate) fn is_index_full(&self) -> bool {
+        self.shared.is_index_full()
     }
 
-    /// So many names of a directory are kept: a large one leaves room for others, and for data. Few where the
-    /// index has its part of the cache.
+    /// Returns `true` if directories may be listed that no client has asked for.
+    pub(crate) fn has_room_for_guesses(&self) -> bool {
+        self.shared.index_used() < part_of(self.shared.index_max(), INDEX_GUESSES)
+    }
+
+    /// Returns `true` if enough of a full index was removed.
+    pub(crate) fn is_index_trimmed(&self) -> bool {
+        self.shared.index_used() <= part_of(self.shared.index_max(), INDEX_TRIMMED)
+    }
+
+    /// Returns how many names of a directory are kept: a large one leaves room for others. None in an index
+    /// that stays full.
     pub(crate) fn names_max(&self) -> usize {
-        let (capacity, index) = (self.shared.options.capacity_bytes, self.index_bytes());
-        let room = (capacity / INDEX_PART).saturating_sub(index) / INDEX_PART / NAME_BYTES;
+        if self.is_index_full() {
+            return 0;
+        }
+        let room = self.shared.index_max().saturating_sub(self.shared.index_used()) / NAMES_PART / NAME_BYTES;
         usize::try_from(room).unwrap_or(usize::MAX).clamp(NAMES.0, NAMES.1)
+    }
+
+    /// Returns some rows of objects after this one, in the order of their numbers. Rows that cannot be read
+    /// are left out; `None` at the end.
+    pub(crate) fn rows_after(
+        &self,
+        id: ObjectId,
+        count: u32,
+    ) -> Option<(ObjectId, Vec<(ObjectId, ObjectRow)>)> {
+        let rows = readable(lock(&self.shared.reader).objects_after(id, count))?;
+        let (last, _) = rows.last()?;
+        Some((*last, rows.iter().filter_map(|(id, row)| Some((*id, ObjectRow::decoded(row)?))).collect()))
+    }
+
+    /// Returns `true` if names of a directory are in the index.
+    pub(crate) fn keeps_names(&self, dir: ObjectId) -> bool {
+        readable(lock(&self.shared.reader).has_names(dir)) != Some(false)
+    }
+
+    /// Removes an object's row, which leaves its data.
+    pub(crate) fn remove_row(&self, id: ObjectId, handle: &PersistentHandle) {
+        self.shared.queue.remove_object(id, key(handle));
+    }
+
+    /// Returns `true` if an object's row is about to be removed.
+    pub(crate) fn is_removed(&self, id: ObjectId) -> bool {
+        self.shared.queue.is_gone(id)
+    }
+
+    /// Drops the data of an object, if any are kept.
+    pub(crate) fn drop_data_of(&self, id: ObjectId) {
+        let kept = lock(&self.shared.eviction).generation(id);
+        if let Some(generation) = kept {
+            self.drop_data(id, generation);
+        }
     }
 
     /// The data that are to go next. They do not count any more.
@@ -470,9 +531,24 @@ impl Shared {
         Ok(ObjectId(ids.next - 1))
     }
 
-    /// Looks how large the index is now.
-    fn weigh_index(&self) {
+    /// Measures the index.
+    fn weigh_index(&self, database: &Database) {
         self.index_bytes.store(file_bytes(&self.directory.path.join("index.db")), Ordering::Relaxed);
+        if let Some(used) = readable(database.used_bytes()) {
+            self.index_used_bytes.store(used, Ordering::Relaxed);
+        }
+    }
+
+    fn index_max(&self) -> u64 {
+        self.options.capacity_bytes / INDEX_PART
+    }
+
+    fn index_used(&self) -> u64 {
+        self.index_used_bytes.load(Ordering::Relaxed)
+    }
+
+    fn is_index_full(&self) -> bool {
+        self.index_used() >= self.index_max()
     }
 
     fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {
@@ -511,8 +587,7 @@ impl Shared {
     }
 
     fn held_bytes_max(&self) -> u64 {
-        let (parts, of) = HELD_PART;
-        self.options.capacity_bytes / of * parts
+        part_of(self.options.capacity_bytes, HELD_PART)
     }
 
     fn release(&self, id: ObjectId, generation: u64) {
@@ -580,6 +655,10 @@ fn set_aside(path: &Path) {
 
 fn file_bytes(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len())
+}
+
+fn part_of(whole: u64, (parts, of): (u64, u64)) -> u64 {
+    whole / of * parts
 }
 
 /// The origin's handle as a key.

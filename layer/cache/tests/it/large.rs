@@ -7,13 +7,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, Cookie, DirBudget, DirPage, File, FileType, NewMode, NodeId, Op, OpenFlags, Opened,
+    Attr, Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, Op, OpenFlags, Opened,
+    PersistentHandle,
 };
 use tombolo_core::{Answer, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::{Around, Layered, around};
-use tombolo_layer_cache::Options;
 use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options, Prefetch};
 
 use crate::world::{Origin, Session, attach, name, opened_store};
 
@@ -211,4 +212,97 @@ fn a_listing_ends_with_the_last_that_reads_it() {
         std::thread::sleep(Duration::from_millis(500));
     }
     assert!(slow.told.load(Ordering::SeqCst) < 40_000, "it is listed on for nobody");
+}
+
+/// Makes so many directories with so many files in each in the root of the origin.
+fn make_directories(origin: &Origin, dirs: usize, files: usize) {
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    for dir in 0..dirs {
+        let text = format!("dir-{dir}");
+        let made = fs.mkdir(cx, NodeId::ROOT, name(&text), NewMode::settled(Mode::new(0o755))).wait();
+        let parent = made.expect("mkdir").entry.node;
+        for file in 0..files {
+            let (text, mode) = (format!("file-{file}"), NewMode::settled(Mode::new(0o644)));
+            let made = fs.mknod(cx, parent, name(&text), FileType::Regular, mode, Default::default());
+            made.wait().expect("made");
+        }
+    }
+}
+
+#[test]
+fn index_stays_within_its_quarter() {
+    const CAPACITY: u64 = 4 << 20;
+    let (dirs, files) = (80, 100);
+    for contract in [Contract::CloseToOpen, Contract::Exclusive] {
+        let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+        make_directories(&origin, dirs, files);
+        let small = StoreOptions { capacity_bytes: CAPACITY, ..StoreOptions::default() };
+        let attr_refresh = Duration::from_secs(3600);
+        let options = Options { contract, attr_refresh, prefetch: Prefetch::Off, ..Options::default() };
+        let store = opened_store(dir.path(), small);
+        let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
+        let (session, handles) = (attach(&cache), |session: &Session, node| {
+            let fs = session.fs.persistent_handles().expect("handles");
+            fs.handle_of(&session.cx, node).wait().expect("a handle")
+        });
+        let again = |session: &Session, handle: &PersistentHandle| {
+            let fs = session.fs.persistent_handles().expect("handles");
+            fs.resolve(&session.cx, handle).wait()
+        };
+        // One that stays open, one that is known, and the handle of one that nothing holds.
+        let first = session.lookup("dir-0").expect("there");
+        let in_first =
+            |text: &str| session.fs.lookup(&session.cx, first.node, name(text)).wait().expect("there");
+        let (open, known, left) = (in_first("file-0"), in_first("file-1"), in_first("file-2"));
+        let opened = session.fs.open(&session.cx, open.node, OpenFlags::READ).wait().expect("open");
+        let handle = handles(&session, left.node);
+        session.fs.forget(&session.cx, &[(open.node, 1), (left.node, 1)]);
+        let (mut index_bytes, mut relisted) = (0, 0);
+        for round in 0..2 {
+            for n in 0..dirs {
+                let node = session.lookup(&format!("dir-{n}")).expect("there").node;
+                assert_eq!(session.list_of(node).len(), files, "round {round}, directory {n}");
+                session.fs.forget(&session.cx, &[(node, 1)]);
+                let asked = origin.asked("readdir");
+                assert_eq!(session.list().len(), dirs);
+                relisted += u32::from(origin.asked("readdir") > asked);
+            }
+            store.info();
+            let size = std::fs::metadata(dir.path().join("index.db")).expect("an index").len();
+            assert!(size < CAPACITY / 4 * 3 / 2, "{contract:?}: the index has {size} bytes");
+            index_bytes = size;
+        }
+        assert!(index_bytes > CAPACITY / 8, "too little is kept: {index_bytes} bytes");
+        // A directory that is used all the time stays listed, though it was listed first.
+        assert!(relisted <= 10, "{contract:?}: the root was listed {relisted} times");
+        let file = File { node: open.node, open: opened.open };
+        session.read(file, 0, 1).expect("it is open");
+        session.fs.getattr(&session.cx, known.node, None).wait().expect("it is known");
+        assert!(store.info().objects < (dirs * files) as u64 / 2);
+        // By its handle it is found again, with the number that it had.
+        let found = again(&session, &handle).expect("found again");
+        assert_eq!((found.node, found.attr.fileid), (left.node, left.attr.fileid));
+    }
+}
+
+#[test]
+fn a_full_index_passes_listings_and_look_ups_through() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make_directories(&origin, 8, 100);
+    let none = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
+    let store = opened_store(dir.path(), none);
+    let cache =
+        tombolo_layer_cache::over(&*origin.export, store.clone(), Options::default()).expect("a cache");
+    let session = attach(&cache);
+    for _ in 0..3 {
+        assert_eq!(session.list().len(), 8);
+        for n in 0..8 {
+            let node = session.lookup(&format!("dir-{n}")).expect("there").node;
+            assert_eq!(session.list_of(node).len(), 100);
+            session.fs.lookup(&session.cx, node, name("file-7")).wait().expect("there");
+            assert!(session.fs.lookup(&session.cx, node, name("none")).wait().is_err());
+        }
+    }
+    let kept = store.info().objects;
+    assert!(kept < 200, "{kept} objects are kept");
 }

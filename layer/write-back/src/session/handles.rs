@@ -16,14 +16,23 @@ impl PersistentHandles for WriteBackFileSystem {
         below.map(|below| below.volume()).unwrap_or_default()
     }
 
-    fn handle_of(&self, _: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        Answer::ok(PersistentHandle { kind: KIND, bytes: node.0.to_le_bytes()[..].into() })
+    /// What was not made here has the handle that it has below, which may say more than its number.
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        let shared = &self.session().shared;
+        match shared.below.persistent_handles().filter(|_| node.0 & MADE_HERE == 0) {
+            Some(below) => below.handle_of(&self.view(cx).below_cx(), node),
+            None => Answer::ok(PersistentHandle { kind: KIND, bytes: node.0.to_le_bytes()[..].into() }),
+        }
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        match <[u8; 8]>::try_from(&handle.bytes[..]) {
-            Ok(number) if handle.kind == KIND => self.again(cx, NodeId(u64::from_le_bytes(number))),
-            _ => Answer::err(Error::Stale),
+        let Some(number) = handle.bytes.first_chunk::<8>().filter(|_| handle.kind == KIND) else {
+            return Answer::err(Error::Stale);
+        };
+        let node = NodeId(u64::from_le_bytes(*number));
+        match handle.bytes.len() {
+            8 => self.again(cx, node),
+            _ => Answer::later(self.view(cx).resolved(node, handle.clone())),
         }
     }
 
@@ -47,9 +56,27 @@ impl View {
         if is_known {
             return Ok(Entry { node: id, attr: self.attr(id).await? });
         }
+        let again = |handles: &dyn PersistentHandles| handles.again(&self.below_cx(), id);
+        self.found_below(id, again).await
+    }
+
+    /// The same by a handle of the layer below.
+    async fn resolved(self, id: NodeId, handle: PersistentHandle) -> Result<Entry> {
+        if self.shared().tree().nodes.contains_key(&id) {
+            return self.again(id).await;
+        }
+        let resolve = |handles: &dyn PersistentHandles| handles.resolve(&self.below_cx(), &handle);
+        self.found_below(id, resolve).await
+    }
+
+    async fn found_below(
+        &self,
+        id: NodeId,
+        find: impl FnOnce(&dyn PersistentHandles) -> Answer<Entry>,
+    ) -> Result<Entry> {
         let fs = &self.shared().below;
-        let handles = fs.persistent_handles().ok_or(Error::Stale)?;
-        let entry = handles.again(&self.below_cx(), id).resolve().await?;
+        let finding = find(fs.persistent_handles().ok_or(Error::Stale)?);
+        let entry = finding.resolve().await?;
         fs.forget(&self.below_cx(), &[(entry.node, 1)]);
         // What was made here is known by its number here alone.
         if self.shared().tree().own(id) != id {
