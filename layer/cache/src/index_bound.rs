@@ -87,6 +87,9 @@ impl Cache {
             return;
         }
         self.store.flush();
+        if !self.store.is_index_full() {
+            return;
+        }
         let first = hand.round.saturating_sub(1);
         for (round, spared) in SPARED_MS.into_iter().enumerate().skip(first) {
             hand.round = round;

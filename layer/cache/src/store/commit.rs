@@ -120,6 +120,11 @@ impl Queue {
         self.pending().is_behind()
     }
 
+    /// Returns how many objects are to be written.
+    pub(super) fn len(&self) -> usize {
+        self.pending().batch.objects.len()
+    }
+
     /// Waits while so much waits.
     pub(super) fn catch_up(&self) {
         let mut pending = self.pending();

@@ -547,8 +547,10 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
+    /// Counts what is to be written as well, once that matters.
     fn is_index_full(&self) -> bool {
-        self.index_used() >= self.index_max()
+        let (used, max) = (self.index_used(), self.index_max());
+        used >= max || used > max / 2 && used + self.queue.len() as u64 * NAME_BYTES >= max
     }
 
     fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {
