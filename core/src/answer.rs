@@ -1,38 +1,38 @@
-//! How an operation answers: at once, or later.
+//! The result of an operation, available at once or later.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use crate::{Error, Result, block_on};
 
-/// The rest of an operation that could not be finished at once. It knows no runtime: any thread may poll it,
-/// and its waker may be called from any thread.
+/// The remainder of an operation that could not be finished at once. The future is independent of any
+/// runtime: any thread may poll it, and its waker may be called from any thread.
 ///
-/// Dropping it gives up the *answer*, never the work: a mutation that has begun runs to its end. To stop the
+/// Dropping it abandons the *answer*, never the work: a mutation that has begun runs to its end. To stop the
 /// work itself, raise the [`Interrupt`](crate::Interrupt) in the request's [`Ctx`](crate::Ctx) and wait for
 /// the answer: memory passed in (a `Sink` or a `Source`) is in use until then.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// What an operation of the waist returns.
+/// The return value of every operation of the waist.
 ///
-/// `Done` is the common case and allocates nothing. Only what pends allocates its future (measured through
-/// four layers: see `docs/decisions/waist-answers.md`).
+/// `Done` is the common case and allocates nothing. Only a pending operation allocates its future (measured
+/// through four layers: see `docs/decisions/waist-answers.md`).
 #[must_use = "the failure of an operation whose answer is not read goes unseen"]
 pub enum Answer<T> {
-    /// The operation is finished.
+    /// The operation has finished.
     Done(Result<T>),
-    /// The operation goes on elsewhere.
+    /// The operation is pending.
     Later(Later<T>),
 }
 
 impl<T> Answer<T> {
-    /// A successful answer.
+    /// Returns a successful answer.
     #[inline]
     pub fn ok(value: T) -> Self {
         Self::Done(Ok(value))
     }
 
-    /// A failure.
+    /// Returns a failure.
     #[inline]
     pub fn err(error: impl Into<Error>) -> Self {
         Self::Done(Err(error.into()))
@@ -43,13 +43,13 @@ impl<T> Answer<T> {
         Self::Later(Box::pin(future))
     }
 
-    /// True when the answer is already there.
+    /// Returns `true` if the answer is available already.
     #[inline]
     pub fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))
     }
 
-    /// Changes a successful value.
+    /// Transforms the value of a successful answer.
     #[inline]
     pub fn map<U>(self, change: impl FnOnce(T) -> U + Send + 'static) -> Answer<U>
     where
@@ -61,7 +61,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Sees the result, good or bad, when it comes, and may replace it.
+    /// Transforms the result, successful or not, once it is available.
     #[inline]
     pub fn map_result<U>(self, change: impl FnOnce(Result<T>) -> Result<U> + Send + 'static) -> Answer<U>
     where
@@ -73,7 +73,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Goes on with another operation when this one succeeded.
+    /// Starts another operation once this one has succeeded.
     #[inline]
     pub fn then<U>(self, next: impl FnOnce(T) -> Answer<U> + Send + 'static) -> Answer<U>
     where
@@ -93,7 +93,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// The answer as a future, for callers that live in one.
+    /// Converts the answer to a future, for async callers.
     pub async fn resolve(self) -> Result<T> {
         match self {
             Self::Done(result) => result,
@@ -101,8 +101,8 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Waits for the answer on this thread, which sleeps meanwhile. For tools and tests: a thread that serves
-    /// a queue must never call it.
+    /// Blocks this thread until the answer is available. For tools and tests: a thread that serves a queue
+    /// must never call this.
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use std::task::Poll;
 
-    /// A future that pends once and is woken by another thread.
+    /// Returns an answer that pends once and is woken by another thread.
     fn slow<T: Send + 'static>(value: T) -> Answer<T> {
         let mut value = Some(value);
         let mut asked = false;

@@ -1,4 +1,4 @@
-//! Waiting for a future on this thread.
+//! Blocking on a future without a runtime.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Polls `future` on this thread until it is ready, and sleeps meanwhile. For programs without a runtime,
-/// tools and tests: a thread that others wait for (one that serves a queue, or that receives) must never call
-/// it.
+/// Polls `future` on this thread until it is ready, sleeping between polls. For programs without a runtime,
+/// tools and tests: a thread on which others depend (a queue's or a receiver's) must never call this.
 ///
-/// It may be called within a future that is waited for in the same way. It allocates nothing but once for
-/// each thread.
+/// Calls may be nested. Allocates once per thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -22,8 +20,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            // A wake-up that came before leaves a token, so none is lost; one that another future left costs
-            // a poll.
+            // An earlier wake-up has left a token, so none is lost; another future's token costs one extra
+            // poll.
             Poll::Pending => thread::park(),
         }
     }
@@ -46,7 +44,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
 
-    /// Ready at the second poll, which another thread asks for.
+    /// Returns a future that is ready at its second poll, which another thread triggers.
     fn slow(value: u32) -> impl Future<Output = u32> {
         let mut asked = false;
         poll_fn(move |context| {

@@ -1,4 +1,4 @@
-//! What one session may hold at a time, so that no client starves another.
+//! Per-session resource limits, so that no client starves another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,38 +6,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The limits of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Nodes that it may know.
+    /// Maximum number of nodes that the session references.
     pub nodes: u64,
-    /// Openings that it may hold.
+    /// Maximum number of openings.
     pub opens: u64,
-    /// Bytes of reads and writes that may be under way.
+    /// Maximum number of bytes in flight in reads and writes.
     pub bytes_in_flight: u64,
-    /// Operations that may be pending.
+    /// Maximum number of pending operations.
     pub pending: u64,
 }
 
 impl Default for Limits {
-    /// Four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above what a busy guest was seen to
-    /// use, and small beside a host that runs guests.
+    /// Returns four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above the measured use of a
+    /// busy guest, and small for a host that runs guests.
     fn default() -> Self {
         Self { nodes: 4 << 20, opens: 1 << 16, bytes_in_flight: 256 << 20, pending: 4096 }
     }
 }
 
-/// What a [`Budget`] counts.
+/// A resource counted by a [`Budget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Nodes.
     Nodes,
     /// Openings.
     Opens,
-    /// Bytes under way.
+    /// Bytes in flight.
     BytesInFlight,
     /// Pending operations.
     Pending,
 }
 
-/// Counts what a session holds against its [`Limits`]. Shared by all threads that serve the session.
+/// The resources in use by a session, counted against its [`Limits`]. Shared by all threads that serve it.
 #[derive(Debug)]
 pub struct Budget {
     limits: Limits,
@@ -45,18 +45,19 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Nothing used yet.
+    /// Returns an unused budget.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self { limits, used: Default::default() })
     }
 
-    /// Takes `amount`, or `None` when that would pass the limit. Given back when the permit is dropped.
+    /// Acquires `amount`, or returns `None` if that would exceed the limit. Released when the permit is
+    /// dropped.
     pub fn take(self: &Arc<Self>, resource: Resource, amount: u64) -> Option<Permit> {
         self.try_add(resource, amount).then(|| Permit { budget: self.clone(), resource, amount })
     }
 
-    /// Takes `amount` without a permit; the caller gives it back with [`Budget::give_back`]. False when that
-    /// would pass the limit.
+    /// Acquires `amount` without a permit; the caller releases it with [`Budget::give_back`]. Returns `false`
+    /// if that would exceed the limit.
     pub fn try_add(&self, resource: Resource, amount: u64) -> bool {
         let limit = self.limit(resource);
         self.counter(resource)
@@ -66,17 +67,17 @@ impl Budget {
             .is_ok()
     }
 
-    /// Gives back what [`Budget::try_add`] took.
+    /// Releases an amount acquired by [`Budget::try_add`].
     pub fn give_back(&self, resource: Resource, amount: u64) {
         self.counter(resource).fetch_sub(amount, Ordering::Relaxed);
     }
 
-    /// How much is in use.
+    /// Returns the amount in use.
     pub fn used(&self, resource: Resource) -> u64 {
         self.counter(resource).load(Ordering::Relaxed)
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Nodes => self.limits.nodes,
@@ -97,7 +98,7 @@ impl Budget {
     }
 }
 
-/// A share of a [`Budget`], given back when dropped.
+/// A share of a [`Budget`], released when dropped.
 #[derive(Debug)]
 pub struct Permit {
     budget: Arc<Budget>,
@@ -106,7 +107,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Leaves what it stands for taken, for its holder to give back with [`Budget::give_back`].
+    /// Leaves the amount acquired, to be released with [`Budget::give_back`].
     pub fn keep(mut self) {
         self.amount = 0;
     }

@@ -1,4 +1,4 @@
-//! On whose behalf an operation runs.
+//! Per-request context: session, identity, deadline, hints.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,18 +12,18 @@ use crate::fs::Attr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
-/// Names one request in the logs, from the front end that took it in to the back end that answered it. Unique
-/// within a server process.
+/// The id of one request in the logs, from the front end that received it to the back end that answered it.
+/// Unique within a server process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// A client, as its front end knows it: the same after a reconnect, and to the next server process. Part of
-/// it is something that the peer cannot choose.
+/// A client's identity, as established by its front end: stable over reconnects and server restarts. Part of
+/// it cannot be chosen by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId(pub [u8; 24]);
 
 impl From<u64> for ClientId {
-    /// A number in the first eight bytes, little-endian.
+    /// Stores a number in the first eight bytes, little-endian.
     fn from(number: u64) -> Self {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -32,26 +32,26 @@ impl From<u64> for ClientId {
 }
 
 bitflags! {
-    /// What a front end promises of a client's requests.
+    /// Guarantees of a front end about a client's requests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct KeyProperties: u8 {
-        /// No request of an earlier connection of the client to an export runs beside one of a later: what is
-        /// sent again can find the first time over, but never still under way.
+        /// No request of the client's former connection to an export runs concurrently with one of a later
+        /// connection: a retransmission may find its original completed, but never in progress.
         const FENCED = 1;
-        /// The client cannot have more than 1,024 requests under way.
+        /// The client cannot have more than 1,024 requests outstanding.
         const FEW_UNDER_WAY = 2;
     }
 }
 
-/// What tells a request that is sent again from a new one. The front end makes it of what its protocol has.
-/// It means the same over whatever connection it comes, and to the next server process.
+/// The key by which a retransmitted request is recognised, derived by the front end from its protocol. It is
+/// independent of the connection and stays valid for the next server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey {
-    /// The client that sends it.
+    /// The sending client.
     pub client: ClientId,
-    /// Tells it from the client's other requests.
+    /// Identifies the request among the client's requests.
     pub key: u128,
-    /// What holds for all of the client's requests.
+    /// Guarantees that apply to all of the client's requests.
     pub properties: KeyProperties,
 }
 
@@ -70,13 +70,13 @@ impl Identity {
     /// The superuser.
     pub const ROOT: Self = Self { uid: 0, gid: 0, groups: None };
 
-    /// The supplementary groups.
+    /// Returns the supplementary groups.
     #[inline]
     pub fn groups(&self) -> &[u32] {
         self.groups.as_deref().unwrap_or_default()
     }
 
-    /// True when `gid` is the group or one of the supplementary groups.
+    /// Returns `true` if `gid` is the group or one of the supplementary groups.
     #[inline]
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups().contains(&gid)
@@ -84,51 +84,51 @@ impl Identity {
 }
 
 bitflags! {
-    /// What a front end wants beside the plain answer, because its protocol carries it.
+    /// Optional results requested by a front end because its protocol carries them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Want: u8 {
-        /// Attributes from before and after each mutation (RFC 1813 §2.6, `wcc_data`).
+        /// Attributes before and after each mutation (RFC 1813 §2.6, `wcc_data`).
         const CHANGE_ATTRS = 1;
         /// Attributes at open (close-to-open consistency).
         const OPEN_ATTRS = 2;
     }
 }
 
-/// The context of one request. Cheap to clone; an operation that goes on later takes a clone with it.
+/// The context of one request. Cheap to clone; an operation that answers later keeps a clone.
 #[derive(Clone, Debug)]
 pub struct Ctx {
-    /// The session that the request came in through.
+    /// The session of the request.
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
-    /// What tells a replay; `None` where the transport never replays (FUSE, virtio-fs).
+    /// Identifies retransmissions; `None` where the transport never retransmits (FUSE, virtio-fs).
     pub key: Option<RequestKey>,
     /// The user.
     pub identity: Identity,
-    /// When the caller stops waiting.
+    /// Time at which the caller stops waiting.
     pub deadline: Option<Instant>,
-    /// The caller's wish to end early.
+    /// Cancellation by the caller.
     pub interrupt: Interrupt,
-    /// What the front end wants beside the plain answer.
+    /// Optional results requested.
     pub want: Want,
-    /// For `getattr`: what the back end has learned since then will do, though it would ask another by
-    /// itself. So a layer has the attributes that came along with an answer. For `lookup`: what was learned
-    /// before will not do, whatever it is believed to be.
+    /// For `getattr`: accept cached attributes fetched after this instant, so that a layer reuses attributes
+    /// that accompanied another answer. For `lookup`: reject cached entries older than this, even if they are
+    /// trusted.
     pub known_since: Option<Instant>,
-    /// For a removal: what the caller has just found under the name, where it looked. By now the name may
-    /// lead to something else; where that does not matter, it need not be looked up again.
+    /// For a removal: the caller's recent look-up of the name. The name may lead elsewhere by now; where that
+    /// does not matter, the back end need not look it up again.
     pub found: Option<Arc<Attr>>,
-    /// For `open`: the caller asks for the right and the attributes by itself, at the same time as it uses
-    /// the opening. A back end that would have to ask another for them opens at once; what is done by the
-    /// opening is checked where it is performed.
+    /// For `open`: the caller checks permissions and fetches attributes itself, in parallel with using the
+    /// opening. A back end that would have to query a server for them opens at once; operations on the
+    /// opening are checked where they are performed.
     pub opens_unasked: bool,
-    /// For `readdir`: the directories below will be listed next. A back end may bring them along, and answer
-    /// later from what came so: then [`DirPage::asked`](crate::fs::DirPage::asked) tells how old it is.
+    /// For `readdir`: the subdirectories will be listed next. A back end may prefetch them and answer later
+    /// listings from the prefetched data; [`DirPage::asked`](crate::fs::DirPage::asked) then gives their age.
     pub lists_below: bool,
 }
 
 impl Ctx {
-    /// A context of the superuser with no deadline, for tools and tests.
+    /// Returns a context of the superuser without a deadline, for tools and tests.
     pub fn root(session: SessionId) -> Self {
         Self {
             session,
@@ -145,8 +145,8 @@ impl Ctx {
         }
     }
 
-    /// For what a server asks by itself beside a request, whatever becomes of that: as the superuser, without
-    /// its key and wishes, and without end.
+    /// Returns a context for a server's own query on behalf of a request, independent of its outcome:
+    /// superuser, without key, optional results, interrupt and deadline.
     pub fn beside(&self) -> Self {
         Self {
             identity: Identity::ROOT,

@@ -1,11 +1,11 @@
-//! What a system call's error number means in the waist's words.
+//! Mapping of system-call error numbers to the waist's errors.
 
 use tombolo_sys::Errno;
 
 use crate::Error;
 
 impl From<Errno> for Error {
-    /// Numbers without a word of their own are I/O errors; all of those keep the number for the log.
+    /// Maps unlisted numbers to I/O errors that retain the number for the log.
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::PERM => Self::NotPermitted,

@@ -1,12 +1,12 @@
-//! The one error of the file-system waist.
+//! The error type of the waists.
 
 use thiserror::Error as ThisError;
 
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed, in the waist's own words. Each protocol maps it to its status and back
-/// (`status.rs` in every crate under `wire/`); none of them is at home here.
+/// The failure of an operation, independent of any protocol. Each protocol maps it to its status codes and
+/// back (`status.rs` in every crate under `wire/`).
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// The operation needs a privilege or ownership that the user lacks.
@@ -21,28 +21,28 @@ pub enum Error {
     /// The name exists already.
     #[error("file exists")]
     Exists,
-    /// A directory is needed.
+    /// The node is not a directory.
     #[error("not a directory")]
     NotDirectory,
-    /// A directory will not do.
+    /// The node is a directory.
     #[error("is a directory")]
     IsDirectory,
     /// The directory has entries.
     #[error("directory not empty")]
     NotEmpty,
-    /// The two places lie on different file systems.
+    /// The two nodes are on different file systems.
     #[error("crosses a file-system boundary")]
     CrossDevice,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("invalid argument")]
     InvalidArgument,
     /// The name is too long.
     #[error("name too long")]
     NameTooLong,
-    /// Too many symbolic links, or one where none may be.
+    /// Too many symbolic links, or one where none is allowed.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
-    /// The node has as many names as it can.
+    /// The node has the maximum number of names.
     #[error("too many links")]
     TooManyLinks,
     /// The file would grow past what the file system or a limit allows.
@@ -57,64 +57,64 @@ pub enum Error {
     /// The file system or the export is read-only.
     #[error("read-only file system")]
     ReadOnly,
-    /// The node is in use in a way that forbids it.
+    /// The node is in use in a conflicting way.
     #[error("device or resource busy")]
     Busy,
     /// The file is being executed.
     #[error("text file busy")]
     TextBusy,
-    /// It would have to wait, and the caller asked not to.
+    /// The operation would block, and the caller requested that it not.
     #[error("resource temporarily unavailable")]
     WouldBlock,
-    /// Waiting for the lock would never end.
+    /// Waiting for the lock would deadlock.
     #[error("resource deadlock avoided")]
     Deadlock,
-    /// No lock could be had.
+    /// No lock is available.
     #[error("no locks available")]
     NoLocks,
-    /// The caller asked the operation to end, and it did.
+    /// The operation ended early at the caller's request.
     #[error("interrupted")]
     Interrupted,
     /// The deadline passed.
     #[error("timed out")]
     TimedOut,
-    /// The node is gone, or the reference is not (or no longer) good.
+    /// The node is gone, or the reference is invalid.
     #[error("stale file handle")]
     Stale,
     /// The opening does not exist in this session, or belongs to another node.
     #[error("bad file descriptor")]
     BadOpen,
-    /// The directory position cannot be continued from.
+    /// The listing cannot be continued from this directory position.
     #[error("bad directory cookie")]
     BadCookie,
-    /// The guard of a setattr did not hold.
+    /// The guard of a setattr did not match.
     #[error("attributes changed meanwhile")]
     NotSync,
     /// The attribute does not exist.
     #[error("no such attribute")]
     NoAttribute,
-    /// The result does not fit where the caller wants it.
+    /// The result does not fit the caller's buffer.
     #[error("result too large for the buffer")]
     OutOfRange,
-    /// A value is larger than the file system can hold.
+    /// A value is larger than the file system supports.
     #[error("argument too large")]
     TooBig,
-    /// A number does not fit its type on the other side.
+    /// A number does not fit the protocol's type.
     #[error("value too large for the data type")]
     Overflow,
-    /// There is no such device or data beyond this point.
+    /// No such device, or no data beyond this offset.
     #[error("no such device or address")]
     NoDevice,
-    /// The file system does not have this operation.
+    /// The file system does not implement this operation.
     #[error("operation not supported")]
     NotSupported,
     /// The operation is unknown to the server.
     #[error("function not implemented")]
     NotImplemented,
-    /// Not that kind of node (RFC 1813: `NFS3ERR_BADTYPE`).
+    /// Node type not supported (RFC 1813: `NFS3ERR_BADTYPE`).
     #[error("node type not supported")]
     BadType,
-    /// The request does not suit a device of this kind.
+    /// The request is not valid for this kind of device.
     #[error("inappropriate control operation for the device")]
     NotDevice,
     /// Memory ran out.
@@ -123,20 +123,20 @@ pub enum Error {
     /// The server's or the session's limit on open files is reached.
     #[error("too many open files")]
     TooManyOpen,
-    /// The connection to where the data lives is lost.
+    /// The connection to the data's server is lost.
     #[error("not connected")]
     Disconnected,
-    /// Reading or writing the device failed, or something else did that no caller can act upon.
+    /// A device error, or another failure that the caller cannot act upon.
     #[error("input/output error")]
     Io {
-        /// What was reported, where anything was.
+        /// The underlying error, where known.
         #[source]
         source: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
 }
 
 impl Error {
-    /// An I/O error that keeps its cause for the log.
+    /// Returns an I/O error that retains its cause for the log.
     pub fn io(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Io { source: Some(source.into()) }
     }

@@ -1,4 +1,4 @@
-//! The wish of a caller that an operation end early.
+//! Cancellation of operations by their callers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Tells an operation that its caller would rather have it end: the answer is not wanted any more, or it
-/// waits for a lock and the caller got a signal. A front end raises it for nothing else: no other call may
-/// say EINTR to a program that goes on.
+/// A cancellation request to an operation: its answer is no longer needed, or the operation waits for a lock
+/// and the caller received a signal. A front end raises it for no other reason: no other call may return
+/// EINTR to a program that continues.
 ///
-/// What may end early: a job that waits in a queue, a wait for a lock or for a silent server, a delay. What
-/// may not: a mutation that has begun. Either way the answer still comes, and only then are the buffers of
-/// the request free.
+/// An operation may end early while it is queued, waits for a lock or an unresponsive server, or is delayed;
+/// a mutation that has begun may not. In both cases the answer still arrives, and only then may the request's
+/// buffers be reused.
 ///
-/// A front end keeps one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the
+/// A front end has one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the
 /// inline path allocates nothing. The default value can never be raised.
 #[derive(Clone, Default, Debug)]
 pub struct Interrupt(Option<Arc<State>>);
@@ -23,29 +23,29 @@ pub struct Interrupt(Option<Arc<State>>);
 struct State {
     raised: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
-    /// Whether either has ever changed: most requests end as they began.
+    /// `true` if either field has changed, which most requests do not cause.
     is_used: AtomicBool,
 }
 
 impl State {
-    /// As new, and held by nothing else: every other hold was given up before this one is looked at again.
+    /// Returns `true` if unused and referenced once only: all other references were dropped before.
     fn is_fresh(self: &Arc<Self>) -> bool {
         let is_alone = Arc::strong_count(self) == 1;
-        // What the others did before they gave it up.
+        // Synchronises with the drops of the other references.
         fence(Ordering::Acquire);
         is_alone && !self.is_used.load(Ordering::Relaxed)
     }
 }
 
 impl Interrupt {
-    /// One that can be raised.
+    /// Returns an interrupt that can be raised.
     pub fn new() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Makes this one fresh for the next request. It allocates only when an earlier request still holds it.
+    /// Resets the interrupt for the next request. Allocates only if an earlier request still references it.
     pub fn renew(&mut self) {
-        // Without this look `get_mut` is a locked instruction for each request.
+        // Without this check `get_mut` costs a locked instruction per request.
         if self.0.as_ref().is_some_and(State::is_fresh) {
             return;
         }
@@ -59,7 +59,7 @@ impl Interrupt {
         }
     }
 
-    /// Asks the operation to end. Wakes all waiters in [`Interrupt::raised`].
+    /// Requests cancellation. Wakes all waiters in [`Interrupt::raised`].
     pub fn raise(&self) {
         let Some(state) = &self.0 else { return };
         let wakers = {
@@ -71,25 +71,25 @@ impl Interrupt {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// True once [`Interrupt::raise`] was called.
+    /// Returns `true` once [`Interrupt::raise`] was called.
     #[inline]
     pub fn is_raised(&self) -> bool {
         self.0.as_ref().is_some_and(|state| state.raised.load(Ordering::Acquire))
     }
 
-    /// Whether it can ever be raised: the default value cannot.
+    /// Returns `true` if it can be raised: the default value cannot.
     #[inline]
     pub fn can_be_raised(&self) -> bool {
         self.0.is_some()
     }
 
-    /// A future that is ready once this is raised. It never is for the default value.
+    /// Returns a future that is ready once this is raised; never for the default value.
     pub fn raised(&self) -> Raised {
         Raised(self.clone())
     }
 }
 
-/// See [`Interrupt::raised`].
+/// The future returned by [`Interrupt::raised`].
 #[derive(Debug)]
 pub struct Raised(Interrupt);
 
@@ -157,7 +157,7 @@ mod tests {
         for _ in 0..2 {
             let waker = Waker::from(count.clone());
             assert!(Pin::new(&mut slot.raised()).poll(&mut Context::from_waker(&waker)).is_pending());
-            // Its waiter is gone; what is raised for the next request must not wake it.
+            // The waiter is gone: raising the next request must not wake it.
             slot.renew();
             slot.raise();
             assert!(slot.is_raised());

@@ -1,13 +1,12 @@
-//! The waists of Tombolo: what a file system **is**, and what a disk is, with no I/O and no protocol.
+//! The contracts ("waists") of file systems and of disks, with no I/O and no protocol.
 //!
 //! Front ends (FUSE, NFS, virtio-blk) call a waist; back ends (a local directory, memory, an image file)
-//! answer it; layers (statistics, delay, cache) are a waist over a waist. None of them knows the other side.
+//! answer it; layers (statistics, delay, cache) are a waist over a waist. None of them depends on another.
 //!
-//! Not here: byte layouts (`wire/`), threads and sockets (`host/`), system calls (`sys/`).
+//! Non-goals: byte layouts (`wire/`), threads and sockets (`host/`), system calls (`sys/`).
 //!
-//! Reading order: [`fs::FileSystem`], then [`Answer`] (how an operation answers at once or later), [`Ctx`]
-//! (on whose behalf), [`fs::Attr`] and [`fs::DirPage`] (what it answers with), [`Error`]; then
-//! [`block::BlockDevice`].
+//! Reading order: [`fs::FileSystem`], then [`Answer`] (immediate and pending results), [`Ctx`] (the request's
+//! context), [`fs::Attr`] and [`fs::DirPage`] (results), [`Error`]; then [`block::BlockDevice`].
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -1,23 +1,23 @@
-//! Which users become the anonymous one, in the words of NFS servers.
+//! Mapping of callers to the anonymous user, as in NFS servers.
 
 use crate::Identity;
 
-/// Which callers become the anonymous user.
+/// The set of callers mapped to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SquashMode {
-    /// No caller.
+    /// No callers.
     None,
-    /// A client's root is not root here: user 0 and group 0 become the anonymous ones, others stay.
+    /// User 0 and group 0; others are unchanged.
     #[default]
     Root,
-    /// All are anonymous.
+    /// All callers.
     All,
 }
 
-/// Which callers are squashed, and into which user.
+/// The squashing policy of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Which callers.
+    /// Squashed callers.
     pub mode: SquashMode,
     /// The anonymous user.
     pub anonymous_uid: u32,
@@ -25,25 +25,25 @@ pub struct Squash {
     pub anonymous_gid: u32,
 }
 
-/// Stands for no user and no group. A caller that claims it claims nothing: to the kernel it would mean to
-/// leave an id as it is (setresuid(2)), which is ours.
+/// An id that stands for no user and no group. Never passed on from a caller: setresuid(2) would leave the
+/// server's own id unchanged.
 pub const NO_ID: u32 = u32::MAX;
 
 /// The ids of the user `nobody` on all Linux systems.
 const NOBODY: u32 = 65_534;
 
 impl Default for Squash {
-    /// Root becomes the user `nobody`.
+    /// Maps root to the user `nobody`.
     fn default() -> Self {
         Self { mode: SquashMode::default(), anonymous_uid: NOBODY, anonymous_gid: NOBODY }
     }
 }
 
 impl Squash {
-    /// No caller is squashed.
+    /// Policy that squashes no caller.
     pub const NONE: Squash = Squash { mode: SquashMode::None, anonymous_uid: NOBODY, anonymous_gid: NOBODY };
 
-    /// The identity that a caller gets. Allocates only if one of the groups becomes another.
+    /// Returns the effective identity of a caller. Allocates only if one of the groups is mapped.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Identity {
         if self.takes_all() {
@@ -58,21 +58,21 @@ impl Squash {
         Identity { uid: self.uid(named.uid), gid: self.gid(named.gid), groups }
     }
 
-    /// Whether all callers are the same to us.
+    /// Returns `true` if all callers have the same effective identity.
     #[inline]
     #[must_use]
     pub fn takes_all(&self) -> bool {
         self.mode == SquashMode::All
     }
 
-    /// What becomes of a user.
+    /// Maps a user id.
     #[inline]
     #[must_use]
     pub fn uid(&self, uid: u32) -> u32 {
         if self.applies_to(uid) { self.anonymous_uid } else { uid }
     }
 
-    /// What becomes of a group.
+    /// Maps a group id.
     #[inline]
     #[must_use]
     pub fn gid(&self, gid: u32) -> u32 {

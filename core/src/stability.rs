@@ -1,12 +1,12 @@
-//! How stable written data are.
+//! Stability of written data.
 
-/// How stable a write must be before it is answered (RFC 1813 §3.3.7, `stable_how`).
+/// Required stability of a write when it is answered (RFC 1813 §3.3.7, `stable_how`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stability {
-    /// Not at all; a later fsync makes it so.
+    /// None; a later fsync provides it.
     #[default]
     Unstable,
-    /// The data, and what is needed to find it.
+    /// The data, and the metadata needed to find them.
     DataSync,
     /// Data and all attributes.
     FileSync,

@@ -1,4 +1,4 @@
-//! What a back end knows of its disk's size while it serves it, and whether a flush has failed.
+//! A back end's view of its disk: current size, write protection, failed flushes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,10 @@ use super::geometry::padded;
 use super::{Geometry, Range, SizeWatch, Sizes};
 use crate::{Error, Result};
 
-/// The sizes of a disk that may be resized while it is used, and whether it may be changed. May be used from
-/// any thread at any time.
+/// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread at
+/// any time.
 pub struct Bounds {
-    /// All but the size.
+    /// Everything but the size.
     geometry: Geometry,
     size_bytes: AtomicU64,
     read_only: bool,
@@ -20,40 +20,40 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of a disk as it is found.
+    /// Takes the initial sizes of a disk.
     pub fn new(geometry: Geometry, read_only: bool) -> Self {
         let size_bytes = AtomicU64::new(geometry.size_bytes);
         Self { geometry, size_bytes, read_only, sizes: Sizes::default() }
     }
 
-    /// The present sizes.
+    /// Returns the current sizes.
     pub fn geometry(&self) -> Geometry {
         Geometry { size_bytes: self.size_bytes(), ..self.geometry }
     }
 
-    /// The present length, in bytes.
+    /// Returns the current length, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether nothing may be changed.
+    /// Returns `true` if the disk refuses all changes.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// [`Error::InvalidArgument`] for what does not lie inside of the disk.
+    /// Fails with [`Error::InvalidArgument`] for a range that is not entirely inside the disk.
     pub fn check(&self, range: Range) -> Result<()> {
         let is_inside = range.checked_end().is_some_and(|end| end <= self.size_bytes());
         if is_inside { Ok(()) } else { Err(Error::InvalidArgument) }
     }
 
-    /// The same for what is to be changed: [`Error::ReadOnly`] if nothing may be.
+    /// Checks a range that is to be changed: also fails with [`Error::ReadOnly`] on a read-only disk.
     pub fn check_change(&self, range: Range) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { self.check(range) }
     }
 
-    /// [`Error::InvalidArgument`] for a length that the disk cannot have, [`Error::ReadOnly`] if it stays as
-    /// long as it is.
+    /// Fails with [`Error::InvalidArgument`] for a length that the disk cannot have, and with
+    /// [`Error::ReadOnly`] if the disk is read-only.
     pub fn check_new_size(&self, size_bytes: u64) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
@@ -64,36 +64,37 @@ impl Bounds {
         Ok(())
     }
 
-    /// The length of a disk that lies in so many bytes of a file: what that lacks of the last block reads as
-    /// zeroes.
+    /// Returns the length of a disk stored in `size_bytes` bytes of a file. The part of the last block that
+    /// is missing from the file reads as zeroes.
     pub fn padded(&self, size_bytes: u64) -> u64 {
         padded(size_bytes, self.geometry.block_bytes)
     }
 
-    /// Fills with zeroes what a file of `size_bytes` lacks of the disk's last block, where a read from
-    /// `offset` on met the file's end. False if that is not all that it lacks: the file was cut off.
+    /// Zero-fills the part of the disk's last block that a file of `size_bytes` lacks, for a read from
+    /// `offset` that reached the end of the file. Returns `false` if more than that is missing, i.e. the file
+    /// was truncated.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
-        // A file that is resized meanwhile may have data where a read has met its end.
+        // The file may have been resized meanwhile, and have data where the read reached its end.
         let is_padding =
             offset >= size_bytes && offset.saturating_add(into.len() as u64) <= self.padded(size_bytes);
         is_padding && into.zero(0, into.len()) == into.len()
     }
 
-    /// It has this length from now on. Those that watch are told if that is new.
+    /// Records a new length, and notifies the watchers if it differs.
     pub fn resized(&self, size_bytes: u64) {
         if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
             self.sizes.changed(size_bytes);
         }
     }
 
-    /// From now on `watch` is told each new size ([`Resize::watch`](super::Resize::watch)).
+    /// Notifies `watch` of each new size from now on ([`Resize::watch`](super::Resize::watch)).
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
         self.sizes.watch(watch);
     }
 }
 
-/// Whether a flush has failed. What it has lost is lost: fsync(2) and most file systems tell of it only one
-/// time, and the next one, which succeeds, would say that all is durable.
+/// A latch for failed flushes. Data lost by a failed flush stay lost: fsync(2) and most file systems report
+/// the failure once only, and the next flush would succeed and wrongly claim durability.
 #[derive(Default)]
 pub struct FlushLoss {
     occurred: AtomicBool,
@@ -101,12 +102,12 @@ pub struct FlushLoss {
 }
 
 impl FlushLoss {
-    /// Whether one has.
+    /// Returns `true` if a flush has failed.
     pub fn is_there(&self) -> bool {
         self.occurred.load(Ordering::Acquire)
     }
 
-    /// What each flush fails with after one has.
+    /// Fails if an earlier flush has failed.
     pub fn check(&self) -> Result<()> {
         match self.is_there() {
             true => Err(Error::io("an earlier flush has failed: what was written before it may be lost")),
@@ -114,15 +115,15 @@ impl FlushLoss {
         }
     }
 
-    /// Flushes, unless that has failed before. One at a time: beside one that fails another would succeed,
-    /// before it is known that it may not.
+    /// Flushes, unless a flush has failed before. One at a time: a flush running in parallel with a failing
+    /// one could succeed before the failure is recorded.
     pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         flush().inspect_err(|_| self.occurred())
     }
 
-    /// One has failed.
+    /// Records a failed flush.
     pub fn occurred(&self) {
         self.occurred.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The waist itself.
+//! The block-device trait.
 
 use std::sync::Arc;
 
@@ -7,62 +7,62 @@ use tombolo_mem::{Sink, Source};
 use super::{Extents, Geometry, Range, SizeWatch};
 use crate::{Answer, Ctx, Stability};
 
-/// What a disk says of itself. It does not change during its life.
+/// The fixed properties of a disk. Constant during its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// True when every change is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
+    /// `true` if every change is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,
-    /// Whether [`flush`](BlockDevice::flush) does anything: false when all that is answered is durable (or
-    /// nothing ever is: memory).
+    /// `true` if [`flush`](BlockDevice::flush) has an effect: `false` if every answered write is durable (or
+    /// none ever is: memory).
     pub has_cache: bool,
-    /// Whether [`discard`](BlockDevice::discard) gives room back.
+    /// `true` if [`discard`](BlockDevice::discard) frees space.
     pub discards: bool,
-    /// Whether [`write_zeroes`](BlockDevice::write_zeroes) is quicker than a write of zeroes.
+    /// `true` if [`write_zeroes`](BlockDevice::write_zeroes) is faster than writing zeroes.
     pub zeroes_fast: bool,
 }
 
-/// How to write zeroes.
+/// Options of a write of zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zeroing {
-    /// The room may be given back.
+    /// The space may be freed.
     pub may_unmap: bool,
-    /// Refuse with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, if it is
-    /// no quicker than a write.
+    /// Fail with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, unless it
+    /// is faster than a write.
     pub only_fast: bool,
-    /// How stable the zeroes must be when it is answered.
+    /// Required stability when the operation is answered.
     pub stability: Stability,
 }
 
-/// A disk. All operations may be called from any thread at any time. Ranges have been checked against
-/// [`geometry`](Self::geometry) ([`Geometry::check`]); one that ends beyond the disk all the same is refused
-/// with [`Error::InvalidArgument`](crate::Error::InvalidArgument). One that can answer without waiting does
-/// so (`Done`); one that would block answers `Later`. A `Sink` or `Source` is in use until the answer is
-/// there.
+/// A disk. All operations may be called from any thread at any time. The caller has checked ranges against
+/// [`geometry`](Self::geometry) ([`Geometry::check`]); a range that nevertheless ends beyond the disk is
+/// refused with [`Error::InvalidArgument`](crate::Error::InvalidArgument). An operation that need not wait
+/// answers `Done`; one that would block answers `Later`. A `Sink` or `Source` is in use until the answer is
+/// available.
 pub trait BlockDevice: Send + Sync {
-    /// What this disk says of itself.
+    /// Returns the disk's fixed properties.
     fn profile(&self) -> Profile;
-    /// Its present sizes. Does not wait.
+    /// Returns the current sizes. Does not block.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `into` from the disk's bytes at `offset`, all of it.
+    /// Fills all of `into` with the disk's bytes at `offset`.
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()>;
-    /// Writes all of `from` at `offset`. [`Stability::DataSync`] and more: durable when it is answered (FUA).
+    /// Writes all of `from` at `offset`. [`Stability::DataSync`] and above: durable when answered (FUA).
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()>;
-    /// Makes durable all that was answered before.
+    /// Makes all answered writes durable.
     fn flush(&self, cx: &Ctx) -> Answer<()>;
-    /// The range's bytes are not needed any more; what reading them gives is not said. Room may be given
-    /// back.
+    /// Declares the contents of a range unused. Subsequent reads of it are unspecified; its space may be
+    /// freed.
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()>;
-    /// The range reads as zeroes.
+    /// Makes a range read as zeroes.
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()>;
-    /// What lies where in the range: at least the first extent, at most `count_max` of them.
+    /// Returns the allocation map of a range: at least its first extent, at most `count_max` of them.
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents>;
 
-    /// No more requests follow at once: what was gathered to be handed over together is handed over now. A
-    /// front end calls it after each batch of requests; one that forgets may wait for ever.
+    /// Submits requests that were batched, since no more follow at once. A front end must call this after
+    /// each batch of requests, or some of them may wait forever.
     fn submit(&self) {}
 
-    /// Changing its size, where that is possible.
+    /// Returns the operations that resize the disk, where possible.
     fn resize(&self) -> Option<&dyn Resize> {
         None
     }
@@ -70,11 +70,11 @@ pub trait BlockDevice: Send + Sync {
 
 /// A disk whose size can change during its life.
 pub trait Resize: Send + Sync {
-    /// Makes it so long; a multiple of the block size. What is new reads as zeroes. One whose size others
-    /// determine refuses it with [`Error::NotSupported`](crate::Error::NotSupported).
+    /// Sets the length, a multiple of the block size. Added space reads as zeroes. Fails with
+    /// [`Error::NotSupported`](crate::Error::NotSupported) on a disk whose size is determined elsewhere.
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()>;
-    /// Takes in that others have changed the size of what the disk lies in. The size now, in bytes.
+    /// Adopts an external change of the underlying storage's size. Returns the current size, in bytes.
     fn follow_size(&self, cx: &Ctx) -> Answer<u64>;
-    /// From now on `watch` is told each new size, as long as it lives.
+    /// Notifies `watch` of each new size from now on, for as long as it lives.
     fn watch(&self, watch: &Arc<SizeWatch>);
 }

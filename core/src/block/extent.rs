@@ -1,28 +1,28 @@
-//! What lies where on a disk.
+//! The allocation map of a disk.
 
 use super::Range;
 
-/// Whether room is taken for a part of a disk, and what reading it gives. Words of NBD's `base:allocation`.
+/// Allocation status and contents of a part of a disk, as in NBD's `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// There may be data.
+    /// Possibly data.
     Data,
-    /// Room is taken, and it reads as zeroes.
+    /// Allocated, reads as zeroes.
     Zero,
-    /// No room is taken, and it reads as zeroes.
+    /// Not allocated, reads as zeroes.
     Hole,
 }
 
-/// A part of a disk that is the same all over.
+/// A part of a disk with one allocation status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How long it is, in bytes; never 0.
+    /// Length, in bytes; never 0.
     pub len_bytes: u64,
-    /// What it is.
+    /// Allocation status.
     pub allocation: Allocation,
 }
 
-/// The extents of a range, from its beginning on, one after the other. Neighbours differ.
+/// The extents of a range in order, from its beginning on. Adjacent extents differ.
 #[derive(Debug)]
 pub struct Extents {
     range: Range,
@@ -32,12 +32,12 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// None yet, with room for the first `count_max` (at least one) of the range.
+    /// Returns an empty list that holds at most `count_max` (at least one) extents of the range.
     pub fn new(range: Range, count_max: usize) -> Self {
         Self { range, count_max: count_max.max(1), covered_bytes: 0, extents: Vec::new() }
     }
 
-    /// Adds what follows; cut at the end of the range. False when there is no room for more.
+    /// Appends an extent, cut at the end of the range. Returns `false` once the list or the range is full.
     pub fn push(&mut self, len_bytes: u64, allocation: Allocation) -> bool {
         let len_bytes = len_bytes.min(self.range.len_bytes - self.covered_bytes);
         if len_bytes == 0 {
@@ -53,12 +53,12 @@ impl Extents {
         self.covered_bytes < self.range.len_bytes
     }
 
-    /// Where what follows begins, in bytes from the disk's beginning.
+    /// Returns the offset at which the next extent begins, in bytes from the disk's beginning.
     pub fn next_offset(&self) -> u64 {
         self.range.offset + self.covered_bytes
     }
 
-    /// What was found.
+    /// Returns the extents collected.
     pub fn as_slice(&self) -> &[Extent] {
         &self.extents
     }

@@ -4,11 +4,10 @@ use thiserror::Error as ThisError;
 
 use crate::Error;
 
-/// The unit that virtio counts in (virtio 1.2, §5.2.4), and the smallest block, in bytes.
+/// The unit of virtio offsets (virtio 1.2, §5.2.4) and the smallest block size, in bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
-/// The longest disk that an image's header or a server may claim, in bytes: what is longer takes years to
-/// look through.
+/// Maximum disk length that an image header or a server may claim, in bytes: scanning more takes years.
 pub const SIZE_BYTES_MAX: u64 = 1 << 55;
 
 /// The sizes of a disk. Only [`size_bytes`](Self::size_bytes) changes during its life.
@@ -21,9 +20,9 @@ pub struct Geometry {
     pub block_bytes: u32,
     /// The unit below which a write costs a read, in bytes: a power of two, at least `block_bytes`.
     pub physical_block_bytes: u32,
-    /// What is best read or written at a time, in bytes; 0: no preference.
+    /// Preferred transfer size, in bytes; 0: no preference.
     pub optimal_bytes: u32,
-    /// The unit that discarding works in, in bytes; a power of two. Parts of units are kept.
+    /// The unit of discarding, in bytes; a power of two. Partial units are not discarded.
     pub discard_granularity_bytes: u32,
 }
 
@@ -31,8 +30,8 @@ impl Geometry {
     /// The largest block, in bytes.
     pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
-    /// A disk of blocks of 512 bytes that lies in pages of 4 KiB, as a file does. What the file lacks of its
-    /// last block reads as zeroes, and the file is longer when that is written.
+    /// Returns the geometry of a file: blocks of 512 bytes in pages of 4 KiB. The missing part of the last
+    /// block reads as zeroes, and writing it extends the file.
     pub fn of_file(size_bytes: u64) -> Self {
         Self {
             size_bytes: padded(size_bytes, SECTOR_BYTES),
@@ -43,7 +42,7 @@ impl Geometry {
         }
     }
 
-    /// The same in blocks of this size, the last of which the file may have a part of only.
+    /// Changes the block size; the file may contain only a part of the last block.
     pub fn in_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
         if !block_bytes.is_power_of_two() || !(SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) {
             return Err(BlockSizeError::Size { block_bytes });
@@ -57,7 +56,7 @@ impl Geometry {
         })
     }
 
-    /// The same of what cannot be longer than it is: an error if a part of a block is at its end.
+    /// Changes the block size of a disk that cannot grow: fails if the last block would be partial.
     pub fn in_whole_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
         let size_bytes = self.size_bytes;
         match self.in_blocks(block_bytes)? {
@@ -66,7 +65,7 @@ impl Geometry {
         }
     }
 
-    /// The range, if it consists of whole blocks inside the disk.
+    /// Returns the range if it consists of whole blocks inside the disk.
     #[inline]
     pub fn check(&self, offset: u64, len_bytes: u64) -> Result<Range, RangeError> {
         if !(offset | len_bytes).is_multiple_of(u64::from(self.block_bytes)) {
@@ -80,66 +79,66 @@ impl Geometry {
     }
 }
 
-/// The length in whole blocks of what has so many bytes; the largest that there is, if no number says that.
+/// Rounds a length up to whole blocks, or down where the rounded number would overflow.
 pub(super) fn padded(size_bytes: u64, block_bytes: u32) -> u64 {
     let block_bytes = u64::from(block_bytes);
     size_bytes.checked_next_multiple_of(block_bytes).unwrap_or(size_bytes - size_bytes % block_bytes)
 }
 
-/// Some bytes of a disk, one after the other.
+/// A contiguous byte range of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where it begins, in bytes.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How long it is, in bytes.
+    /// Length, in bytes.
     pub len_bytes: u64,
 }
 
 impl Range {
-    /// Where it ends; `None` if no number says that.
+    /// Returns the end offset; `None` on overflow.
     #[inline]
     pub fn checked_end(&self) -> Option<u64> {
         self.offset.checked_add(self.len_bytes)
     }
 
-    /// Where it ends, or the largest number.
+    /// Returns the end offset, saturating on overflow.
     #[inline]
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len_bytes)
     }
 }
 
-/// A block size that a disk does not have.
+/// An invalid block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum BlockSizeError {
-    /// No disk has it.
+    /// Not a supported block size.
     #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
     Size {
-        /// What was asked for, in bytes.
+        /// Requested block size, in bytes.
         block_bytes: u32,
     },
-    /// The disk's end would be lost.
+    /// The disk's last bytes would be lost.
     #[error(
         "its {size_bytes} bytes are no multiple of blocks of {block_bytes} bytes: take a smaller block size"
     )]
     Length {
         /// The disk's length, in bytes.
         size_bytes: u64,
-        /// What was asked for, in bytes.
+        /// Requested block size, in bytes.
         block_bytes: u32,
     },
 }
 
-/// A range that a disk does not have.
+/// An invalid range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum RangeError {
-    /// It does not consist of whole blocks.
+    /// The range does not consist of whole blocks.
     #[error("not a multiple of the block size of {block_bytes} bytes")]
     Unaligned {
         /// The block size, in bytes.
         block_bytes: u32,
     },
-    /// It ends beyond the disk.
+    /// The range ends beyond the disk.
     #[error("beyond the end of a disk of {size_bytes} bytes")]
     BeyondTheEnd {
         /// The disk's length, in bytes.

@@ -1,23 +1,23 @@
-//! How disks are opened.
+//! Options for opening disks.
 
 use super::SECTOR_BYTES;
 
-/// How a back end opens what a disk lies in.
+/// Options for opening the storage of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Nothing is changed.
+    /// Open for reading only.
     pub read_only: bool,
-    /// Whether it is locked against other users of it, where that can be done. Without, two that write
-    /// destroy each other's work.
+    /// Lock the storage against other users, where possible. Without the lock, two writers corrupt each
+    /// other's data.
     pub locks: bool,
-    /// Tells those apart that read one disk at a time: what goes on in the place of a user that was killed
-    /// has its number. What the kernel has still to do for that one is waited for. 0 is any number of users,
-    /// of which none is waited for.
+    /// Distinguishes concurrent readers of one disk: the process that replaces a killed one passes the same
+    /// number, and requests that the kernel is still executing for the killed process are waited for. 0: any
+    /// number of users, none of which is waited for.
     pub user: u32,
-    /// The disk's block size, in bytes: a power of two from 512 to 64 KiB.
+    /// Block size of the disk, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,
-    /// Refuses a file of the host whose path leads over a symbolic link: another user may have put it there
-    /// since the path was checked.
+    /// Refuse a host file whose path contains a symbolic link: another user may have placed the link after
+    /// the path was checked.
     pub no_links: bool,
 }
 

@@ -1,23 +1,24 @@
-//! Word of a disk's new size, for those that serve it.
+//! Notification of resizes.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Is told a disk's new size, in bytes. Called on the thread that resized it; must not wait.
+/// A callback that receives a disk's new size, in bytes. It runs on the thread that resized the disk and must
+/// not block.
 pub type SizeWatch = dyn Fn(u64) + Send + Sync;
 
-/// Those that are told of a disk's new size. A back end that can be resized has one.
+/// The registered watchers of one resizable disk.
 #[derive(Default)]
 pub struct Sizes(Mutex<Vec<Weak<SizeWatch>>>);
 
 impl Sizes {
-    /// Adds one. It is told as long as it lives.
+    /// Registers a watcher, for as long as it lives.
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
         let mut watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(Arc::downgrade(watch));
     }
 
-    /// Tells all of them.
+    /// Notifies all watchers.
     pub fn changed(&self, size_bytes: u64) {
         let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for watch in watches.iter().filter_map(Weak::upgrade) {

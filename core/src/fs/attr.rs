@@ -1,6 +1,6 @@
 //! Attributes of nodes and of file systems.
 
-/// What a node is (POSIX file types).
+/// The type of a node (POSIX file types).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// A regular file.
@@ -31,22 +31,22 @@ impl Mode {
     pub const SET_UID: u32 = 0o4000;
     /// Set group id on execution; on a directory: new entries inherit its group.
     pub const SET_GID: u32 = 0o2000;
-    /// Only an entry's owner may remove it.
+    /// Restricted deletion: only an entry's owner may remove it.
     pub const STICKY: u32 = 0o1000;
 
-    /// Takes the low twelve bits of `bits`.
+    /// Keeps the low twelve bits of `bits`.
     #[inline]
     pub const fn new(bits: u32) -> Self {
         Self((bits & Self::MASK) as u16)
     }
 
-    /// The bits.
+    /// Returns the bits.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.0 as u32
     }
 
-    /// These bits without those of `umask`.
+    /// Clears the bits of `umask`.
     #[inline]
     pub const fn without(self, umask: Mode) -> Self {
         Self(self.0 & !umask.0)
@@ -74,7 +74,7 @@ pub struct Device {
 /// The attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// What it is.
+    /// File type.
     pub file_type: FileType,
     /// Permission bits.
     pub mode: Mode,
@@ -90,13 +90,13 @@ pub struct Attr {
     pub blocks: u64,
     /// Preferred size of transfers, in bytes.
     pub block_size: u32,
-    /// For device nodes: which device.
+    /// Device number of a device node.
     pub rdev: Device,
-    /// Which file system the node lies on. Differs between submounts of one export.
+    /// Id of the node's file system. Differs between submounts of one export.
     pub fsid: u64,
-    /// Inode number, unique within `fsid` among living nodes.
+    /// Inode number, unique within `fsid` among live nodes.
     pub fileid: u64,
-    /// Tells a reused inode number from its former bearer; 0 where the file system has no such thing.
+    /// Distinguishes reuses of an inode number; 0 where the file system has no generations.
     pub generation: u64,
     /// Last read.
     pub atime: Timestamp,
@@ -104,14 +104,14 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last change of the data or the attributes.
     pub ctime: Timestamp,
-    /// Birth, where the file system keeps it.
+    /// Creation time, where the file system records it.
     pub btime: Option<Timestamp>,
-    /// It may change without any notice, and with the same version: clients ask for attributes and data each
-    /// time.
+    /// The node may change without a notice and without a new version: clients must request attributes and
+    /// data each time.
     pub volatile: bool,
 }
 
-/// The attributes that tell whether a node changed between two looks (RFC 1813 §2.6, `wcc_attr`).
+/// The attributes that reveal a change of a node between two samples (RFC 1813 §2.6, `wcc_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeakAttr {
     /// Size in bytes.
@@ -128,9 +128,9 @@ impl From<&Attr> for WeakAttr {
     }
 }
 
-/// A node from before and after a mutation. Both are `None` unless the caller asked with
-/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot take both around the operation
-/// leaves `before` out, as RFC 1813 §2.6 allows.
+/// The attributes of a node before and after a mutation. Both are `None` unless the caller requested
+/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot sample both atomically with the
+/// operation omits `before`, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Before the operation.
@@ -142,13 +142,13 @@ pub struct Change {
 /// A new value for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's present time.
+    /// The server's current time.
     Now,
     /// This time.
     At(Timestamp),
 }
 
-/// Which attributes to change, and to what. `None` leaves one as it is.
+/// Attribute changes. `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -163,10 +163,11 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
-    /// Do nothing, and fail with [`Error::NotSync`](crate::Error::NotSync), unless the node has this ctime
+    /// Fail with [`Error::NotSync`](crate::Error::NotSync), changing nothing, unless the node has this ctime
     /// (RFC 1813 §3.3.2, `sattrguard3`).
     pub guard_ctime: Option<Timestamp>,
-    /// Drop set-user-id, set-group-id and file capabilities, as a change by a user without privilege must.
+    /// Drop set-user-id, set-group-id and file capabilities, as required for a change by an unprivileged
+    /// user.
     pub kill_privileges: bool,
 }
 
@@ -175,15 +176,15 @@ pub struct SetAttr {
 pub struct StatFs {
     /// Size of a block, in bytes; the unit of the block counts.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u64,
-    /// Blocks that are free.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Blocks that are free for users without privilege.
+    /// Free blocks available to unprivileged users.
     pub blocks_available: u64,
-    /// Nodes in all; 0 where the file system does not count them.
+    /// Total nodes; 0 where the file system does not count them.
     pub files: u64,
-    /// Nodes that are free.
+    /// Free nodes.
     pub files_free: u64,
     /// Longest name, in bytes.
     pub name_max: u32,

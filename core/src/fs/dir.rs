@@ -4,38 +4,37 @@ use std::time::Instant;
 
 use super::{Attr, Cookie, Entry, FileType, NodeId};
 
-/// How much fits on a page, in the caller's units.
+/// The capacity of a page, in the caller's units.
 #[derive(Clone, Copy, Debug)]
 pub struct DirBudget {
-    /// Bytes that the entries may take up together.
+    /// Total size of the entries, in bytes.
     pub size_bytes: usize,
-    /// Bytes that every entry takes up beside its name.
+    /// Size of an entry without its name, in bytes.
     pub entry_bytes: usize,
-    /// Each entry is rounded up to a multiple of this; a power of two.
+    /// Alignment of entries; a power of two.
     pub align: usize,
-    /// Whether the entries shall carry attributes. Each one that does counts a look-up.
+    /// `true` if entries carry attributes. Each entry that does counts a look-up.
     pub plus: bool,
 }
 
 /// One entry of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
-    /// Its name. This may be `.` or `..`, which the operations of the waist refuse: those two are listed, not
-    /// looked up.
+    /// Name, possibly `.` or `..`: those two are listed, although no operation of the waist accepts them.
     pub name: &'a [u8],
-    /// Its inode number.
+    /// Inode number.
     pub fileid: u64,
-    /// What it is; `None` where the file system does not say without looking.
+    /// File type; `None` where the file system would have to read the inode.
     pub file_type: Option<FileType>,
-    /// Where the listing goes on after this entry.
+    /// Position after this entry.
     pub cookie: Cookie,
-    /// The node, when the page was asked for with attributes and there is one (never for `.` and `..`).
+    /// The node, if attributes were requested and there is one (never for `.` and `..`).
     pub entry: Option<&'a Entry>,
 }
 
 /// A page that a back end fills with entries until the caller's budget is used up.
 ///
-/// It owns its memory and travels through the operation and back, so that one page serves many listings
+/// It owns its memory and is passed through the operation and back, so that one page serves many listings
 /// without allocating.
 #[derive(Debug)]
 pub struct DirPage {
@@ -58,13 +57,13 @@ struct Head {
 }
 
 impl DirPage {
-    /// An empty page with this budget.
+    /// Returns an empty page with this budget.
     pub fn new(budget: DirBudget) -> Self {
         let (names, heads, entries) = (Vec::new(), Vec::new(), Vec::new());
         Self { budget, used_bytes: 0, names, heads, entries, end: false, asked: None }
     }
 
-    /// Empties the page and gives it another budget. The memory stays.
+    /// Empties the page and sets another budget. The memory is retained.
     pub fn reset(&mut self, budget: DirBudget) {
         self.budget = budget;
         self.used_bytes = 0;
@@ -75,28 +74,28 @@ impl DirPage {
         self.asked = None;
     }
 
-    /// What the page may hold in all, for a caller that fills it somewhere else.
+    /// Returns the page's total budget, for a caller that assembles the page elsewhere.
     pub fn budget(&self) -> DirBudget {
         self.budget
     }
 
-    /// More entries than this do not fit, whatever their names.
+    /// Returns the maximum number of entries, whatever their names.
     pub fn entries_max(&self) -> usize {
         self.budget.size_bytes / self.budget.entry_bytes.max(1)
     }
 
-    /// True when the caller wants attributes.
+    /// Returns `true` if the caller requested attributes.
     pub fn wants_entries(&self) -> bool {
         self.budget.plus
     }
 
-    /// True when an entry with a name of `name_len` bytes still fits. Ask before looking a node up for
-    /// [`DirPage::push`].
+    /// Returns `true` if an entry with a name of `name_len` bytes still fits. To be called before looking a
+    /// node up for [`DirPage::push`].
     pub fn fits(&self, name_len: usize) -> bool {
         self.cost(name_len).is_some_and(|cost| self.budget.size_bytes - self.used_bytes >= cost)
     }
 
-    /// Adds an entry. False, and nothing is added, when it does not fit: the page is full.
+    /// Adds an entry. Returns `false`, adding nothing, if it does not fit: the page is full.
     #[must_use]
     pub fn push(&mut self, entry: DirEntry<'_>) -> bool {
         if !self.fits(entry.name.len()) {
@@ -115,38 +114,38 @@ impl DirPage {
         true
     }
 
-    /// Says that the directory ends with this page.
+    /// Marks this page as the directory's last.
     pub fn set_end(&mut self) {
         self.end = true;
     }
 
-    /// True when the directory ends with this page.
+    /// Returns `true` if the directory ends with this page.
     pub fn is_end(&self) -> bool {
         self.end
     }
 
-    /// Says that what is on the page was asked for at this time, before the call
+    /// Records that the page's contents were requested at this time, before the call
     /// ([`Ctx::lists_below`](crate::Ctx::lists_below)).
     pub fn set_asked(&mut self, asked: Instant) {
         self.asked = Some(asked);
     }
 
-    /// When what is on the page was asked for, if that was before the call.
+    /// Returns the time at which the contents were requested, if that was before the call.
     pub fn asked(&self) -> Option<Instant> {
         self.asked
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// True when there are none.
+    /// Returns `true` if there are none.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
 
-    /// The entries, in order.
+    /// Returns the entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = DirEntry<'_>> {
         let mut name_start = 0;
         let mut entries = self.entries.iter();
@@ -163,12 +162,12 @@ impl DirPage {
         })
     }
 
-    /// The nodes of those entries that carry them, in order.
+    /// Returns the nodes of the entries that carry one, in order.
     pub fn nodes_mut(&mut self) -> impl Iterator<Item = &mut NodeId> {
         self.entries.iter_mut().map(|entry| &mut entry.node)
     }
 
-    /// The attributes of those entries that carry them.
+    /// Returns the attributes of the entries that carry them.
     pub fn attrs_mut(&mut self) -> impl Iterator<Item = &mut Attr> {
         self.entries.iter_mut().map(|entry| &mut entry.attr)
     }

@@ -1,26 +1,25 @@
-//! Passing methods of the waist on.
+//! Forwarding of waist methods.
 
 use crate::{Answer, Error};
 
-/// An operation of an optional group. A layer offers a group only when the file system below has it; asked
-/// for all the same, it is not supported.
+/// Calls an operation of an optional group. Fails with [`Error::NotSupported`] if the file system below lacks
+/// the group, although a layer offers it only where it exists.
 #[inline]
 pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
     group.map_or_else(|| Answer::err(Error::NotSupported), call)
 }
 
-/// Methods of [`FileSystem`](crate::fs::FileSystem) and its optional groups that a layer passes on, by their
-/// names.
+/// Forwards the named methods of [`FileSystem`](crate::fs::FileSystem) and its optional groups.
 ///
 /// `forward!(to self.inner; lookup getattr)` calls the same method of the field `inner`. `forward!(through
-/// self.call; lookup getattr)` calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on: a layer that
-/// does the same around each; `with self.call` calls `self.call(cx, |fs, cx| fs.lookup(cx, ...))`, where the
-/// layer passes on another context; `later self.call` does so with copies of the arguments, which the layer's
-/// methods `keep` and `lend` make and give.
+/// self.call; lookup getattr)` calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on, for a layer
+/// that wraps each call in the same way; `with self.call` calls `self.call(cx, |fs, cx| fs.lookup(cx, ...))`,
+/// for a layer that forwards another context; `later self.call` does so with owned copies of the arguments,
+/// converted by the layer's methods `keep` and `lend`.
 ///
-/// The method of a group is that of the file system's group, where it has one. `forward!(to self.inner;
-/// xattrs)` gives out the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the layer,
-/// where `inner` has one.
+/// A group's method is forwarded to the same group of the file system, if it has one. `forward!(to
+/// self.inner; xattrs)` returns the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the
+/// layer, if `inner` has one.
 #[macro_export]
 macro_rules! forward {
     ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward!(@$method $way $me $inner);)+ };

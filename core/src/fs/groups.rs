@@ -1,5 +1,5 @@
-//! Optional groups of operations. A file system that has a group returns it from the method of the same name
-//! in [`FileSystem`](super::FileSystem).
+//! Optional groups of operations. A file system returns a supported group from the method of the same name in
+//! [`FileSystem`](super::FileSystem).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,24 +11,25 @@ use tombolo_mem::{Sink, Source};
 use super::{Attr, Entry, File, LeaseAnswer, LeaseAsk, LockOwner, NodeId, WeakAttr, XattrName};
 use crate::{Answer, Ctx, Error};
 
-/// What may exist already when an extended attribute is set (setxattr(2)).
+/// Preconditions of setting an extended attribute (setxattr(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrSet {
-    /// Make or replace.
+    /// Create or replace.
     Any,
-    /// Fail with [`Error::Exists`](crate::Error::Exists) when it exists.
+    /// Fail with [`Error::Exists`](crate::Error::Exists) if it exists.
     Create,
-    /// Fail with [`Error::NoAttribute`](crate::Error::NoAttribute) when it does not.
+    /// Fail with [`Error::NoAttribute`](crate::Error::NoAttribute) if it does not.
     Replace,
 }
 
 /// Extended attributes. POSIX ACLs are the attributes `system.posix_acl_access` and
 /// `system.posix_acl_default`.
 pub trait Xattrs {
-    /// The value of one, of at most `limit_bytes`; longer: [`Error::OutOfRange`](crate::Error::OutOfRange).
-    /// Absent: [`Error::NoAttribute`](crate::Error::NoAttribute).
+    /// Returns an attribute's value. Fails with [`Error::OutOfRange`](crate::Error::OutOfRange) if it is
+    /// longer than `limit_bytes`, with [`Error::NoAttribute`](crate::Error::NoAttribute) if absent.
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>>;
-    /// Sets one. `kill_set_gid` drops the set-group-id bit, as setting an ACL by one outside the group must.
+    /// Sets an attribute. `kill_set_gid` drops the set-group-id bit, as required when a user outside the
+    /// group sets an ACL.
     fn set(
         &self,
         cx: &Ctx,
@@ -38,13 +39,13 @@ pub trait Xattrs {
         how: XattrSet,
         kill_set_gid: bool,
     ) -> Answer<()>;
-    /// The names, each ended by a NUL byte, of at most `limit_bytes` together.
+    /// Returns the names, each terminated by NUL, at most `limit_bytes` in total.
     fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>>;
-    /// Removes one.
+    /// Removes an attribute.
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()>;
 }
 
-/// The two families of advisory locks, which do not see each other.
+/// The two families of advisory locks, which do not interact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockFamily {
     /// fcntl(2) record locks: byte ranges, owned by a process.
@@ -53,7 +54,7 @@ pub enum LockFamily {
     Flock,
 }
 
-/// What is held, or asked for.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// Shared.
@@ -62,7 +63,7 @@ pub enum LockKind {
     Write,
 }
 
-/// Bytes `start` to `last`, both included.
+/// Bytes `start` to `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockRange {
     /// First byte.
@@ -79,27 +80,27 @@ impl LockRange {
 /// An advisory lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Which family.
+    /// Lock family.
     pub family: LockFamily,
     /// Shared or exclusive.
     pub kind: LockKind,
-    /// Which bytes; [`LockRange::ALL`] for flock.
+    /// Locked bytes; [`LockRange::ALL`] for flock.
     pub range: LockRange,
     /// The owner.
     pub owner: LockOwner,
-    /// The owner's process id as its client knows it; returned to others that test for a conflicting lock.
+    /// The owner's process id as its client knows it; returned to clients that test for a conflicting lock.
     pub pid: u32,
 }
 
 /// Advisory locks.
 pub trait Locks {
-    /// A lock that stands in the way of `lock`, if any.
+    /// Returns a lock that conflicts with `lock`, if any.
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
-    /// Takes a lock, waiting for it when `wait` is set: then the answer ends early with
-    /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised. Without
-    /// `wait`: [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// Acquires a lock. If `wait` is set, waits for conflicting locks, and fails with
+    /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised; otherwise
+    /// fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
-    /// Gives back what `owner` holds of this family in `range`.
+    /// Releases the locks of `owner` of this family in `range`.
     fn unlock(
         &self,
         cx: &Ctx,
@@ -110,9 +111,9 @@ pub trait Locks {
     ) -> Answer<()>;
 }
 
-/// A name for a node that outlives the session and the server: what the file system itself calls it.
+/// A name for a node that outlives the session and the server, assigned by the file system itself.
 ///
-/// It is not signed and proves nothing: a front end that hands it to strangers adds its own proof
+/// It is unsigned and proves nothing: a front end that hands it to untrusted clients adds its own proof
 /// (`docs/formats`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistentHandle {
@@ -122,61 +123,61 @@ pub struct PersistentHandle {
     pub bytes: SmallVec<[u8; 48]>,
 }
 
-/// Which file system persistent handles are of: its UUID, or whatever else stays with it. The same after a
-/// restart of the server, and for another server of the same file system.
+/// The identity of the file system that persistent handles belong to: its UUID or another permanent id.
+/// Stable over restarts, and the same for another server of the same file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Volume(pub [u8; 16]);
 
 /// Handles that outlive restarts.
 pub trait PersistentHandles: Send + Sync {
-    /// The file system that the export's root lies on. It does not change during a session.
+    /// Returns the file system of the export's root. Constant during a session.
     fn volume(&self) -> Volume;
-    /// The handle of a node.
+    /// Returns the handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
-    /// The node of a handle; it counts a look-up. [`Error::Stale`](crate::Error::Stale) when it is gone or
-    /// was never one.
+    /// Returns the node of a handle, counting a look-up. Fails with [`Error::Stale`](crate::Error::Stale) if
+    /// it is gone or never existed.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
-    /// The directory that a directory lies in; it counts a look-up. A caller that found one by its handle
-    /// finds the way up so. The root lies in itself; [`Error::Stale`](crate::Error::Stale) for one that has
-    /// left the export. Of a file: where it was met last, if that is known.
+    /// Returns the parent of a directory, counting a look-up, so that a caller that resolved a handle finds
+    /// the path to the root. The root is its own parent. Fails with [`Error::Stale`](crate::Error::Stale) for
+    /// a directory that has left the export. For a file: the directory in which it was last found, if known.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
-    /// A node by its number, though it may have been forgotten; it counts a look-up. [`Error::Stale`] when
-    /// the file is gone, or it is not known any more which it was: that may be at any time. Never another
-    /// node than the one that had the number.
+    /// Returns a node by its number even after it was forgotten, counting a look-up. Fails with
+    /// [`Error::Stale`] if the file is gone or its number has been discarded, which may happen at any time.
+    /// Never returns another node than the one that had the number.
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
-    /// What it takes to [`recall`](Self::recall) a node, for a caller that writes its number down: the file
-    /// system's own table of numbers may lose it.
+    /// Returns the data required to [`recall`](Self::recall) a node, for a caller that stores its number: the
+    /// file system's own table of numbers may lose it.
     fn record(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
         Answer::err(Error::NotSupported)
     }
-    /// Gives a node its number again, unless it has it still. Before anything else is asked for.
+    /// Restores a node's number, unless it is still assigned. To be called before any other operation.
     fn recall(&self, _cx: &Ctx, _node: NodeId, _record: &[u8]) -> Answer<()> {
         Answer::err(Error::NotSupported)
     }
 }
 
 bitflags! {
-    /// How to allocate (fallocate(2)). Empty: allocate, and grow the file.
+    /// Modes of allocation (fallocate(2)). Empty: allocate, and extend the file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AllocateMode: u8 {
-        /// Leave the size alone.
+        /// Do not change the size.
         const KEEP_SIZE = 1;
-        /// Free the range; it reads as zeros.
+        /// Free the range; it reads as zeroes.
         const PUNCH_HOLE = 2;
-        /// Make the range zeros without freeing it.
+        /// Zero the range without freeing it.
         const ZERO_RANGE = 4;
-        /// Cut the range out and move what follows down.
+        /// Remove the range and shift the following data down.
         const COLLAPSE_RANGE = 8;
-        /// Move what follows up and leave a hole.
+        /// Shift the following data up and leave a hole.
         const INSERT_RANGE = 16;
-        /// Give the range its own blocks where it shares them.
+        /// Give the range its own blocks where they are shared.
         const UNSHARE_RANGE = 32;
     }
 }
 
-/// What to seek (lseek(2)).
+/// The kind of offset to seek (lseek(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// The next data at or after the offset.
@@ -189,65 +190,65 @@ pub enum Whence {
 pub trait Ranges {
     /// Allocates or frees space.
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()>;
-    /// Finds data or a hole. [`Error::NoDevice`](crate::Error::NoDevice) past the end.
+    /// Finds data or a hole. Fails with [`Error::NoDevice`](crate::Error::NoDevice) past the end.
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64>;
-    /// Copies within the file system, and answers how many bytes it copied.
+    /// Copies within the file system. Returns the number of bytes copied.
     fn copy(&self, cx: &Ctx, from: File, from_offset: u64, to: File, to_offset: u64, len: u64)
     -> Answer<u64>;
 }
 
-/// Data that are kept near, so that they need not be read where the file is.
+/// A local cache of file data.
 pub trait DataCache {
-    /// Offers data that a file has while it is of this version. As much of them is kept as can be: nothing of
-    /// it may fail.
+    /// Offers data of a file at this version. As much as possible is cached; failures have no consequence.
     fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
 }
 
-/// What proves data that came another way.
+/// Digests that verify data obtained from another source.
 pub trait Digests: Send + Sync {
-    /// The BLAKE3 digest of each [`DIGESTED_BYTES`] of a range, which begins and ends with one or at the end
-    /// of the file; and the attributes that the file had meanwhile.
+    /// Returns the BLAKE3 digest of each [`DIGESTED_BYTES`] of a range aligned to them (or ending at the end
+    /// of the file), and the attributes of the file at that time.
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)>;
 }
 
-/// Of so much there is one digest.
+/// Unit of digests, in bytes.
 pub const DIGESTED_BYTES: u64 = 64 << 10;
 
-/// Parts of files that come compressed, several at a time: for what is far away.
+/// Compressed reads of several file ranges at a time, for slow connections.
 pub trait Packing: Send + Sync {
-    /// Reads these parts of a file, one after the other, into `into`, which is as long as all of them
-    /// together: at most [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All of it, or a failure.
+    /// Reads these ranges of a file, concatenated, into `into`, which has their total length: at most
+    /// [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All or nothing.
     fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
 }
 
-/// What a packed read has brought.
+/// The result of a compressed read.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed {
-    /// The attributes that the file had meanwhile.
+    /// Attributes of the file at that time.
     pub attr: Attr,
-    /// What came over the line for it, in bytes.
+    /// Bytes received over the connection.
     pub packed_bytes: usize,
 }
 
-/// What answers take this time from behind a line that has less than the processors of both sides can
+/// Round-trip time from which a server counts as remote: its connection is slower than both sides can
 /// compress.
 pub const FAR: Duration = Duration::from_millis(5);
 
-/// As much is read packed at a time.
+/// Maximum total size of a compressed read, in bytes.
 pub const PACKED_BYTES_MAX: u64 = 1 << 20;
-/// So many parts are.
+/// Maximum number of ranges of a compressed read.
 pub const PACKED_PARTS_MAX: usize = 256;
 
 /// Leases of the tree, where the server grants them.
 pub trait Leases: Send + Sync {
-    /// Asks about a lease. [`LeaseAsk::Keep`] is answered when it is recalled, or after a while.
+    /// Requests, keeps or returns a lease. [`LeaseAsk::Keep`] is answered on recall, or after a while.
     fn lease(&self, cx: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer>;
 }
 
-/// Data that are kept of a file system below.
+/// Access to data cached from a lower file system.
 pub trait Lending: Send + Sync {
-    /// Fills `into` with data of a version of a file that the file system below calls so, for a user who may
-    /// read it. [`Error::NotFound`](crate::Error::NotFound) where that cannot be had here.
+    /// Fills `into` with data of the given version of a file, named by its handle in the lower file system,
+    /// for a user who may read it. Fails with [`Error::NotFound`](crate::Error::NotFound) if the data are not
+    /// cached.
     fn lend(
         &self,
         cx: &Ctx,

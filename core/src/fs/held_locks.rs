@@ -1,15 +1,15 @@
-//! The locks that are held on one file, as the party that tracks them knows them.
+//! The granted locks of one file, as tracked by one party.
 
 use super::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
 
-/// A lock that was granted.
+/// A granted lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted<T> {
-    /// Through which opening.
+    /// Opening through which it was taken.
     pub open: OpenId,
     /// The lock, with its owner.
     pub lock: Lock,
-    /// What that party notes beside.
+    /// Annotation by the tracking party.
     pub note: T,
 }
 
@@ -24,8 +24,8 @@ impl<T> Default for HeldLocks<T> {
 }
 
 impl<T: Clone + PartialEq> HeldLocks<T> {
-    /// A lock was granted, in the place of what its owner had there. Neighbours that differ in nothing become
-    /// one (fcntl(2)).
+    /// Records a granted lock, replacing the owner's former locks in its range. Adjacent locks with equal
+    /// properties are merged (fcntl(2)).
     pub fn add(&mut self, mut granted: Granted<T>) {
         let Lock { family, owner, range, .. } = granted.lock;
         self.give_back(family, owner, range);
@@ -43,7 +43,7 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         self.0.push(granted);
     }
 
-    /// An owner has given up its locks in a range; what lies beside it stays.
+    /// Removes an owner's locks in a range; parts outside of it remain.
     pub fn give_back(&mut self, family: LockFamily, owner: LockOwner, range: LockRange) {
         let mut rests = Vec::new();
         self.0.retain(|held| {
@@ -67,7 +67,7 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         self.0.append(&mut rests);
     }
 
-    /// Does giving back that range leave a rest on either side of it, and so one lock more than before?
+    /// Returns `true` if releasing that range splits a lock in two.
     pub fn is_split_by(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
         self.0.iter().any(|held| {
             let Lock { range: has, .. } = held.lock;
@@ -77,22 +77,22 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         })
     }
 
-    /// A descriptor was closed: the process's record locks are gone.
+    /// Removes the process's record locks after it closed a descriptor.
     pub fn closed(&mut self, owner: LockOwner) {
         self.0.retain(|held| (held.lock.family, held.lock.owner) != (LockFamily::Posix, owner));
     }
 
-    /// An opening has ended.
+    /// Removes the locks of an opening that has ended.
     pub fn released(&mut self, open: OpenId) {
         self.0.retain(|held| held.open != open);
     }
 
-    /// Those that were taken through an opening.
+    /// Returns the locks taken through an opening.
     pub fn of(&self, open: OpenId) -> Vec<Granted<T>> {
         self.0.iter().filter(|held| held.open == open).cloned().collect()
     }
 
-    /// The record locks of other owners that are in the way of this one.
+    /// Returns the record locks of other owners that conflict with this one.
     pub fn conflicts(&self, lock: &Lock) -> impl Iterator<Item = &Lock> {
         self.0.iter().map(|held| &held.lock).filter(|held| {
             (held.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)
@@ -102,12 +102,12 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         })
     }
 
-    /// How many ranges are locked.
+    /// Returns the number of locked ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Is nothing locked?
+    /// Returns `true` if nothing is locked.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

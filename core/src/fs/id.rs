@@ -1,17 +1,17 @@
-//! Numbers that name things, each a type of its own.
+//! Identifiers, each with its own type.
 
-/// A reference to a node, valid in the session that got it for as long as its look-ups last.
+/// A reference to a node, valid in the session that received it until its look-ups are released.
 ///
-/// Each operation that answers with an [`Entry`](super::Entry) counts one look-up; `forget` takes them back.
-/// A back end never gives a number out again while a stale holder could mistake the new node for the old one.
+/// Each operation that returns an [`Entry`](super::Entry) counts one look-up; `forget` releases them. A back
+/// end never reuses a number while a stale reference could mistake the new node for the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
 impl NodeId {
     /// The root of the export. It is never forgotten.
     pub const ROOT: Self = Self(1);
-    /// No node, for operations on one that is gone: they fail with [`Error::Stale`](crate::Error::Stale). No
-    /// back end gives it out.
+    /// No node, for operations on a node that is gone: they fail with [`Error::Stale`](crate::Error::Stale).
+    /// No back end assigns it.
     pub const NONE: Self = Self(0);
 }
 
@@ -19,8 +19,8 @@ impl NodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
 
-/// An opening together with the node it was made on. A back end refuses a pair that does not belong together
-/// with [`Error::BadOpen`](crate::Error::BadOpen), so layers may rely on the node.
+/// An opening together with its node. A back end refuses a mismatched pair with
+/// [`Error::BadOpen`](crate::Error::BadOpen), so layers may rely on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct File {
     /// The node.
@@ -29,7 +29,7 @@ pub struct File {
     pub open: OpenId,
 }
 
-/// A position in a directory. Opaque but for [`Cookie::START`]; stable across restarts of the server.
+/// A position in a directory. Opaque except for [`Cookie::START`]; stable across restarts of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cookie(pub u64);
 

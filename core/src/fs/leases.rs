@@ -1,8 +1,8 @@
 //! Leases of a whole tree: while a client holds one, no other client of the same server has changed anything.
 //!
-//! A server keeps them in a [`LeaseTable`]: before a change of one client the leases of all others are
-//! recalled. A holder that does not give its lease back has it until its term is over. Each holder counts the
-//! term from when it asked, the server from when it answered: so the holder is the first to stop believing.
+//! A server tracks them in a [`LeaseTable`]: before a change of one client the leases of all others are
+//! recalled. A lease that is not returned expires at the end of its term. The holder counts the term from its
+//! request, the server from its answer, and thus the holder's term ends first.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -12,76 +12,75 @@ use std::time::{Duration, Instant};
 
 use crate::Answer;
 
-/// What is asked about a lease. A number tells it from those that the same client had before.
+/// A lease operation. The epoch distinguishes a client's successive leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAsk {
-    /// To have one.
+    /// Request a lease.
     Grant,
-    /// To go on having this one. Is answered when it is recalled, or after a while.
+    /// Renew this lease. Answered when it is recalled, or after a while.
     Keep(u64),
-    /// It is given back.
+    /// Return this lease.
     GiveBack(u64),
 }
 
-/// How a lease stands.
+/// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    /// It is held.
+    /// The lease is held.
     Held {
-        /// Its number.
+        /// Its epoch.
         epoch: u64,
-        /// For so long from when it was asked about.
+        /// Term, counted from the request.
         term: Duration,
     },
-    /// Another waits for it: it is to be given back.
+    /// Another client waits for it: it must be returned.
     Recalled,
-    /// It is not held.
+    /// The lease is not held.
     NotHeld {
-        /// After so long it may be asked for again.
+        /// Delay before the next request.
         after: Duration,
     },
 }
 
-/// How long a lease is held that nothing is heard of.
+/// Term of a lease without renewal.
 pub const LEASE_TERM: Duration = Duration::from_secs(20);
 
-/// A holder's question is answered after this part of the term, if nothing happens: before its client takes
-/// the server for one that is away.
+/// Fraction of the term after which a renewal is answered if nothing happens: before its client assumes that
+/// the server is unreachable.
 const KEEP_PART: u32 = 20;
 
-/// None is granted before others have changed nothing for this part of the term.
+/// Fraction of the term without changes by others that is required for a grant.
 const QUIET_PART: u32 = 10;
 
-/// What is kept, also over a crash, of whether leases may be held.
+/// A persistent record of whether leases may be held, preserved over crashes.
 pub trait LeaseNote: std::fmt::Debug + Send + Sync {
-    /// From now on they may be, or are not. False if that cannot be kept.
+    /// Records whether leases may be held. Returns `false` if that cannot be stored.
     fn set(&self, may_be_held: bool) -> bool;
 }
 
-/// Clients that hold one at a time.
+/// Maximum number of lease holders.
 const HOLDERS_MAX: usize = 256;
 
-/// Clients of one party that hold one at a time.
+/// Maximum number of lease holders of one party.
 const PARTY_HOLDERS_MAX: usize = 8;
 
-/// A party is barred once others have waited for its recalled leases for this part of the term in all, or for
-/// one that ran out.
+/// Fraction of the term: a party is barred once others have waited that long in total for its recalled
+/// leases, or once a recalled lease expired.
 const LATE_PART: u32 = 2;
 
-/// The terms after which the waits for a party's leases are forgotten.
+/// Terms after which waits for a party's leases are forgotten.
 const WAITS_TERMS: u32 = 60;
 
-/// The terms that a party is barred for, the first time. Each further time it is twice as long, up to
-/// [`BAR_DOUBLINGS_MAX`] times.
+/// Terms of a party's first bar. Each further bar is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
 const BAR_TERMS: u32 = 6;
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
-/// Parties whose bars, and waits, are kept. Of more the bar that ends first is forgotten, and the shortest
-/// wait.
+/// Maximum number of recorded bars, and of waits. Beyond it the bar that ends first is forgotten, and the
+/// shortest wait.
 const BARS_MAX: usize = 1024;
 
-/// A client of a server: the party that answers for it, which it cannot choose, and what tells it from others
-/// of the same party.
+/// A client of a server: its responsible party, which it cannot choose, and a number that distinguishes
+/// clients of the same party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClient(pub u64, pub u64);
 
@@ -94,26 +93,25 @@ pub struct LeaseTable {
 
 #[derive(Debug)]
 struct State {
-    /// A server before this one may have granted some that are held until then: nothing is changed, and none
-    /// is granted.
+    /// Until then leases of a previous server may be held: changes wait, and no lease is granted.
     free_from: Instant,
     note: Option<Box<dyn LeaseNote>>,
     is_noted: bool,
     epoch: u64,
     term: Duration,
     holders: Vec<Holder>,
-    /// Parties that have let a recalled lease run out.
+    /// Parties that have let a recalled lease expire, or made others wait too long.
     bars: HashMap<u64, Bar>,
-    /// Parties that others have waited for since they were barred last.
+    /// Parties that others have waited for since their last bar.
     waits: HashMap<u64, Waits>,
-    /// Changes that are under way or wait for a lease.
+    /// Changes in progress or waiting for a lease.
     changing: HashMap<LeaseClient, usize>,
-    /// The client that has last ended a change, and when; and when another than that.
+    /// The client that last finished a change, and when; then the last change of another client.
     last: Option<(LeaseClient, Instant)>,
     last_other: Option<Instant>,
     /// Changes that wait for leases.
     waiting: Vec<Waker>,
-    /// What goes on when this step is over.
+    /// Wakers to be called after the current step.
     woken: Vec<Waker>,
     has_ended: bool,
 }
@@ -124,19 +122,19 @@ struct Holder {
     epoch: u64,
     expires: Instant,
     recalled_at: Option<Instant>,
-    /// Its question that waits, by a number of its own: when it is answered, and how.
+    /// The pending renewal: its number, deadline and waker.
     asking: Option<(u64, Instant, Option<Waker>)>,
 }
 
-/// The time that a party is granted none for.
+/// A period during which a party is granted no lease.
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     until: Instant,
-    /// Times that it was barred before.
+    /// Number of previous bars.
     doublings: u32,
 }
 
-/// The waits of others for the recalled leases of a party. Waits for several leases at once are one.
+/// The waits of others for the recalled leases of a party. Concurrent waits count once.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     since: Instant,
@@ -144,7 +142,7 @@ struct Waits {
     sum: Duration,
 }
 
-/// A change that is under way. While this lives no lease is granted to others.
+/// A change in progress. While it lives no lease is granted to other clients.
 #[derive(Debug)]
 pub struct Changing {
     table: Arc<LeaseTable>,
@@ -158,14 +156,15 @@ impl Drop for Changing {
 }
 
 impl LeaseTable {
-    /// No leases. During the grace, which must be a term where a server before this one may have granted
-    /// some, none is granted and all changes wait. `epoch` is another one for each table of a tree.
+    /// Returns an empty table. During the grace period, which must be one term where a previous server may
+    /// have granted leases, none is granted and all changes wait. `epoch` must differ for each table of a
+    /// tree.
     pub fn new(term: Duration, grace: Duration, epoch: u64) -> Arc<Self> {
         Self::with(term, grace, epoch, None)
     }
 
-    /// The same, where the note tells the next server whether it must have a grace. `was_set`: the server
-    /// before has left it so.
+    /// Returns an empty table whose note tells the next server whether it needs a grace period. `was_set`:
+    /// the note as left by the previous server.
     pub fn noted(term: Duration, was_set: bool, epoch: u64, note: Box<dyn LeaseNote>) -> Arc<Self> {
         Self::with(term, if was_set { term } else { Duration::ZERO }, epoch, Some(note))
     }
@@ -190,7 +189,7 @@ impl LeaseTable {
         Arc::new(Self { term, state: Mutex::new(state) })
     }
 
-    /// A change of this client is to begin: waits until no other holds a lease.
+    /// Begins a change of this client: waits until no other client holds a lease.
     pub fn change(self: &Arc<Self>, client: LeaseClient) -> Answer<Changing> {
         let is_free = self.step(|state| {
             *state.changing.entry(client).or_default() += 1;
@@ -206,7 +205,7 @@ impl LeaseTable {
         })
     }
 
-    /// Answers a client. What it asks waits for no longer than a part of the term.
+    /// Executes a lease operation of a client. Waits for at most a fraction of the term.
     pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseAsk) -> LeaseAnswer {
         match ask {
             LeaseAsk::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),
@@ -227,7 +226,7 @@ impl LeaseTable {
         }
     }
 
-    /// Looks at the time: to be called every second or so.
+    /// Expires leases and the grace period. To be called about once a second.
     pub fn tick(&self) {
         let now = Instant::now();
         self.step(|state| {
@@ -240,7 +239,7 @@ impl LeaseTable {
         });
     }
 
-    /// The server ends: questions that wait are answered.
+    /// Ends the server: pending renewals are answered.
     pub fn end(&self) {
         self.step(|state| {
             state.has_ended = true;
@@ -253,7 +252,7 @@ impl LeaseTable {
         });
     }
 
-    /// Wakes those that are to go on once the state is not locked any more: they may look at it at once.
+    /// Runs `step` under the lock, then wakes the collected wakers: they may access the state at once.
     fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
         let (result, woken) = {
             let mut state = self.state();
@@ -274,14 +273,14 @@ impl State {
         self.epoch
     }
 
-    /// Has questions looked at again that are to be answered at such a time.
+    /// Wakes the pending renewals whose deadline satisfies the predicate.
     fn wake_asking(&mut self, is_concerned: impl Fn(Instant) -> bool) {
         let asking = self.holders.iter_mut().filter_map(|holder| holder.asking.as_mut());
         let concerned = asking.filter(|(_, due, _)| is_concerned(*due));
         self.woken.extend(concerned.filter_map(|(_, _, waker)| waker.take()));
     }
 
-    /// Takes leases away. A recalled one that has run out bars its party, and so do long waits for others.
+    /// Removes leases. A recalled lease that has expired bars its party, and so do long waits.
     fn leave(&mut self, is_gone: impl Fn(&Holder) -> bool) {
         let mut recalled = Vec::new();
         for holder in self.holders.extract_if(.., |holder| is_gone(holder)) {
@@ -300,8 +299,7 @@ impl State {
         }
     }
 
-    /// Counts the time that others have waited for a lease of a party. Returns true once it is too long in
-    /// all.
+    /// Adds a wait of others for a lease of a party. Returns `true` once the sum reaches the limit.
     fn add_wait(&mut self, party: u64, from: Instant, now: Instant) -> bool {
         let (kept, allowed) = (self.term * WAITS_TERMS, self.term / LATE_PART);
         self.waits.retain(|_, waits| waits.since + kept > now);
@@ -316,7 +314,7 @@ impl State {
         waits.sum >= allowed
     }
 
-    /// Grants a party none for a while: others had to wait for it.
+    /// Bars a party for a while, because others had to wait for it.
     fn bar(&mut self, party: u64, now: Instant) {
         self.waits.remove(&party);
         let first = self.term * BAR_TERMS;
@@ -333,8 +331,7 @@ impl State {
         self.bars.insert(party, Bar { until: now + first * (1 << doublings), doublings });
     }
 
-    /// Returns the time that a party has to wait for before it is granted one, if its own leases or bars are
-    /// in the way.
+    /// Returns the time until a party may be granted a lease, if its own leases or bars prevent it.
     fn party_waits(&self, client: LeaseClient, now: Instant) -> Option<Duration> {
         if let Some(bar) = self.bars.get(&client.0).filter(|bar| bar.until > now) {
             return Some(bar.until - now);
@@ -345,7 +342,7 @@ impl State {
         (is_full || has_many).then_some(self.term)
     }
 
-    /// Recalls the leases of others than this client. Whether there are none.
+    /// Recalls the leases of all other clients. Returns `true` if there are none.
     fn recall(&mut self, client: LeaseClient, now: Instant) -> bool {
         let mut is_free = self.free_from <= now;
         if self.holders.is_empty() {
@@ -412,8 +409,7 @@ impl State {
         LeaseAnswer::Held { epoch, term }
     }
 
-    /// A question of the holder of `epoch`, which has the number `asked`. It `began` now, and is to be
-    /// answered then; or it is looked at again.
+    /// Polls the renewal number `asked` of the holder of `epoch`. `began` is the deadline on the first poll.
     fn poll_keep(
         &mut self,
         (client, epoch, asked): (LeaseClient, u64, u64),
@@ -431,7 +427,7 @@ impl State {
         }
         holder.expires = now + term;
         if let Some(due) = began {
-            // One that was asked before, on a connection that may be gone, is answered now.
+            // An earlier renewal, possibly of a dead connection, is answered now.
             let before = holder.asking.replace((asked, due, None));
             self.woken.extend(before.and_then(|(_, _, waker)| waker));
         }

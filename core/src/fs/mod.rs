@@ -1,8 +1,8 @@
 //! The file-system waist.
 //!
-//! [`Export`] is what a server offers; attaching to it gives one session's [`FileSystem`]. Operations take a
-//! [`Ctx`](crate::Ctx) and return an [`Answer`](crate::Answer): `Done` when nothing had to wait, `Later` when
-//! something did. Operations that only some file systems have are in optional groups ([`Xattrs`], [`Locks`],
+//! An [`Export`] is offered by a server; attaching to it gives one session's [`FileSystem`]. Operations take
+//! a [`Ctx`](crate::Ctx) and return an [`Answer`](crate::Answer): `Done` if nothing had to wait, `Later`
+//! otherwise. Operations that only some file systems support are in optional groups ([`Xattrs`], [`Locks`],
 //! [`PersistentHandles`], [`Ranges`], [`Changes`], [`Versions`], [`BackingFiles`], [`Descriptors`],
 //! [`Digests`], [`Packing`], [`Leases`], [`Lending`]).
 

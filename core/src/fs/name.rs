@@ -1,21 +1,20 @@
-//! Names of directory entries, checked once at the border.
+//! Names of directory entries, validated once at the boundary.
 
 use std::fmt;
 
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// The longest name that the waist carries, in bytes (POSIX `NAME_MAX` on every file system that we serve).
+/// Maximum length of a name, in bytes (POSIX `NAME_MAX` on every file system that we serve).
 pub const NAME_MAX: usize = 255;
 
 /// The name of one directory entry: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
 ///
-/// A value of this type has been checked, so no back end ever sees a name that could climb out of a
-/// directory.
+/// Values are validated at construction, so no back end receives a name that could escape from a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(&'a [u8]);
 
-/// Why bytes are not a [`Name`].
+/// The reason why bytes are not a [`Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// The name is empty.
@@ -33,13 +32,13 @@ pub enum NameError {
 }
 
 impl<'a> Name<'a> {
-    /// Checks `bytes`.
+    /// Validates `bytes`.
     pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
         match bytes {
             [] => Err(NameError::Empty),
             _ if bytes.len() > NAME_MAX => Err(NameError::TooLong),
             b"." | b".." => Err(NameError::Dots),
-            // All bytes, several at once, which is quicker than stopping at the first.
+            // Checking all bytes at once is faster than stopping at the first.
             _ if bytes.iter().fold(0, |any, &byte| any | u8::from(byte == b'/' || byte == 0)) != 0 => {
                 Err(NameError::ForbiddenByte)
             }
@@ -47,13 +46,13 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The bytes, without a terminator.
+    /// Returns the bytes, without a terminator.
     #[inline]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// A copy that an operation can take with it when it goes on later.
+    /// Copies the name, for an operation that answers later.
     pub fn to_owned(self) -> NameBuf {
         NameBuf(SmallVec::from_slice(self.0))
     }
@@ -71,12 +70,12 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// An owned [`Name`]. Names of up to 30 bytes live inside it.
+/// An owned [`Name`]. Names of up to 30 bytes are stored inline.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameBuf(SmallVec<[u8; 30]>);
 
 impl NameBuf {
-    /// The name.
+    /// Returns the name.
     #[inline]
     pub fn as_name(&self) -> Name<'_> {
         Name(&self.0)
@@ -94,7 +93,7 @@ impl fmt::Debug for NameBuf {
 pub struct XattrName<'a>(&'a [u8]);
 
 impl<'a> XattrName<'a> {
-    /// Checks `bytes`.
+    /// Validates `bytes`.
     pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
         match bytes {
             [] => Err(NameError::Empty),
@@ -104,13 +103,13 @@ impl<'a> XattrName<'a> {
         }
     }
 
-    /// The bytes, without a terminator.
+    /// Returns the bytes, without a terminator.
     #[inline]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// A copy that an operation can take with it when it goes on later.
+    /// Copies the name, for an operation that answers later.
     pub fn to_owned(self) -> XattrNameBuf {
         XattrNameBuf(self.0.into())
     }
@@ -121,7 +120,7 @@ impl<'a> XattrName<'a> {
 pub struct XattrNameBuf(Box<[u8]>);
 
 impl XattrNameBuf {
-    /// The name.
+    /// Returns the name.
     #[inline]
     pub fn as_name(&self) -> XattrName<'_> {
         XattrName(&self.0)

@@ -1,6 +1,6 @@
-//! The operations of the waist, by name.
+//! Names of the waist's operations.
 
-/// The operations of the waist, by name.
+/// An operation of the waist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "each is the method of the same name in the waist")]
@@ -45,7 +45,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them, in the order of the waist.
+    /// All operations, in the order of the waist.
     pub const ALL: [Self; 37] = [
         Self::Lookup,
         Self::Forget,
@@ -86,7 +86,7 @@ impl Op {
         Self::Copy,
     ];
 
-    /// The name that people see, in tables and metrics.
+    /// Returns the name used in tables and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lookup => "lookup",
@@ -129,12 +129,13 @@ impl Op {
         }
     }
 
-    /// The operation of this name.
+    /// Returns the operation of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// True when every call changes the file system. `open` and `access` do, or ask to, by their arguments.
+    /// Returns `true` if every call changes the file system. `open` and `access` change it, or check for it,
+    /// depending on their arguments.
     pub const fn mutates(self) -> bool {
         matches!(
             self,
@@ -156,7 +157,7 @@ impl Op {
         )
     }
 
-    /// Its place in [`Op::ALL`].
+    /// Returns the position in [`Op::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

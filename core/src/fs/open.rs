@@ -1,4 +1,4 @@
-//! Arguments and results of operations that make, open, read and write.
+//! Arguments and results of creating, opening, reading and writing.
 
 use bitflags::bitflags;
 
@@ -6,7 +6,7 @@ use crate::{Ctx, Error, Result, Stability};
 
 use super::{Attr, Change, Mode, NodeId, OpenId};
 
-/// A node as it was found or made. It carries one look-up of `node`.
+/// A node that was looked up or created. Carries one look-up of `node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The node.
@@ -15,66 +15,66 @@ pub struct Entry {
     pub attr: Attr,
 }
 
-/// What was made without being opened.
+/// The result of creating a node without opening it.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// The new node.
     pub entry: Entry,
-    /// The directory that it was made in.
+    /// Change of the parent directory.
     pub dir: Change,
 }
 
-/// The mode of a node to be made.
+/// The mode of a node to be created.
 ///
-/// The umask comes along because only the back end can settle it: where the parent has a default ACL, the ACL
-/// takes the umask's place (acl(5)).
+/// Includes the umask because only the back end can apply it: where the parent has a default ACL, the ACL
+/// replaces the umask (acl(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewMode {
-    /// The mode that the caller asked for.
+    /// The requested mode.
     pub mode: Mode,
     /// The caller's umask.
     pub umask: Mode,
 }
 
 impl NewMode {
-    /// A mode whose umask is already taken off.
+    /// Returns a mode to which the umask has been applied already.
     pub const fn settled(mode: Mode) -> Self {
         Self { mode, umask: Mode::new(0) }
     }
 
-    /// The mode where no default ACL intervenes.
+    /// Returns the mode in the absence of a default ACL.
     pub const fn masked(self) -> Mode {
         self.mode.without(self.umask)
     }
 }
 
 bitflags! {
-    /// How a node is opened.
+    /// Open modes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OpenFlags: u16 {
-        /// For reading.
+        /// Open for reading.
         const READ = 1;
-        /// For writing.
+        /// Open for writing.
         const WRITE = 1 << 1;
-        /// Every write goes to the end, wherever it was aimed, but for those [in place](Write::in_place).
+        /// Append every write, whatever its offset, except those [in place](Write::in_place).
         const APPEND = 1 << 2;
-        /// Cut to zero length at open.
+        /// Truncate to zero length.
         const TRUNCATE = 1 << 3;
-        /// Past the cache of the host, in aligned pieces.
+        /// Bypass the host's page cache; aligned transfers.
         const DIRECT = 1 << 4;
-        /// Each write is stable, data and attributes, before it is answered.
+        /// Make each write stable, data and attributes, before it is answered.
         const SYNC = 1 << 5;
-        /// Each write's data is stable before it is answered.
+        /// Make each write's data stable before it is answered.
         const DATA_SYNC = 1 << 6;
-        /// The node must be a directory, to be listed.
+        /// Open a directory for listing; fail for anything else.
         const DIRECTORY = 1 << 7;
-        /// Reading leaves the access time alone.
+        /// Do not update the access time.
         const NO_ACCESS_TIME = 1 << 8;
-        /// The opener is to execute the file.
+        /// Open for execution.
         const EXECUTE = 1 << 9;
-        /// Do not wait (fifos, devices).
+        /// Do not block (fifos, devices).
         const NONBLOCK = 1 << 10;
-        /// Truncation drops set-user-id, set-group-id and file capabilities.
+        /// Drop set-user-id, set-group-id and file capabilities on truncation.
         const KILL_PRIVILEGES = 1 << 11;
     }
 }
@@ -84,32 +84,32 @@ bitflags! {
 pub struct Opened {
     /// The opening.
     pub open: OpenId,
-    /// Attributes as of the open, when asked with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and of a
-    /// file that is [volatile](Attr::volatile).
+    /// Attributes as of the open, if requested with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and always
+    /// for a [volatile](Attr::volatile) file.
     pub attr: Option<Attr>,
 }
 
-/// What to do when the name to create exists.
+/// Behaviour of a create if the name exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusive {
-    /// Open what exists.
+    /// Open the existing file.
     #[default]
     No,
     /// Fail with [`Error::Exists`](crate::Error::Exists).
     Yes,
-    /// Fail, unless it was made with this very verifier: then this is a retry, and succeeds (RFC 1813 §3.3.8,
-    /// EXCLUSIVE).
+    /// Fail, unless the file was created with this verifier: then this is a retry, and succeeds (RFC 1813
+    /// §3.3.8, EXCLUSIVE).
     Verifier([u8; 8]),
 }
 
-/// How a file is created and opened.
+/// Options of creating and opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Create {
-    /// Its mode.
+    /// Mode of the new file.
     pub mode: NewMode,
-    /// How it is opened.
+    /// Open mode.
     pub flags: OpenFlags,
-    /// What to do when the name exists.
+    /// Behaviour if the name exists.
     pub exclusive: Exclusive,
 }
 
@@ -120,47 +120,46 @@ pub struct Created {
     pub entry: Entry,
     /// Its opening.
     pub open: OpenId,
-    /// The directory.
+    /// Change of the parent directory.
     pub dir: Change,
 }
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDone {
-    /// Bytes that were placed at the start of the sink.
+    /// Bytes stored at the start of the sink.
     pub count: usize,
-    /// True when the file ended there; a short read that does not say so is not the end. A read that was
-    /// filled to the last byte may say false although nothing follows: a caller that must know (RFC 1813
-    /// §3.3.6) compares with the size.
+    /// `true` if the file ended there; a short read without it is not the end. A completely filled read may
+    /// return `false` even at the end: a caller that must know (RFC 1813 §3.3.6) compares with the size.
     pub eof: bool,
 }
 
-/// Where and how to write.
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Write {
     /// Byte offset in the file.
     pub offset: u64,
-    /// How stable.
+    /// Required stability.
     pub stability: Stability,
     /// Drop set-user-id, set-group-id and file capabilities.
     pub kill_privileges: bool,
-    /// Write where it is aimed even through an opening that appends: a page that was changed in a mapping and
-    /// is written back by the client's kernel, through whatever opening is at hand.
+    /// Write at the offset even through an appending opening: the client's kernel writes back a page changed
+    /// in a mapping through any opening.
     pub in_place: bool,
-    /// The source may be kept after the answer: its memory is not changed while it is held. So a back end
-    /// that answers before the data have gone where they belong needs no copy of them.
+    /// The source may be retained after the answer: its memory does not change while referenced. A back end
+    /// that answers before the data reach their destination then needs no copy of them.
     pub retainable: bool,
-    /// Only if the caller is the file's owner or the superuser, and the file has a name, as its attributes
-    /// say right before the write: otherwise nothing is written, and the answer is
-    /// [`Error::WouldBlock`](crate::Error::WouldBlock), or for a file without a name
+    /// Write only if the caller is the file's owner or the superuser, and the file has a name, according to
+    /// its attributes immediately before the write: otherwise nothing is written, and the write fails with
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock), or for an unlinked file with
     /// [`Error::Stale`](crate::Error::Stale). For a front end whose openings are shared by users: it checks
-    /// the right of other users with operations of their own, and its clients know no removed files. Only
-    /// where the [`Profile`](super::Profile) has it.
+    /// other users' rights with separate operations, and its clients cannot refer to unlinked files. Only if
+    /// the [`Profile`](super::Profile) supports it.
     pub by_owner: bool,
 }
 
 impl Write {
-    /// What [`Write::by_owner`] asks for, of a file with this owner and so many names.
+    /// Enforces [`Write::by_owner`] for a file with this owner and link count.
     pub fn check_owner(&self, cx: &Ctx, uid: u32, nlink: u32) -> Result<()> {
         match self.by_owner {
             true if nlink == 0 => Err(Error::Stale),
@@ -175,31 +174,31 @@ impl Write {
 pub struct Written {
     /// Bytes taken from the start of the source.
     pub count: usize,
-    /// How stable they are: at least as asked.
+    /// Achieved stability: at least the requested one.
     pub stability: Stability,
-    /// The file.
+    /// Change of the file.
     pub file: Change,
 }
 
-/// What to make stable.
+/// The extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncWhat {
-    /// The data, and what is needed to find it.
+    /// The data, and the metadata needed to find them.
     Data,
     /// Everything.
     All,
-    /// Everything, whichever client of the file system has written it: one before this that was killed, say.
-    /// A back end that knows of its own writes only asks all the same.
+    /// Everything, whichever client has written it, such as a killed predecessor. A back end that tracks only
+    /// its own writes must forward the request regardless.
     AllWriters,
 }
 
 bitflags! {
-    /// How to rename (renameat2(2)).
+    /// Options of a rename (renameat2(2)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RenameFlags: u8 {
-        /// Fail when the new name exists.
+        /// Fail if the new name exists.
         const NO_REPLACE = 1;
-        /// Swap the two.
+        /// Swap the two nodes.
         const EXCHANGE = 2;
         /// Leave a whiteout at the old name.
         const WHITEOUT = 4;
@@ -209,14 +208,14 @@ bitflags! {
 /// The result of a rename.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Renamed {
-    /// The directory of the old name.
+    /// Change of the old name's directory.
     pub from_dir: Change,
-    /// The directory of the new name.
+    /// Change of the new name's directory.
     pub to_dir: Change,
 }
 
 bitflags! {
-    /// What access to ask about. Empty asks whether the node exists (access(2), `F_OK`).
+    /// Access to be checked. Empty checks for existence (access(2), `F_OK`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AccessMask: u8 {
         /// Execute a file, search a directory.

@@ -1,9 +1,9 @@
-//! Permissions by POSIX and Linux rules, for a file system that checks them itself.
+//! POSIX and Linux permission rules, for a file system that checks permissions itself.
 
 use super::{AccessMask, Attr, Mode};
 use crate::{Error, Identity, Result};
 
-/// Owner and mode of a node: what permissions depend on where there is no access control list.
+/// Owner and mode of a node: the inputs of a permission check in the absence of an access control list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// Owner.
@@ -12,7 +12,7 @@ pub struct Ownership {
     pub gid: u32,
     /// Permission bits.
     pub mode: Mode,
-    /// Whether it is a directory.
+    /// `true` for a directory.
     pub is_directory: bool,
 }
 
@@ -24,8 +24,8 @@ impl From<&Attr> for Ownership {
 }
 
 impl Ownership {
-    /// Fails with `AccessDenied` unless `identity` may do all of `mask`. `by_list` decides for users other
-    /// than the superuser where there is a list that says more than the mode.
+    /// Fails with `AccessDenied` unless `identity` has all of `mask`. `by_list` decides for users other than
+    /// the superuser where an access control list extends the mode.
     pub fn check(
         &self,
         identity: &Identity,
@@ -34,7 +34,7 @@ impl Ownership {
     ) -> Result<()> {
         let (bits, wanted) = (self.mode.bits(), mask.bits());
         let allowed = match by_list {
-            // The superuser executes only what has an execute bit.
+            // The superuser needs an execute bit to execute a file.
             _ if identity.is_root() => {
                 !mask.contains(AccessMask::EXECUTE) || self.is_directory || bits & 0o111 != 0
             }
@@ -51,7 +51,7 @@ impl Ownership {
         if allowed { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// The same by the mode alone.
+    /// Checks access by the mode alone.
     pub fn check_mode(&self, identity: &Identity, mask: AccessMask) -> Result<()> {
         self.check(identity, mask, None::<fn(u8) -> bool>)
     }
@@ -61,14 +61,14 @@ impl Ownership {
         permitted(identity.is_root() || identity.uid == self.uid)
     }
 
-    /// Fails with `NotPermitted` when the sticky bit of this directory keeps `identity` from removing a node
+    /// Fails with `NotPermitted` if the sticky bit of this directory prevents `identity` from removing a node
     /// of `victim_uid` from it.
     pub fn check_sticky(&self, identity: &Identity, victim_uid: u32) -> Result<()> {
         let is_sticky = self.mode.bits() & Mode::STICKY != 0;
         permitted(!is_sticky || identity.is_root() || [self.uid, victim_uid].contains(&identity.uid))
     }
 
-    /// Fails with `NotPermitted` unless `identity` may give this owner and group (chown(2)).
+    /// Fails with `NotPermitted` unless `identity` may set this owner and group (chown(2)).
     pub fn check_chown(&self, identity: &Identity, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let owns = identity.uid == self.uid;
         let uid_fits = uid.is_none_or(|uid| owns && uid == self.uid);
@@ -78,7 +78,7 @@ impl Ownership {
 }
 
 impl Mode {
-    /// The mode without set-user-id, and without set-group-id where the group may execute (without that, the
+    /// Returns the mode without set-user-id, and without set-group-id if the group may execute (otherwise the
     /// bit does not raise privileges).
     #[must_use]
     pub const fn without_privileges(self) -> Self {
@@ -92,12 +92,13 @@ impl Mode {
 }
 
 impl Identity {
-    /// True for the superuser.
+    /// Returns `true` for the superuser.
     pub const fn is_root(&self) -> bool {
         self.uid == Self::ROOT.uid
     }
 
-    /// True when set-group-id must be dropped from a mode that this user gives to a node of `gid` (chmod(2)).
+    /// Returns `true` if set-group-id must be dropped from a mode that this user sets on a node of `gid`
+    /// (chmod(2)).
     pub fn loses_set_gid(&self, gid: u32) -> bool {
         !self.is_root() && !self.in_group(gid)
     }

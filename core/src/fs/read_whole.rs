@@ -1,4 +1,4 @@
-//! Reading on where a read stops short of the end.
+//! Continuation of short reads.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tombolo_mem::Sink;
 use super::{File, FileSystem, ReadDone};
 use crate::{Answer, Ctx, Error};
 
-/// Reads until `into` is full or the file ends, for callers that take less for the end: kernels, and programs
-/// that copy. What cannot be read fails the whole, also what would come behind bytes that can.
+/// Reads until `into` is full or the file ends, for callers that take a short read for the end: kernels, and
+/// programs that copy. An unreadable part fails the whole read, including the readable bytes before it.
 pub fn read_whole(
     fs: &Arc<dyn FileSystem>,
     cx: &Ctx,

@@ -1,26 +1,26 @@
-//! How far changes that are kept back have come, as an attribute of the root says it.
+//! Progress of write-back, reported as an attribute of the root.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::Error;
 
-/// How far changes have come that are answered before the origin has them. Changes are counted from 1, over
+/// Progress of changes that are answered before the origin has them. Changes are numbered from 1, across
 /// restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// The latest change.
+    /// Number of the latest change.
     pub change: u64,
-    /// The local disk has all up to this one.
+    /// Number of the last change on the local disk.
     pub on_disk: u64,
-    /// The origin has all up to this one, but for what it has refused.
+    /// Number of the last change at the origin, not counting those that it refused.
     pub at_origin: u64,
-    /// How many files and directories have attributes that the origin has refused.
+    /// Number of files and directories with attributes that the origin refused.
     pub refused: u64,
 }
 
 impl Watermarks {
-    /// The extended attribute of the root whose value they are, as text. It is neither listed nor stored.
+    /// Name of the root's extended attribute that contains them, as text. Neither listed nor stored.
     pub const XATTR: &'static [u8] = b"user.tombolo.watermarks";
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Watermarks {
 impl FromStr for Watermarks {
     type Err = Error;
 
-    /// Words that it does not know are passed over: a later version may say more.
+    /// Ignores unknown words, which a later version may add.
     fn from_str(text: &str) -> Result<Self, Error> {
         let value = |key: &str| {
             let mut words = text.split_ascii_whitespace().filter_map(|word| word.split_once('='));

@@ -1,4 +1,4 @@
-//! The notices of one session that it has not acknowledged.
+//! The unacknowledged notices of one session.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -11,15 +11,15 @@ use super::{Notice, Notices};
 use crate::fs::{NameBuf, NodeId};
 use crate::{Answer, Ctx, Error, Result};
 
-/// So many notices are kept for a session; with more it is told [`Notice::Everything`].
+/// Maximum queue length; on overflow the session receives [`Notice::Everything`].
 const NOTICES_MAX: usize = 8192;
 
-/// Nothing lives long enough to count so far.
+/// Upper bound of accepted numbers: no session reaches it by counting.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Notices for one session: numbered, kept until they are acknowledged, one for any number of like changes
-/// that come before it is asked for. A session that never asks costs nothing. Any thread may use it; nothing
-/// waits but the answers.
+/// The notices of one session: numbered, retained until acknowledged, and coalesced with equal ones that have
+/// not been delivered yet. A session that never subscribes costs nothing. Usable from any thread; only
+/// answers wait.
 #[derive(Debug, Default)]
 pub struct NoticeQueue(Mutex<State>);
 
@@ -27,16 +27,16 @@ pub struct NoticeQueue(Mutex<State>);
 struct State {
     is_watched: bool,
     has_ended: bool,
-    /// The number of the first one in the queue, when it is watched.
+    /// Number of the first notice in the queue, once subscribed.
     first: u64,
     notices: VecDeque<Notice>,
-    /// Up to which number they were given out: those stay as they are.
+    /// Number of the last delivered notice; delivered notices are immutable.
     given_out: u64,
-    /// The numbers of the notices of each node, among those that were not given out when they came up.
+    /// Latest undelivered notices of each node.
     nodes: HashMap<NodeId, Latest, BuildHasherDefault<NodeHasher>>,
-    /// The same of each name.
+    /// Latest undelivered notice of each name.
     names: HashMap<(NodeId, NameBuf), u64>,
-    /// The number of the latest [`Notice::Everything`].
+    /// Number of the latest [`Notice::Everything`].
     everything: u64,
     wakers: Vec<Waker>,
 }
@@ -49,13 +49,13 @@ struct Latest {
     gone: u64,
 }
 
-/// For numbers of nodes, which the back end gives out: no peer can choose those that collide.
+/// A fast hash of node ids. The back end assigns them, so no peer can provoke collisions.
 #[derive(Debug, Default)]
 struct NodeHasher(u64);
 
 impl Hasher for NodeHasher {
     fn finish(&self) -> u64 {
-        // The map takes the upper bits too.
+        // The map uses the upper bits as well.
         self.0 ^ self.0 >> 32
     }
 
@@ -69,19 +69,19 @@ impl Hasher for NodeHasher {
 }
 
 impl NoticeQueue {
-    /// Whether the session has begun to ask.
+    /// Returns `true` if the session has subscribed.
     pub fn is_watched(&self) -> bool {
         self.state().is_watched
     }
 
-    /// A notice for the session, if it asks for any.
+    /// Queues a notice if the session has subscribed.
     pub fn push(&self, notice: Notice) {
         let wakers = self.state().push(notice);
-        // Outside of the lock: a waker may run anything.
+        // Outside the lock: a waker may run arbitrary code.
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The session ends: nothing is waited for any more.
+    /// Ends the session and wakes all waiting calls.
     pub fn end(&self) {
         let wakers = {
             let mut state = self.state();
@@ -91,7 +91,7 @@ impl NoticeQueue {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// As [`Changes::next`](super::Changes::next). The answer holds the queue and not the session.
+    /// Implements [`Changes::next`](super::Changes::next). The answer holds the queue, not the session.
     pub fn next(self: &Arc<Self>, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
         if let Some(ready) = self.state().next(since, limit_bytes) {
             return Answer::Done(ready);
@@ -120,17 +120,17 @@ impl NoticeQueue {
 }
 
 impl State {
-    /// The number of the last one in the queue.
+    /// Returns the number of the last notice in the queue.
     fn last(&self) -> u64 {
         self.first + self.notices.len() as u64 - 1
     }
 
-    /// Begins anew after that number, with everything.
+    /// Restarts the numbering after `after`, with [`Notice::Everything`].
     fn restart(&mut self, after: u64) {
         self.notices.clear();
         self.nodes.clear();
         self.names.clear();
-        // A client may say any number, also one behind which there is no room for more.
+        // A client may pass any number, including one without successors.
         self.first = if after < NUMBER_MAX { after + 1 } else { 1 };
         self.given_out = self.first - 1;
         self.notices.push_back(Notice::Everything);
@@ -157,7 +157,7 @@ impl State {
         std::mem::take(&mut self.wakers)
     }
 
-    /// Whether a notice that was not given out yet says it too, or now does.
+    /// Returns `true` if an undelivered notice covers this one, extending it if necessary.
     fn absorb(&mut self, notice: &Notice) -> bool {
         if self.everything > self.given_out {
             return true;
@@ -189,7 +189,7 @@ impl State {
         }
     }
 
-    /// What follows `since`, if there is anything.
+    /// Returns the notices after `since`, if there are any.
     fn next(&mut self, since: u64, limit_bytes: usize) -> Option<Result<Notices>> {
         if self.has_ended {
             return Some(Err(Error::Disconnected));
@@ -239,7 +239,7 @@ mod tests {
         Ctx::root(SessionId(1))
     }
 
-    /// What is there now, in a page without limit.
+    /// Returns the notices available now, without a limit.
     fn ready(queue: &Arc<NoticeQueue>, since: u64) -> Option<Notices> {
         match queue.next(&cx(), since, usize::MAX) {
             Answer::Done(notices) => Some(notices.expect("notices")),
@@ -296,7 +296,7 @@ mod tests {
         queue.push(name("b"));
         let notices = ready(&queue, 1).expect("notices");
         assert_eq!(notices.list, [data(2, 100, 1099), name("a"), name("b")]);
-        // What comes now may have been missed by a look after that answer.
+        // A reader of that answer may have missed this change.
         queue.push(data(2, 0, 0));
         queue.push(name("a"));
         assert_eq!(ready(&queue, notices.last).expect("notices").list, [data(2, 0, 0), name("a")]);

@@ -1,4 +1,4 @@
-//! Seeing without a request whether what was learnt still holds.
+//! Validation of cached data without a request.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,32 +6,33 @@ use std::sync::Arc;
 use super::super::{Attr, NodeId};
 use crate::{Answer, Ctx};
 
-/// A state of a node: of its attributes, of a file's data, a link's target, a directory's names. Two states
-/// may have the same version only if nothing of that differs between them.
+/// The version of a node's state: attributes, file data, link target, directory entries. Two states have the
+/// same version only if none of those differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// The life of the place where it is counted.
+    /// Epoch of the window in which changes are counted.
     pub epoch: u64,
-    /// How many changes there were.
+    /// Number of changes.
     pub count: u64,
-    /// Where it is counted; other nodes may be counted there too.
+    /// Slot in which the node's changes are counted; shared with other nodes.
     pub slot: u32,
 }
 
-/// Versions of nodes, which are looked at in memory.
+/// Versions of nodes, readable in memory.
 ///
-/// Who remembers what it has learnt of a node together with the node's version from before it asked may
-/// believe it for as long as the version [holds](Self::hold): a change by whatever session is seen before it
-/// is answered, one by another process of the host once the kernel has told of it.
+/// Data fetched after a version was taken are valid for as long as that version [holds](Self::hold): a change
+/// by any session is visible before it is answered, one by another process of the host once the kernel has
+/// reported it.
 pub trait Versions: Send + Sync {
-    /// The attributes of a node, and its version from before they were looked at; none when it is not to be
-    /// had, because something changes at present, or because not all changes are seen.
+    /// Returns the attributes of a node, and its version from before they were read; `None` while a change is
+    /// in progress, or if not all changes are observed.
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)>;
 
-    /// Whether all of them hold: nothing of their nodes has changed since. No request is sent, and nothing
-    /// waits.
+    /// Returns `true` if all versions hold: none of their nodes has changed since. No request is sent, and
+    /// nothing blocks.
     fn hold(&self, versions: &[Version]) -> bool;
 
-    /// Memory in which other processes of the host see the same, if there is any (docs/formats/window.md).
+    /// Returns the memory in which other processes of the host read the same counts, if any
+    /// (docs/formats/window.md).
     fn window(&self) -> Option<Arc<OwnedFd>>;
 }

@@ -1,11 +1,10 @@
-//! The sessions of an export that are told of changes.
+//! The sessions of an export that receive change notifications.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Sessions that want to be told, of an export whose sessions are `S`. While there are none, a change costs
-/// one load.
+/// Subscribed sessions of an export whose session type is `S`. Without subscribers, a change costs one load.
 pub struct Watchers<S> {
     count: AtomicUsize,
     sessions: RwLock<Arc<[Weak<S>]>>,
@@ -24,14 +23,14 @@ impl<S> fmt::Debug for Watchers<S> {
 }
 
 impl<S> Watchers<S> {
-    /// Whether any session is to be told. To be asked after the change, and before it is answered: a session
-    /// that begins to watch later than that believes nothing that it learnt before.
+    /// Returns `true` if any session is subscribed. To be called after the change and before its answer: a
+    /// session that subscribes later discards everything it learnt before.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// From when this returns, the session is told until it ends. Its first notice has to be
+    /// Subscribes a session until it ends. Its first notice must be
     /// [`Everything`](super::Notice::Everything).
     pub fn add(&self, session: Weak<S>) {
         self.keep(|sessions| {
@@ -43,17 +42,17 @@ impl<S> Watchers<S> {
 
     /// Calls `tell` for each session. It must not add one.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
-        // Outside of the lock: the last hold of a session may be the one that is dropped here.
+        // Outside the lock: this may drop the last reference to a session.
         let sessions = Arc::clone(&self.sessions.read().unwrap_or_else(PoisonError::into_inner));
         sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }
 
-    /// A session has ended.
+    /// Removes sessions that have ended.
     pub fn ended(&self) {
         self.keep(|_| {});
     }
 
-    /// Keeps those that live, and what is done to them.
+    /// Drops ended sessions and applies `change` to the others.
     fn keep(&self, change: impl FnOnce(&mut Vec<Weak<S>>)) {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let mut kept: Vec<_> =

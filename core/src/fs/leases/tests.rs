@@ -1,4 +1,4 @@
-//! A table of leases, mostly with a time that is the test's.
+//! Tests of the lease table, mostly with simulated time.
 
 use std::task::Context;
 
@@ -7,7 +7,7 @@ use super::*;
 const ONE: LeaseClient = LeaseClient(1, 1);
 const TWO: LeaseClient = LeaseClient(2, 1);
 const THREE: LeaseClient = LeaseClient(2, 2);
-/// Long enough that nothing runs out while a test lasts.
+/// Longer than any test.
 const TERM: Duration = Duration::from_secs(3600);
 
 fn table(term: Duration) -> Arc<LeaseTable> {
@@ -29,7 +29,7 @@ fn is_granted(table: &Arc<LeaseTable>, client: LeaseClient) -> bool {
     matches!(ask(table, client, LeaseAsk::Grant), LeaseAnswer::Held { .. })
 }
 
-/// As if the last change of any had been long ago.
+/// Simulates that the last change was long ago.
 fn later(table: &LeaseTable) {
     let mut state = table.state();
     state.last = None;
@@ -176,7 +176,7 @@ fn one_party_leaves_leases_for_others() {
     assert!(is_granted(&table, LeaseClient(2, 0)));
 }
 
-/// Returns the number of terms that this client is granted none for.
+/// Returns the number of terms for which this client is barred.
 fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
     later(table);
     match ask(table, client, LeaseAsk::Grant) {
@@ -189,7 +189,7 @@ fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
     }
 }
 
-/// Has the term of a lease of this client end, for which a change may have waited.
+/// Lets a lease of this client expire, optionally while a change waits for it.
 fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
     granted(table, client);
     let change = is_recalled.then(|| table.change(THREE));
@@ -219,7 +219,7 @@ fn a_recalled_lease_that_runs_out_bars_its_party() {
     assert_eq!(barred_terms(&table, ONE), 6, "it is forgotten in the end");
 }
 
-/// As if this much time had passed since what is known of recalls and waits.
+/// Simulates the passing of time for recorded recalls and waits.
 fn pass(table: &LeaseTable, time: Duration) {
     let mut state = table.state();
     let earlier = |at: &mut Instant| *at = at.checked_sub(time).expect("a time");
@@ -230,7 +230,7 @@ fn pass(table: &LeaseTable, time: Duration) {
     }
 }
 
-/// Has others wait this long for leases of one party, which are then given back.
+/// Makes others wait this long for leases of one party, which are then returned.
 fn make_wait(table: &Arc<LeaseTable>, clients: &[LeaseClient], time: Duration) {
     later(table);
     let epochs: Vec<_> = clients.iter().map(|client| granted(table, *client)).collect();

@@ -1,4 +1,4 @@
-//! The advisory locks of one file: rules without waiting, and a queue of waiters.
+//! The advisory locks of one file: conflict rules, and a queue of waiters.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,11 +24,11 @@ impl Owner {
     }
 }
 
-/// A lock that is held or asked for.
+/// A granted or requested lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) owner: Owner,
-    /// The opening through which it was asked for.
+    /// The opening through which it was requested.
     pub(super) open: OpenId,
     pub(super) lock: Lock,
 }
@@ -54,7 +54,7 @@ struct Waiter {
     grant: Arc<Grant>,
 }
 
-/// Where a waiter learns that its lock was granted.
+/// The shared result of a waiting claim.
 #[derive(Debug, Default)]
 pub(super) struct Grant(Mutex<GrantState>);
 
@@ -65,7 +65,7 @@ struct GrantState {
 }
 
 impl Grant {
-    /// The outcome, once there is one; until then `waker` is kept to be woken.
+    /// Returns the outcome if there is one; otherwise registers `waker`.
     pub(super) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = state.outcome.take();
@@ -83,21 +83,21 @@ impl Grant {
 }
 
 impl FileLocks {
-    /// A lock in the way of `claim`.
+    /// Returns a lock that conflicts with `claim`.
     pub(super) fn conflict<'a>(&'a self, claim: &'a Claim) -> Option<&'a Claim> {
         self.conflicts(claim).next()
     }
 
-    /// All locks in the way of `claim`.
+    /// Returns all locks that conflict with `claim`.
     pub(super) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
         self.held.iter().filter(|held| held.conflicts_with(claim))
     }
 
-    /// Takes a lock that nothing is in the way of. What the owner held in its range is replaced.
+    /// Grants a claim without conflicts, replacing the owner's locks in its range.
     pub(super) fn grant(&mut self, claim: Claim) {
         self.cut(claim.owner, claim.lock.range);
         let mut merged = claim;
-        // Neighbours of the same kind become one lock, as F_GETLK shows (fcntl(2)).
+        // Adjacent locks of the same kind are merged, as F_GETLK shows (fcntl(2)).
         self.held.retain(|held| {
             let joins = held.owner == merged.owner
                 && held.lock.kind == merged.lock.kind
@@ -111,7 +111,7 @@ impl FileLocks {
         self.held.push(merged);
     }
 
-    /// Takes `range` away from `owner`, cutting locks that reach beyond it.
+    /// Releases `range` of `owner`, cutting locks that extend beyond it.
     pub(super) fn cut(&mut self, owner: Owner, range: LockRange) {
         let mut rests = Vec::new();
         self.held.retain(|held| {
@@ -130,7 +130,7 @@ impl FileLocks {
         self.held.append(&mut rests);
     }
 
-    /// Takes all locks away that were taken through an opening, and ends the waiting for others.
+    /// Releases all locks taken through an opening, and ends its waits.
     pub(super) fn cut_through(
         &mut self,
         session: u64,
@@ -151,15 +151,15 @@ impl FileLocks {
         grant
     }
 
-    /// Takes a waiter out of the queue. False when its lock was granted already.
+    /// Removes a waiter from the queue. Returns `false` if its lock was granted already.
     pub(super) fn withdraw(&mut self, grant: &Arc<Grant>) -> bool {
         let before = self.waiters.len();
         self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.grant, grant));
         before != self.waiters.len()
     }
 
-    /// Grants what nothing is in the way of any more, first come first served, or refuses it. Reports the
-    /// owners, and their wakers.
+    /// Grants (first come, first served) or refuses the waiting claims without conflicts. Reports their
+    /// owners and wakers.
     pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {
@@ -175,7 +175,7 @@ impl FileLocks {
         }
     }
 
-    /// Drops all that a session holds or waits for.
+    /// Drops all locks and waits of a session.
     pub(super) fn end_session(&mut self, session: u64, ended: impl FnMut(Owner, Option<Waker>)) {
         self.drop_claims(|| Error::Interrupted, ended, |claim| claim.owner.session() == session);
     }
@@ -196,23 +196,23 @@ impl FileLocks {
         });
     }
 
-    /// The claims of `owner` that wait.
+    /// Returns the waiting claims of `owner`.
     pub(super) fn waiting_for(&self, owner: Owner) -> impl Iterator<Item = &Claim> {
         self.waiters.iter().map(|waiter| &waiter.claim).filter(move |claim| claim.owner == owner)
     }
 
-    /// How many ranges are locked.
+    /// Returns the number of locked ranges.
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Nothing is locked or waited for.
+    /// Returns `true` if there are neither locks nor waiters.
     pub(super) fn is_unused(&self) -> bool {
         self.held.is_empty() && self.waiters.is_empty()
     }
 }
 
-/// The owner of a lock of `family` that was asked for through an opening.
+/// Returns the owner of a lock of `family` that was requested through an opening.
 pub(super) fn owner_of(family: LockFamily, session: u64, open: OpenId, owner: LockOwner) -> Owner {
     match family {
         LockFamily::Posix => Owner::Process { session, owner },

@@ -1,4 +1,4 @@
-//! The advisory locks of all files of a file system that keeps them by itself.
+//! The advisory locks of a file system that implements them itself.
 
 mod file;
 mod wait;
@@ -13,10 +13,10 @@ use crate::{Answer, Ctx, Error, Result};
 use file::{Claim, FileLocks, Grant, Owner, owner_of};
 use wait::Wait;
 
-/// How many ranges of one file may be locked.
+/// Maximum number of locked ranges per file.
 const RANGES_MAX: usize = 65_536;
 
-/// The locks that all sessions of an export hold or wait for.
+/// The locks and waiters of all sessions of an export.
 #[derive(Clone, Debug, Default)]
 pub struct LockTable(Arc<Shared>);
 
@@ -29,27 +29,26 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     files: HashMap<NodeId, FileLocks>,
-    /// Which owner waits for a lock on which file.
+    /// Waiting owners, and the files that they wait for.
     waiting: Vec<(Owner, NodeId)>,
-    /// Whether locks may be granted now; always if there is none.
+    /// Returns `true` if locks may be granted; absent: always.
     may_grant: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
-/// One session's locks. They are given back when this goes.
+/// One session's locks. Released when dropped.
 #[derive(Debug)]
 pub struct SessionLocks {
     table: LockTable,
     session: u64,
 }
 
-/// Waiters whose waiting is over. They go on when this goes: at a time when the caller has nothing locked
-/// that they may want.
+/// Waiters to be woken when this is dropped: at a time when the caller holds no mutex that they may need.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
 
 impl Woken {
-    /// Takes in those of another.
+    /// Takes over the waiters of another.
     pub fn absorb(&mut self, mut more: Self) {
         self.0.append(&mut more.0);
     }
@@ -62,14 +61,14 @@ impl Drop for Woken {
 }
 
 impl LockTable {
-    /// The locks of a new session.
+    /// Returns the locks of a new session.
     pub fn session(&self) -> SessionLocks {
         let session = self.0.next_session.fetch_add(1, Ordering::Relaxed);
         SessionLocks { table: self.clone(), session }
     }
 
-    /// Locks are granted only while `may_grant` says so, to those too that wait already; otherwise they are
-    /// refused with [`Error::NoLocks`]. What is held stays. It is asked with the table locked.
+    /// Grants locks only while `may_grant` returns `true`, including to claims that wait already; otherwise
+    /// refuses them with [`Error::NoLocks`]. Granted locks persist. Called with the table locked.
     pub fn grant_while(&self, may_grant: impl Fn() -> bool + Send + 'static) {
         self.table().may_grant = Some(Box::new(may_grant));
     }
@@ -80,10 +79,10 @@ impl LockTable {
 }
 
 impl SessionLocks {
-    /// See [`Locks::test`](super::Locks::test).
+    /// Implements [`Locks::test`](super::Locks::test).
     ///
     /// # Errors
-    /// There is no such range.
+    /// The range is invalid.
     pub fn test(&self, file: File, lock: &Lock) -> Result<Option<Lock>> {
         let claim = self.claim(file, lock)?;
         let table = self.table.table();
@@ -91,8 +90,8 @@ impl SessionLocks {
         Ok(conflict.map(|held| held.lock))
     }
 
-    /// Takes a lock through an opening that was made with these flags; see
-    /// [`Locks::lock`](super::Locks::lock). The opening must not end meanwhile.
+    /// Acquires a lock through an opening with these flags; see [`Locks::lock`](super::Locks::lock). The
+    /// opening must not end meanwhile.
     pub fn lock(
         &self,
         cx: &Ctx,
@@ -112,7 +111,7 @@ impl SessionLocks {
         (answer, woken)
     }
 
-    /// Takes a lock, or the place of one that waits.
+    /// Acquires a lock, or enqueues the claim.
     fn take(
         &self,
         (file, flags): (File, OpenFlags),
@@ -120,7 +119,7 @@ impl SessionLocks {
         wait: bool,
         woken: &mut Woken,
     ) -> Result<Option<(Claim, Arc<Grant>)>> {
-        // A POSIX lock needs an opening that could do what it keeps others from (fcntl(2)).
+        // A POSIX lock needs an opening that permits the conflicting access (fcntl(2)).
         let needed = match (lock.family, lock.kind) {
             (LockFamily::Flock, _) => OpenFlags::empty(),
             (LockFamily::Posix, LockKind::Read) => OpenFlags::READ,
@@ -140,7 +139,7 @@ impl SessionLocks {
         }
         if locks.conflict(&claim).is_none() {
             locks.grant(claim);
-            // A lock that became weaker lets others in.
+            // A downgraded lock admits others.
             table.grant_waiters(file.node, woken);
             return Ok(None);
         }
@@ -155,10 +154,10 @@ impl SessionLocks {
         Ok(Some((claim, grant)))
     }
 
-    /// See [`Locks::unlock`](super::Locks::unlock).
+    /// Implements [`Locks::unlock`](super::Locks::unlock).
     ///
     /// # Errors
-    /// There is no such range.
+    /// The range is invalid.
     pub fn unlock(
         &self,
         file: File,
@@ -170,12 +169,12 @@ impl SessionLocks {
         Ok(self.cut(file.node, owner_of(family, self.session, file.open, owner), range))
     }
 
-    /// An owner has closed a descriptor of a file: its record locks are gone (fcntl(2)).
+    /// Releases an owner's record locks after it closed a descriptor of the file (fcntl(2)).
     pub fn closed(&self, node: NodeId, owner: LockOwner) -> Woken {
         self.cut(node, Owner::Process { session: self.session, owner }, LockRange::ALL)
     }
 
-    /// An opening has ended.
+    /// Releases the locks of an opening that has ended.
     pub fn released(&self, file: File) -> Woken {
         self.table.table().end_claims(file.node, |locks, ended| {
             locks.cut_through(self.session, file.open, ended);
@@ -217,7 +216,7 @@ impl std::fmt::Debug for Table {
 }
 
 impl Table {
-    /// Ends what is held and waited for on a file, and grants what others wait for.
+    /// Ends locks and waits on a file, and grants waiting claims of others.
     fn end_claims(
         &mut self,
         node: NodeId,
@@ -262,7 +261,7 @@ impl Table {
         }
     }
 
-    /// Takes a waiter out of the queue. False when its waiting was over already.
+    /// Removes a waiter from the queue. Returns `false` if its wait was over already.
     fn withdraw(&mut self, node: NodeId, claim: &Claim, grant: &Arc<Grant>) -> bool {
         let is_withdrawn = self.files.get_mut(&node).is_some_and(|locks| locks.withdraw(grant));
         if is_withdrawn {
@@ -272,8 +271,8 @@ impl Table {
         is_withdrawn
     }
 
-    /// True when some holder in the way of `claim` waits, itself or through others, for what the claim's
-    /// owner holds.
+    /// Returns `true` if a holder in conflict with `claim` waits, directly or indirectly, for a lock of the
+    /// claim's owner.
     fn would_deadlock(&self, claim: &Claim, node: NodeId) -> bool {
         let owners_in_way = |claim: &Claim, node: NodeId| -> Vec<Owner> {
             let locks = self.files.get(&node);

@@ -1,4 +1,4 @@
-//! A lock that waits.
+//! A pending lock request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use super::file::{Claim, Grant};
 use crate::fs::NodeId;
 use crate::{Error, Raised, Result};
 
-/// Dropped before its time, it leaves the queue.
+/// The future of a waiting claim. Leaves the queue when dropped.
 pub(super) struct Wait {
     pub table: LockTable,
     pub node: NodeId,
@@ -29,7 +29,7 @@ impl Future for Wait {
         if Pin::new(&mut self.raised).poll(context).is_ready() && self.withdraw() {
             return Poll::Ready(Err(Error::Interrupted));
         }
-        // Granted between the two looks: the second one finds it.
+        // Granted between the two polls: the second one finds it.
         self.grant.poll(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }
