@@ -1,8 +1,7 @@
-//! Addresses that mean the same to both sides of a link: a number that names the domain whose memory it is,
-//! and the place in it.
+//! Global addresses: a domain number and an offset, valid on both sides of a link.
 //!
-//! The sender of a reference translates once, and the receiver checks it against the table of the domains
-//! that were forwarded to it. There is no other way from a number to memory.
+//! The sender of a reference translates once, and the receiver checks it against its table of forwarded
+//! domains. There is no other way from a number to memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,12 +11,12 @@ use tombolo_mem::{Region, Sink, Source};
 
 use crate::link::{Ends, Extent, Role};
 
-/// Bits of the offset; the domain's are above.
+/// Number of bits of the offset; the domain's bits are above.
 pub const OFFSET_BITS: u32 = 48;
-/// Most domains that one table knows.
+/// Maximum number of domains in a table.
 pub const DOMAINS_MAX: usize = 64;
 
-/// Whose memory it is.
+/// The number of a domain on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Domain(pub u16);
 
@@ -26,7 +25,7 @@ impl Domain {
     pub const CLIENT: Domain = Domain(0);
     /// The server of the link.
     pub const SERVER: Domain = Domain(1);
-    /// The first number of those whose regions are forwarded on a link.
+    /// First number of domains whose regions are forwarded on a link.
     pub const FIRST_OTHER: Domain = Domain(2);
 }
 
@@ -36,33 +35,33 @@ impl fmt::Display for Domain {
     }
 }
 
-/// A place in the memory of a domain: domain (16 bits) and offset in bytes (48 bits). Whether there is
-/// anything is for a [`BaseTable`] to say.
+/// An address in the memory of a domain: domain (16 bits) and offset in bytes (48 bits). Validated by a
+/// [`BaseTable`] only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GlobalAddress(u64);
 
 impl GlobalAddress {
-    /// The place; none if the offset needs more than 48 bits.
+    /// Returns the address; `None` if the offset needs more than 48 bits.
     pub fn new(domain: Domain, offset: u64) -> Option<GlobalAddress> {
         (offset >> OFFSET_BITS == 0).then(|| GlobalAddress(u64::from(domain.0) << OFFSET_BITS | offset))
     }
 
-    /// The address that these bits are; any are one.
+    /// Returns the address with these bits; all values are allowed.
     pub fn from_bits(bits: u64) -> GlobalAddress {
         GlobalAddress(bits)
     }
 
-    /// As it goes over a link.
+    /// Returns the bits as sent over a link.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whose memory it is.
+    /// Returns the domain.
     pub fn domain(self) -> Domain {
         Domain((self.0 >> OFFSET_BITS) as u16)
     }
 
-    /// Where in it, in bytes.
+    /// Returns the offset, in bytes.
     pub fn offset(self) -> u64 {
         self.0 & ((1 << OFFSET_BITS) - 1)
     }
@@ -74,7 +73,7 @@ impl fmt::Debug for GlobalAddress {
     }
 }
 
-/// Why a reference leads nowhere.
+/// The reason why a reference cannot be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// No region of that domain was forwarded.
@@ -83,7 +82,7 @@ pub enum AddressError {
         /// The domain.
         domain: Domain,
     },
-    /// It does not lie in the part of the domain's memory that may be named.
+    /// The range is outside of the domain's addressable memory.
     #[error("{len_bytes} bytes at {offset:#x} of domain {domain} are not there to be named")]
     Range {
         /// The domain.
@@ -93,7 +92,7 @@ pub enum AddressError {
         /// Length in bytes.
         len_bytes: u64,
     },
-    /// It is to be written, and it is not ours.
+    /// The memory is to be written, but belongs to another domain.
     #[error("the memory of domain {domain} is not ours to write")]
     NotOurs {
         /// The domain.
@@ -101,19 +100,19 @@ pub enum AddressError {
     },
 }
 
-/// Why a domain is not known.
+/// The reason why a domain cannot be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RegionError {
-    /// There is one of that number already.
+    /// The number is in use.
     #[error("domain {domain} is known already")]
     Known {
         /// The domain.
         domain: Domain,
     },
-    /// There are [`DOMAINS_MAX`] already.
+    /// The table has [`DOMAINS_MAX`] entries.
     #[error("more than {DOMAINS_MAX} domains")]
     TooMany,
-    /// The part that may be named is not inside of its memory.
+    /// The addressable range exceeds the memory.
     #[error("a part that is outside of the memory of domain {domain}")]
     Outside {
         /// The domain.
@@ -121,10 +120,10 @@ pub enum RegionError {
     },
 }
 
-/// Where the memory of each domain is mapped, and which part of it may be named.
+/// The mapped memory of each domain, and its addressable range.
 #[derive(Debug, Clone)]
 pub struct BaseTable {
-    /// By number of the domain.
+    /// Sorted by domain number.
     bases: Vec<(Domain, Base)>,
 }
 
@@ -135,25 +134,25 @@ struct Base {
     ours: bool,
 }
 
-/// A reference that was checked.
+/// A checked reference.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
-    /// The region that it lies in.
+    /// The region.
     pub region: &'a Region,
-    /// Where in that region, in bytes.
+    /// Offset in the region, in bytes.
     pub offset: usize,
-    /// How long it is, in bytes.
+    /// Length, in bytes.
     pub len: usize,
 }
 
 impl BaseTable {
-    /// No domain's memory is known.
+    /// Returns a table without domains.
     pub fn empty() -> BaseTable {
         BaseTable { bases: Vec::new() }
     }
 
-    /// The two domains of a link, with the bulk memory of both to be named: header, rings and buffers have
-    /// owners that a reference must not get around.
+    /// Returns the table of a link's two domains. Only the bulk memory of both is addressable: header, rings
+    /// and buffers have owners that a reference must not bypass.
     pub fn of_link(ends: &Ends) -> BaseTable {
         let bulk = ends.layout.bulk_offset()..ends.layout.bytes();
         let own = Base { memory: ends.own.clone(), nameable: bulk.clone(), ours: true };
@@ -165,7 +164,7 @@ impl BaseTable {
         BaseTable { bases: vec![(Domain::CLIENT, client), (Domain::SERVER, server)] }
     }
 
-    /// Makes one more domain known, whose memory is for reading.
+    /// Adds a domain with read-only memory.
     pub fn add(&mut self, domain: Domain, memory: Extent, nameable: Range<u64>) -> Result<(), RegionError> {
         if nameable.start > nameable.end || nameable.end > memory.len().min(1 << OFFSET_BITS) {
             return Err(RegionError::Outside { domain });
@@ -182,20 +181,20 @@ impl BaseTable {
         }
     }
 
-    /// Forgets a domain, and hands out its memory if it was known. What was resolved before stays valid, as
-    /// it holds the memory.
+    /// Removes a domain and returns its memory, if present. Earlier resolved references stay valid, because
+    /// they hold the memory.
     pub fn forget(&mut self, domain: Domain) -> Option<Extent> {
         let at = self.bases.binary_search_by_key(&domain, |(domain, _)| *domain).ok()?;
         Some(self.bases.remove(at).1.memory)
     }
 
-    /// The memory that `len` bytes at the address are, for reading.
+    /// Resolves `len` bytes at the address, for reading.
     #[inline]
     pub fn resolve(&self, address: GlobalAddress, len: u64) -> Result<Resolved<'_>, AddressError> {
         self.base(address.domain())?.place(address, len)
     }
 
-    /// A source of those bytes.
+    /// Returns a source of those bytes.
     pub fn source(&self, address: GlobalAddress, len: u64) -> Result<Source, AddressError> {
         let place = self.resolve(address, len)?;
         let mut source = Source::new();
@@ -203,7 +202,7 @@ impl BaseTable {
         Ok(source)
     }
 
-    /// A sink of those bytes, which must be our own.
+    /// Returns a sink of those bytes, which must be our own.
     pub fn sink(&self, address: GlobalAddress, len: u64) -> Result<Sink, AddressError> {
         let base = self.base(address.domain())?;
         if !base.ours {
@@ -232,7 +231,7 @@ impl Base {
             return Err(range(address, len));
         }
         let at = self.memory.place(offset, len).map_err(|_| range(address, len))?;
-        // It lies inside of memory that is mapped.
+        // Mapped memory always fits.
         let len = usize::try_from(len).map_err(|_| range(address, len))?;
         Ok(Resolved { region: self.memory.region(), offset: at, len })
     }
@@ -294,7 +293,7 @@ mod tests {
     #[test]
     fn domains_are_added_and_forgotten() {
         let mut table = BaseTable::of_link(&Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout")).0);
-        // Only a part may be named, in the middle of the memory.
+        // Only a part in the middle of the memory is addressable.
         let memory = Extent::whole(Region::heap(8192));
         let domain = Domain(700);
         assert_eq!(table.add(domain, memory.clone(), 0..8193), Err(RegionError::Outside { domain }));
@@ -325,8 +324,7 @@ mod tests {
             }
         }
 
-        /// Whatever is asked for: what is granted lies inside of what may be named, and all of that is
-        /// granted.
+        /// Checks that a granted range is inside the addressable one, and that every such range is granted.
         #[test]
         fn resolved_addresses_are_inside(start in 0u64..9000, end in 0u64..9000, bits: u64, near in 0u64..9000, len in prop_oneof![0u64..9000, any::<u64>()]) {
             let memory = Extent::new(Region::heap(16384), 4096, 8192).expect("inside");

@@ -1,7 +1,7 @@
-//! What rings and doorbells are made of: cache lines and words that one side writes and the other reads.
+//! Memory access of rings and doorbells: cache lines and words that one side writes and the other reads.
 //!
-//! In production both lie in a [`Region`](tombolo_mem::Region). The tests have others, so that the very same
-//! code runs on memory whose every interleaving is tried.
+//! In production both are in a [`Region`](tombolo_mem::Region). Tests substitute other implementations, so
+//! that a model checker explores all interleavings of the same code.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,79 +9,78 @@ use std::time::Duration;
 use tombolo_mem::{Lines, LinesMut, Word, WordMut};
 use tombolo_sys::futex::{self, Woken};
 
-/// Lines that are read: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of
-/// two.
+/// Readable lines: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of two.
 pub trait Cells {
-    /// How many lines there are.
+    /// Returns the number of lines.
     fn count(&self) -> usize;
 
-    /// The word (0 to 7) of a line, as eight bytes that were stored there, in the host's byte order.
+    /// Loads a word (0 to 7) of a line, in the host's byte order.
     fn load(&self, line: usize, word: usize, order: Ordering) -> u64;
 
-    /// Begins to fetch a line that is going to be read: a hint.
+    /// Prefetches a line that will be read. A hint.
     #[inline(always)]
     fn fetch(&self, _line: usize) {}
 
-    /// Where the line lies, if it is memory that a processor can watch.
+    /// Returns the address of a line, if it is memory that a processor can monitor.
     fn address(&self, _line: usize) -> Option<*const u8> {
         None
     }
 }
 
-/// Lines that only we write.
+/// Lines that only this side writes.
 pub trait CellsMut {
-    /// How many lines there are.
+    /// Returns the number of lines.
     fn count(&self) -> usize;
 
-    /// Stores the word (0 to 7) of a line, in the host's byte order.
+    /// Stores a word (0 to 7) of a line, in the host's byte order.
     fn store(&self, line: usize, word: usize, value: u64, order: Ordering);
 
-    /// Adds to the word (0 to 7) of a line in one step, and wraps.
+    /// Adds to a word (0 to 7) of a line atomically, wrapping.
     fn add(&self, line: usize, word: usize, n: u64, order: Ordering);
 
-    /// Begins to take a line that is going to be stored to away from other processors: a hint.
+    /// Prefetches a line for writing. A hint.
     #[inline(always)]
     fn claim(&self, _line: usize) {}
 }
 
-/// A word that is read, and slept on.
+/// A word that can be read and waited on.
 pub trait DoorbellWord {
-    /// Its value.
+    /// Returns the value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while its value is `seen`, until it is [woken](DoorbellWordMut::wake), for no longer than
-    /// `timeout`. May return for no reason.
+    /// Sleeps while the value is `seen`, until [woken](DoorbellWordMut::wake), for at most `timeout`. May
+    /// return spuriously.
     fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap;
 
-    /// Wakes one that sleeps on it.
+    /// Wakes a sleeper.
     fn wake(&self);
 
-    /// Keeps every load and store of this thread before it from passing one after it.
+    /// Orders every earlier load and store of this thread before every later one.
     fn fence();
 
-    /// Lets other threads run that wait for this processor.
+    /// Yields the processor to other threads.
     fn yield_now() {
         std::thread::yield_now();
     }
 }
 
-/// A word that only we write.
+/// A word that only this side writes.
 pub trait DoorbellWordMut: DoorbellWord {
-    /// Sets its value.
+    /// Sets the value.
     fn store(&self, value: u32, order: Ordering);
 
-    /// Adds one, and wraps.
+    /// Increments the value, wrapping.
     fn bump(&self);
 }
 
-/// How a sleep on a word ended.
+/// The outcome of a sleep on a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nap {
-    /// The peer or another thread may have woken us.
+    /// Possibly woken by the peer or another thread.
     Over,
-    /// The time was up.
+    /// The timeout expired.
     TimedOut,
-    /// No thread can sleep there: the memory lost its file, or the system forbids it.
+    /// Sleeping is not possible: the memory lost its file, or the system forbids it.
     Impossible,
 }
 
@@ -143,7 +142,7 @@ impl DoorbellWord for Word {
     }
 
     fn wake(&self) {
-        // Fails only if the word's file was truncated: then no thread can sleep there.
+        // Fails only if the word's file was truncated: then no thread can sleep on it.
         let _ = futex::wake(self);
     }
 

@@ -1,10 +1,10 @@
-//! Links over shared memory between two domains: a process and another, a guest and its host.
+//! Links over shared memory between two domains: two processes, or a guest and its host.
 //!
-//! Each side owns one region, which it alone writes, and reads the other's. Requests and answers are slots of
-//! one cache line in rings; what does not fit lies in buffers beside them. Whatever a peer can write is
-//! copied out once and checked then.
+//! Each side owns one region, which only it writes, and reads the other's. Requests and answers are slots of
+//! one cache line in rings; larger messages use buffers outside the rings. All data that a peer can write are
+//! copied once and then checked.
 //!
-//! Not here: what a request means (`wire/vrpc`), and threads, sockets and policies (`host/links/src`).
+//! Non-goals: the meaning of requests (`wire/vrpc`); threads, sockets and policies (`host/links/src`).
 //!
 //! Reading order: [`link`], [`region`], [`address`], [`ring`], [`doorbell`], [`area`], [`window`].
 

@@ -1,7 +1,7 @@
-//! Memory for bulk data, given out in spans of an end's bulk range.
+//! Allocator of bulk memory in one end of a link.
 //!
-//! The client of a link gives out the bulk memory of both ends, so the server keeps no account of it and
-//! nothing has to be said when a span is free again (docs/formats/link.md, "Region").
+//! The client of a link allocates the bulk memory of both ends, so the server needs no accounting and frees
+//! require no message (docs/formats/link.md, "Region").
 
 mod pages;
 mod span;
@@ -13,27 +13,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pages::Pages;
 
-/// Spans begin on, and are rounded up to, so many bytes: a cache line. From half a page on they take whole
+/// Alignment and granularity of spans, in bytes: a cache line. Spans of more than half a page occupy whole
 /// pages.
 pub const SPAN_ALIGN: u64 = pages::GRAIN_BYTES;
 
-/// Gives out spans of a range; a clone gives out the same ones. Any thread may take spans and give them back.
+/// An allocator of spans in a range; clones share it. Usable from any thread.
 ///
-/// All its memory is allocated when it is made: some 8 bytes for each page of the range. Taking a span takes
-/// a lock for well under a microsecond, and longer the more the range is split: at most one look at each 64
-/// pages, and at some pages that are used in part.
+/// Its state, about 8 bytes for each page of the range, is allocated at construction. Allocating a span takes
+/// a lock for well under a microsecond, and longer for a fragmented range: it inspects at most each group of
+/// 64 pages, and some partly used pages.
 #[derive(Debug, Clone)]
 pub struct Area(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     pages: Mutex<Pages>,
-    /// Of the first page.
+    /// Offset of the first page.
     start: u64,
 }
 
 impl Area {
-    /// The whole pages in that range of offsets; spans have offsets in it.
+    /// Returns an allocator of the whole pages in that range of offsets; spans have offsets in it.
     pub fn new(range: Range<u64>) -> Area {
         let start = range.start.checked_next_multiple_of(pages::PAGE_BYTES).unwrap_or(u64::MAX);
         let count = range.end.saturating_sub(start) / pages::PAGE_BYTES;
@@ -41,18 +41,18 @@ impl Area {
         Area(Arc::new(Shared { pages: Mutex::new(pages), start }))
     }
 
-    /// A span of `len` bytes that is free now, or none if there is no room for it in one piece now.
+    /// Allocates a span of `len` bytes; `None` if no free piece is large enough.
     pub fn take(&self, len: u64) -> Option<Span> {
         let at = self.0.lock().take(len)?;
         Some(Span::new(self.clone(), self.0.start + at, len))
     }
 
-    /// How many bytes are not given out; they may lie in many pieces.
+    /// Returns the number of free bytes, possibly fragmented.
     pub fn free_bytes(&self) -> u64 {
         self.0.lock().free_bytes()
     }
 
-    /// The longest span that can ever be had, in bytes.
+    /// Returns the maximum length of a span, in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.0.lock().capacity_bytes()
     }
@@ -64,8 +64,8 @@ impl Area {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Pages> {
-        // A panic inside is a bug that tests would show; the bitmaps are changed by single stores, so what is
-        // left is usable.
+        // A panic inside is a bug that tests would reveal; the bitmaps are changed by single stores and stay
+        // usable.
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,22 +1,22 @@
-//! Which pages of a range, and which cache lines of the pages that are split, are given out.
+//! Allocation state of the pages of a range, and of the cache lines of split pages.
 
-/// A page, in bytes.
+/// Size of a page, in bytes.
 pub(super) const PAGE_BYTES: u64 = 4096;
-/// What a split page is given out in: a cache line. A page has 64, as many as a word has bits.
+/// Allocation unit of a split page, in bytes: a cache line. A page has 64, one per bit of a word.
 pub(super) const GRAIN_BYTES: u64 = 64;
-/// Spans of up to so many grains share pages.
+/// Maximum number of grains of a span in a split page.
 const GRAINS_MAX: u64 = 32;
-/// So many split pages are looked at for room before a whole page is split.
+/// Maximum number of split pages searched before a whole page is split.
 const SPLIT_LOOKS: usize = 16;
 
-/// Offsets are bytes from the first page.
+/// Page and grain bitmaps. Offsets are in bytes from the first page.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// A bit per page that is whole and free; bits behind the last page are clear.
+    /// Free whole pages, one bit each; bits beyond the last page are clear.
     free: Bits,
-    /// A bit per page that is split and has a free grain.
+    /// Split pages with a free grain, one bit each.
     split: Bits,
-    /// Of a split page: a bit per grain that is free.
+    /// Free grains of each split page, one bit each.
     grains: Box<[u64]>,
     free_grains: u64,
 }
@@ -46,9 +46,9 @@ impl Pages {
         Some(at)
     }
 
-    /// Takes back what `take` gave out for that length.
+    /// Frees a span that `take` returned for that length.
     pub(super) fn give_back(&mut self, at: u64, len: u64) {
-        // Both were made from a page number.
+        // The offset was computed from a page number.
         let page = (at / PAGE_BYTES) as usize;
         match Size::of(len) {
             Size::Grains(count) => self.give_grains_back(page, at % PAGE_BYTES / GRAIN_BYTES, count),
@@ -92,7 +92,7 @@ impl Pages {
     }
 }
 
-/// What a span of some length takes.
+/// The space that a span occupies.
 #[derive(Clone, Copy)]
 enum Size {
     Grains(u64),
@@ -100,7 +100,7 @@ enum Size {
 }
 
 impl Size {
-    /// At least one grain, so that no two spans begin at one place.
+    /// Returns at least one grain, so that no two spans have the same offset.
     fn of(len: u64) -> Size {
         let grains = len.div_ceil(GRAIN_BYTES).max(1);
         if grains <= GRAINS_MAX { Size::Grains(grains) } else { Size::Pages(len.div_ceil(PAGE_BYTES)) }
@@ -114,14 +114,14 @@ impl Size {
     }
 }
 
-/// `count` bits, from the lowest up; 1 to 64.
+/// Returns a word whose lowest `count` (1 to 64) bits are set.
 fn low_bits(count: u64) -> u64 {
     u64::MAX >> (64 - count)
 }
 
-/// Where the first `count` ones in a row begin; 1 to 64.
+/// Returns the position of the first run of `count` (1 to 64) ones.
 fn run_in_word(word: u64, count: u64) -> Option<u64> {
-    // A bit of `starts` stands where `have` ones in a row begin.
+    // Invariant: bits of `starts` mark the beginnings of runs of `have` ones.
     let (mut starts, mut have) = (word, 1);
     while have < count {
         let more = have.min(count - have);
@@ -131,11 +131,11 @@ fn run_in_word(word: u64, count: u64) -> Option<u64> {
     (starts != 0).then(|| u64::from(starts.trailing_zeros()))
 }
 
-/// A row of bits. Words without ones are passed over 64 at a time.
+/// A bitmap. Words without ones are skipped 64 at a time.
 #[derive(Debug)]
 struct Bits {
     words: Box<[u64]>,
-    /// A bit per word that has ones.
+    /// One bit for each word that has ones.
     summary: Box<[u64]>,
 }
 
@@ -145,7 +145,7 @@ impl Bits {
         Bits { summary: vec![0; words.len().div_ceil(64)].into_boxed_slice(), words }
     }
 
-    /// Sets or clears `count` bits from `at` on, all inside.
+    /// Sets or clears `count` bits from `at` on, which must be in range.
     fn set_run(&mut self, at: usize, count: usize, value: bool) {
         let mut bit = at;
         let end = at + count;
@@ -157,14 +157,14 @@ impl Bits {
         }
     }
 
-    /// Numbers of the bits that are set, upwards.
+    /// Returns the indices of the set bits, ascending.
     fn ones(&self) -> impl Iterator<Item = usize> + '_ {
         self.used_words().flat_map(|index| ones_of(self.words[index]).map(move |bit| index * 64 + bit))
     }
 
-    /// Where the first `count` ones in a row begin.
+    /// Returns the position of the first run of `count` ones.
     fn find_run(&self, count: usize) -> Option<usize> {
-        // How many ones lie just before the word that comes next in `expected`.
+        // Number of ones immediately before the word `expected`.
         let (mut before, mut expected) = (0, 0);
         for index in self.used_words() {
             let word = self.words[index];
@@ -185,7 +185,7 @@ impl Bits {
         None
     }
 
-    /// Numbers of the words that have ones, upwards.
+    /// Returns the indices of the words that have ones, ascending.
     fn used_words(&self) -> impl Iterator<Item = usize> + '_ {
         let summary = self.summary.iter().enumerate();
         summary.flat_map(|(index, &word)| ones_of(word).map(move |bit| index * 64 + bit))
@@ -196,7 +196,7 @@ fn set(word: &mut u64, mask: u64, value: bool) {
     *word = if value { *word | mask } else { *word & !mask };
 }
 
-/// Numbers of the bits of a word that are set, upwards.
+/// Returns the indices of the set bits of a word, ascending.
 fn ones_of(word: u64) -> impl Iterator<Item = usize> {
     let mut rest = word;
     std::iter::from_fn(move || {

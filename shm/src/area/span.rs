@@ -1,6 +1,6 @@
 use crate::area::Area;
 
-/// Some bytes of an end, ours until it is dropped. Does not keep the end's memory mapped.
+/// An allocated byte range of an end, freed when dropped. Does not keep the end's memory mapped.
 #[derive(Debug)]
 pub struct Span {
     area: Area,
@@ -13,17 +13,17 @@ impl Span {
         Span { area, offset, len }
     }
 
-    /// Where it begins, in bytes from where the area's range counts from.
+    /// Returns the offset, in bytes, relative to the origin of the area's range.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Its length in bytes, as asked for.
+    /// Returns the length in bytes, as requested.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns `true` if the span is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -1,9 +1,9 @@
-//! Looking for a message, for as long as it is likely to pay.
+//! Polling for a message while that is likely to pay.
 //!
-//! What docs/decisions/runtime-polling.md found for other transports holds here, at a smaller scale: a
-//! wake-up costs more than most requests, so a waiter looks for a while first; one that shares a processor
-//! with the peer must yield, or looks in vain until it is preempted; where another thread needs the
-//! processor, looking harms both.
+//! The results of docs/decisions/runtime-polling.md for other transports apply, at a smaller scale: a wake-up
+//! costs more than most requests, so a consumer polls for a while first; a consumer that shares a processor
+//! with the peer must yield, or it polls in vain until preempted; where another thread needs the processor,
+//! polling harms both.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -13,13 +13,13 @@ use std::time::Instant;
 use crate::doorbell::sleeper::Awaited;
 use crate::doorbell::{Mode, Window, umwait};
 
-/// For so long it looks without yielding; most answers come sooner.
+/// Initial polling time without yields, in µs; most answers arrive sooner.
 const EAGER_US: u32 = 2;
-/// So long it looks between two yields.
+/// Polling time between two yields, in µs.
 const SLICE_US: u32 = 1;
 
-/// Looks as the mode and the window say. Says whether the message is there; if not, the time has come to
-/// sleep, or, in a mode that never sleeps, `is_over` has said so, which is asked every few microseconds.
+/// Polls as mode and window prescribe. Returns `true` if the message has arrived; otherwise it is time to
+/// sleep, or, in a mode that never sleeps, `is_over` (called every few microseconds) has returned `true`.
 pub(super) fn look(
     mode: Mode,
     window: &mut Window,
@@ -57,7 +57,7 @@ pub(super) fn look(
     }
 }
 
-/// Looks for about so long.
+/// Polls for about `for_us` microseconds.
 fn spin(for_us: u32, awaited: &mut impl Awaited) -> bool {
     for _ in 0..for_us.saturating_mul(looks_per_us()) {
         if awaited.is_ready() {
@@ -77,14 +77,14 @@ fn rest(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
         if awaited.is_ready() {
             break;
         }
-        // The peer may be waiting for this very processor.
+        // The peer may be waiting for this processor.
         yield_now();
     }
     true
 }
 
-/// How often to look in a microsecond: a clock would take longer than a look, in some guests a system call.
-/// Found once, in some 50 µs.
+/// Returns the number of polls per microsecond: reading a clock takes longer than a poll, and in some guests
+/// a system call. Calibrated once, in about 50 µs.
 pub(super) fn looks_per_us() -> u32 {
     const LOOKS: u32 = 256;
     static FOUND: OnceLock<u32> = OnceLock::new();
@@ -94,7 +94,7 @@ pub(super) fn looks_per_us() -> u32 {
             (0..LOOKS).for_each(|_| spin_loop());
             start.elapsed()
         };
-        // The shortest: others may take the processor in between.
+        // The minimum: others may use the processor in between.
         let shortest = (0..5).map(|_| time()).min().unwrap_or_default();
         let nanos = u32::try_from(shortest.as_nanos()).unwrap_or(u32::MAX).max(1);
         (LOOKS * 1000 / nanos).clamp(1, 1000)
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn whatever_comes_while_looking_is_found() {
-        // Few looks for an adaptive one: a yield on a busy machine may end its looking.
+        // A small number for adaptive mode: on a busy machine a yield may end its polling.
         for (mode, afters) in
             [(Mode::Poll, [0, 1, 1000]), (Mode::Adaptive, [0, 1, 2]), (Mode::Umwait, [0, 1, 1000])]
         {

@@ -1,10 +1,10 @@
-//! How a consumer that waits for a message learns that it is there.
+//! Waiting for messages, and waking a waiting consumer.
 //!
-//! Looking costs a processor, sleeping a wake-up; so a consumer looks for as long as it is likely to pay,
-//! then says that it sleeps, looks once more, and sleeps. A producer rings only for a consumer that says so.
-//! Each says it in its own memory, and a full fence on either side makes sure that one of the two sees the
-//! other (docs/decisions/shm-rings.md). Where there is no doorbell, as between a guest and its host, a
-//! sleeper looks again at intervals that double.
+//! Polling costs a processor, sleeping a wake-up; so a consumer polls for as long as that is likely to pay,
+//! then announces its sleep, polls once more, and sleeps. A producer rings only for a consumer that has
+//! announced its sleep. Each side writes to its own memory, and a full fence on both sides guarantees that at
+//! least one sees the other's store (docs/decisions/shm-rings.md). Without a doorbell, as between a guest and
+//! its host, a sleeper polls at exponentially growing intervals.
 //!
 //! Reading order: [`Mode`], [`Sleeper`], [`Ringer`]; [`PollBackoff`].
 

@@ -5,23 +5,23 @@ use thiserror::Error;
 
 use crate::doorbell::umwait;
 
-/// How a consumer waits. Each side chooses its own.
+/// A consumer's waiting strategy. Each side chooses its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Looks all the time; yields its processor now and then, or a producer on the same one would starve.
-    /// Costs a processor.
+    /// Polls continuously, yielding its processor now and then lest a producer on the same one starve. Costs
+    /// a processor.
     Poll,
     /// Sleeps at once. Costs a wake-up per message.
     Event,
-    /// Looks for as long as that has paid lately, 50 µs at most, then sleeps. Costs nothing when idle.
+    /// Polls for as long as that has paid recently, 50 µs at most, then sleeps. Costs nothing when idle.
     #[default]
     Adaptive,
-    /// As [`Poll`](Self::Poll), with the processor resting until the line it waits for is written. Needs
-    /// x86's WAITPKG.
+    /// As [`Poll`](Self::Poll), with the processor resting until the awaited line is written. Needs x86's
+    /// WAITPKG.
     Umwait,
 }
 
-/// A word that names no mode.
+/// An unknown name of a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{word:?} is no way to wait: poll, event, adaptive or umwait")]
 pub struct UnknownMode {
@@ -29,15 +29,16 @@ pub struct UnknownMode {
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 4] = [Mode::Poll, Mode::Event, Mode::Adaptive, Mode::Umwait];
 
-    /// Whether this processor can wait so. A mode that is not available waits as [`Poll`](Self::Poll) does.
+    /// Returns `true` if this processor supports the mode. An unsupported mode waits as [`Poll`](Self::Poll)
+    /// does.
     pub fn is_available(self) -> bool {
         self != Mode::Umwait || umwait::is_available()
     }
 
-    /// The word for it.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Poll => "poll",

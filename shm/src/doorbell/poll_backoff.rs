@@ -1,35 +1,35 @@
-//! How long to leave the next slot alone before the first look at it.
+//! Adaptive delay before the first poll of a slot.
 //!
-//! To look at a line that the peer is about to write is to take it away: the peer has to fetch it once more
-//! before it can write, which takes as long as to hand the message over. After a send the answer cannot come
-//! before the peer has read and worked; so the sender leaves the line alone for about as long as that has
-//! taken lately (docs/decisions/shm-rings.md). To do without, delete this file and what the compiler misses
-//! then.
+//! Polling a line that the peer is about to write steals it: the peer must fetch it once more before it can
+//! write, which takes as long as a message transfer. After a send the answer cannot arrive before the peer
+//! has read and worked; so the sender leaves the line alone for about as long as that took recently
+//! (docs/decisions/shm-rings.md). To remove this optimisation, delete the file and its uses.
 
 use std::hint::spin_loop;
 
 use crate::doorbell::look::looks_per_us;
 
-/// Steps of a pause.
+/// Steps per pause.
 const PAUSE: u32 = 16;
-/// A message that was not there yet: so much longer.
+/// Increment of the delay, in steps, after a message that had not arrived at the first poll.
 const LONGER: u32 = PAUSE;
-/// One that was: so much shorter. A fifth of the messages comes after the first look then, which is short of
-/// wasting time: both sides learn from each other, and would make each other slower and slower.
+/// Decrement, in steps, after one that had. In equilibrium a fifth of the messages arrives after the first
+/// poll, which avoids wasted time: with less, both sides would adapt to each other and become slower and
+/// slower.
 const SHORTER: u32 = PAUSE / 4;
-/// If leaving the line alone for so long does not do, it is not worth while for so many messages: what takes
-/// longer varies by more than there is to be gained.
+/// Maximum delay. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages: longer replies
+/// vary by more than there is to be gained.
 const BACKOFF_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 
-/// How long one consumer leaves the next slot alone, as it has learnt.
+/// One consumer's learnt delay before polling the next slot.
 #[derive(Clone, Copy, Debug)]
 pub struct PollBackoff {
     steps: u32,
     max: u32,
-    /// Messages until it begins anew.
+    /// Number of messages until back-off is enabled again.
     closed_for: u32,
-    /// The slot that comes next was not looked at yet.
+    /// `true` if the next slot has not been polled yet.
     is_fresh: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for PollBackoff {
 }
 
 impl PollBackoff {
-    /// To be called before each look. Waits for less than a microsecond, if it is the first one at this slot.
+    /// Delays the first poll of a slot, by less than a microsecond. To be called before each poll.
     #[inline]
     pub fn rest(&self) {
         if self.is_fresh && self.closed_for == 0 {
@@ -53,7 +53,7 @@ impl PollBackoff {
         }
     }
 
-    /// To be told after each look whether a message was there, which is taken out then.
+    /// Records the result of a poll. A message found is removed by the caller.
     #[inline]
     pub fn looked(&mut self, is_there: bool) {
         if self.is_fresh {
@@ -62,7 +62,7 @@ impl PollBackoff {
         self.is_fresh = is_there;
     }
 
-    /// Messages are there before one looks for them.
+    /// Returns `true` if messages arrive before they are polled for.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.steps < PAUSE && self.closed_for == 0
@@ -86,7 +86,7 @@ impl PollBackoff {
 mod tests {
     use super::*;
 
-    /// The first look at each of so many slots, each of whose messages comes after so many pauses.
+    /// Simulates the first poll of `count` slots, each of whose messages arrives after `after_pauses` pauses.
     fn messages(backoff: &mut PollBackoff, count: u32, after_pauses: u32) -> u32 {
         let first = |_| {
             let is_there = backoff.steps / PAUSE >= after_pauses;

@@ -9,18 +9,18 @@ use crate::doorbell::{Mode, WINDOW_MAX, Window};
 use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
-/// Without a doorbell: the first sleep between two looks.
+/// Without a doorbell: initial interval between two polls.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
-/// Without a doorbell: the longest sleep, and so the longest time that a message waits (the system adds what
-/// its timers are late). 200 looks per second take well under a hundredth of a processor.
+/// Without a doorbell: maximum interval, and thus maximum delay of a message (plus the system's timer slack).
+/// 200 polls per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
-/// What is waited for.
+/// An awaited condition.
 pub trait Awaited {
-    /// Whether it is there.
+    /// Returns `true` once the condition holds.
     fn is_ready(&mut self) -> bool;
 
-    /// The address of a line that is written when it comes, if there is one.
+    /// Returns the address of a line that is written when the condition changes, if there is one.
     fn line(&self) -> Option<*const u8> {
         None
     }
@@ -44,44 +44,44 @@ impl<C: Cells> Awaited for &Consumer<C> {
     }
 }
 
-/// Why a wait is over.
+/// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakeReason {
-    /// What was awaited is there.
+    /// The awaited condition holds.
     Ready,
-    /// Another thread of this process nudged: see [`Nudger`].
+    /// Another thread of this process called [`Nudger::nudge`].
     Nudged,
-    /// The time is up.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// What a sleeper has done so far.
+/// Statistics of a sleeper.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SleeperCounts {
-    /// Waits that ended while it looked.
+    /// Number of waits that ended while polling.
     pub found: u64,
-    /// Times that it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
 }
 
-/// The consumer's side of a doorbell: waits for messages. There is one per end.
+/// The consumer's side of a doorbell: waits for messages. One per end.
 #[derive(Debug)]
 pub struct Sleeper<W = Word, M = WordMut> {
     mode: Mode,
     window: Window,
-    /// In our memory: odd while we sleep, and another number each time.
+    /// Notify flag, in our memory: odd while we sleep, changing with each sleep.
     notify_flag: M,
-    /// In the peer's memory: another number after each ring. None if there is no doorbell.
+    /// Doorbell, in the peer's memory: changes with each ring. `None` without a doorbell.
     doorbell: Option<W>,
-    /// Not zero if another thread of this process nudged. Private memory.
+    /// Nonzero after a nudge by another thread of this process. Private memory.
     nudged: M,
-    /// Not zero while we may sleep on the doorbell. Private memory; other processes might write
+    /// Nonzero while we may sleep on the doorbell. Private memory, since other processes might write
     /// `notify_flag`.
     napping: M,
     counts: SleeperCounts,
 }
 
-/// Wakes a [`Sleeper`] of the same process. Any thread may.
+/// A handle that wakes a [`Sleeper`] of the same process, from any thread.
 #[derive(Debug, Clone)]
 pub struct Nudger<W = Word, M = WordMut> {
     doorbell: Option<W>,
@@ -90,7 +90,7 @@ pub struct Nudger<W = Word, M = WordMut> {
 }
 
 impl Sleeper {
-    /// The sleeper of one side of a link.
+    /// Returns the sleeper of one side of a link.
     pub fn of(ends: &Ends, mode: Mode) -> Result<Sleeper, OutOfBounds> {
         let notify_flag = WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?;
         let doorbell = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
@@ -102,8 +102,8 @@ impl Sleeper {
 }
 
 impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
-    /// A sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and `napping` are
-    /// private words of zero.
+    /// Returns a sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and
+    /// `napping` are private words of zero.
     pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
         looks_per_us();
         let window = Window::default();
@@ -111,23 +111,23 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         Sleeper { mode, window, notify_flag, doorbell, nudged, napping, counts }
     }
 
-    /// How it waits.
+    /// Returns the waiting strategy.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What it has done so far.
+    /// Returns the statistics.
     pub fn counts(&self) -> SleeperCounts {
         self.counts
     }
 
-    /// What wakes it from within this process.
+    /// Returns a handle that wakes the sleeper from within this process.
     pub fn nudger(&self) -> Nudger<W, M> {
         Nudger { doorbell: self.doorbell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
     }
 
-    /// Waits until the peer's message is there, another thread nudges, or `timeout` is over. `awaited` must
-    /// look at what the peer writes before it rings.
+    /// Waits until `awaited` is ready, another thread nudges, or `timeout` expires. `awaited` must depend on
+    /// data that the peer writes before it rings.
     pub fn wait(&mut self, timeout: Option<Duration>, mut awaited: impl Awaited) -> WakeReason {
         if awaited.is_ready() {
             return WakeReason::Ready;
@@ -163,7 +163,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         }
     }
 
-    /// One sleep, unless the message comes while we prepare for it. Whether it is there afterwards.
+    /// Sleeps once, unless the message arrives during the preparation. Returns `true` if it has arrived.
     fn sleep(&mut self, left: Option<Duration>, interval: &mut Duration, awaited: &mut impl Awaited) -> bool {
         let Some(doorbell) = self.doorbell.clone() else {
             self.sleep_for(left, interval);
@@ -171,11 +171,11 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         };
         let seen = doorbell.load(Acquire);
         let sleep = self.notify_flag.load(Relaxed).wrapping_add(1) | 1;
-        // After `seen` was read: a ringer that sees the flag changes the doorbell.
+        // After reading `seen`: a ringer that sees the flag changes the doorbell.
         self.notify_flag.store(sleep, Release);
         self.napping.store(1, Relaxed);
-        // We say that we sleep before we look once more. The producer writes its message before it looks
-        // whether we sleep. So one of us sees the other. The same goes for a nudge.
+        // The flag is stored before the condition is polled once more, and the producer writes its message
+        // before it loads the flag, so one side sees the other. The same applies to a nudge.
         M::fence();
         let there = awaited.is_ready();
         let mut nap = Nap::Over;
@@ -191,7 +191,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         there || awaited.is_ready()
     }
 
-    /// Sleeps for the interval, and doubles it. A nudge ends it.
+    /// Sleeps for the interval, unless nudged, and doubles it.
     fn sleep_for(&mut self, left: Option<Duration>, interval: &mut Duration) {
         self.counts.sleeps += 1;
         let time = left.map_or(*interval, |left| left.min(*interval));
@@ -209,14 +209,13 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
 }
 
 impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
-    /// Ends the sleeper's wait, or its next one. What was written before is seen after it.
+    /// Ends the sleeper's current or next wait. Earlier stores of this thread are visible after it.
     pub fn nudge(&self) {
         self.nudged.store(1, Release);
         self.nudged.wake();
         M::fence();
         let Some(doorbell) = &self.doorbell else { return };
-        // It may be about to sleep, after its last look and before the kernel has it: then no thread is there
-        // to be woken yet.
+        // The sleeper may be between its last poll and the system call: then there is no sleeping thread yet.
         while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             doorbell.wake();
             M::yield_now();

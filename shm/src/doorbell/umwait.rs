@@ -1,13 +1,13 @@
-//! Looking at a line with the processor at rest: UMONITOR, UMWAIT and TPAUSE of x86's WAITPKG.
+//! Polling with the processor at rest: UMONITOR, UMWAIT and TPAUSE of x86's WAITPKG.
 //!
-//! `is_available` says false where CPUID does not name them. To do without, delete this file and what the
-//! compiler misses then.
+//! `is_available` returns `false` where CPUID lacks them. To remove this optimisation, delete the file and
+//! its uses.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{is_available, rest};
 
-/// Ticks of the time stamp counter to rest for at most: a fraction of a millisecond. The kernel's own limit
-/// is 100,000.
+/// Maximum rest, in ticks of the time stamp counter: a fraction of a millisecond. The kernel's own limit is
+/// 100,000.
 #[cfg(target_arch = "x86_64")]
 const REST_TICKS: u64 = 100_000;
 
@@ -18,15 +18,14 @@ mod x86_64 {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
     use std::sync::OnceLock;
 
-    /// Whether the processor has WAITPKG: CPUID leaf 7, subleaf 0, ECX bit 5.
+    /// Returns `true` if the processor has WAITPKG: CPUID leaf 7, subleaf 0, ECX bit 5.
     pub(in super::super) fn is_available() -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         *AVAILABLE.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 5) != 0)
     }
 
-    /// Rests until `line` may have been written since before `ready` was asked, or some time has passed.
-    /// Without a line it just rests, for a shorter time. Does nothing where the instructions are not
-    /// available.
+    /// Rests until `line` has been written since before the call of `ready`, or some time has passed. Without
+    /// a line it rests for a shorter time. Does nothing on processors without WAITPKG.
     pub(in super::super) fn rest(line: Option<*const u8>, ready: impl FnOnce() -> bool) {
         if !is_available() {
             return;
@@ -37,7 +36,7 @@ mod x86_64 {
             Some(line) => {
                 // SAFETY: the processor has the instruction.
                 unsafe { umonitor(line) };
-                // What was written before the line was watched is not noticed.
+                // Stores before UMONITOR are not noticed.
                 if !ready() {
                     // SAFETY: as above.
                     unsafe { umwait(now.wrapping_add(REST_TICKS)) };
@@ -49,16 +48,18 @@ mod x86_64 {
     }
 
     /// # Safety
-    /// The processor must have WAITPKG. The address is watched, not followed; at worst the wait is short.
+    /// The processor must have WAITPKG. The address is monitored, not dereferenced; at worst the wait is
+    /// short.
     unsafe fn umonitor(line: *const u8) {
-        // SAFETY: as the caller says; the instruction changes no register and no memory.
+        // SAFETY: guaranteed by the caller; the instruction changes no register and no memory.
         unsafe { asm!("umonitor {}", in(reg) line, options(nostack, preserves_flags)) };
     }
 
     /// # Safety
     /// The processor must have WAITPKG.
     unsafe fn umwait(until: u64) {
-        // SAFETY: as the caller says; it changes the flags only. State 1 (C0.1) is left sooner.
+        // SAFETY: guaranteed by the caller; it changes the flags only. State 1 (C0.1) has the lower exit
+        // latency.
         unsafe {
             asm!("umwait {:e}", in(reg) 1u32, in("eax") until as u32, in("edx") (until >> 32) as u32, options(nostack));
         }

@@ -1,27 +1,26 @@
 use std::time::Duration;
 
-/// The longest time that an adaptive consumer looks before it sleeps.
+/// Maximum time that an adaptive consumer polls before it sleeps.
 pub const WINDOW_MAX: Duration = Duration::from_micros(50);
-/// Below this a window is not worth its system calls.
+/// Minimum length of a window that is worth its system calls.
 const WINDOW_MIN: Duration = Duration::from_micros(4);
-/// A yield longer than this met a thread that needs the processor.
+/// Duration of a yield from which another thread must have needed the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Short sleeps before the window opens again after such a yield: at first, and at most.
+/// Initial and maximum number of short sleeps before the window opens again after such a yield.
 const PENALTY: (u32, u32) = (256, 1 << 16);
 
-/// How long one consumer looks before it sleeps, as it has learnt: for less and less where that finds nothing
-/// in time, down to not at all; for longer again where the sleep was so short that looking would have spared
-/// it.
+/// The learnt polling time of one consumer: halved whenever polling found nothing in time, down to zero, and
+/// restored after a sleep so short that polling would have avoided it.
 ///
-/// A yield that takes long went to a busy thread. A thread that sleeps is put before such a one when it is
-/// woken; one that yielded waits its turn. So one long yield ends the looking for the next few hundred short
-/// sleeps, and each further one for twice as many.
+/// A long yield went to a busy thread. The scheduler prefers a woken sleeper to such a thread, but not a
+/// thread that yielded. A long yield therefore disables polling for the next few hundred short sleeps, and
+/// each further one for twice as many.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     length: Duration,
-    /// Short sleeps to go until it may open.
+    /// Number of short sleeps until the window may open.
     closed_for: u32,
-    /// The last penalty.
+    /// Last penalty.
     penalty: u32,
 }
 
@@ -32,18 +31,18 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Whether looking is worth it now.
+    /// Returns `true` if polling is currently worthwhile.
     pub fn is_open(&self) -> bool {
         self.length >= WINDOW_MIN
     }
 
-    /// For how long to look.
+    /// Returns the polling time.
     pub fn length(&self) -> Duration {
         self.length
     }
 
-    /// A sleep ended, with a message or because the time was up. Looking longer would have spared it if it
-    /// was short: of less than [`WINDOW_MAX`].
+    /// Records the end of a sleep, by a message or timeout. `short`: less than [`WINDOW_MAX`], so that
+    /// polling longer would have avoided it.
     pub fn slept(&mut self, short: bool) {
         if !short {
             self.length /= 2;
@@ -54,7 +53,7 @@ impl Window {
         }
     }
 
-    /// Whether to go on after a yield that took so long.
+    /// Records a yield of this duration. Returns `true` if polling should continue.
     pub fn yielded(&mut self, how_long: Duration) -> bool {
         if how_long <= YIELD_MAX {
             return true;

@@ -1,4 +1,4 @@
-//! The two ends of a link as one side sees them.
+//! The two ends of a link, from one side's view.
 
 use std::num::NonZeroU32;
 
@@ -9,14 +9,14 @@ use crate::link::layout::Layout;
 /// A side of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Sends requests, and gives out the bulk memory of both regions.
+    /// Sends requests, and allocates the bulk memory of both regions.
     Client,
-    /// Answers them, and may send call-backs.
+    /// Answers requests, and may send call-backs.
     Server,
 }
 
 impl Role {
-    /// The other side.
+    /// Returns the other side.
     pub fn peer(self) -> Role {
         match self {
             Role::Client => Role::Server,
@@ -25,35 +25,35 @@ impl Role {
     }
 }
 
-/// Which life of a link it is: a slot of an earlier one never fits. The server chooses it; it is never zero.
+/// The generation of a link: slots of earlier ones never match. Chosen by the server; never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epoch(NonZeroU32);
 
 impl Epoch {
-    /// Of a link whose memory was never used before.
+    /// Epoch of a link whose memory was never used before.
     pub const FIRST: Epoch = Epoch(NonZeroU32::MIN);
 
-    /// The epoch of that number; `None` for zero.
+    /// Returns the epoch with that number; `None` for zero.
     pub fn new(number: u32) -> Option<Epoch> {
         NonZeroU32::new(number).map(Epoch)
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn number(self) -> u32 {
         self.0.get()
     }
 }
 
-/// How one side can wake the other.
+/// The means by which one side wakes the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DoorbellKind {
-    /// Both run on one kernel: a shared futex on the word in the producer's header.
+    /// A shared futex on the word in the producer's header; both sides run on one kernel.
     Futex,
-    /// There is no doorbell (a guest and its host): a sleeper looks again at intervals.
+    /// None (a guest and its host): a sleeper polls at intervals.
     Silent,
 }
 
-/// One end's memory: a region or a part of one (a half of a file that both sides have).
+/// One end's memory: a region or a part of one (half of a file that both sides map).
 #[derive(Debug, Clone)]
 pub struct Extent {
     region: Region,
@@ -62,7 +62,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// `len` bytes of the region from `offset` on; an error if they do not lie inside.
+    /// Returns `len` bytes of the region from `offset` on. Fails if they are not inside.
     pub fn new(region: Region, offset: u64, len: u64) -> Result<Extent, OutOfBounds> {
         let region_len = region.len();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -73,33 +73,33 @@ impl Extent {
         }
     }
 
-    /// The whole region.
+    /// Returns the whole region.
     pub fn whole(region: Region) -> Extent {
         Extent { offset: 0, len: region.len(), region }
     }
 
-    /// The region that it lies in.
+    /// Returns the containing region.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Where it begins in the region, in bytes.
+    /// Returns the offset in the region, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset as u64
     }
 
-    /// Its length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether it has no bytes.
+    /// Returns `true` if the end has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where in the region `len` bytes at `offset` of this end lie; an error if they are not all inside of
-    /// it. This is the one check between an offset that a peer named and its memory.
+    /// Translates `len` bytes at `offset` of this end to an offset in the region. Fails if they are not all
+    /// inside. This is the one check between an offset named by a peer and its memory.
     #[inline]
     pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         let outside = || OutOfBounds {
@@ -114,7 +114,8 @@ impl Extent {
         }
     }
 
-    /// Copies `out.len()` bytes from `offset` of this end. Each is one that was there during the call.
+    /// Copies `out.len()` bytes from `offset` of this end. Each byte is one that was stored there during the
+    /// call.
     #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         self.region.read_at(self.place(offset, out.len() as u64)?, out)
@@ -127,27 +128,27 @@ impl Extent {
     }
 }
 
-/// A link as one side sees it, ready for rings: both ends are mapped, checked, and at least as long as the
-/// layout says.
+/// A link from one side's view, ready for rings: both ends are mapped, checked, and at least as long as the
+/// layout requires.
 #[derive(Debug, Clone)]
 pub struct Ends {
-    /// Which side we are.
+    /// Our side.
     pub role: Role,
     /// The memory that we write.
     pub own: Extent,
     /// The memory that the peer writes, and may change at any moment.
     pub peer: Extent,
-    /// Where things lie in either.
+    /// Layout of both ends.
     pub layout: Layout,
-    /// Which life of the link it is.
+    /// Generation of the link.
     pub epoch: Epoch,
-    /// How one side wakes the other.
+    /// Means of waking the other side.
     pub doorbell: DoorbellKind,
 }
 
 impl Ends {
-    /// The client's and the server's side of a link over private memory: for tests, and for a client and a
-    /// server in one process.
+    /// Returns the client's and the server's side of a link over private memory: for tests, and for a client
+    /// and a server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let client = Extent::whole(Region::heap(len));

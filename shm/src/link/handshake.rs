@@ -1,9 +1,9 @@
-//! A side's place at the page of a file: the handshake where there is no socket, and the watch over the other
-//! side afterwards.
+//! The handshake through a file's rendezvous page, without a socket, and the subsequent monitoring of the
+//! peer.
 //!
-//! No threads, no clock and no randomness: the owner of a handshake calls `step` about as often as a
-//! heartbeat, and more often while something is expected. All of the page can be written by the other side,
-//! so whatever makes no sense ends the attempt, never more.
+//! No threads, no clock and no randomness: the owner of a handshake calls `step` about once per heartbeat,
+//! and more often while an event is expected. The peer can write all of the page, so nonsense in it ends the
+//! attempt, and never does more.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,21 +17,21 @@ use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
 use crate::link::terms::{Agreement, Incarnation};
 
-/// How long a client may take from its claim to its hello, and to make its half ready.
+/// Maximum time for a client from its claim to its hello, and to prepare its half.
 pub const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a link over a file ended.
+/// The end of a link over a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageEnd {
-    /// The other side said goodbye.
+    /// The peer sent a goodbye.
     Said(Goodbye),
-    /// Its heartbeat stopped, or another process has taken its role.
+    /// The peer's heartbeat stopped, or another process has taken its role.
     Died,
-    /// What it left in the page is malformed.
+    /// The peer's data in the page are malformed.
     Malformed,
 }
 
-/// The server's place at a file.
+/// The server's side of a handshake.
 #[derive(Debug)]
 pub struct ServerHandshake {
     page: Page,
@@ -40,7 +40,7 @@ pub struct ServerHandshake {
     token: u32,
     incarnation: Incarnation,
     attempt: u32,
-    /// What our word in the page is to be.
+    /// Our stage as published in the page.
     said: Stage,
     pulse: Pulse,
     watch: Watch,
@@ -49,45 +49,44 @@ pub struct ServerHandshake {
 
 #[derive(Debug)]
 enum ServerState {
-    /// Another server has the page; whether it lives is being watched.
+    /// Another server owns the page; its heartbeat is being watched.
     Other { owner: u32 },
     /// Waiting for a client.
     Open,
-    /// A client has claimed the page and said nothing yet.
+    /// A client has claimed the page, but sent no hello.
     Claimed { until: Instant },
-    /// A hello is being answered.
+    /// A hello has been received and awaits its reply.
     Asked,
-    /// The client was turned away, or told that the link is over, and is to read why.
+    /// A refusal or goodbye is left for the client to read.
     Parting { until: Instant },
     /// The client was welcomed and prepares its half.
     Welcomed { agreement: Agreement, until: Instant },
-    /// The link goes on.
+    /// The link is in use.
     Running,
-    /// The link is over, and the server is to say when its memory is free again.
+    /// The link has ended; the owner announces with `reopen` when its memory is free.
     Over,
 }
 
-/// What became of a step of the server's.
+/// The result of a server's step.
 #[derive(Debug)]
 pub enum ServerStep {
-    /// Nothing to act on.
+    /// No event.
     Nothing,
-    /// Another server lives at this page.
+    /// Another live server owns this page.
     Busy,
-    /// A client wishes a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
+    /// A client requests a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
     /// it.
     Asked(Box<Hello>),
-    /// The link can be used.
+    /// The link is ready for use.
     Ready(Box<Ends>),
-    /// The link has ended; once nothing of its memory is in use any more,
-    /// [`reopen`](ServerHandshake::reopen).
+    /// The link has ended; once its memory is no longer in use, call [`reopen`](ServerHandshake::reopen).
     Over(PageEnd),
 }
 
 impl ServerHandshake {
-    /// A handshake at the file, all of which is mapped. `token` is any number but zero that other servers are
-    /// not likely to have. A caller that knows that no other server lives, as it holds a lock on the file, is
-    /// `alone` and need not wait for a dead one's heartbeat.
+    /// Returns a handshake on the file, all of which is mapped. `token`: a nonzero number, probably unique
+    /// among servers. `alone`: the caller knows that no other server lives, because it holds a lock on the
+    /// file, and need not wait for a dead one's heartbeat.
     pub fn new(
         region: Region,
         incarnation: Incarnation,
@@ -121,21 +120,21 @@ impl ServerHandshake {
         })
     }
 
-    /// Looks at the page.
+    /// Examines the page and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
         self.page.check()?;
         if let ServerState::Other { owner } = self.state {
             return self.take(owner, now);
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
-            // Another took our place: we were stopped for longer than it was patient.
+            // Another server took over: we were stopped for longer than its timeout.
             self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Other { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
         }
         self.pulse.beat_in(&self.own, now);
         if self.page.stage(Role::Server) != Some(self.said) {
-            // The client overwrote it against the rules, and another client may be waiting for this word.
+            // The client overwrote it in violation of the protocol, and another client may be waiting for it.
             self.page.set_stage(Role::Server, self.said);
         }
         let client = self.page.stage(Role::Client);
@@ -145,7 +144,7 @@ impl ServerHandshake {
                 self.state = ServerState::Claimed { until: now + HELLO_PATIENCE };
             }
             ServerState::Claimed { .. } if said(Phase::Said) => {
-                // Copied out here, once.
+                // Copied once.
                 match self.page.message(Role::Client) {
                     Ok(Message::Hello(hello)) => {
                         self.state = ServerState::Asked;
@@ -167,7 +166,7 @@ impl ServerHandshake {
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
-            // It has read the refusal or the goodbye, or does not want to wait any longer.
+            // The client has read the refusal or goodbye, or has given up.
             ServerState::Claimed { .. } | ServerState::Welcomed { .. } | ServerState::Parting { .. }
                 if said(Phase::Over) =>
             {
@@ -186,7 +185,7 @@ impl ServerHandshake {
         Ok(ServerStep::Nothing)
     }
 
-    /// Gives the client that asked a link like that. Its sizes must fit a half.
+    /// Grants the requesting client a link with these parameters, whose sizes must fit a half.
     pub fn welcome(&mut self, agreement: &Agreement, now: Instant) -> Result<(), PageError> {
         agreement.header(Role::Server, agreement.server).format(&self.own)?;
         self.page.set_message(Role::Server, &Message::Welcome(agreement.welcome()))?;
@@ -195,7 +194,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Turns the client away that asked. The next is heard once it has read that, or after a while.
+    /// Refuses the requesting client. The next one is served once it has read that, or after a while.
     pub fn refuse(&mut self, refused: &Refused, now: Instant) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Refused(refused.clone()))?;
         self.say(Phase::Refused);
@@ -203,7 +202,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Ends the link and leaves word why.
+    /// Ends the link and leaves the reason in the page.
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Goodbye(goodbye.clone()))?;
         self.say(Phase::Over);
@@ -211,8 +210,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Waits for the next client, once the memory of the last one's link is not used any more. If this side
-    /// ended the link, the client is left some time to read why.
+    /// Waits for the next client, once the memory of the former link is no longer in use. If this side ended
+    /// the link, the client gets some time to read the reason.
     pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {
             ServerState::Over if self.said.phase == Phase::Over => {
@@ -224,7 +223,7 @@ impl ServerHandshake {
         }
     }
 
-    /// Gives the page up. After [`goodbye`](Self::goodbye), if there was a link.
+    /// Releases the page. To be called after [`goodbye`](Self::goodbye), if there was a link.
     pub fn leave(mut self) {
         if !matches!(self.state, ServerState::Other { .. }) {
             if !matches!(self.state, ServerState::Over) {
@@ -234,12 +233,12 @@ impl ServerHandshake {
         }
     }
 
-    /// How much each side has.
+    /// Returns the length of each half, in bytes.
     pub fn half_bytes(&self) -> u64 {
         self.own.len()
     }
 
-    /// The client's heartbeat, while a link goes on.
+    /// Returns the watch of the client's heartbeat, while a link exists.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -265,7 +264,7 @@ impl ServerHandshake {
 
     fn open(&mut self) -> Result<(), PageError> {
         self.attempt = self.attempt.wrapping_add(1) & ATTEMPT_MASK;
-        // In this order: a claim of the last attempt must not be taken for one of this.
+        // The order matters: a claim of the former attempt must not be taken for one of this attempt.
         self.say(Phase::Closed);
         self.page.claim.store(0, Ordering::SeqCst);
         self.say(Phase::Open);
@@ -279,7 +278,7 @@ impl ServerHandshake {
     }
 }
 
-/// The client's place at a file.
+/// The client's side of a handshake.
 #[derive(Debug)]
 pub struct ClientHandshake {
     page: Page,
@@ -297,37 +296,36 @@ pub struct ClientHandshake {
 enum ClientState {
     /// The server is not open, or has another client.
     Outside,
-    /// The page is ours, and the server is about to open it.
+    /// The page is claimed, and the server is about to open it.
     Early,
-    /// The page is ours and the hello was said.
+    /// The page is claimed and the hello was sent.
     Asking,
-    /// The link goes on.
+    /// The link is in use.
     Running,
-    /// It is over.
+    /// The link has ended.
     Over,
 }
 
-/// What became of a step of the client's.
+/// The result of a client's step.
 #[derive(Debug)]
 pub enum ClientStep {
-    /// Nothing to act on.
+    /// No event.
     Nothing,
-    /// There is no server at the moment, or it has another client.
+    /// There is currently no server, or it has another client.
     Busy,
-    /// The server said no.
+    /// The server refused.
     Refused(Refused),
-    /// The server's answer is not to be believed; the claim was given up.
+    /// The server's reply is invalid; the claim was released.
     Unbelievable(WelcomeError),
-    /// The link can be used.
+    /// The link is ready for use.
     Made(Box<(Agreement, Ends)>),
-    /// It has ended.
+    /// The link has ended.
     Over(PageEnd),
 }
 
 impl ClientHandshake {
-    /// A handshake at the file, all of which is mapped; `total` is how much of it the server uses
-    /// ([`length_of`](crate::link::length_of)). `token` is any number but zero that other clients are not
-    /// likely to have.
+    /// Returns a handshake on the file, all of which is mapped; `total` is the length that the server uses
+    /// ([`length_of`](crate::link::length_of)). `token`: a nonzero number, probably unique among clients.
     pub fn new(
         region: Region,
         total: u64,
@@ -345,7 +343,7 @@ impl ClientHandshake {
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
-    /// Looks at the page.
+    /// Examines the page and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         self.page.check()?;
         let server = self.page.stage(Role::Server);
@@ -385,7 +383,7 @@ impl ClientHandshake {
         Ok(ClientStep::Nothing)
     }
 
-    /// Ends the link and leaves word why.
+    /// Ends the link and leaves the reason in the page.
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         if self.state == ClientState::Running {
             self.page.set_message(Role::Client, &Message::Goodbye(goodbye.clone()))?;
@@ -403,15 +401,15 @@ impl ClientHandshake {
         self.ask()
     }
 
-    /// Says hello in the attempt that the server has opened.
+    /// Sends the hello in the attempt that the server has opened.
     fn ask(&mut self) -> Result<ClientStep, PageError> {
         if self.page.claim.load(Ordering::SeqCst) != self.token {
-            // A server that began anew has taken the claim back.
+            // A restarted server has revoked the claim.
             self.state = ClientState::Outside;
             return Ok(ClientStep::Busy);
         }
-        // Not what it said before the claim: another may have come and gone meanwhile, and then the claim is
-        // for a later attempt.
+        // Read after the claim: another client may have come and gone before, and then the claim is for a
+        // later attempt.
         let Some(Stage { attempt, phase: Phase::Open }) = self.page.stage(Role::Server) else {
             return Ok(ClientStep::Busy);
         };
@@ -447,7 +445,7 @@ impl ClientHandshake {
     fn forsake(&mut self) {
         match self.state {
             ClientState::Asking => self.give_up(Phase::Over),
-            // Of no attempt yet, so it is taken back.
+            // Not bound to an attempt yet, so the claim is withdrawn.
             ClientState::Early => {
                 self.page.claim.replace(self.token, 0);
             }
@@ -456,7 +454,7 @@ impl ClientHandshake {
     }
 
     fn give_up(&mut self, phase: Phase) {
-        // Not if another client has the page by now: it says what the client is at.
+        // Unless another client owns the page by now: the stage is that client's.
         if self.page.claim.load(Ordering::SeqCst) == self.token {
             self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase });
         }
@@ -465,13 +463,13 @@ impl ClientHandshake {
 }
 
 impl Drop for ClientHandshake {
-    /// Dropping an unfinished handshake releases its claim.
+    /// Releases the claim of an unfinished handshake.
     fn drop(&mut self) {
         self.forsake();
     }
 }
 
-/// How the other side ended the link that it was `goes_on` in; none if it did not.
+/// Returns the reason if the peer has ended the link, whose regular phase is `goes_on`.
 fn ended(page: &Page, side: Role, attempt: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
     match page.stage(side) {
         Some(stage) if stage == (Stage { attempt, phase: goes_on }) => lost.then_some(PageEnd::Died),
@@ -501,7 +499,8 @@ mod tests {
         matches!(server.step(now), Ok(ServerStep::Asked(_)))
     }
 
-    /// Between a look at the page and the claim any number of others may come and go.
+    /// Checks a claim that is overtaken: between a look at the page and the claim other clients may come and
+    /// go.
     #[test]
     fn a_claim_is_for_the_attempt_that_is_open_when_it_is_made() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
@@ -526,8 +525,7 @@ mod tests {
         assert!(matches!(late.step(now), Ok(ClientStep::Made(_))));
     }
 
-    /// A server begins an attempt with two words: the claim, and that it is open. A client may come between
-    /// them.
+    /// Checks a claim between the server's two stores that begin an attempt: the claim, and the open phase.
     #[test]
     fn a_claim_before_the_page_is_open_is_heard_once_it_is() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
@@ -544,7 +542,7 @@ mod tests {
         server.step(now).expect("inside");
         assert!(asked(&mut server, now));
         drop(early);
-        // One that goes away before it could ask takes its claim along.
+        // A client that leaves before its hello withdraws its claim.
         server.open().expect("inside");
         let mut gone = client(&region, 2, now);
         server.say(Phase::Closed);

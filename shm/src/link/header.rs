@@ -1,9 +1,8 @@
 //! The header page of a region (docs/formats/link.md, "Header").
 //!
-//! The first 64 bytes say what the region is, for debugging tools; what two sides of a socket agreed on
-//! counts, not what a header repeats. The words behind them change all the time. Each lies alone in a pair of
-//! cache lines (processors fetch pairs), so that one side's stores do not take away what the other is looking
-//! at.
+//! The first 64 bytes describe the region, for debugging tools; authoritative is the agreement made over a
+//! socket. The words behind them change continuously. Each has a pair of cache lines to itself (processors
+//! fetch pairs), so that one side's stores do not steal a line that the other is polling.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
@@ -17,77 +16,76 @@ use crate::link::ends::{DoorbellKind, Epoch, Extent, Role};
 use crate::link::layout::{HEADER_BYTES, Layout, LayoutError};
 use crate::link::terms::{Features, Incarnation, VERSION};
 
-/// Where the owner's heartbeat lies: u64, one more each time.
+/// Offset of the owner's heartbeat: u64, incremented with each beat.
 pub const HEARTBEAT_OFFSET: u64 = 128;
-/// Where the owner's consumer says that it sleeps: u32, odd while it does, and another number for each sleep.
+/// Offset of the notify flag of the owner's consumer: u32, odd while it sleeps, changing with each sleep.
 pub const NOTIFY_FLAG_OFFSET: u64 = 256;
-/// The owner's doorbell: u32, one more with each ring. The peer's consumer sleeps on it.
+/// Offset of the owner's doorbell: u32, incremented with each ring. The peer's consumer sleeps on it.
 pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
-/// The count of the owner's heartbeat. An end has a header, so there is a number; what it says is the owner's
-/// affair.
+/// Returns the owner's heartbeat count. Every end has a header, so there is a number, which is not validated.
 pub(super) fn heartbeat(end: &Extent) -> u64 {
     let at = end.place(HEARTBEAT_OFFSET, 8);
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
 }
 
-/// Stores the count of our heartbeat.
+/// Stores our heartbeat count.
 pub(super) fn set_heartbeat(own: &Extent, count: u64) {
     let at = own.place(HEARTBEAT_OFFSET, 8);
     let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
     debug_assert!(stored.is_ok(), "{stored:?}");
 }
 
-/// What a region's header says of it.
+/// The contents of a region's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Whose region it is.
+    /// Owner of the region.
     pub role: Role,
-    /// Both sides speak these extensions.
+    /// Extensions supported by both sides.
     pub features: Features,
-    /// Where things lie.
+    /// Layout of the region.
     pub layout: Layout,
-    /// Which life of the link it is.
+    /// Generation of the link.
     pub epoch: Epoch,
-    /// How the peer is woken.
+    /// Means of waking the peer.
     pub doorbell: DoorbellKind,
-    /// Which client or server owns it.
+    /// Incarnation of the owning client or server.
     pub incarnation: Incarnation,
 }
 
-/// Why a page is no header.
+/// The reason why a page is not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// The region is shorter than a header.
     #[error("no room for a header")]
     Short(#[from] OutOfBounds),
-    /// It does not begin with the right bytes.
+    /// Wrong magic bytes.
     #[error("not the header of a region")]
     Magic,
-    /// It is of another version.
+    /// Unsupported version.
     #[error("a header of version {version}, and {VERSION} is known")]
     Version {
-        /// The version that it names.
+        /// The version found.
         version: u32,
     },
-    /// A number that means nothing.
+    /// An undefined value.
     #[error("{what} {value} means nothing")]
     Value {
-        /// What it was to be.
+        /// The field.
         what: &'static str,
-        /// The number.
+        /// The value found.
         value: u32,
     },
-    /// The sizes do not fit each other.
+    /// Inconsistent sizes.
     #[error("sizes that make no sense")]
     Layout(#[from] LayoutError),
 }
 
 impl Header {
-    /// Makes the end a fresh one: clears header page and rings, so that nothing of an earlier life is left,
-    /// and says what it is. Only the owner may do that, and before the peer looks.
+    /// Initialises the end: clears header page and rings, removing all traces of an earlier link, and writes
+    /// the header. For the owner only, before the peer looks.
     pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {
@@ -96,7 +94,7 @@ impl Header {
         own.write_at(0, Raw::from(self).as_bytes())
     }
 
-    /// What the header at the start of `end` says. Copied out once, then checked.
+    /// Reads the header at the start of `end`. Copied once, then checked.
     pub fn read(end: &Extent) -> Result<Header, HeaderError> {
         let mut raw = Raw::new_zeroed();
         end.read_at(0, raw.as_mut_bytes())?;
@@ -104,7 +102,7 @@ impl Header {
     }
 }
 
-/// The bytes themselves. All numbers are little-endian.
+/// Memory layout. All numbers are little-endian.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {

@@ -1,14 +1,14 @@
-//! Whether the other side lives, told by a counter that it moves. No clock: the time is passed in.
+//! Liveness of the peer, from a counter that it increments. No clock: the time is passed in.
 //!
-//! Where there is a socket, its end tells death at once, and a heartbeat only shows that a side is stuck.
-//! Where there is only memory, the heartbeat is all there is.
+//! With a socket, its closing reports death at once, and a heartbeat only reveals a stuck peer. With memory
+//! alone, the heartbeat is the only sign of life.
 
 use std::time::{Duration, Instant};
 
 use crate::link::ends::Extent;
 use crate::link::header::{heartbeat, set_heartbeat};
 
-/// The interval of heartbeats, if nothing else is [said](Pulse::every).
+/// Default interval of heartbeats; see [`Pulse::every`].
 pub const BEAT: Duration = Duration::from_millis(100);
 
 /// Our own heartbeat.
@@ -20,30 +20,30 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// A heartbeat whose counter goes on from `count`, with the first beat due at once.
+    /// Returns a heartbeat whose counter continues from `count`; the first beat is due at once.
     pub fn new(count: u64, now: Instant) -> Pulse {
         Pulse { count, interval: BEAT, next: now }
     }
 
-    /// The same with another interval.
+    /// Sets another interval.
     #[must_use]
     pub fn every(self, interval: Duration) -> Pulse {
         Pulse { interval, ..self }
     }
 
-    /// The heartbeat of an end, which goes on from where the counter is.
+    /// Returns the heartbeat of an end, continuing from its counter.
     pub fn of(own: &Extent, now: Instant) -> Pulse {
         Pulse::new(heartbeat(own), now)
     }
 
-    /// Moves the counter of our end, if it is time.
+    /// Increments the counter of our end, if due.
     pub fn beat_in(&mut self, own: &Extent, now: Instant) {
         if let Some(count) = self.beat(now) {
             set_heartbeat(own, count);
         }
     }
 
-    /// What to store in our counter, if it is time.
+    /// Returns the new value of our counter, if due.
     pub fn beat(&mut self, now: Instant) -> Option<u64> {
         if now < self.next {
             return None;
@@ -53,41 +53,40 @@ impl Pulse {
         Some(self.count)
     }
 
-    /// When the next beat is due.
+    /// Returns the time of the next beat.
     pub fn next(&self) -> Instant {
         self.next
     }
 }
 
-/// How the other side is.
+/// The state of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// Its heartbeat comes.
+    /// Heartbeats arrive.
     Well,
-    /// It was not heard for a while: busy, stopped, or dying.
+    /// No heartbeat for a while: busy, stopped, or dying.
     Late,
-    /// It was not heard for so long that it counts as dead.
+    /// No heartbeat for so long that the peer counts as dead.
     Lost,
 }
 
-/// How long a heartbeat may be silent.
+/// Timeouts of a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// From then on it is late.
+    /// Silence after which the peer is late.
     pub late: Duration,
-    /// From then on it is lost.
+    /// Silence after which the peer is lost.
     pub lost: Duration,
 }
 
 impl Default for Patience {
-    /// Late after a second, lost after five: guests without processors of their own pause for longer than one
-    /// thinks.
+    /// Returns one second and five seconds: guests without dedicated processors pause surprisingly long.
     fn default() -> Self {
         Patience { late: Duration::from_secs(1), lost: Duration::from_secs(5) }
     }
 }
 
-/// Watches the other side's heartbeat.
+/// A monitor of the peer's heartbeat.
 #[derive(Debug)]
 pub struct Watch {
     patience: Patience,
@@ -98,7 +97,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch a counter that is `count` now.
+    /// Begins to watch a counter whose current value is `count`.
     pub fn new(count: u64, patience: Patience, now: Instant) -> Watch {
         Watch { patience, count, looked: now, silence: Duration::ZERO, lost: false }
     }
@@ -108,22 +107,22 @@ impl Watch {
         Watch::new(heartbeat(peer), Patience::default(), now)
     }
 
-    /// The same with another patience.
+    /// Sets other timeouts.
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Watch {
         Watch { patience, ..self }
     }
 
-    /// Takes note of the counter of the other side's end.
+    /// Samples the counter of the peer's end.
     pub fn look_at(&mut self, peer: &Extent, now: Instant) -> Health {
         self.look(heartbeat(peer), now)
     }
 
-    /// Takes note of the counter. Any change is a beat: a peer that moves its counter oddly lives all the
-    /// same. Once lost it stays so.
+    /// Records a sample of the counter. Any change is a beat, even an irregular one. Once lost, a peer stays
+    /// lost.
     pub fn look(&mut self, count: u64, now: Instant) -> Health {
-        // While we did not look (this machine was suspended, this process stopped) the other side may have
-        // been stopped as well, or not have had a processor: such time counts as one beat.
+        // Without samples for a while (this machine was suspended, this process stopped) the peer may have
+        // been stopped as well, or starved: such time counts as one beat.
         let passed = now.saturating_duration_since(self.looked);
         self.silence += if passed > self.patience.late { BEAT } else { passed };
         self.looked = now;
@@ -135,12 +134,12 @@ impl Watch {
         self.health()
     }
 
-    /// For how long it had been silent when last looked at.
+    /// Returns the duration of silence at the last sample.
     pub fn silence(&self) -> Duration {
         self.silence
     }
 
-    /// How it was when last looked at.
+    /// Returns the state at the last sample.
     pub fn health(&self) -> Health {
         match self.silence {
             _ if self.lost => Health::Lost,
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(watch.look(7, at(start, 3_600_000)), Health::Well);
         assert_eq!(watch.look(7, at(start, 3_600_100)), Health::Well);
         assert_eq!(watch.look(8, at(start, 3_600_200)), Health::Well);
-        // A clock that goes backwards is none of our business either.
+        // A clock that goes backwards is harmless.
         assert_eq!(watch.look(8, start), Health::Well);
     }
 }

@@ -1,30 +1,29 @@
-//! Where things lie in a region (docs/formats/link.md, "Region").
+//! Layout of a region (docs/formats/link.md, "Region").
 
 use thiserror::Error;
 
-/// The header page at the start of a region, in bytes.
+/// Size of the header page at the start of a region, in bytes.
 pub const HEADER_BYTES: u64 = 4096;
-/// One slot of a ring, in bytes: a cache line.
+/// Size of a ring's slot, in bytes: a cache line.
 pub const SLOT_BYTES: u64 = 64;
-/// The buffer that belongs to a request id, in bytes.
+/// Size of the buffer of a request id, in bytes.
 pub const FRAME_BYTES: u64 = 4096;
-/// Fewest slots of a ring.
+/// Minimum number of slots of a ring.
 pub const SLOTS_MIN: u32 = 8;
-/// Most slots of a ring.
+/// Maximum number of slots of a ring.
 pub const SLOTS_MAX: u32 = 1024;
-/// Fewest slots of a back ring.
+/// Minimum number of slots of a back ring.
 pub const BACK_SLOTS_MIN: u32 = 8;
-/// Most slots of a back ring.
+/// Maximum number of slots of a back ring.
 pub const BACK_SLOTS_MAX: u32 = 256;
-/// Largest region, in bytes.
+/// Maximum size of a region, in bytes.
 pub const REGION_BYTES_MAX: u64 = 1 << 40;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Where things lie in a region, the same for both sides of a link: header page, ring, back ring, buffers,
-/// bulk.
+/// The layout of a region, the same for both sides of a link: header page, ring, back ring, buffers, bulk.
 ///
-/// All offsets are bytes from the start of the end's memory, which is a page boundary.
+/// All offsets are in bytes from the start of the end's memory, which is page-aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     slots: u32,
@@ -32,37 +31,37 @@ pub struct Layout {
     bytes: u64,
 }
 
-/// Why there is no such layout.
+/// The reason why a layout is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// The number of slots.
+    /// Invalid number of slots.
     #[error("{slots} slots: a power of two from {SLOTS_MIN} to {SLOTS_MAX} is needed")]
     Slots {
-        /// The number asked for.
+        /// Requested number.
         slots: u32,
     },
-    /// The number of slots of the back ring.
+    /// Invalid number of slots of the back ring.
     #[error(
         "{back_slots} slots for call-backs: a power of two from {BACK_SLOTS_MIN} to {BACK_SLOTS_MAX} is needed"
     )]
     BackSlots {
-        /// The number asked for.
+        /// Requested number.
         back_slots: u32,
     },
-    /// The size of the region.
+    /// Invalid size of the region.
     #[error("a region of {bytes} bytes: whole pages from {min} to {REGION_BYTES_MAX} bytes are needed")]
     Bytes {
-        /// The size asked for.
+        /// Requested size.
         bytes: u64,
-        /// The smallest with those rings: one page of bulk data.
+        /// Minimum size with those rings: one page of bulk data.
         min: u64,
     },
 }
 
 impl Layout {
-    /// A region of `bytes` with `slots` requests under way at most, and `back_slots` call-backs. Both are
-    /// powers of two within their limits, and `bytes` is a number of whole pages that leaves at least one for
-    /// bulk data.
+    /// Returns the layout of a region of `bytes` with at most `slots` outstanding requests and `back_slots`
+    /// call-backs. Both are powers of two within their limits, and `bytes` is a number of whole pages that
+    /// leaves at least one for bulk data.
     pub fn new(slots: u32, back_slots: u32, bytes: u64) -> Result<Layout, LayoutError> {
         if !slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&slots) {
             return Err(LayoutError::Slots { slots });
@@ -78,56 +77,57 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The layout with `bulk_bytes` of bulk data, rounded up to whole pages, at least one.
+    /// Returns the layout with `bulk_bytes` of bulk data, rounded up to whole pages, at least one.
     pub fn with_bulk(slots: u32, back_slots: u32, bulk_bytes: u64) -> Result<Layout, LayoutError> {
-        // With the largest region first, so that the rings are checked before anything is computed from them.
+        // With the maximum region first, so that the rings are checked before anything is computed from them.
         let largest = Layout::new(slots, back_slots, REGION_BYTES_MAX)?;
         let bulk = bulk_bytes.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         Layout::new(slots, back_slots, largest.bulk_offset().saturating_add(bulk))
     }
 
-    /// Slots of the ring, which is also the number of requests that may be under way, and of buffers.
+    /// Returns the number of slots of the ring, of buffers, and of requests that may be outstanding.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Slots of the back ring, which is also the number of call-backs that may be under way.
+    /// Returns the number of slots of the back ring, and of call-backs that may be outstanding.
     pub fn back_slots(&self) -> u32 {
         self.back_slots
     }
 
-    /// Size of the region.
+    /// Returns the size of the region, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where the ring begins: requests in the client's region, answers in the server's.
+    /// Returns the offset of the ring: requests in the client's region, answers in the server's.
     pub fn ring_offset(&self) -> u64 {
         HEADER_BYTES
     }
 
-    /// Where the back ring begins: call-backs in the server's region, answers to them in the client's.
+    /// Returns the offset of the back ring: call-backs in the server's region, answers to them in the
+    /// client's.
     pub fn back_ring_offset(&self) -> u64 {
         self.ring_offset() + u64::from(self.slots) * SLOT_BYTES
     }
 
-    /// Where the buffers begin.
+    /// Returns the offset of the buffers.
     pub fn buffers_offset(&self) -> u64 {
         let rings_end = self.back_ring_offset() + u64::from(self.back_slots) * SLOT_BYTES;
         rings_end.next_multiple_of(PAGE_BYTES)
     }
 
-    /// Where buffer `index` begins, [`FRAME_BYTES`] long; `None` from [`slots`](Self::slots) on.
+    /// Returns the offset of buffer `index`, [`FRAME_BYTES`] long; `None` from [`slots`](Self::slots) on.
     pub fn buffer_offset(&self, index: u32) -> Option<u64> {
         (index < self.slots).then(|| self.buffers_offset() + u64::from(index) * FRAME_BYTES)
     }
 
-    /// Where bulk data begin; they reach to the end of the region.
+    /// Returns the offset of bulk data, which extend to the end of the region.
     pub fn bulk_offset(&self) -> u64 {
         self.buffers_offset() + u64::from(self.slots) * FRAME_BYTES
     }
 
-    /// Room for bulk data, in bytes.
+    /// Returns the size of bulk data, in bytes.
     pub fn bulk_bytes(&self) -> u64 {
         self.bytes - self.bulk_offset()
     }

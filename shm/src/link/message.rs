@@ -1,9 +1,7 @@
-//! The messages by which a link is made and ended (docs/formats/link.md, "Messages"). No I/O: bytes in,
-//! messages out.
+//! Messages that set up and end a link (docs/formats/link.md, "Messages"). No I/O: bytes in, messages out.
 //!
-//! Decoding is strict: a message has exactly the length that it says, texts are UTF-8 without control
-//! characters and bounded, and a number that means nothing is refused, but for feature bits and the codes of
-//! a refusal, of which there may be more one day.
+//! Decoding is strict: the length must be exact, texts must be bounded UTF-8 without control characters, and
+//! undefined numbers are refused, except for feature bits and refusal codes, which later versions may extend.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
@@ -16,13 +14,13 @@ use crate::link::ends::DoorbellKind;
 use crate::link::region_forwarding::{ForwardRegion, RegionForwarded, Withdraw};
 use crate::link::terms::{Doorbells, Features, Incarnation, Protocol};
 
-/// Longest message, in bytes.
+/// Maximum length of a message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 512;
-/// Longest name of an export, in bytes.
+/// Maximum length of an export's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Longest label of a client, in bytes.
+/// Maximum length of a client's label, in bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
-/// Longest reason, in bytes.
+/// Maximum length of a reason, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
 const MAGIC: [u8; 8] = *b"TMBLLINK";
@@ -30,163 +28,163 @@ const MAGIC: [u8; 8] = *b"TMBLLINK";
 /// A message of either side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The client's first; its memory comes along.
+    /// The client's first message, with its memory.
     Hello(Hello),
-    /// The server agrees; its memory comes along.
+    /// The server's acceptance, with its memory.
     Welcome(Welcome),
-    /// The server does not.
+    /// The server's refusal.
     Refused(Refused),
-    /// Either side's last.
+    /// Either side's last message.
     Goodbye(Goodbye),
-    /// The client makes one more domain known, whose memory comes along.
+    /// A further domain of the client, with its memory.
     ForwardRegion(ForwardRegion),
-    /// The server has mapped that memory, or will not.
+    /// The server's reply to a forwarded region.
     RegionForwarded(RegionForwarded),
-    /// The client names that domain no more.
+    /// The client's end of a forwarded region.
     Withdraw(Withdraw),
 }
 
-/// What a client wishes.
+/// A client's request for a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// The oldest version that it speaks.
+    /// Oldest supported version.
     pub version_min: u32,
-    /// The newest.
+    /// Newest supported version.
     pub version_max: u32,
-    /// Extensions that it speaks.
+    /// Supported extensions.
     pub offered: Features,
-    /// Those of them that it cannot do without.
+    /// Extensions that the client requires.
     pub required: Features,
-    /// Slots that it wants at most; see [`Layout`](crate::link::Layout), which these three need not make yet.
+    /// Maximum number of slots; see [`Layout`](crate::link::Layout), which these three need not satisfy yet.
     pub slots: u32,
-    /// Slots of the back ring that it wants at most.
+    /// Maximum number of slots of the back ring.
     pub back_slots: u32,
-    /// The size of its memory, of which the server may want to use less.
+    /// Size of its memory; the server may use less.
     pub bytes: u64,
-    /// Which life of which client it is.
+    /// Incarnation of the client.
     pub client: Incarnation,
-    /// What it wants to speak; none if it is nothing that we know.
+    /// Requested protocol; `None` if unknown.
     pub protocol: Option<Protocol>,
-    /// By what it can be woken.
+    /// Supported doorbells.
     pub doorbells: Doorbells,
-    /// The export; empty for the only one there is.
+    /// Name of the export; empty for the only one.
     pub export: String,
-    /// What to call it in a log.
+    /// Name for the log.
     pub label: String,
 }
 
-/// What the server has decided.
+/// The server's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// The version.
+    /// Version.
     pub version: u32,
-    /// The extensions.
+    /// Extensions in use.
     pub features: Features,
-    /// Slots of the rings, at most as many as were wanted.
+    /// Slots of the rings, at most as many as requested.
     pub slots: u32,
-    /// Slots of the back rings, at most as many as were wanted.
+    /// Slots of the back rings, at most as many as requested.
     pub back_slots: u32,
-    /// How much of each region is used, at most as much as the client has.
+    /// Used size of each region, at most that of the client's memory.
     pub bytes: u64,
-    /// Which life of the link it is.
+    /// Generation of the link.
     pub epoch: u32,
-    /// How sides are woken.
+    /// Means of waking.
     pub doorbell: DoorbellKind,
-    /// What is spoken.
+    /// Protocol in use.
     pub protocol: Protocol,
-    /// Which life of the server it is.
+    /// Incarnation of the server.
     pub server: Incarnation,
 }
 
-/// Why there is no link.
+/// The refusal of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{code}{}{reason}", if .reason.is_empty() { "" } else { ": " })]
 pub struct Refused {
-    /// For programs.
+    /// Code for programs.
     pub code: RefusalCode,
-    /// For people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
+    /// Text for people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
-/// Why there is no link, for programs.
+/// The reason of a refusal, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalCode {
     /// No common version.
     Version,
-    /// The client needs an extension that the server lacks.
+    /// The client requires an extension that the server lacks.
     Features,
-    /// The server does not speak that.
+    /// The server does not support the protocol.
     Protocol,
-    /// The sizes cannot be had.
+    /// The requested sizes are not possible.
     Sizes,
-    /// The client's memory is not as it must be.
+    /// The client's memory is unsuitable.
     Memory,
-    /// No common way to wake each other.
+    /// No common doorbell.
     Doorbell,
     /// The operator does not allow it.
     NotAllowed,
-    /// There is no such export.
+    /// No such export.
     NoExport,
-    /// There are too many links.
+    /// Too many links.
     TooMany,
-    /// The message was none.
+    /// Malformed message.
     Malformed,
-    /// Something failed on the server's side; it may go better another time.
+    /// A failure of the server, possibly temporary.
     Failed,
     /// A code of a newer server.
     Other(u32),
 }
 
-/// Why a side ends the link.
+/// The end of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Goodbye {
-    /// For programs.
+    /// Code for programs.
     pub cause: Cause,
-    /// For people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
+    /// Text for people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
-/// Why a side ends the link, for programs.
+/// The reason for ending a link, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// It is done, in order.
+    /// Regular end.
     Leaving,
-    /// The other side broke the rules.
+    /// The other side violated the protocol.
     Cut,
-    /// It cannot go on.
+    /// A failure of the sender.
     Failed,
 }
 
-/// Why bytes are no message.
+/// The reason why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// It is shorter than its fixed part, longer than a message may be, or not as long as it says.
+    /// Shorter than the fixed part, longer than the maximum, or different from the stated length.
     #[error("a message of {bytes} bytes, which is not how long it should be")]
     Length {
-        /// How many bytes there are.
+        /// Actual length, in bytes.
         bytes: usize,
     },
-    /// It does not begin with the right bytes.
+    /// Wrong magic bytes.
     #[error("not a message of a link")]
     Magic,
-    /// A number that means nothing.
+    /// An undefined value.
     #[error("{what} {value} means nothing")]
     Value {
-        /// What it was to be.
+        /// The field.
         what: &'static str,
-        /// The number.
+        /// The value found.
         value: u32,
     },
-    /// A text that is too long, not UTF-8, or has control characters.
+    /// A text that is too long, not UTF-8, or contains control characters.
     #[error("the {what} is not a text as it must be")]
     Text {
-        /// Which.
+        /// The field.
         what: &'static str,
     },
 }
 
 impl Message {
-    /// The message that all of `bytes` are.
+    /// Decodes a message that consists of all of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
         let length = || MessageError::Length { bytes: bytes.len() };
         let (head, rest) = Head::read_from_prefix(bytes).map_err(|_| length())?;
@@ -215,8 +213,8 @@ impl Message {
         }
     }
 
-    /// Its bytes, at most [`MESSAGE_BYTES_MAX`]. Texts are cut to their limits, and control characters in
-    /// them replaced.
+    /// Encodes the message in at most [`MESSAGE_BYTES_MAX`] bytes. Texts are truncated to their limits, and
+    /// their control characters replaced.
     pub fn encode(&self) -> Vec<u8> {
         let mut rest = Vec::with_capacity(MESSAGE_BYTES_MAX);
         let kind = match self {
@@ -257,14 +255,14 @@ impl Message {
 }
 
 impl Refused {
-    /// A refusal; the reason is cut to what a message holds.
+    /// Returns a refusal; the reason is truncated to its limit.
     pub fn new(code: RefusalCode, reason: impl fmt::Display) -> Refused {
         Refused { code, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
     }
 }
 
 impl Goodbye {
-    /// A goodbye; the reason is cut to what a message holds.
+    /// Returns a goodbye; the reason is truncated to its limit.
     pub fn new(cause: Cause, reason: impl fmt::Display) -> Goodbye {
         Goodbye { cause, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
     }
@@ -323,8 +321,8 @@ impl Cause {
     }
 }
 
-// The bytes. All numbers are little-endian. Offsets are from the start of the message, of which the head is
-// the first 16 bytes.
+// Memory layout. All numbers are little-endian. Offsets are from the start of the message, whose first 16
+// bytes are the head.
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -513,7 +511,7 @@ fn text(what: &'static str, bytes: &[u8], max: usize) -> Result<String, MessageE
     Ok(text.to_owned())
 }
 
-/// The text as it may be sent.
+/// Truncates the text and replaces control characters.
 fn tamed(text: &str, max: usize) -> String {
     let mut tamed = String::new();
     for letter in text.chars().map(|letter| if letter.is_control() { '?' } else { letter }) {

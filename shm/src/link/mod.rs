@@ -1,8 +1,7 @@
-//! What two ends of a link agree on: where things lie in a region, which side is which, and whether the other
-//! side lives.
+//! Set-up of a link: layout of regions, roles, negotiation, liveness.
 //!
 //! Reading order: `layout`, `ends`, `header`, `terms`, `message`, `region_forwarding`, `negotiate`,
-//! `heartbeat`; and where there is no socket `rendezvous_page`, `handshake`.
+//! `heartbeat`; for links without a socket `rendezvous_page`, `handshake`.
 
 mod ends;
 mod handshake;

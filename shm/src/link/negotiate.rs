@@ -1,5 +1,5 @@
-//! How two sides come to terms. No I/O: a server holds a hello against its limits, and a client what comes
-//! back against its hello.
+//! Negotiation of a link. No I/O: a server checks a hello against its limits, and a client the reply against
+//! its hello.
 
 use thiserror::Error;
 
@@ -9,26 +9,27 @@ use crate::link::layout::{BACK_SLOTS_MAX, Layout, LayoutError, SLOTS_MAX};
 use crate::link::message::{Hello, RefusalCode, Refused, Welcome};
 use crate::link::terms::{Agreement, Doorbells, Features, Incarnation, Protocol, VERSION};
 
-/// What a server agrees to.
+/// A server's limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Extensions that it speaks.
+    /// Supported extensions.
     pub features: Features,
-    /// What it speaks.
+    /// Supported protocols.
     pub protocols: Vec<Protocol>,
-    /// Most slots of a link's rings.
+    /// Maximum number of slots of a link's rings.
     pub slots: u32,
-    /// Most slots of a link's back rings.
+    /// Maximum number of slots of a link's back rings.
     pub back_slots: u32,
-    /// Largest region, in bytes. A link costs the server as much of its own, once the client has it filled.
+    /// Maximum size of a region, in bytes. A link costs the server as much of its own once the client has
+    /// filled it.
     pub bytes: u64,
-    /// By what it can be woken.
+    /// Supported doorbells.
     pub doorbells: Doorbells,
 }
 
 impl Default for Limits {
-    /// For links between processes: vrpc, as many slots as there can be, 64 MiB. No call-backs, which are
-    /// reserved (docs/decisions/shm-regions.md).
+    /// Returns limits for links between processes: vrpc, the maximum number of slots, 64 MiB. No call-backs,
+    /// which are reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
             features: Features::AT_SOCKETS,
@@ -41,23 +42,23 @@ impl Default for Limits {
     }
 }
 
-/// Why a server's answer is not believed.
+/// The reason why a server's reply is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WelcomeError {
-    /// The server decided something that was not offered.
+    /// The server chose something that was not offered.
     #[error("the server's {what} is none that was offered")]
     NotOffered {
-        /// What.
+        /// The field.
         what: &'static str,
     },
-    /// The sizes make no sense.
+    /// Inconsistent sizes.
     #[error("the server's sizes make no sense")]
     Layout(#[from] LayoutError),
 }
 
 impl Limits {
-    /// What a link for this client will be like, if it can have one. Epoch and incarnation are the server's
-    /// to choose.
+    /// Returns the parameters of a link for this client, or a refusal. The caller chooses epoch and
+    /// incarnation.
     pub fn agree(&self, hello: &Hello, epoch: Epoch, server: Incarnation) -> Result<Agreement, Refused> {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             return Err(Refused::new(
@@ -79,7 +80,7 @@ impl Limits {
         let doorbell =
             doorbell.ok_or_else(|| Refused::new(RefusalCode::Doorbell, "neither of the client's"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
-        // First what the client says, for less than nonsense may make sense.
+        // The client's request is validated first, because reducing nonsense may yield valid sizes.
         let wanted = Layout::new(hello.slots, hello.back_slots, hello.bytes).map_err(sizes)?;
         let layout = Layout::new(
             wanted.slots().min(self.slots),
@@ -100,7 +101,7 @@ impl Limits {
 }
 
 impl Agreement {
-    /// What the header of a side's region is to say; `owner` is which life of that side it is.
+    /// Returns the header of a side's region; `owner` is that side's incarnation.
     pub fn header(&self, role: Role, owner: Incarnation) -> Header {
         Header {
             role,
@@ -112,12 +113,12 @@ impl Agreement {
         }
     }
 
-    /// The link as one side sees it. Both ends must be at least as long as the layout.
+    /// Returns the link from one side's view. Both ends must be at least as long as the layout.
     pub fn ends(&self, role: Role, own: Extent, peer: Extent) -> Ends {
         Ends { role, own, peer, layout: self.layout, epoch: self.epoch, doorbell: self.doorbell }
     }
 
-    /// How the server says it.
+    /// Returns the server's reply.
     pub fn welcome(&self) -> Welcome {
         Welcome {
             version: self.version,
@@ -134,8 +135,8 @@ impl Agreement {
 }
 
 impl Hello {
-    /// Of a client that wants so many slots, back slots and bytes at most, to speak vrpc with the only
-    /// export, and needs no extension.
+    /// Returns the hello of a client that requests at most these slots, back slots and bytes, the only export
+    /// over vrpc, and requires no extension.
     pub fn new(client: Incarnation, slots: u32, back_slots: u32, bytes: u64) -> Hello {
         Hello {
             version_min: VERSION,
@@ -153,8 +154,7 @@ impl Hello {
         }
     }
 
-    /// Holds the server's answer against what was offered. Nothing in it is believed that a client could be
-    /// harmed by.
+    /// Checks the server's reply against the offer. Nothing in it that could harm a client is trusted.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
         offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(hello().check(&agreement.welcome()), Ok(agreement));
     }
 
-    /// Nothing calls back, so a client that needs it is refused.
+    /// Refuses a client that requires call-backs, which do not exist.
     #[test]
     fn nothing_is_agreed_on_that_nothing_does() {
         let agreement = agree(&Limits::default(), &hello()).expect("an agreement");

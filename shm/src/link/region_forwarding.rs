@@ -1,4 +1,4 @@
-//! The messages by which a client makes further domains known (docs/formats/link.md, "Region forwarding").
+//! Messages that announce further domains of a client (docs/formats/link.md, "Region forwarding").
 
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
@@ -9,40 +9,41 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::address::Domain;
 use crate::link::message::MessageError;
 
-/// Most domains whose memory a client may have forwarded on a link at a time.
+/// Maximum number of a client's forwarded regions per link.
 pub const FORWARDED_REGIONS_MAX: usize = 8;
 
-/// One more domain, whose memory the server may read.
+/// A further domain, whose memory the server may read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardRegion {
-    /// Its number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
+    /// Number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
     pub domain: Domain,
-    /// Whose it is: the effective user of the process that made the memory. It goes on only to that user's
-    /// processes and root's.
+    /// Effective user of the process that created the memory. It is forwarded only to that user's processes
+    /// and root's.
     pub user: u32,
     /// Size of the memory, in bytes.
     pub bytes: u64,
-    /// The part of it that references may name, in bytes from its beginning.
+    /// Addressable range, in bytes from the beginning.
     pub nameable: Range<u64>,
 }
 
-/// What became of a forwarded region.
+/// The server's reply to a forwarded region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionForwarded {
-    /// The domain.
+    /// Domain.
     pub domain: Domain,
-    /// Whether references may name its memory from now on. Otherwise the number is never known on this link.
+    /// `true` if references may address its memory from now on. Otherwise the number stays unknown on this
+    /// link.
     pub is_known: bool,
 }
 
-/// A domain that is named no more.
+/// The end of a forwarded region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdraw {
-    /// The domain. Whatever referred to its memory is answered.
+    /// Domain. All requests that refer to its memory have been answered.
     pub domain: Domain,
 }
 
-/// What the rest of a message is; none if it has another length.
+/// A decoded message body; `None` for a wrong length.
 type Decoded<T> = Option<Result<T, MessageError>>;
 
 impl ForwardRegion {
@@ -96,13 +97,13 @@ impl Withdraw {
     }
 }
 
-/// A domain that is neither of the link's own.
+/// Returns the number of a domain that is neither of the link's own.
 fn further(number: U32) -> Result<Domain, MessageError> {
     let domain = u16::try_from(number.get()).ok().map(Domain).filter(|domain| *domain >= Domain::FIRST_OTHER);
     domain.ok_or(MessageError::Value { what: "domain", value: number.get() })
 }
 
-// The bytes behind a message's head, which has 16.
+// Memory layout of the body, behind a head of 16 bytes.
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -1,9 +1,9 @@
-//! The first page of a file that both sides of a link can write, where there is no socket: the server, the
-//! claiming client, what they agree on, and how it ends (docs/formats/link.md, "In a file").
+//! The rendezvous page: the first page of a file that both sides of a link can write, for set-up without a
+//! socket (docs/formats/link.md, "In a file").
 //!
-//! Behind the page lie the client's half and the server's half. Every word of the page has one side that
-//! writes it, but for the two that are claimed by compare-and-swap. A word of a phase carries the number of
-//! its attempt, so that nothing left from an earlier client or server is taken for the present one's.
+//! It is followed by the client's half and the server's half. Every word of the page has one writing side,
+//! except the two that are claimed by compare-and-swap. A phase word carries the number of its attempt, so
+//! that nothing left by an earlier client or server is mistaken for the current one's.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{Ordering, fence};
@@ -18,71 +18,71 @@ use crate::link::layout::REGION_BYTES_MAX;
 use crate::link::message::{MESSAGE_BYTES_MAX, Message, MessageError};
 use crate::link::terms::{Incarnation, VERSION};
 
-/// The page, in bytes.
+/// Size of the page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Which server has the page: u32, 0 for none.
+/// Offset of the owning server's token: u32, 0 for none.
 const OWNER_OFFSET: usize = 128;
-/// What the server is at: u32.
+/// Offset of the server's phase: u32.
 const SERVER_PHASE_OFFSET: usize = 256;
-/// Which client has the page: u32, 0 for none.
+/// Offset of the claiming client's token: u32, 0 for none.
 const CLAIM_OFFSET: usize = 384;
-/// What the client is at: u32.
+/// Offset of the client's phase: u32.
 const CLIENT_PHASE_OFFSET: usize = 512;
-/// The client's last message.
+/// Offset of the client's last message.
 const CLIENT_MESSAGE_OFFSET: usize = 1024;
-/// The server's last message.
+/// Offset of the server's last message.
 const SERVER_MESSAGE_OFFSET: usize = 2048;
 
 const MAGIC: [u8; 8] = *b"TMBLPAGE";
 
-/// What a side is at. The numbers are those of the format.
+/// The phase of one side. The numbers are those of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// Nothing is there.
+    /// No process.
     Closed = 0,
     /// The server waits for a client.
     Open = 1,
-    /// The client has said hello; the server has welcomed it.
+    /// The client has sent its hello; the server, its welcome.
     Said = 2,
-    /// The client has made its half ready.
+    /// The client has prepared its half.
     Ready = 3,
     /// The server has refused.
     Refused = 4,
-    /// It has ended the link, and its message says why.
+    /// The side has ended the link; its message contains the reason.
     Over = 5,
 }
 
-/// What a side is at, in which attempt.
+/// The phase of one side in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stage {
     pub(super) attempt: u32,
     pub(super) phase: Phase,
 }
 
-/// Rounds have 24 bits and start again.
+/// Mask of attempt numbers, which have 24 bits and wrap.
 pub(super) const ATTEMPT_MASK: u32 = 0x00FF_FFFF;
 
-/// Why a file cannot carry a link.
+/// The reason why a file cannot carry a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
-    /// It is too small for a page and two halves, or not a number of pages, or too large.
+    /// Not a number of whole pages, too small for a page and two halves, or too large.
     #[error("{bytes} bytes cannot be shared: whole pages, three at least, are needed")]
     Size {
-        /// Its size.
+        /// Size, in bytes.
         bytes: u64,
     },
-    /// No server was ever there.
+    /// No server has used it yet.
     #[error("no server has been there yet")]
     Blank,
-    /// A server of another version was there.
+    /// Unsupported version.
     #[error("a page of version {version}, and {VERSION} is known")]
     Version {
-        /// The version that it names.
+        /// The version found.
         version: u32,
     },
-    /// It was truncated, or its file system had no room for it: what is mapped there now is private.
+    /// The file was truncated, or its file system is full: the mapping has been replaced by private memory.
     #[error("the memory has lost its file: it was truncated, or there was no room for it")]
     Gone,
     /// An access beyond the end, which cannot happen with a checked size.
@@ -90,7 +90,7 @@ pub enum PageError {
     Bounds(#[from] OutOfBounds),
 }
 
-/// A file with its page.
+/// A file with its rendezvous page.
 #[derive(Debug)]
 pub(super) struct Page {
     region: Region,
@@ -101,8 +101,8 @@ pub(super) struct Page {
     client_phase: WordMut,
 }
 
-/// The length that a server gave the file, as its page says: for a client that cannot know it otherwise.
-/// `page` is at least the first page.
+/// Returns the length that a server gave the file, according to its page: for a client without another
+/// source. `page` contains at least the first page.
 pub fn length_of(page: &Region) -> Result<u64, PageError> {
     let raw = read(page)?;
     let bytes = raw.total.get();
@@ -111,7 +111,7 @@ pub fn length_of(page: &Region) -> Result<u64, PageError> {
 }
 
 impl Page {
-    /// The page of a file of that many bytes, whatever is in it.
+    /// Returns the page of a file with that many bytes and any contents.
     pub(super) fn new(region: Region, total: u64) -> Result<Page, PageError> {
         halves(total)?;
         if (region.len() as u64) < total {
@@ -128,7 +128,7 @@ impl Page {
         })
     }
 
-    /// Says what the file is; for the server that has it.
+    /// Writes the page's header. For the owning server.
     pub(super) fn format(&self, server: Incarnation) -> Result<(), OutOfBounds> {
         let raw = Raw {
             magic: MAGIC,
@@ -145,12 +145,12 @@ impl Page {
         if self.region.is_poisoned() { Err(PageError::Gone) } else { Ok(()) }
     }
 
-    /// Which server formatted the file last.
+    /// Returns the server that formatted the file last.
     pub(super) fn server(&self) -> Result<Incarnation, PageError> {
         read(&self.region).map(|raw| Incarnation(raw.server))
     }
 
-    /// A side's half.
+    /// Returns a side's half.
     pub(super) fn half(&self, role: Role) -> Result<Extent, PageError> {
         let len = halves(self.total)?;
         let offset = match role {
@@ -160,7 +160,7 @@ impl Page {
         Ok(Extent::new(self.region.clone(), offset, len)?)
     }
 
-    /// What a side is at; none if it is nothing that means anything.
+    /// Returns the phase of a side; `None` if invalid.
     pub(super) fn stage(&self, role: Role) -> Option<Stage> {
         let word = u32::from_le(self.phase(role).load(Ordering::Acquire));
         let phases = [Phase::Closed, Phase::Open, Phase::Said, Phase::Ready, Phase::Refused, Phase::Over];
@@ -168,15 +168,15 @@ impl Page {
         Some(Stage { attempt: word >> 8, phase })
     }
 
-    /// Says what our side is at, after everything that was written before.
+    /// Publishes our phase, after all earlier stores.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
         let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
-        // Full: what was written by string instructions and the word must not change places either.
+        // A full fence: stores by string instructions must not be reordered with the word either.
         fence(Ordering::SeqCst);
         self.phase(role).store(word.to_le(), Ordering::SeqCst);
     }
 
-    /// The message that a side has left. Copied out once.
+    /// Returns the message that a side has left. Copied once.
     pub(super) fn message(&self, role: Role) -> Result<Message, MessageError> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = || MessageError::Length { bytes: 0 };
@@ -199,7 +199,7 @@ impl Page {
     }
 }
 
-/// How long each half of a file of that many bytes is.
+/// Returns the length of each half of a file of that many bytes.
 pub(super) fn halves(total: u64) -> Result<u64, PageError> {
     let size = PageError::Size { bytes: total };
     if !total.is_multiple_of(PAGE_BYTES) || total > 2 * REGION_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! What two sides have to agree on before they share memory.
+//! The parameters negotiated before memory is shared.
 
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
@@ -6,46 +6,46 @@ use std::ops::{BitAnd, BitOr};
 use crate::link::ends::{DoorbellKind, Epoch, Role};
 use crate::link::layout::Layout;
 
-/// The version of the layout and of the handshake that this crate speaks.
+/// The version of layout and handshake that this crate implements.
 pub const VERSION: u32 = 1;
 
-/// Extensions, one bit each. Those that a peer names and this version does not know are kept until both
-/// sides' are intersected.
+/// A set of extensions, one bit each. Unknown bits of a peer are retained until both sides' sets are
+/// intersected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features(u64);
 
 impl Features {
-    /// No extension.
+    /// No extensions.
     pub const NONE: Features = Features(0);
     /// The client answers call-backs.
     pub const CALL_BACKS: Features = Features(1);
-    /// The server takes the memory of further domains from the client. At a socket only.
+    /// The server accepts the memory of further domains from the client. With a socket only.
     pub const FORWARDED_REGIONS: Features = Features(1 << 1);
-    /// The client's memory may be passed on to further domains, of its own user and of root. At a socket
+    /// The client's memory may be forwarded to further domains, of its own user and of root. With a socket
     /// only.
     pub const REGION_FORWARDING: Features = Features(1 << 2);
-    /// The server's window comes along with its memory. At a socket only.
+    /// The server sends its window along with its memory. With a socket only.
     pub const WINDOW: Features = Features(1 << 3);
-    /// Those that need a socket beside the link.
+    /// Extensions that need a link control socket.
     pub const AT_SOCKETS: Features =
         Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0 | Features::WINDOW.0);
 
-    /// The set of those bits, known or not.
+    /// Returns the set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {
         Features(bits)
     }
 
-    /// The bits.
+    /// Returns the bits.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// Those that are not among `other`.
+    /// Returns the extensions that are not in `other`.
     pub fn without(self, other: Features) -> Features {
         Features(self.0 & !other.0)
     }
 
-    /// Whether all of `other` are among them.
+    /// Returns `true` if all of `other` are contained.
     pub fn contains(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
@@ -65,7 +65,7 @@ impl BitOr for Features {
     }
 }
 
-/// A set of ways to be woken.
+/// A set of doorbells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Doorbells(u32);
 
@@ -75,17 +75,17 @@ impl Doorbells {
     /// [`DoorbellKind::Silent`].
     pub const SILENT: Doorbells = Doorbells(2);
 
-    /// The set of those bits, known or not.
+    /// Returns the set of those bits, known or not.
     pub fn from_bits(bits: u32) -> Doorbells {
         Doorbells(bits)
     }
 
-    /// The bits.
+    /// Returns the bits.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether that way is among them.
+    /// Returns `true` if the doorbell is contained.
     pub fn contains(self, doorbell: DoorbellKind) -> bool {
         let bit = match doorbell {
             DoorbellKind::Futex => Doorbells::FUTEX,
@@ -109,17 +109,17 @@ impl BitOr for Doorbells {
     }
 }
 
-/// What is spoken over a link.
+/// The protocol used on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// The file-system waist in a layout of its own (docs/formats/vrpc.md).
+    /// The file-system waist in its own layout (docs/formats/vrpc.md).
     Vrpc,
-    /// Messages of ONC RPC, as NFS sends them over a network.
+    /// ONC RPC messages, as NFS sends them over a network.
     OncRpc,
 }
 
-/// Which life of a client or of a server: random, made when it starts. A client keeps its own over all its
-/// links, so that a server knows it again.
+/// The identity of one life of a client or server: random, made when it starts. A client uses the same for
+/// all its links, so that a server recognises it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub [u8; 16]);
 
@@ -135,26 +135,26 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// What both sides agreed on.
+/// The negotiated parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The version of layout and handshake.
+    /// Version of layout and handshake.
     pub version: u32,
-    /// Extensions that both speak.
+    /// Extensions supported by both sides.
     pub features: Features,
-    /// What is spoken.
+    /// Protocol in use.
     pub protocol: Protocol,
-    /// Where things lie in either region.
+    /// Layout of both regions.
     pub layout: Layout,
-    /// Which life of the link it is.
+    /// Generation of the link.
     pub epoch: Epoch,
-    /// How one side wakes the other.
+    /// Means of waking the other side.
     pub doorbell: DoorbellKind,
-    /// Which life of the server it is.
+    /// Incarnation of the server.
     pub server: Incarnation,
 }
 
-// The numbers that stand for them in every message and header.
+// Numbers used in all messages and headers.
 
 impl Role {
     pub(crate) fn number(self) -> u32 {
@@ -183,7 +183,7 @@ impl DoorbellKind {
 }
 
 impl Protocol {
-    /// The number that stands for it.
+    /// Returns the protocol's number.
     pub fn number(self) -> u32 {
         match self {
             Protocol::Vrpc => 1,
@@ -191,7 +191,7 @@ impl Protocol {
         }
     }
 
-    /// What the number stands for, if anything.
+    /// Returns the protocol with that number, if any.
     pub fn from_number(number: u32) -> Option<Protocol> {
         [Protocol::Vrpc, Protocol::OncRpc].into_iter().find(|protocol| protocol.number() == number)
     }

@@ -1,5 +1,5 @@
-//! A file that both sides map whole and may write: what QEMU's `memory-backend-file` (ivshmem) or UML's
-//! `iomem=` is given on the host.
+//! A file that both sides map entirely and may write: the host's side of QEMU's `memory-backend-file`
+//! (ivshmem) or UML's `iomem=`.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -14,25 +14,24 @@ use tombolo_sys::ranges::{self, AllocateMode};
 
 use crate::region::{RegionError, map};
 
-/// Maps the whole file. It must exist, and be a number of whole pages long.
+/// Maps an existing file, whose length must be a number of whole pages.
 pub fn open(path: &Path) -> Result<Region, RegionError> {
     map_whole(path, &readable_and_writable().open(path).map_err(io(path))?)
 }
 
-/// Memory to serve from.
+/// A server's memory.
 #[derive(Debug)]
 pub struct Served {
     /// The whole file.
     pub region: Region,
-    /// The very file that is mapped, locked for as long as this is open or the region is there: no other
-    /// server takes it.
+    /// The mapped file, locked for as long as this is open or the region exists: no other server takes it.
     pub lock: File,
 }
 
-/// Maps the whole file for a server, and locks it. If it is not there and `bytes` says how long it is to be,
-/// it is made first, for its owner only, with all its memory: a file system that fills up later takes none of
-/// it away. One that is there keeps its size; it must be root's or our own, and not world-writable, since a
-/// process that can write it can make any request as any user.
+/// Maps a whole file for a server, and locks it. A missing file is created if `bytes` gives its length,
+/// accessible to its owner only, with all its memory allocated: a file system that fills up later takes none
+/// of it away. An existing file keeps its size; it must belong to root or to us and not be world-writable,
+/// since a process that can write it can make any request as any user.
 pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
     if let Some(bytes) = bytes {
         match readable_and_writable().create_new(true).mode(0o600).open(path) {
@@ -48,7 +47,7 @@ pub fn serve(path: &Path, bytes: Option<u64>) -> Result<Served, RegionError> {
     Ok(Served { region: map_whole(path, &lock)?, lock })
 }
 
-/// A new file, as long as it is to be.
+/// Prepares a new file of the given length.
 fn made(path: &Path, lock: File, bytes: u64) -> Result<Served, RegionError> {
     let served = || {
         take(path, &lock)?;
@@ -58,7 +57,7 @@ fn made(path: &Path, lock: File, bytes: u64) -> Result<Served, RegionError> {
     match served() {
         Ok(region) => Ok(Served { region, lock }),
         Err(error) => {
-            // Ours, and of no use.
+            // Ours, and useless.
             let _ = std::fs::remove_file(path);
             Err(error)
         }
@@ -83,7 +82,7 @@ fn io(path: &Path) -> impl Fn(io::Error) -> RegionError {
     move |source| RegionError::io(path.display(), source)
 }
 
-/// Gives a new file its size, and the memory or disk for it where its file system can say so beforehand.
+/// Sets a new file's size, and allocates its memory or disk space where its file system can.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     match ranges::allocate(file.as_fd(), AllocateMode::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP) => file.set_len(bytes),
@@ -91,7 +90,7 @@ fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Refuses a file that another user made, or that is world-writable.
+/// Refuses a file that belongs to another user or is world-writable.
 fn trusted(path: &Path, owner: u32, mode: u32, us: u32) -> Result<(), RegionError> {
     if (owner == 0 || owner == us) && mode & 0o002 == 0 {
         return Ok(());
@@ -161,7 +160,7 @@ mod tests {
         }
     }
 
-    /// What is locked is what is mapped, also if the path leads to another file by then.
+    /// Locks the mapped file, even if the path leads to another file by then.
     #[test]
     fn the_lock_is_on_the_file_that_is_mapped() {
         let dir = tempfile::tempdir().expect("a directory");

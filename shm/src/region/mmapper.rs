@@ -1,4 +1,4 @@
-//! `/dev/mmapper` in a UML guest: the file that was given to it with `iomem=mmapper,FILE`.
+//! `/dev/mmapper` in a UML guest: the file passed to it with `iomem=mmapper,FILE`.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -7,12 +7,12 @@ use tombolo_mem::Region;
 
 use crate::region::{RegionError, map, region_len};
 
-/// Where the device is.
+/// Path of the device.
 pub const DEVICE: &str = "/dev/mmapper";
 
-/// Maps `bytes` of the device from its start: it does not say how long it is. Touching what lies behind the
-/// end of the file kills the process in some kernels, so ask for one page first, and learn the length from
-/// that (docs/formats/link.md, "In a file").
+/// Maps `bytes` of the device from its start; its length cannot be queried. An access beyond the end of the
+/// file kills the process in some kernels, so map one page first, and take the length from that page
+/// (docs/formats/link.md, "In a file").
 pub fn open(device: &Path, bytes: u64) -> Result<Region, RegionError> {
     region_len(device, bytes)?;
     let file = OpenOptions::new()

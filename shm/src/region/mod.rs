@@ -1,9 +1,8 @@
 //! Shared memory of two domains, by kind.
 //!
-//! - [`sealed`]: between processes of one kernel. The owner writes, the peer reads, and the kernel sees to
-//!   that.
-//! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write all of: QEMU's ivshmem and UML's
-//!   iomem on the host, and what their guests see of it. Nothing but good manners keeps a side in its half.
+//! - [`sealed`]: between processes of one kernel. The owner writes, the peer reads, enforced by the kernel.
+//! - [`file`], [`pci`], [`mmapper`]: one file that both sides can write completely: QEMU's ivshmem and UML's
+//!   iomem on the host, and their guests' views of it. A side is confined to its half by convention only.
 
 pub mod file;
 pub mod mmapper;
@@ -17,21 +16,21 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tombolo_mem::{MapError, Region};
 
-/// Why there is no such region.
+/// The reason why a region is unavailable.
 #[derive(Debug, Error)]
 pub enum RegionError {
-    /// The peer's memory is not sealed as it must be, so it could be truncated, or written by others.
+    /// The peer's memory lacks seals, so it could be truncated, or written by others.
     #[error("the memory is not sealed")]
     NotSealed,
-    /// It is smaller than was said.
+    /// Smaller than announced.
     #[error("the memory has {bytes} bytes, and {wanted_bytes} are needed")]
     TooSmall {
-        /// What it has.
+        /// Actual size.
         bytes: u64,
-        /// What it should have.
+        /// Announced size.
         wanted_bytes: u64,
     },
-    /// Its size is not a number of whole pages, or more than an address space holds.
+    /// Not a number of whole pages, or larger than the address space.
     #[error("{}: {bytes} bytes are no region", path.display())]
     Size {
         /// The file.
@@ -39,7 +38,7 @@ pub enum RegionError {
         /// Its size.
         bytes: u64,
     },
-    /// The file is another user's, or world-writable.
+    /// The file belongs to another user, or is world-writable.
     #[error("{}: owner {owner}, mode {mode:04o}; it must be root's or the server's own, and not for all to write", path.display())]
     NotOurs {
         /// The file.
@@ -49,7 +48,7 @@ pub enum RegionError {
         /// Its permissions.
         mode: u32,
     },
-    /// A server has the file.
+    /// The file is in use by a server.
     #[error("{}: another server is there", path.display())]
     Busy {
         /// The file.
@@ -58,30 +57,30 @@ pub enum RegionError {
     /// There is no device with shared memory.
     #[error("no PCI device {}", which.as_deref().unwrap_or("1af4:1110 (ivshmem)"))]
     NoDevice {
-        /// The device that was asked for, if it was one in particular.
+        /// The requested device, if any.
         which: Option<String>,
     },
-    /// There are several, and none was named.
+    /// There are several, and none was requested.
     #[error("several PCI devices share memory, name one: {}", found.join(", "))]
     Several {
         /// Their addresses.
         found: Vec<String>,
     },
-    /// It cannot be mapped.
+    /// The mapping failed.
     #[error("{what}: {source}")]
     Map {
-        /// What was to be mapped.
+        /// The object to be mapped.
         what: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: MapError,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, or the file.
+        /// The operation or the file.
         what: String,
-        /// What the system said.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -97,10 +96,10 @@ impl RegionError {
     }
 }
 
-/// What a mapping is made of.
+/// Granularity of mappings, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// The number of bytes, if so many can be a region: whole pages, and not more than an address space has.
+/// Returns the number of bytes if valid for a region: whole pages, and not larger than the address space.
 fn region_len(path: &Path, bytes: u64) -> Result<usize, RegionError> {
     let size = || RegionError::Size { path: path.to_owned(), bytes };
     if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {

@@ -1,5 +1,5 @@
-//! The memory of an ivshmem device in a guest: the file beneath it, as BAR 2 of PCI device 1af4:1110. No
-//! driver is needed, but the right to open the BAR's file in sysfs, which root has.
+//! The memory of an ivshmem device in a guest: BAR 2 of PCI device 1af4:1110, backed by a file of the host.
+//! Needs no driver, only permission to open the BAR's file in sysfs, which root has.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,17 +10,17 @@ use tombolo_sys::open::OpenFlags;
 
 use crate::region::{RegionError, map, region_len};
 
-/// Where the kernel lists devices.
+/// The kernel's list of devices.
 pub const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// QEMU's ivshmem (docs/specs/ivshmem-spec: "Device Registers").
+/// Ids of QEMU's ivshmem (docs/specs/ivshmem-spec: "Device Registers").
 const VENDOR: u32 = 0x1af4;
 const DEVICE: u32 = 0x1110;
-/// The BAR that is the memory.
+/// Number of the BAR with the memory.
 const MEMORY_BAR: usize = 2;
 
-/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one there
-/// is. `devices` is [`DEVICES`], but in tests.
+/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one.
+/// `devices` is [`DEVICES`], except in tests.
 pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError> {
     let device = find(devices, address)?;
     let bytes = bar_bytes(&device)?;
@@ -35,7 +35,7 @@ pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError
     map(&bar, &file, bytes)
 }
 
-/// The file that [`open`] maps.
+/// Returns the path of the file that [`open`] maps.
 pub fn file(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {
     Ok(bar_of(&find(devices, address)?))
 }
@@ -46,7 +46,7 @@ fn bar_of(device: &Path) -> PathBuf {
 
 fn find(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {
     if let Some(address) = address {
-        // Without a domain it is of domain 0, as lspci prints it.
+        // Without a domain, domain 0 is meant, as lspci prints it.
         let full =
             if address.matches(':').count() == 1 { format!("0000:{address}") } else { address.to_owned() };
         let device = devices.join(&full);
@@ -84,8 +84,8 @@ fn number(path: &Path) -> Option<u32> {
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// The length of the BAR, from the device's list of resources: a line for each with first address, last
-/// address, flags.
+/// Returns the length of the BAR, from the device's list of resources, which has a line for each with first
+/// address, last address, flags.
 fn bar_bytes(device: &Path) -> Result<u64, RegionError> {
     let path = device.join("resource");
     let text = fs::read_to_string(&path).map_err(|source| RegionError::io(path.display(), source))?;
@@ -106,7 +106,7 @@ fn bar_bytes(device: &Path) -> Result<u64, RegionError> {
 mod tests {
     use super::*;
 
-    /// A device as sysfs shows it, with a plain file for the BAR.
+    /// Creates a device as in sysfs, with a plain file for the BAR.
     fn device(devices: &Path, address: &str, ids: (&str, &str), resource: &str) {
         let device = devices.join(address);
         fs::create_dir(&device).expect("a directory");

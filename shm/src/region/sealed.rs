@@ -1,8 +1,8 @@
-//! Memory that only its owner writes: a memfd that is mapped first and sealed then.
+//! Memory that only its owner writes: a memfd that is mapped and then sealed.
 //!
-//! The seal against future writes leaves the owner's mapping alone. Without it a peer could open the
-//! descriptor that it was given once more for writing, through /proc. The seal against shrinking keeps the
-//! peer's loads from faulting.
+//! The seal against future writes does not affect the owner's existing mapping. Without it a peer could
+//! reopen its descriptor for writing, through /proc. The seal against shrinking keeps the peer's loads from
+//! faulting.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,10 +11,10 @@ use tombolo_sys::memfd::{self, Seals};
 
 use crate::region::RegionError;
 
-/// What both sides insist on. That no seal is added later is one of them.
+/// Seals required by both sides. SEAL keeps others from being added.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
-/// Memory of ours, and the descriptor by which others get to read it.
+/// Our memory, and the descriptor through which others map it for reading.
 #[derive(Debug)]
 pub struct Sealed {
     region: Region,
@@ -22,7 +22,8 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Zeroed memory of that many bytes; `name` is what /proc shows. Pages exist once they are touched.
+    /// Creates zeroed memory of that many bytes; `name` is shown in /proc. Pages are allocated on first
+    /// access.
     pub fn create(name: &str, bytes: u64) -> Result<Sealed, RegionError> {
         let io = |error| RegionError::io("shared memory", error);
         let memory = memfd::create(name, bytes).map_err(io)?;
@@ -34,13 +35,13 @@ impl Sealed {
         Ok(Sealed { region, memory })
     }
 
-    /// The memory, which we may write.
+    /// Returns the memory, which we may write.
     pub fn region(&self) -> &Region {
         &self.region
     }
 }
 
-/// To be sent to the peer.
+/// For sending to the peer.
 impl AsFd for Sealed {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
@@ -49,12 +50,12 @@ impl AsFd for Sealed {
 
 /// Maps the first `bytes` of a peer's memory for reading. The descriptor may be closed afterwards.
 pub fn map_peer(memory: impl AsFd, bytes: u64) -> Result<Region, RegionError> {
-    // EINVAL: it is not memory at all. The error does not tell which of the two it was.
+    // EINVAL: not a memfd at all. The error does not distinguish the two cases.
     let seals = memfd::seals(memory.as_fd()).map_err(|_| RegionError::NotSealed)?;
     if !seals.contains(SEALS) {
         return Err(RegionError::NotSealed);
     }
-    // After the seals: before, the size could still change.
+    // After the seals: the size could change before.
     let size =
         memfd::size_bytes(memory.as_fd()).map_err(|error| RegionError::io("the peer's memory", error))?;
     let too_small = RegionError::TooSmall { bytes: size, wanted_bytes: bytes };
@@ -83,7 +84,7 @@ mod tests {
         assert!(peer.write_at(0, b"x").is_err());
     }
 
-    /// What the seal is for: a holder of the descriptor could otherwise open the same memory anew.
+    /// Fails without the seal: a holder of the descriptor could reopen the same memory for writing.
     #[test]
     fn a_peer_cannot_write_by_opening_the_memory_again() {
         let own = Sealed::create("test", 8192).expect("memory");

@@ -1,22 +1,22 @@
 use crate::ring::slot_stamp::SlotStamp;
 
-/// Bytes of a message that the ring gives no meaning to.
+/// Size of the uninterpreted part of a message, in bytes.
 pub const BODY_BYTES: usize = 48;
-/// Words of eight bytes that the body takes.
+/// Size of the body, in words of eight bytes.
 const BODY_WORDS: usize = BODY_BYTES / 8;
-/// Words that a slot has behind the first.
+/// Number of words of a slot behind the first.
 pub(super) const TAIL_WORDS: usize = BODY_WORDS + 1;
 
-/// What a slot carries. One that was read is a private copy, and nothing in it has been checked.
+/// The contents of a slot. A received one is a private, unchecked copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// Which request it is, or answers.
+    /// Request id.
     pub id: u32,
-    /// How many bytes of the buffer that belongs to the id are used.
+    /// Number of used bytes of the id's buffer.
     pub frame_len: u32,
-    /// What it asks for, or how it went.
+    /// Kind of the request, or its outcome.
     pub kind: u32,
-    /// Whatever the kind says.
+    /// Contents, depending on the kind.
     pub body: [u8; BODY_BYTES],
 }
 
@@ -27,25 +27,25 @@ impl Default for Message {
 }
 
 impl Message {
-    /// The slot's first word: stamp and id, little-endian.
+    /// Returns the slot's first word: stamp and id, little-endian.
     #[inline(always)]
     pub(super) fn head(&self, stamp: SlotStamp) -> u64 {
         (u64::from(stamp.0) | u64::from(self.id) << 32).to_le()
     }
 
-    /// The words behind it.
+    /// Returns the other words.
     #[inline(always)]
     pub(super) fn tail(&self) -> [u64; TAIL_WORDS] {
         let mut words = [0; TAIL_WORDS];
         words[0] = (u64::from(self.frame_len) | u64::from(self.kind) << 32).to_le();
         for (word, bytes) in words[1..].iter_mut().zip(self.body.as_chunks::<8>().0) {
-            // Bytes keep their places: no order is involved.
+            // Bytes keep their positions: no byte order is involved.
             *word = u64::from_ne_bytes(*bytes);
         }
         words
     }
 
-    /// The message of a slot with those words.
+    /// Returns the message of a slot with those words.
     #[inline(always)]
     pub(super) fn from_words(head: u64, tail: [u64; TAIL_WORDS]) -> Message {
         let mut body = [0; BODY_BYTES];

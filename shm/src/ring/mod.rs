@@ -1,9 +1,9 @@
-//! Rings of messages without indices: the writer of a slot stores in it which lap it belongs to.
+//! Rings of messages without indices: the writer stamps each slot with its lap.
 //!
 //! A slot is one cache line (docs/formats/link.md, "Slot"). Its first word, the *stamp*, is stored last; it
-//! carries the lap, so the reader sees from the slot alone whether it was written anew, and one line moves
-//! between the processors per message. Nothing says how far the reader is: both sides know that no more
-//! messages are under way than there are slots, so the slot that comes next has been read
+//! contains the lap, so the reader recognises a new message from the slot alone, and one line is transferred
+//! between the processors per message. The reader's position is not published: both sides know that no more
+//! messages are outstanding than there are slots, so the next slot has been read
 //! (docs/decisions/shm-rings.md).
 //!
 //! Reading order: [`Message`], [`Producer`], [`Consumer`]; [`Prefetch`].

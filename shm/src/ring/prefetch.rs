@@ -6,13 +6,13 @@ use tombolo_mem::LinesMut;
 
 use crate::cells::CellsMut;
 
-/// Fetches the slot that a [`Producer`](crate::ring::Producer) will write next, while its message is still
-/// being made: the consumer read that line a lap ago, and to take it back takes as long as to hand it over.
-/// Any thread may.
+/// Prefetches the slot that a [`Producer`](crate::ring::Producer) will write next, while its message is still
+/// being made: the consumer read that line a lap ago, and fetching it takes as long as a message transfer.
+/// Usable from any thread.
 ///
-/// It helps while the consumer does not look at that slot yet, for which
-/// [`PollBackoff`](crate::doorbell::PollBackoff) is (docs/decisions/shm-rings.md). To do without, delete this
-/// file and what the compiler misses then.
+/// It pays only while the consumer does not poll that slot yet, which is the purpose of
+/// [`PollBackoff`](crate::doorbell::PollBackoff) (docs/decisions/shm-rings.md). To remove this optimisation,
+/// delete the file and its uses.
 #[derive(Debug)]
 pub struct Prefetch<C = LinesMut> {
     cells: C,
@@ -24,8 +24,7 @@ impl<C: CellsMut> Prefetch<C> {
         Prefetch { cells, next }
     }
 
-    /// A message will be pushed soon. A hint: if another one is pushed first, or none, nothing is lost but
-    /// time.
+    /// Announces a message. A hint: if another one is pushed first, or none, only time is lost.
     #[inline(always)]
     pub fn fetch(&self) {
         self.cells.claim(self.next.load(Relaxed));

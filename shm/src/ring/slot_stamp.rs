@@ -1,30 +1,30 @@
 use crate::link::Epoch;
 
-/// What the first word of a slot holds for one lap of one life: the epoch's low half above the lap's.
+/// The first word of a slot in one lap of one epoch: the epoch's low half above the lap's.
 ///
-/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never fits; a slot of an earlier life
-/// does not fit before 65,536 lives; one of an earlier lap is at most one lap old.
+/// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches; a slot of an earlier epoch
+/// matches after 65,536 epochs at the earliest; one of an earlier lap is at most one lap old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotStamp(pub(super) u32);
 
 impl SlotStamp {
-    /// The first lap of that life.
+    /// Returns the stamp of an epoch's first lap.
     pub(super) fn first(epoch: Epoch) -> SlotStamp {
         SlotStamp(epoch.number() << 16 | 1)
     }
 
-    /// The stamp that a slot's first word holds.
+    /// Extracts the stamp from a slot's first word.
     #[inline(always)]
     pub(super) fn of(head: u64) -> SlotStamp {
         SlotStamp(u64::from_le(head) as u32)
     }
 
-    /// The same lap's number, one lap on.
+    /// Returns the stamp of the next lap.
     pub(super) fn next(self) -> SlotStamp {
         self.lap(1)
     }
 
-    /// One lap back.
+    /// Returns the stamp of the previous lap.
     pub(super) fn previous(self) -> SlotStamp {
         self.lap(u16::MAX)
     }
@@ -35,12 +35,12 @@ impl SlotStamp {
     }
 }
 
-/// How far one side is: the next slot, and the stamp that belongs there.
+/// One side's position: the next slot, and its stamp.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     pub(super) slot: usize,
     pub(super) stamp: SlotStamp,
-    /// No slot has been written twice yet.
+    /// `true` while no slot has been written twice.
     pub(super) first_lap: bool,
 }
 
@@ -49,7 +49,7 @@ impl Cursor {
         Cursor { slot: 0, stamp: SlotStamp::first(epoch), first_lap: true }
     }
 
-    /// One slot on in a ring of so many.
+    /// Advances by one slot in a ring of `slots`.
     #[inline(always)]
     pub(super) fn advance(&mut self, slots: usize) {
         self.slot += 1;

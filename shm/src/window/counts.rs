@@ -5,15 +5,15 @@ use tombolo_mem::WORDS_PER_LINE;
 
 use crate::cells::{Cells, CellsMut};
 
-/// The line of the header that holds the epoch, in its first word.
+/// The line of the header whose first word is the epoch.
 const EPOCH_LINE: usize = 2;
 
-/// One change under way: the lower 16 bits of a slot. There are fewer threads than that.
+/// One change in progress: the lower 16 bits of a slot. There are fewer threads than that.
 const UNDER_WAY: u64 = 1;
-/// One change done: the upper 48 bits, which last for years at a million changes a second.
+/// One completed change: the upper 48 bits, which last for years at a million changes per second.
 const DONE: u64 = 1 << 16;
 
-/// The counts of a window, in the byte order of the one kernel that both sides have. Slot numbers wrap.
+/// The counts of a window, in the byte order of the kernel that both sides share. Slot numbers wrap.
 #[derive(Clone, Debug)]
 pub struct Counts<L> {
     head: L,
@@ -21,22 +21,22 @@ pub struct Counts<L> {
 }
 
 impl<L: Cells> Counts<L> {
-    /// Those that lie there.
+    /// Returns the counts in those lines.
     pub fn of(head: L, slots: L) -> Self {
         Self { head, slots }
     }
 
-    /// What is to be remembered of a slot before one asks; none while a change is under way.
+    /// Returns a slot's version, to be taken before a request; `None` while a change is in progress.
     pub fn version(&self, slot: u32) -> Option<Version> {
         let (epoch, count) = (self.epoch(), self.load(slot));
         count.is_multiple_of(DONE).then_some(Version { epoch, count, slot })
     }
 
-    /// Whether nothing has changed since: what was asked after the version was taken is what one would be
-    /// told now.
+    /// Returns `true` if nothing has changed since: results of requests made after the version was taken are
+    /// current.
     #[inline(always)]
     pub fn holds(&self, version: &Version) -> bool {
-        // The slot first: all slots change their epoch at once, before anything else follows.
+        // The slot first: an epoch change affects all slots at once, before any later change.
         self.load(version.slot) == version.count && self.epoch() == version.epoch
     }
 
@@ -53,37 +53,37 @@ impl<L: Cells> Counts<L> {
 }
 
 impl<L: CellsMut> Counts<L> {
-    /// New ones, of that epoch.
+    /// Initialises the counts with that epoch.
     pub fn begin(head: L, slots: L, epoch: u64) -> Self {
         head.store(EPOCH_LINE, 0, epoch, Ordering::Release);
         Self { head, slots }
     }
 
-    /// A change begins: from now on no version of the slot holds, and none can be had until it has
+    /// Begins a change: no version of the slot holds from now on, and none is available until it has
     /// [ended](Self::ended).
     #[inline]
     pub fn begun(&self, slot: u32) {
         self.add(slot, UNDER_WAY);
     }
 
-    /// A change that had [begun](Self::begun) has ended.
+    /// Ends a change that has [begun](Self::begun).
     #[inline]
     pub fn ended(&self, slot: u32) {
         self.add(slot, DONE - UNDER_WAY);
     }
 
-    /// What had [begun](Self::begun) has ended, and was no change: versions from before it hold again.
+    /// Ends a change that has [begun](Self::begun) but had no effect: earlier versions hold again.
     #[inline]
     pub fn unchanged(&self, slot: u32) {
         self.add(slot, UNDER_WAY.wrapping_neg());
     }
 
-    /// A change has begun and ended, unseen.
+    /// Records a change that has begun and ended unobserved.
     pub fn changed(&self, slot: u32) {
         self.add(slot, DONE);
     }
 
-    /// Anything may have changed: no version that was taken before holds.
+    /// Invalidates all versions taken before.
     pub fn everything(&self) {
         self.head.add(EPOCH_LINE, 0, 1, Ordering::SeqCst);
     }

@@ -1,11 +1,11 @@
-//! The window: counts by which a client sees, without a request, whether what it has learnt of a file still
-//! holds (docs/formats/window.md).
+//! The window: change counts by which a client validates cached data without a request
+//! (docs/formats/window.md).
 //!
-//! A server counts the changes of each file in a slot: one more under way before a change begins, one more
-//! done when it has ended. A client remembers the version of a file's slot from before it asked; while that
-//! holds, nothing has changed. What a client learnt lies in its own memory and came in answers, so the window
-//! tells it nothing but that something has changed. Several files may share a slot: then a client asks once
-//! more than it had to.
+//! A server counts the changes of each file in a slot: one more in progress before a change begins, one more
+//! completed when it has ended. A client remembers the version of a file's slot from before its request;
+//! while that holds, nothing has changed. The cached data themselves are in the client's own memory and
+//! arrived in answers, so the window reveals nothing but the fact of a change. Several files may share a
+//! slot, which only causes superfluous requests.
 
 mod counts;
 
@@ -20,7 +20,7 @@ pub use self::counts::Counts;
 use crate::region::RegionError;
 use crate::region::sealed::{self, Sealed};
 
-/// How many slots a window has.
+/// Number of slots of a window.
 pub const SLOTS: u32 = 1 << 17;
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"TMBLWIN\0");
@@ -29,22 +29,22 @@ const HEADER_BYTES: usize = 4096;
 const HEADER_LINES: usize = HEADER_BYTES / LINE_BYTES;
 const SLOT_LINES: usize = SLOTS as usize / tombolo_mem::WORDS_PER_LINE;
 
-/// The size of a window.
+/// Size of a window, in bytes.
 pub const WINDOW_BYTES: u64 = (HEADER_BYTES + SLOT_LINES * LINE_BYTES) as u64;
 
-/// A window of ours. Any thread may use it.
+/// A window that we write. Usable from any thread.
 #[derive(Debug)]
 pub struct Window {
     counts: Counts<LinesMut>,
     seen: Counts<Lines>,
     memory: Arc<OwnedFd>,
-    /// Which slot a file has: a secret, so that a client knows the slots of those files only that it was told
-    /// of.
+    /// The mapping of files to slots: a secret, so that a client knows the slots of only those files that it
+    /// was told of.
     places: RandomState,
 }
 
 impl Window {
-    /// A new one, of an epoch that no other is likely to have.
+    /// Creates a window with a probably unique epoch.
     pub fn create() -> Result<Self, RegionError> {
         let own = Sealed::create("tombolo-window", WINDOW_BYTES)?;
         let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
@@ -57,35 +57,35 @@ impl Window {
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
         let places = RandomState::new();
         let seen = Counts::of(head.as_lines(), slots.as_lines());
-        // Half of the numbers are left to count on.
+        // Half of the numbers are left for counting.
         let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
         Ok(Self { counts, seen, memory: Arc::new(memory), places })
     }
 
-    /// The slot of a file, by the numbers that name it.
+    /// Returns the slot of a file, by its device and inode numbers.
     pub fn slot_of(&self, device: u64, inode: u64) -> u32 {
         self.places.hash_one((device, inode)) as u32 % SLOTS
     }
 
-    /// To count.
+    /// Returns the counts, for writing.
     #[inline]
     pub fn counts(&self) -> &Counts<LinesMut> {
         &self.counts
     }
 
-    /// What readers see.
+    /// Returns the readers' view.
     #[inline]
     pub fn seen(&self) -> &Counts<Lines> {
         &self.seen
     }
 
-    /// To be given to those that may look.
+    /// Returns the descriptor to be passed to readers.
     pub fn memory(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.memory)
     }
 }
 
-/// A window of a server.
+/// A reader of a server's window.
 #[derive(Debug)]
 pub struct WindowReader {
     counts: Counts<Lines>,
@@ -93,7 +93,7 @@ pub struct WindowReader {
 }
 
 impl WindowReader {
-    /// Maps it for reading.
+    /// Maps a window for reading.
     pub fn map(memory: OwnedFd) -> Result<Self, RegionError> {
         let region = sealed::map_peer(&memory, WINDOW_BYTES)?;
         let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
@@ -109,13 +109,13 @@ impl WindowReader {
         Ok(Self { counts: Counts::of(head, slots), memory: Arc::new(memory) })
     }
 
-    /// The counts.
+    /// Returns the counts.
     #[inline]
     pub fn counts(&self) -> &Counts<Lines> {
         &self.counts
     }
 
-    /// To be given to those that may look.
+    /// Returns the descriptor to be passed to readers.
     pub fn memory(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.memory)
     }

@@ -1,4 +1,4 @@
-//! Nothing on the way of a message takes memory from the heap.
+//! The message path allocates no heap memory.
 
 use std::time::Duration;
 

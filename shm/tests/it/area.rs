@@ -1,4 +1,4 @@
-//! Spans against a naive account of the owner of each byte.
+//! Spans against a naive model of each byte's owner.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -10,12 +10,12 @@ const PAGE: u64 = 4096;
 const START: u64 = 3 * PAGE;
 const BYTES: u64 = 150 * PAGE;
 
-/// Every byte that is given out, as starts and ends.
+/// The allocated ranges, as starts and ends.
 #[derive(Default)]
 struct Account(BTreeMap<u64, u64>);
 
 impl Account {
-    /// Whether all of it is free.
+    /// Adds a range. Returns `true` if all of it was free.
     fn take(&mut self, start: u64, end: u64) -> bool {
         let before = self.0.range(..end).next_back();
         let free = before.is_none_or(|(_, &taken_to)| taken_to <= start);
@@ -27,7 +27,7 @@ impl Account {
         self.0.remove(&start);
     }
 
-    /// The longest run of wholly free pages.
+    /// Returns the longest run of completely free pages.
     fn longest_free_pages(&self) -> u64 {
         let (mut longest, mut from) = (0, START);
         for (&start, &end) in &self.0 {
@@ -63,7 +63,7 @@ proptest! {
             prop_assert_eq!(span.len(), len);
             prop_assert_eq!(span.offset() % if len > PAGE / 2 { PAGE } else { SPAN_ALIGN }, 0);
             prop_assert!(span.offset() >= START && span.offset() + len <= START + BYTES);
-            // No two share a cache line.
+            // Spans share no cache line.
             let end = (span.offset() + len.max(1)).next_multiple_of(SPAN_ALIGN);
             prop_assert!(account.take(span.offset(), end), "{:?} overlaps", span);
             held.push(span);

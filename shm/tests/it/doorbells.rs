@@ -1,4 +1,4 @@
-//! Sleepers and ringers of real threads, on memory that each has mapped for itself.
+//! Sleepers and ringers of real threads, each with its own mapping of the memory.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -14,7 +14,7 @@ use tombolo_shm::ring::{Consumer, Message, Producer};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(600));
 
-/// Both sides of a link; each sees the other's memory through a read-only mapping, as two processes do.
+/// Returns both sides of a link; each maps the other's memory read-only, as two processes do.
 fn link(doorbell: DoorbellKind) -> [Ends; 2] {
     let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
     let len = usize::try_from(layout.bytes()).expect("small");
@@ -46,8 +46,7 @@ fn set_notify_flag(ends: &Ends, value: u32) {
     ends.own.region().store_u32(at, value, Release).expect("ours");
 }
 
-/// Waits until the other side says that it sleeps, and not the sleep that is known already; says which one it
-/// is.
+/// Waits until the other side announces a sleep other than `known`. Returns its notify flag.
 fn until_notify_flag(peer: &Extent, known: u32) -> u32 {
     loop {
         let sleep = word(peer, NOTIFY_FLAG_OFFSET);
@@ -117,7 +116,7 @@ fn without_a_doorbell_a_sleeper_polls_at_intervals() {
     assert_eq!(sleeper.wait(Some(time), &consumer), WakeReason::TimedOut);
     let sleeps = sleeper.counts().sleeps;
     assert!(sleeps > 3, "{sleeps}");
-    // Seven short ones on the way to the longest.
+    // Seven short sleeps before the maximum interval is reached.
     assert!(sleeps <= 8 + (time.as_nanos() / INTERVAL_MAX.as_nanos()) as u64, "{sleeps}");
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(sleeper.wait(LONG, &consumer), WakeReason::Ready));
@@ -136,7 +135,7 @@ fn an_idle_sleeper_does_not_wake_up_by_itself() {
         let mut sleeper = Sleeper::of(&server, mode).expect("inside");
         let waited = sleeper.wait(Some(Duration::from_millis(200)), || false);
         assert_eq!(waited, WakeReason::TimedOut, "{mode}");
-        // More only if signals or strangers wake it.
+        // More only if signals or spurious wake-ups occur.
         assert!(sleeper.counts().sleeps < 5, "{mode}");
     }
 }

@@ -1,5 +1,4 @@
-//! Links over a file that both sides can write: how they are made, how they end, and what a side can do that
-//! keeps to no rules.
+//! Links over a file that both sides can write: set-up, end, and protocol violations.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ fn limits() -> Limits {
     Limits { doorbells: Doorbells::SILENT, ..Limits::default() }
 }
 
-/// Both sides of a file, and a clock.
+/// The file of a link, and a simulated clock.
 struct Fixture {
     region: Region,
     now: Instant,
@@ -64,7 +63,7 @@ impl Fixture {
         step
     }
 
-    /// Makes a link, if it can be made within some steps.
+    /// Makes a link, if that succeeds within some steps.
     fn link(&mut self, server: &mut ServerHandshake, client: &mut ClientHandshake) -> Option<(Ends, Ends)> {
         let (mut of_server, mut of_client) = (None, None);
         for _ in 0..100 {
@@ -113,7 +112,7 @@ fn a_link_is_made_and_left_and_made_again() {
             matches!(&over, ServerStep::Over(PageEnd::Said(goodbye)) if goodbye.reason == "done"),
             "{over:?}"
         );
-        // Until nothing of the link is in use any more no other client gets its memory.
+        // Until the link is no longer in use no other client gets its memory.
         let mut early = fixture.client(9);
         for _ in 0..20 {
             fixture.later(100);
@@ -160,7 +159,7 @@ fn a_client_that_dies_is_noticed_by_its_heart() {
     assert_eq!(end, PageEnd::Died);
     assert!(fixture.now > silent_since + Duration::from_secs(4));
     server.reopen(fixture.now).expect("inside");
-    // It was only asleep, and finds another client there.
+    // It was only suspended, and finds another client.
     let mut next = fixture.client(2);
     fixture.link(&mut server, &mut next).expect("a link");
     assert!(matches!(client.step(fixture.now), Ok(ClientStep::Over(PageEnd::Died))));
@@ -177,7 +176,8 @@ fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
     let mut server = fixture.server(5, false);
     fixture.serve(&mut server);
     let mut dead = fixture.client(1);
-    // It says hello, and takes no step more. To drop it would release its claim, which a dead process cannot.
+    // It says hello, and takes no further step. Dropping it would release its claim, which a dead process
+    // cannot.
     assert!(matches!(dead.step(fixture.now), Ok(ClientStep::Nothing)));
     let mut next = fixture.client(2);
     let begun = fixture.now;
@@ -195,7 +195,7 @@ fn dropping_an_unfinished_handshake_releases_its_claim() {
         fixture.serve(&mut server);
         let mut hasty = fixture.client(1);
         assert!(matches!(hasty.step(fixture.now), Ok(ClientStep::Nothing)));
-        // Before the claim was seen, before and after the hello was heard, and after the welcome.
+        // Before the server noticed the claim, before and after it read the hello, and after the welcome.
         for _ in 0..steps {
             fixture.serve(&mut server);
         }
@@ -250,7 +250,7 @@ fn two_servers_do_not_share_a_file() {
         assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
         assert!(matches!(fixture.serve(&mut second), ServerStep::Busy));
     }
-    // The first is stopped for so long that the second takes over: it must not go on.
+    // The first is stopped for so long that the second takes over: it must not continue.
     for _ in 0..60 {
         fixture.later(100);
         fixture.serve(&mut second);
@@ -288,7 +288,7 @@ fn files_that_are_too_small_are_refused() {
     }
     let region = Region::heap(12_288 + 100);
     assert!(ServerHandshake::new(region, Incarnation([2; 16]), 1, true, Instant::now()).is_err());
-    // A page that promises more than is mapped.
+    // A page that claims more than is mapped.
     let mut fixture = Fixture::new();
     let mut server = fixture.server(5, true);
     fixture.serve(&mut server);
@@ -302,8 +302,8 @@ fn files_that_are_too_small_are_refused() {
 }
 
 proptest! {
-    /// Page and headers are overwritten all the time. Neither side panics, and when it stops a new client
-    /// gets a link.
+    /// Overwrites page and headers continuously. Neither side panics, and afterwards a new client gets a
+    /// link.
     #[test]
     fn scribbling_ends_links_and_nothing_else(
         writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),
@@ -314,7 +314,7 @@ proptest! {
         let mut client = fixture.client(1);
         for (at, bytes, likely) in writes {
             fixture.later(50);
-            // The words of the page are few: write them half of the time, and say things that mean something.
+            // The page has few words: write them half of the time, with meaningful values.
             let at = if likely { 128 + at % 5 * 128 } else { at };
             let bytes = if likely { vec![bytes[0] % 8, bytes[0] / 128, 0, 0] } else { bytes };
             if at != 128 {
@@ -329,7 +329,7 @@ proptest! {
         let begun = fixture.now;
         loop {
             prop_assert!(fixture.now < begun + Duration::from_secs(60));
-            // Whatever was scribbled over the first bytes, a client that knows the length needs only them.
+            // A client that knows the length needs only the first bytes, which may have been overwritten.
             fixture.region.write_at(0, b"TMBLPAGE\x01\0\0\0").expect("inside");
             let mut next = ClientHandshake::new(fixture.region.clone(), total, hello(), 77, fixture.now).expect("a handshake");
             if fixture.link(&mut server, &mut next).is_some() {
@@ -357,7 +357,7 @@ fn a_file_that_is_truncated_is_told_to_both_sides() {
     let mut client = fixture.client(2);
     client.step(now).expect("the file is there");
     std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(0)).expect("truncated");
-    // The first side to touch it notices; from then on both have private memory only.
+    // The first side to access it notices; from then on both have private memory only.
     let _ = server.step(now);
     assert!(matches!(server.step(now), Err(PageError::Gone)), "no client could ever come");
     assert!(matches!(client.step(now), Err(PageError::Gone)));

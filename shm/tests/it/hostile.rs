@@ -1,4 +1,4 @@
-//! What a reader gets from a ring whose writer lies.
+//! Reads from a ring whose writer violates the protocol.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
@@ -15,7 +15,7 @@ fn epoch(number: u32) -> Epoch {
     Epoch::new(number).expect("not zero")
 }
 
-/// A ring's memory, and its reader.
+/// Returns a ring's memory, and its reader.
 fn ring() -> (Extent, Consumer) {
     let end = Extent::whole(Region::heap(SLOTS as usize * LINE_BYTES));
     let consumer = Consumer::at(&end, 0, SLOTS, epoch(EPOCH)).expect("a ring");
@@ -130,7 +130,7 @@ fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
                 assert!(kinds.iter().any(|kind| kind.id == mixed.id));
             }
         });
-        // Whole laps of the two in turn, without waiting: each stamp comes by again and again.
+        // Alternating laps of the two, without waiting: each stamp recurs.
         while !reader.is_finished() {
             for lap in 1..4u64 {
                 let message = &kinds[lap as usize % 2];
@@ -176,8 +176,7 @@ fn rings_lie_inside_on_lines_and_are_powers_of_two() {
 }
 
 proptest! {
-    /// Whatever the memory holds: a message is what bears the awaited stamp, and what comes out is what was
-    /// there.
+    /// Reads arbitrary memory: a slot is a message if it has the awaited stamp, and is returned unchanged.
     #[test]
     fn any_bytes_are_read_without_harm(
         bytes in proptest::collection::vec(any::<u8>(), SLOTS as usize * LINE_BYTES),

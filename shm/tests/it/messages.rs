@@ -1,4 +1,4 @@
-//! The messages of a link: what is sent arrives, and what is no message is told apart.
+//! The messages of a link: round trips, and refusal of invalid ones.
 
 use proptest::prelude::*;
 use tombolo_shm::address::Domain;
@@ -38,7 +38,7 @@ fn welcome() -> Welcome {
     }
 }
 
-/// Byte by byte, as docs/formats/link.md has it, so that no change of the format goes unnoticed.
+/// Compares byte by byte with docs/formats/link.md, so that every change of the format is noticed.
 #[test]
 fn a_hello_is_laid_out_as_the_format_says() {
     let mut expected = Vec::new();
@@ -145,7 +145,7 @@ fn lengths_must_be_exact() {
         let bytes = message.encode();
         for len in 0..bytes.len() {
             assert_eq!(Message::decode(&bytes[..len]), Err(MessageError::Length { bytes: len }));
-            // The same with a length that fits what is there, but not what must be there.
+            // Also with a length that matches the bytes present, but not the fixed part.
             let mut cut = bytes[..len].to_vec();
             if let Some(field) = cut.get_mut(12..16) {
                 field.copy_from_slice(&u32::try_from(len).expect("small").to_le_bytes());

@@ -6,15 +6,15 @@ use crate::world::{Shuttle, World, sides};
 
 const RUNS: usize = 300;
 
-/// A server that answers in any order, and a client with as many requests under way as there are slots: each
-/// request is answered once, and both sides sleep whenever nothing is there.
+/// Runs a server that answers in any order, and a client with as many outstanding requests as there are
+/// slots: each request is answered once, and both sides sleep whenever nothing has arrived.
 fn out_of_order(slots: usize, requests: u32) {
     let [mut client, mut server] = sides::<Shuttle>(slots);
     let end = Shuttle::spawn(move || {
         let mut held = Vec::new();
         for _ in 0..requests {
             held.push(server.receive());
-            // As many as may be under way: the client waits for one.
+            // At the limit the client waits for an answer.
             while held.len() == slots || !held.is_empty() && thread_rng().gen_bool(0.5) {
                 let any = thread_rng().gen_range(0..held.len());
                 server.send(held.swap_remove(any));

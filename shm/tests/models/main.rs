@@ -1,6 +1,6 @@
-//! The rings and doorbells, as they are, on memory whose interleavings are tried: all of a few steps, with
-//! what weak memory allows, by loom; many random ones of long runs by shuttle. Loom finds a fence that is
-//! missing, shuttle what takes laps.
+//! Model checking of the unmodified rings and doorbells: all interleavings of a few steps, under weak memory,
+//! by loom; many random interleavings of long runs by shuttle. Loom finds a missing fence, shuttle errors
+//! that take laps.
 
 mod long;
 mod small;

@@ -1,4 +1,4 @@
-//! Every interleaving of a few steps, and every value that weak memory allows a load to have.
+//! Every interleaving of a few steps, and every value that weak memory allows a load to return.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -9,7 +9,7 @@ use tombolo_shm::window::Counts;
 
 use crate::world::{Loom, Side, World, message, sides};
 
-/// Tries them all, up to so many switches away from a thread that could go on.
+/// Explores all interleavings, with at most this number of preemptions.
 fn every_interleaving(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -120,8 +120,8 @@ fn a_nudge_ends_a_sleep_or_the_next_one() {
     });
 }
 
-/// One reader looks, another client is answered or looks itself: whatever it tells the first one, a version
-/// that still holds is of what there is.
+/// Polls while another client is answered or polls itself: data validated by a version that holds are
+/// current, whatever one client tells the other.
 #[test]
 fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
     every_interleaving(3, || {
@@ -146,7 +146,7 @@ fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
     });
 }
 
-/// Two changes of files that share a slot, and a change of everything.
+/// Changes two files that share a slot, and everything.
 #[test]
 fn no_version_is_had_while_one_of_two_changes_is_under_way() {
     every_interleaving(2, || {

@@ -7,14 +7,14 @@ use tombolo_shm::doorbell::{Mode, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::Epoch;
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
-/// What a model checker provides.
+/// The primitives of a model checker.
 pub trait World: 'static {
     type Lines: Cells + CellsMut + Clone + Send + 'static;
     type Word: DoorbellWordMut + Clone + Send + Sync + 'static;
 
     fn lines(count: usize) -> Self::Lines;
     fn word() -> Self::Word;
-    /// Runs it beside us; what is returned waits for its end.
+    /// Runs a closure concurrently; the returned closure waits for its end.
     fn spawn(run: impl FnOnce() + Send + 'static) -> impl FnOnce();
     fn yield_now();
 }
@@ -27,7 +27,7 @@ pub struct Side<W: World> {
     pub sleeper: Sleeper<W::Word, W::Word>,
 }
 
-/// Both sides of a link with that many slots, neither of which looks before it sleeps.
+/// Returns both sides of a link with that many slots, neither of which polls before it sleeps.
 pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
     let lines = [W::lines(slots), W::lines(slots)];
     let notify_flag = [W::word(), W::word()];
@@ -53,7 +53,7 @@ impl<W: World> Side<W> {
         self.ringer.ring();
     }
 
-    /// The next message, which must be whole. Sleeps until it is there.
+    /// Returns the next message, which must be whole. Sleeps until it has arrived.
     pub fn receive(&mut self) -> u32 {
         loop {
             self.consumer.check().expect("an honest peer");
@@ -66,12 +66,12 @@ impl<W: World> Side<W> {
     }
 }
 
-/// A message whose every word says which one it is.
+/// Returns a message whose every word identifies it.
 pub fn message(id: u32) -> Message {
     Message { id, frame_len: id, kind: id, body: [id as u8; 48] }
 }
 
-/// A world of one of the two crates, whose names are the same.
+/// Defines a world for one of the two crates, whose names are the same.
 macro_rules! world {
     ($name:ident, $checker:ident) => {
         mod $checker {
@@ -114,8 +114,8 @@ macro_rules! world {
                 }
             }
 
-            /// The kernel keeps a lock from the look at the word until the thread sleeps, and takes it to
-            /// wake.
+            /// A futex: a lock is held from the check of the word until the thread sleeps, and taken for
+            /// waking.
             #[derive(Clone)]
             pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
 
