@@ -1,4 +1,4 @@
-//! The waist's attributes as FUSE lays them out, and back.
+//! Conversion between the waist's attributes and FUSE's.
 
 use crate::dirent::DirentKind;
 use crate::flags::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
@@ -7,7 +7,7 @@ use crate::layout::misc::StatfsOut;
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp};
 
-/// The type bits of a mode.
+/// Returns the type bits of a mode.
 #[must_use]
 pub fn type_bits(file_type: FileType) -> u32 {
     match file_type {
@@ -21,10 +21,10 @@ pub fn type_bits(file_type: FileType) -> u32 {
     }
 }
 
-/// The type that a mode's bits name. None at all mean a regular file, as for mknod(2).
+/// Returns the type in a mode's bits. No type bits mean a regular file, as for mknod(2).
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for bits that name no type.
+/// [`Error::InvalidArgument`] for invalid type bits.
 pub fn file_type(mode: u32) -> Result<FileType, Error> {
     Ok(match mode & S_IFMT {
         0 | S_IFREG => FileType::Regular,
@@ -38,25 +38,25 @@ pub fn file_type(mode: u32) -> Result<FileType, Error> {
     })
 }
 
-/// The kind of a directory entry.
+/// Returns the kind of a directory entry.
 #[must_use]
 pub fn dirent_kind(file_type: Option<FileType>) -> DirentKind {
     file_type.map_or(DirentKind::UNKNOWN, |file_type| DirentKind::from_mode(type_bits(file_type)))
 }
 
-/// A device number in the kernel's 32-bit encoding (`new_encode_dev`): 12 bits of major, 20 of minor.
+/// Encodes a device number in the kernel's 32-bit encoding (`new_encode_dev`): 12 bits of major, 20 of minor.
 #[must_use]
 pub fn device_to_wire(device: Device) -> u32 {
     (device.minor & 0xff) | ((device.major & 0xfff) << 8) | ((device.minor & 0xf_ff00) << 12)
 }
 
-/// A device number from the kernel's 32-bit encoding.
+/// Decodes a device number from the kernel's 32-bit encoding.
 #[must_use]
 pub fn device_from_wire(rdev: u32) -> Device {
     Device { major: (rdev >> 8) & 0xfff, minor: (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00) }
 }
 
-/// `struct fuse_attr` of a node. Seconds before 1970 wrap, and the kernel unwraps them.
+/// Converts to `struct fuse_attr`. Seconds before 1970 wrap, and the kernel unwraps them.
 #[must_use]
 pub fn to_wire(attr: &Attr) -> FuseAttr {
     FuseAttr {
@@ -79,11 +79,11 @@ pub fn to_wire(attr: &Attr) -> FuseAttr {
     }
 }
 
-/// A node's attributes out of `struct fuse_attr`, which knows no generation, no birth and no file system:
-/// those are left empty.
+/// Converts from `struct fuse_attr`, which lacks generation, creation time and file system: those are left
+/// empty.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a mode that names no type.
+/// [`Error::InvalidArgument`] for invalid type bits.
 pub fn from_wire(raw: &FuseAttr) -> Result<Attr, Error> {
     let time = |secs: u64, nanos| Timestamp { secs: secs.cast_signed(), nanos };
     Ok(Attr {
@@ -107,7 +107,7 @@ pub fn from_wire(raw: &FuseAttr) -> Result<Attr, Error> {
     })
 }
 
-/// `struct fuse_statx` of a node.
+/// Converts to `struct fuse_statx`.
 #[must_use]
 pub fn to_statx(attr: &Attr) -> FuseStatx {
     let time = |time: Timestamp| SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };
@@ -118,7 +118,7 @@ pub fn to_statx(attr: &Attr) -> FuseStatx {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        // Types and permissions are 16 bits together.
+        // Type and permissions together have 16 bits.
         mode: (type_bits(attr.file_type) | attr.mode.bits()) as u16,
         ino: attr.fileid,
         size: attr.size,
@@ -133,7 +133,7 @@ pub fn to_statx(attr: &Attr) -> FuseStatx {
     }
 }
 
-/// What a SETATTR asks for. The change time is the server's own business: it is asked for only with the
+/// Converts from SETATTR's arguments. The change time is left to the server: it is sent only with the
 /// write-back cache, which is never negotiated.
 #[must_use]
 pub fn set_attr(valid: SetattrValid, raw: &SetattrIn) -> SetAttr {
@@ -155,7 +155,7 @@ pub fn set_attr(valid: SetattrValid, raw: &SetattrIn) -> SetAttr {
     }
 }
 
-/// STATFS' answer.
+/// Converts to the reply to STATFS.
 #[must_use]
 pub fn statfs(stat: &StatFs) -> StatfsOut {
     StatfsOut {

@@ -1,4 +1,4 @@
-//! Private bytes in, [`Request`] out.
+//! Decoding of requests from private bytes.
 
 use crate::error::DecodeError;
 use crate::extension::Extensions;
@@ -13,28 +13,28 @@ use crate::request::{
 use tombolo_core::fs::{Name, XattrName};
 use zerocopy::FromBytes;
 
-/// Longest target of a symbolic link: `PATH_MAX` without its NUL.
+/// Maximum length of a symbolic link's target: `PATH_MAX` without its NUL.
 const TARGET_BYTES_MAX: usize = 4095;
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// A request with what every request has.
+/// A request with its header and extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded<'a> {
     /// The caller, and the node.
     pub header: Header,
-    /// What.
+    /// The request.
     pub request: Request<'a>,
-    /// What else came along.
+    /// Extensions.
     pub extensions: Extensions<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// Decodes a request from its private bytes: as many as [`crate::Extent::of`] asks for, copied out of the
-    /// peer's memory once. `agreed` is what INIT settled; before it, nothing.
+    /// Decodes a request from its private bytes: as many as [`crate::Extent::of`] returns, copied out of the
+    /// peer's memory once. `agreed`: the capabilities negotiated by INIT; before it, empty.
     ///
     /// # Errors
-    /// See [`DecodeError`]. Bytes after the arguments, and arguments that stop early, are errors too.
+    /// See [`DecodeError`]. Trailing bytes and truncated arguments are errors too.
     pub fn decode(bytes: &'a [u8], agreed: Capabilities) -> Result<Decoded<'a>> {
         let Ok((raw, args)) = InHeader::read_from_prefix(bytes) else {
             return Err(DecodeError::NoHeader { found_bytes: bytes.len() });
@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What is left of a request's arguments.
+/// The remaining bytes of a request's arguments.
 struct Args<'a> {
     opcode: Opcode,
     bytes: &'a [u8],
@@ -198,7 +198,8 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// A TMPFILE carries the name of a dentry that has none: "/" on some kernels, "#" and a number on others.
+    /// Decodes a TMPFILE, ignoring the name of its anonymous dentry: "/" on some kernels, "#" and a number on
+    /// others.
     fn tmpfile(&mut self) -> Result<Request<'a>> {
         let how = self.create()?;
         self.rest();
@@ -362,7 +363,7 @@ impl<'a> Args<'a> {
         Ok(value)
     }
 
-    /// The bytes up to the next NUL, which is taken too.
+    /// Returns the bytes up to the next NUL, and skips that.
     fn text(&mut self) -> Result<&'a [u8]> {
         let end = self.bytes.iter().position(|&byte| byte == 0);
         let split = end.and_then(|end| Some((self.bytes.get(..end)?, self.bytes.get(end + 1..)?)));
@@ -371,7 +372,8 @@ impl<'a> Args<'a> {
         Ok(text)
     }
 
-    /// With EXPORT_SUPPORT the kernel looks nodes up that it has forgotten, and directories above those.
+    /// Decodes a LOOKUP. With EXPORT_SUPPORT the kernel looks up nodes that it has forgotten, and their
+    /// parents.
     fn lookup(&mut self, agreed: Capabilities) -> Result<Request<'a>> {
         let text = self.text()?;
         match text {
@@ -407,7 +409,7 @@ impl<'a> Args<'a> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Cuts so many bytes off the end.
+    /// Removes this number of bytes from the end.
     fn split_end(&mut self, bytes: usize) -> Result<&'a [u8]> {
         let at = self.bytes.len().checked_sub(bytes);
         let split = at.and_then(|at| self.bytes.split_at_checked(at));

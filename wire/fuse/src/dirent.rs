@@ -1,17 +1,17 @@
-//! READDIR's and READDIRPLUS' answers: entries packed into a bounded buffer.
+//! Replies to READDIR and READDIRPLUS: entries packed into a bounded buffer.
 
 use crate::layout::attr::EntryOut;
 use crate::layout::dir::{Dirent, DirentPlus};
 use zerocopy::IntoBytes;
 
-/// Bytes that an entry of READDIR takes beside its name.
+/// Size of a READDIR entry without its name, in bytes.
 pub const DIRENT_BYTES: usize = size_of::<Dirent>();
-/// Bytes that an entry of READDIRPLUS takes beside its name.
+/// Size of a READDIRPLUS entry without its name, in bytes.
 pub const DIRENT_PLUS_BYTES: usize = size_of::<DirentPlus>();
-/// Every entry is rounded up to a multiple of this (`FUSE_REC_ALIGN`).
+/// Alignment of entries, in bytes (`FUSE_REC_ALIGN`).
 pub const DIRENT_ALIGN: usize = 8;
 
-/// Packs entries one after the other.
+/// An encoder of consecutive entries.
 #[derive(Debug)]
 pub struct DirentWriter<'b> {
     buffer: &'b mut [u8],
@@ -19,13 +19,13 @@ pub struct DirentWriter<'b> {
 }
 
 impl<'b> DirentWriter<'b> {
-    /// Packs into `buffer`, which must be as large as the request allows.
+    /// Returns an encoder into `buffer`, which must have the size that the request allows.
     #[must_use]
     pub fn new(buffer: &'b mut [u8]) -> Self {
         DirentWriter { buffer, len: 0 }
     }
 
-    /// Adds an entry of READDIR. False, and nothing is added, if it does not fit.
+    /// Adds an entry of READDIR. Returns `false`, adding nothing, if it does not fit.
     #[must_use]
     pub fn push(&mut self, name: &[u8], ino: u64, cookie: u64, kind: DirentKind) -> bool {
         match dirent(name, ino, cookie, kind) {
@@ -34,8 +34,8 @@ impl<'b> DirentWriter<'b> {
         }
     }
 
-    /// Adds an entry of READDIRPLUS. `entry` is what a LOOKUP of the name would answer; none for `.` and
-    /// `..`, and for an entry that vanished. False, and nothing is added, if it does not fit.
+    /// Adds an entry of READDIRPLUS. `entry` is the result of a LOOKUP of the name; `None` for `.` and `..`,
+    /// and for a vanished entry. Returns `false`, adding nothing, if it does not fit.
     #[must_use]
     pub fn push_plus(
         &mut self,
@@ -54,13 +54,13 @@ impl<'b> DirentWriter<'b> {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Has nothing been written?
+    /// Returns `true` if nothing has been written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -87,15 +87,15 @@ fn dirent(name: &[u8], ino: u64, cookie: u64, kind: DirentKind) -> Option<Dirent
     Some(Dirent { ino, off: cookie, namelen, kind: kind.0 })
 }
 
-/// `DT_*`.
+/// The type of an entry (`DT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirentKind(u32);
 
 impl DirentKind {
-    /// Not known; the reader must look.
+    /// Unknown; the reader must look the name up.
     pub const UNKNOWN: DirentKind = DirentKind(0);
 
-    /// From the type bits of a mode.
+    /// Converts from the type bits of a mode.
     #[must_use]
     pub fn from_mode(mode: u32) -> DirentKind {
         DirentKind((mode & crate::flags::S_IFMT) >> 12)

@@ -1,23 +1,22 @@
-//! Linux error numbers, as replies carry them.
+//! Linux error numbers in replies.
 //!
-//! The numbers are the ones of `asm-generic/errno-base.h` and `asm-generic/errno.h` (x86, arm64, riscv and
-//! most others). They are written out here because a codec does not depend on the C library of the machine it
-//! runs on.
+//! The numbers are those of `asm-generic/errno-base.h` and `asm-generic/errno.h` (x86, arm64, riscv and most
+//! others), defined here because a codec must not depend on the C library of its host.
 
 /// A Linux error number, 1 to 4095.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(u16);
 
-/// Declares the numbers once.
+/// Declares the numbers with their names.
 macro_rules! errnos {
     ($($name:ident = $number:literal, $doc:literal;)+) => {
         impl Errno {
             $(#[doc = $doc] pub const $name: Errno = Errno($number);)+
 
-            /// Every number that has a name here.
+            /// All numbers with a name.
             pub const ALL: &[Errno] = &[$(Errno::$name),+];
 
-            /// Its name, if it has one here.
+            /// Returns the name, if there is one.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)+ _ => None }
@@ -76,19 +75,19 @@ errnos! {
 }
 
 impl Errno {
-    /// The number, if it is one that a reply can carry.
+    /// Returns the number if a reply can carry it.
     #[must_use]
     pub fn from_wire(number: u16) -> Option<Errno> {
         (1..4096).contains(&number).then_some(Errno(number))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn number(self) -> u16 {
         self.0
     }
 
-    /// As a reply's header carries it: negated.
+    /// Returns the negated number, for a reply's header.
     #[must_use]
     pub fn to_wire(self) -> i32 {
         -i32::from(self.0)

@@ -1,51 +1,51 @@
-//! What can be wrong with a request.
+//! Decoding errors.
 
 use crate::errno::Errno;
 use crate::opcode::Opcode;
 use tombolo_core::fs::NameError;
 
-/// Why a request was refused. None of these depends on the file system: the bytes alone are wrong.
+/// The reason why a request was refused. Independent of the file system: the bytes themselves are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Fewer bytes than a request header.
+    /// Shorter than a request header.
     #[error("request of {found_bytes} bytes is shorter than a header")]
     NoHeader {
-        /// What there was.
+        /// Actual length, in bytes.
         found_bytes: usize,
     },
-    /// The operation is not part of the protocol as this codec knows it.
+    /// Operation unknown to this codec.
     #[error("unknown operation {0}")]
     UnknownOpcode(u32),
-    /// The request is too short or too long for its operation, or states a wrong length.
+    /// Too short or too long for the operation, or an inconsistent length.
     #[error("{opcode:?} of {found_bytes} bytes: {what}")]
     Length {
         /// The operation.
         opcode: Opcode,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
-        /// The length of the request as its header tells it.
+        /// Length of the request according to its header.
         found_bytes: usize,
     },
-    /// A name that no directory can hold.
+    /// An invalid name.
     #[error("{opcode:?}: {source}")]
     Name {
         /// The operation.
         opcode: Opcode,
-        /// What is wrong with the name.
+        /// The problem with the name.
         source: NameError,
     },
-    /// A field has a value that means nothing.
+    /// A field with an invalid value.
     #[error("{opcode:?}: {what}")]
     Field {
         /// The operation.
         opcode: Opcode,
-        /// Which field, and why.
+        /// The field and the problem.
         what: &'static str,
     },
 }
 
 impl DecodeError {
-    /// The errno to answer with.
+    /// Returns the errno of the reply.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
@@ -55,7 +55,7 @@ impl DecodeError {
         }
     }
 
-    /// Would no kernel ever send this? Then the peer is broken or hostile.
+    /// Returns `true` for an error that no kernel causes: the peer is broken or hostile.
     #[must_use]
     pub fn is_violation(&self) -> bool {
         match self {

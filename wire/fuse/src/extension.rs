@@ -3,15 +3,15 @@
 use crate::layout::header::{EXT_GROUPS, ExtHeader};
 use zerocopy::FromBytes;
 
-/// The extensions of a request. Kinds that this codec does not know are stepped over, as the protocol wants.
+/// The extensions of a request. Unknown kinds are skipped, as the protocol requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions<'a>(&'a [u8]);
 
 impl<'a> Extensions<'a> {
-    /// Takes the bytes at the end of a request that its header sets aside for extensions.
+    /// Validates the bytes at the end of a request that its header reserves for extensions.
     ///
     /// # Errors
-    /// What is wrong, if an extension is shorter than its header or longer than what is left.
+    /// The problem, if an extension is shorter than its header or longer than the remaining bytes.
     pub fn new(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -21,7 +21,7 @@ impl<'a> Extensions<'a> {
         Ok(Extensions(bytes))
     }
 
-    /// The supplementary groups that the kernel sent along: the one that matters for the parent directory.
+    /// Returns the supplementary groups in the request: the one that is relevant to the parent directory.
     pub fn groups(self) -> impl Iterator<Item = u32> {
         let body = self.find(EXT_GROUPS).unwrap_or_default();
         let (count, ids) = u32::read_from_prefix(body).unwrap_or_default();
@@ -42,7 +42,7 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// The first extension: its header, its body, and what follows it at the next multiple of 8 bytes.
+/// Splits the first extension off: its header, its body, and the bytes behind it at the next multiple of 8.
 fn split(bytes: &[u8]) -> Option<(ExtHeader, &[u8], &[u8])> {
     let (header, _) = ExtHeader::read_from_prefix(bytes).ok()?;
     let size = header.size as usize;

@@ -1,34 +1,34 @@
-//! Numbers of Linux's user interface that FUSE passes through: `O_*`, `S_IF*`, `SEEK_*` and friends.
+//! Constants of Linux's user interface in FUSE messages: `O_*`, `S_IF*`, `SEEK_*` and others.
 //!
-//! The generic values, as x86 and most others have them. A guest of another architecture that has its own
-//! (`O_DIRECT` on arm) translates them itself before they reach the wire only where its kernel does.
+//! Generic values, as on x86 and most others. A guest of an architecture with different values (`O_DIRECT` on
+//! arm) translates them only where its kernel does.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
-/// Which accesses an open asks for.
+/// Mask of the access mode.
 pub const O_ACCMODE: u32 = 0o3;
 pub const O_RDONLY: u32 = 0o0;
 pub const O_WRONLY: u32 = 0o1;
 pub const O_RDWR: u32 = 0o2;
 /// Fail if the name exists.
 pub const O_EXCL: u32 = 0o200;
-/// Empty the file.
+/// Truncate the file.
 pub const O_TRUNC: u32 = 0o1000;
-/// Every write goes to the end.
+/// Append every write.
 pub const O_APPEND: u32 = 0o2000;
-/// Do not wait.
+/// Do not block.
 pub const O_NONBLOCK: u32 = 0o4000;
-/// Data is durable when a write returns.
+/// Data are durable when a write returns.
 pub const O_DSYNC: u32 = 0o10000;
-/// Past the cache.
+/// Bypass the page cache.
 pub const O_DIRECT: u32 = 0o40000;
-/// Reading leaves the access time alone.
+/// Do not update the access time.
 pub const O_NOATIME: u32 = 0o1_000_000;
 /// Data and attributes are durable when a write returns.
 pub const O_SYNC: u32 = 0o4_000_000 | O_DSYNC;
-/// `__FMODE_EXEC`, which the kernel leaves in the flags when a program is executed.
+/// `__FMODE_EXEC`, which the kernel leaves in the flags of an executed program.
 pub const FMODE_EXEC: u32 = 0o40;
 
-/// The bits of a mode that hold the file type.
+/// Mask of the file type in a mode.
 pub const S_IFMT: u32 = 0o170_000;
 pub const S_IFSOCK: u32 = 0o140_000;
 pub const S_IFLNK: u32 = 0o120_000;
@@ -43,7 +43,7 @@ pub const SEEK_HOLE: u32 = 4;
 
 /// Fail if the new name exists.
 pub const RENAME_NOREPLACE: u32 = 1;
-/// Swap the two names.
+/// Exchange the two names.
 pub const RENAME_EXCHANGE: u32 = 2;
 /// Leave a whiteout behind.
 pub const RENAME_WHITEOUT: u32 = 4;
@@ -53,15 +53,15 @@ pub const XATTR_CREATE: u32 = 1;
 /// The attribute must exist.
 pub const XATTR_REPLACE: u32 = 2;
 
-/// Leave the size alone.
+/// Do not change the size.
 pub const FALLOC_FL_KEEP_SIZE: u32 = 0x01;
 /// Make a hole.
 pub const FALLOC_FL_PUNCH_HOLE: u32 = 0x02;
-/// Cut a range out.
+/// Remove a range and shift the following data down.
 pub const FALLOC_FL_COLLAPSE_RANGE: u32 = 0x08;
-/// Make a range zeros.
+/// Zero a range.
 pub const FALLOC_FL_ZERO_RANGE: u32 = 0x10;
-/// Push a hole in.
+/// Shift the following data up and leave a hole.
 pub const FALLOC_FL_INSERT_RANGE: u32 = 0x20;
-/// Give a range blocks of its own.
+/// Give a range its own blocks.
 pub const FALLOC_FL_UNSHARE_RANGE: u32 = 0x40;

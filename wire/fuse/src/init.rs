@@ -1,31 +1,30 @@
-//! What both sides can do, and what they agree on: a pure function from the kernel's offer and the server's
-//! wishes to the reply.
+//! Negotiation of version and capabilities: a pure function of the kernel's offer and the server's wishes.
 
 use crate::layout::init::{InitIn, InitOut};
 use bitflags::bitflags;
 
 /// The major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// The newest minor version that this codec speaks (Linux 6.18).
+/// Maximum supported minor version (Linux 6.18).
 pub const MINOR: u32 = 45;
-/// The oldest minor version that it speaks (Linux 5.4).
+/// Minimum supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
-/// Size of the page that `max_pages` counts in.
+/// Unit of `max_pages`, in bytes.
 const PAGE_BYTES: u32 = 4096;
-/// Pages in a request without MAX_PAGES (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`).
+/// Pages per request without MAX_PAGES (`FUSE_DEFAULT_MAX_PAGES_PER_REQ`).
 const PAGES_DEFAULT: u32 = 32;
 
 bitflags! {
-    /// `FUSE_*` flags of INIT; bits 32 and up travel in `flags2`.
+    /// `FUSE_*` flags of INIT; bits 32 and up are sent in `flags2`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u64 {
-        /// Several reads of a file at a time.
+        /// Concurrent reads of a file.
         const ASYNC_READ = 1 << 0;
-        /// POSIX locks go to the server.
+        /// POSIX locks are sent to the server.
         const POSIX_LOCKS = 1 << 1;
         /// Never used by any kernel.
         const FILE_OPS = 1 << 2;
-        /// OPEN carries O_TRUNC.
+        /// OPEN includes O_TRUNC.
         const ATOMIC_O_TRUNC = 1 << 3;
         /// LOOKUP of "." and "..", for handles that outlive the kernel's cache.
         const EXPORT_SUPPORT = 1 << 4;
@@ -43,49 +42,49 @@ bitflags! {
         const FLOCK_LOCKS = 1 << 10;
         /// ioctl(2) on directories.
         const HAS_IOCTL_DIR = 1 << 11;
-        /// Cached pages go when size or mtime change.
+        /// Cached pages are dropped when size or mtime change.
         const AUTO_INVAL_DATA = 1 << 12;
         /// READDIRPLUS.
         const DO_READDIRPLUS = 1 << 13;
         /// READDIRPLUS only where look-ups follow.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// Several direct I/Os of a file at a time.
+        /// Concurrent direct I/O on a file.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel holds writes back.
+        /// The kernel defers writes.
         const WRITEBACK_CACHE = 1 << 16;
-        /// OPEN may be answered ENOSYS, and is not asked again.
+        /// OPEN may be answered ENOSYS once, and is then omitted.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Look-ups and listings of one directory side by side.
+        /// Concurrent look-ups and listings of one directory.
         const PARALLEL_DIROPS = 1 << 18;
         /// The server clears set-user-id bits (old meaning).
         const HANDLE_KILLPRIV = 1 << 19;
-        /// The server keeps POSIX ACLs, the kernel checks them.
+        /// The server stores POSIX ACLs, the kernel checks them.
         const POSIX_ACL = 1 << 20;
-        /// A read of the device after an abort says ECONNABORTED.
+        /// A read of the device after an abort fails with ECONNABORTED.
         const ABORT_ERROR = 1 << 21;
-        /// `max_pages` of the reply counts.
+        /// `max_pages` of the reply is valid.
         const MAX_PAGES = 1 << 22;
         /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
-        /// OPENDIR may be answered ENOSYS, and is not asked again.
+        /// OPENDIR may be answered ENOSYS once, and is then omitted.
         const NO_OPENDIR_SUPPORT = 1 << 24;
-        /// Cached pages go only when the server says so.
+        /// Cached pages are dropped only on the server's notification.
         const EXPLICIT_INVAL_DATA = 1 << 25;
-        /// `map_alignment` of the reply counts.
+        /// `map_alignment` of the reply is valid.
         const MAP_ALIGNMENT = 1 << 26;
         /// The kernel mounts marked directories as submounts.
         const SUBMOUNTS = 1 << 27;
-        /// The server clears set-user-id bits when told to.
+        /// The server clears set-user-id bits when requested.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR has its long form.
         const SETXATTR_EXT = 1 << 29;
-        /// `flags2` counts.
+        /// `flags2` is valid.
         const INIT_EXT = 1 << 30;
-        /// Security labels come with what makes a node.
+        /// Creating requests include security labels.
         const SECURITY_CTX = 1 << 32;
         /// DAX per file.
         const HAS_INODE_DAX = 1 << 33;
-        /// A supplementary group comes with what makes a node.
+        /// Creating requests include a supplementary group.
         const CREATE_SUPP_GROUP = 1 << 34;
         /// Names can be expired without being dropped.
         const HAS_EXPIRE_ONLY = 1 << 35;
@@ -93,15 +92,15 @@ bitflags! {
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// Reads and writes can go to a backing file.
         const PASSTHROUGH = 1 << 37;
-        /// Handles do not outlive the kernel's cache, and none shall be tried.
+        /// Handles do not outlive the kernel's cache and must not be used.
         const NO_EXPORT_SUPPORT = 1 << 38;
-        /// Requests can be sent again after a server's restart.
+        /// Requests can be resent after a server's restart.
         const HAS_RESEND = 1 << 39;
         /// Id-mapped mounts.
         const ALLOW_IDMAP = 1 << 40;
         /// Requests over io_uring.
         const OVER_IO_URING = 1 << 41;
-        /// The kernel gives requests up after a time.
+        /// Requests are aborted by the kernel after a timeout.
         const REQUEST_TIMEOUT = 1 << 42;
     }
 }
@@ -116,16 +115,16 @@ impl Capabilities {
     }
 }
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Its major version.
+    /// Major version.
     pub major: u32,
-    /// Its minor version.
+    /// Minor version.
     pub minor: u32,
-    /// The most it would read ahead.
+    /// Maximum read-ahead, in bytes.
     pub max_readahead_bytes: u32,
-    /// What it can do.
+    /// Supported capabilities.
     pub capabilities: Capabilities,
 }
 
@@ -142,58 +141,58 @@ impl From<&InitIn> for Offer {
     }
 }
 
-/// What the server would like.
+/// The server's preferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
-    /// What it can do.
+    /// Supported capabilities.
     pub capabilities: Capabilities,
-    /// The largest WRITE (and READ) it takes; a multiple of the page size, at least one page.
+    /// Maximum WRITE (and READ), in bytes; a multiple of the page size, at least one page.
     pub max_write_bytes: u32,
-    /// The most the kernel shall read ahead.
+    /// Maximum read-ahead by the kernel, in bytes.
     pub max_readahead_bytes: u32,
-    /// How many background requests (readahead, direct I/O) may be outstanding.
+    /// Maximum number of outstanding background requests (readahead, direct I/O).
     pub max_background: u16,
-    /// Granularity of its time stamps.
+    /// Granularity of time stamps, in nanoseconds.
     pub time_granularity_ns: u32,
-    /// log2 of the alignment of DAX mappings; counts with MAP_ALIGNMENT only.
+    /// log2 of the alignment of DAX mappings; with MAP_ALIGNMENT only.
     pub map_alignment_log2: u16,
-    /// How deep a backing file may be stacked; counts with PASSTHROUGH only.
+    /// Maximum stacking depth of a backing file; with PASSTHROUGH only.
     pub max_stack_depth: u32,
-    /// After how many seconds the kernel gives a request up; counts with REQUEST_TIMEOUT only.
+    /// Timeout after which the kernel aborts a request, in seconds; with REQUEST_TIMEOUT only.
     pub request_timeout_s: u16,
 }
 
-/// What both agreed on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The minor version that both speak.
+    /// Minor version.
     pub minor: u32,
-    /// What both can do.
+    /// Capabilities in use.
     pub capabilities: Capabilities,
-    /// The largest WRITE and READ.
+    /// Maximum WRITE and READ, in bytes.
     pub max_write_bytes: u32,
-    /// The reply that says so.
+    /// The reply.
     pub reply: InitOut,
 }
 
 /// The outcome of an INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Negotiation {
-    /// Agreed; send the reply.
+    /// Success: send the reply.
     Agreed(Agreed),
-    /// The kernel speaks a newer major version: send this reply and expect another INIT.
+    /// The kernel has a newer major version: send this reply and expect another INIT.
     Again(InitOut),
-    /// The kernel is too old; answer EPROTO.
+    /// The kernel is too old: reply EPROTO.
     TooOld {
-        /// Its major version.
+        /// Major version of the kernel.
         major: u32,
-        /// Its minor version.
+        /// Minor version of the kernel.
         minor: u32,
     },
 }
 
-/// Settles what both can do. Two pairs exclude each other in the kernel, and are resolved here: the
-/// write-back cache gives way to passthrough, automatic invalidation to the explicit one.
+/// Negotiates the parameters. Of two pairs that exclude each other in the kernel, passthrough wins over the
+/// write-back cache, and explicit invalidation over the automatic one.
 #[must_use]
 pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
     if offer.major > MAJOR {

@@ -1,17 +1,17 @@
-//! The FUSE protocol, ABI 7.31 to 7.45: bytes in, typed messages out, and back.
+//! The FUSE protocol, ABI 7.31 to 7.45: decoding of requests, encoding of replies.
 //!
-//! A codec without I/O: it serves `/dev/fuse` and virtio-fs alike, and knows no thread, clock or descriptor.
-//! Requests are decoded from *private* bytes, which were copied out of the peer's memory once: [`Extent`]
-//! says how many. File data never comes through here.
+//! A codec without I/O, threads, clock or descriptors, for `/dev/fuse` and virtio-fs alike. Requests are
+//! decoded from *private* bytes, copied out of the peer's memory once; [`Extent`] determines their number.
+//! File data bypass it.
 //!
-//! - [`Request::decode`] gives a [`Decoded`] request; [`DecodeError`] says why not.
-//! - [`init::negotiate`] settles version and capabilities.
-//! - [`reply`] and [`dirent`] encode answers, [`notification`] what the server says of its own accord.
-//! - [`status`] and [`attr`] translate between the waist's words and Linux's; only these two, and the names
-//!   in a request, know the waist.
-//! - [`layout`] has the structures of the wire, byte for byte.
+//! - [`Request::decode`] returns a [`Decoded`] request or a [`DecodeError`].
+//! - [`init::negotiate`] negotiates version and capabilities.
+//! - [`reply`] and [`dirent`] encode replies, [`notification`] unsolicited messages of the server.
+//! - [`status`] and [`attr`] convert between the waist's types and Linux's; only these two, and the names in
+//!   a request, know the waist.
+//! - [`layout`] has the structures of the protocol, byte for byte.
 //!
-//! Not here: what an operation means (`front/fuse`), DAX windows, CUSE.
+//! Non-goals: execution of operations (`front/fuse`), DAX windows, CUSE.
 //!
 //! Reading order: `opcode`, `request`, `decode`, `reply`.
 #![forbid(unsafe_code)]

@@ -1,6 +1,7 @@
 //! Notifications to the kernel. They must not be sent from a thread that serves requests of the same session:
-//! the kernel may wait for one of those before it takes the notification. But it waits for nothing to take
-//! [`Notification::InvalInode`] without an offset, of a node that an unanswered request is about.
+//! the kernel may wait for one of those before it accepts the notification. An exception is
+//! [`Notification::InvalInode`] without an offset for the node of an unanswered request, for which the kernel
+//! never waits.
 
 use crate::ids::NodeId;
 use crate::layout::header::OutHeader;
@@ -8,40 +9,40 @@ use crate::layout::notify::{DeleteOut, EXPIRE_ONLY, InvalEntryOut, InvalInodeOut
 use tombolo_core::fs::Name;
 use zerocopy::IntoBytes;
 
-/// The largest notification: a name and its NUL.
+/// Maximum length of a notification, in bytes: a name and its NUL.
 pub const BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<DeleteOut>() + 256;
 
-/// The minor version that has [`Notification::IncEpoch`] (Linux 6.16).
+/// Minimum minor version for [`Notification::IncEpoch`] (Linux 6.16).
 pub const EPOCH_MINOR: u32 = 44;
 
-/// What the kernel is told.
+/// A notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification<'a> {
-    /// Attributes and cached pages of a node are out of date.
+    /// Attributes and cached pages of a node are invalid.
     InvalInode {
         /// The node.
         node: NodeId,
-        /// First byte whose page goes; `None` leaves the pages.
+        /// First byte whose page is dropped; `None` keeps the pages.
         offset: Option<u64>,
-        /// How many bytes; 0 for all that follow.
+        /// Number of bytes; 0: up to the end.
         len_bytes: u64,
     },
-    /// A name may mean something else.
+    /// A name is invalid.
     InvalEntry {
         /// The directory.
         parent: NodeId,
         /// The name.
         name: Name<'a>,
-        /// Ask again at the next use only (HAS_EXPIRE_ONLY).
+        /// Revalidate at the next use only (HAS_EXPIRE_ONLY).
         expire_only: bool,
     },
-    /// All names may mean something else (since [`EPOCH_MINOR`]).
+    /// All names are invalid (since [`EPOCH_MINOR`]).
     IncEpoch,
-    /// A name is gone; programs that watch are told.
+    /// A name was removed; watching programs are notified.
     Delete {
         /// The directory.
         parent: NodeId,
-        /// What the name meant.
+        /// The node that the name referred to.
         child: NodeId,
         /// The name.
         name: Name<'a>,
@@ -49,7 +50,7 @@ pub enum Notification<'a> {
 }
 
 impl Notification<'_> {
-    /// Encodes into `buffer` of at least [`BYTES_MAX`] bytes and gives the bytes back; none if it is too
+    /// Encodes into `buffer` of at least [`BYTES_MAX`] bytes and returns the encoded bytes; none if it is too
     /// small.
     #[must_use]
     pub fn encode<'b>(&self, buffer: &'b mut [u8]) -> &'b [u8] {

@@ -1,4 +1,4 @@
-//! Replies: encoders from typed answers to bytes, into a buffer of the caller's. None of them allocates.
+//! Encoding of replies into a buffer of the caller. Nothing allocates.
 
 use crate::errno::Errno;
 use crate::ids::{BackingId, FileHandle, LockOwner, NodeId, Unique};
@@ -13,25 +13,26 @@ use crate::request::LockKind;
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
-/// Bytes of a reply's header.
+/// Length of a reply's header, in bytes.
 pub const HEADER_BYTES: usize = size_of::<OutHeader>();
 
-/// The header of a successful reply whose body is `body_bytes` long and may lie elsewhere (a READ's data).
+/// Returns the header of a successful reply with a body of `body_bytes`, which may be elsewhere (a READ's
+/// data).
 #[must_use]
 pub fn header(unique: Unique, body_bytes: usize) -> OutHeader {
     OutHeader { len: wire_len(HEADER_BYTES + body_bytes), error: 0, unique: unique.0 }
 }
 
-/// The whole reply of a failed request.
+/// Returns the whole reply to a failed request.
 #[must_use]
 pub fn error(unique: Unique, errno: Errno) -> OutHeader {
     OutHeader { len: wire_len(HEADER_BYTES), error: errno.to_wire(), unique: unique.0 }
 }
 
-/// A reply is put together here: header first, then its parts in order.
+/// A reply under construction: header, then parts in order.
 ///
-/// The buffer is private memory of the caller's. A part that does not fit is not written, and
-/// [`Reply::finish`] then says so by answering `EIO` instead: a reply is whole or not at all.
+/// The buffer is private memory of the caller. A part that does not fit is not written, and [`Reply::finish`]
+/// then replies `EIO` instead: a reply is never truncated.
 #[derive(Debug)]
 pub struct Reply<'b> {
     buffer: &'b mut [u8],
@@ -41,14 +42,14 @@ pub struct Reply<'b> {
 }
 
 impl<'b> Reply<'b> {
-    /// An empty successful reply. The buffer must hold at least a header.
+    /// Returns an empty successful reply. The buffer must hold at least a header.
     #[must_use]
     pub fn new(buffer: &'b mut [u8], unique: Unique) -> Reply<'b> {
         let fits = buffer.len() >= HEADER_BYTES;
         Reply { buffer, unique, len: HEADER_BYTES, fits }
     }
 
-    /// Adds a structure.
+    /// Appends a structure.
     #[must_use]
     pub fn with<T: IntoBytes + Immutable + ?Sized>(mut self, part: &T) -> Reply<'b> {
         let bytes = part.as_bytes();
@@ -62,7 +63,7 @@ impl<'b> Reply<'b> {
         self
     }
 
-    /// Adds what the caller has written behind the header already (a directory listing).
+    /// Appends bytes that the caller has written behind the header already (a directory listing).
     #[must_use]
     pub fn with_written(mut self, bytes: usize) -> Reply<'b> {
         match self.len.checked_add(bytes).filter(|end| *end <= self.buffer.len()) {
@@ -72,7 +73,7 @@ impl<'b> Reply<'b> {
         self
     }
 
-    /// Writes the header and gives the reply's bytes back.
+    /// Writes the header and returns the reply's bytes.
     #[must_use]
     pub fn finish(self) -> &'b [u8] {
         let head = if self.fits {
@@ -88,16 +89,16 @@ impl<'b> Reply<'b> {
     }
 }
 
-/// How long the kernel may keep what it was told.
+/// Validity of cached entries in the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// The name.
+    /// Validity of the name.
     pub entry: Duration,
-    /// The attributes.
+    /// Validity of the attributes.
     pub attr: Duration,
 }
 
-/// LOOKUP's answer, and of all that make a node.
+/// Encodes the reply to LOOKUP and to requests that create a node.
 #[must_use]
 pub fn entry(node: NodeId, generation: u64, attr: FuseAttr, keep: Lifetimes) -> EntryOut {
     EntryOut {
@@ -111,61 +112,61 @@ pub fn entry(node: NodeId, generation: u64, attr: FuseAttr, keep: Lifetimes) -> 
     }
 }
 
-/// LOOKUP's answer for a name that does not exist, which may be remembered so long.
+/// Encodes the reply to LOOKUP for a name that does not exist, whose absence may be cached for `keep`.
 #[must_use]
 pub fn no_entry(keep: Duration) -> EntryOut {
     entry(NodeId(0), 0, FuseAttr::default(), Lifetimes { entry: keep, attr: Duration::ZERO })
 }
 
-/// GETATTR's and SETATTR's answer.
+/// Encodes the reply to GETATTR and SETATTR.
 #[must_use]
 pub fn attr(attr: FuseAttr, keep: Duration) -> AttrOut {
     AttrOut { attr_valid: keep.as_secs(), attr_valid_nsec: keep.subsec_nanos(), dummy: 0, attr }
 }
 
-/// STATX's answer.
+/// Encodes the reply to STATX.
 #[must_use]
 pub fn statx(stat: FuseStatx, keep: Duration) -> StatxOut {
     StatxOut { attr_valid: keep.as_secs(), attr_valid_nsec: keep.subsec_nanos(), stat, ..Default::default() }
 }
 
-/// OPEN's and OPENDIR's answer; the second part of CREATE's.
+/// Encodes the reply to OPEN and OPENDIR; the second part of that to CREATE.
 #[must_use]
 pub fn open(handle: FileHandle, flags: OpenOutFlags) -> OpenOut {
     OpenOut { fh: handle.0, open_flags: flags.bits(), backing_id: 0 }
 }
 
-/// The same of a file that the kernel reads by itself; PASSTHROUGH is among the flags.
+/// Encodes the reply to OPEN for a file with a backing file; the flags include PASSTHROUGH.
 #[must_use]
 pub fn open_backed(handle: FileHandle, flags: OpenOutFlags, backing: BackingId) -> OpenOut {
     OpenOut { backing_id: backing.0, ..open(handle, flags) }
 }
 
-/// WRITE's and COPY_FILE_RANGE's answer.
+/// Encodes the reply to WRITE and COPY_FILE_RANGE.
 #[must_use]
 pub fn write(size_bytes: u32) -> WriteOut {
     WriteOut { size: size_bytes, padding: 0 }
 }
 
-/// COPY_FILE_RANGE_64's answer.
+/// Encodes the reply to COPY_FILE_RANGE_64.
 #[must_use]
 pub fn copied(bytes: u64) -> CopyFileRangeOut {
     CopyFileRangeOut { bytes_copied: bytes }
 }
 
-/// LSEEK's answer.
+/// Encodes the reply to LSEEK.
 #[must_use]
 pub fn offset(offset: u64) -> LseekOut {
     LseekOut { offset }
 }
 
-/// GETXATTR's and LISTXATTR's answer when only the length was asked.
+/// Encodes the reply to GETXATTR and LISTXATTR that query the length.
 #[must_use]
 pub fn xattr_size(size_bytes: u32) -> GetxattrOut {
     GetxattrOut { size: size_bytes, padding: 0 }
 }
 
-/// A lock that stands in the way of another.
+/// A conflicting lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// Shared or exclusive.
@@ -174,13 +175,13 @@ pub struct Blocker {
     pub start: u64,
     /// Last byte; [`lock::OFFSET_MAX`] and beyond for the end of the file.
     pub last: u64,
-    /// Whose process, if it is one that the caller can see.
+    /// Process id, if visible to the caller.
     pub pid: u32,
     /// The owner.
     pub owner: LockOwner,
 }
 
-/// GETLK's answer: the lock in the way, or none.
+/// Encodes the reply to GETLK: the conflicting lock, or none.
 #[must_use]
 pub fn lk(blocker: Option<&Blocker>) -> LkOut {
     let lk = match blocker {
@@ -199,19 +200,19 @@ pub fn lk(blocker: Option<&Blocker>) -> LkOut {
     LkOut { lk }
 }
 
-/// POLL's answer.
+/// Encodes the reply to POLL.
 #[must_use]
 pub fn poll(events: u32) -> PollOut {
     PollOut { revents: events, padding: 0 }
 }
 
-/// IOCTL's answer; its output bytes follow.
+/// Encodes the reply to IOCTL; its output bytes follow.
 #[must_use]
 pub fn ioctl(result: i32) -> IoctlOut {
     IoctlOut { result, ..Default::default() }
 }
 
-/// No reply is longer than a device read or a descriptor chain, so this cannot saturate in practice.
+/// Converts a length. Never saturates in practice: replies are limited by a device read or descriptor chain.
 fn wire_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! Requests, typed. [`Request::decode`] in `decode.rs` makes them from private bytes; names and values are
-//! borrowed from those.
+//! Typed requests. [`Request::decode`] in `decode.rs` creates them from private bytes, from which names and
+//! values are borrowed.
 #![allow(missing_docs, reason = "fields whose names say it all")]
 
 use crate::ids::{FileHandle, LockOwner, NodeId, Unique};
@@ -10,18 +10,18 @@ use crate::layout::rw::WriteFlags;
 use crate::opcode::Opcode;
 use tombolo_core::fs::{Name, XattrName};
 
-/// The caller, and what names the request.
+/// The caller, and the request's identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub opcode: Opcode,
-    /// The request, without the mark of one sent again.
+    /// Identifier, without the mark of a resent request.
     pub unique: Unique,
     pub node: NodeId,
-    /// User id of the caller; `None` where an id-mapped mount hides it.
+    /// User id of the caller; `None` if hidden by an id-mapped mount.
     pub uid: Option<u32>,
-    /// Group id of the caller; `None` where an id-mapped mount hides it.
+    /// Group id of the caller; `None` if hidden by an id-mapped mount.
     pub gid: Option<u32>,
-    /// Process id of the caller; 0 where it is not visible.
+    /// Process id of the caller; 0 if not visible.
     pub pid: u32,
 }
 
@@ -39,45 +39,45 @@ impl Header {
     }
 }
 
-/// How a file is opened.
+/// Options of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// `O_*` flags: see [`crate::flags`].
     pub flags: u32,
-    /// What the kernel asks for beside.
+    /// Additional requests of the kernel.
     pub open_flags: OpenInFlags,
 }
 
-/// How a file is made and opened.
+/// Options of a create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// `O_*` flags.
     pub flags: u32,
     pub mode: u32,
     pub umask: u32,
-    /// What the kernel asks for beside.
+    /// Additional requests of the kernel.
     pub open_flags: OpenInFlags,
 }
 
-/// A span to read; READDIR and READDIRPLUS use it too.
+/// A range to read; also for READDIR and READDIRPLUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     pub handle: FileHandle,
-    /// Byte offset; in a directory the cookie to go on after.
+    /// Byte offset; in a directory the cookie to continue after.
     pub offset: u64,
-    /// The most to answer, in bytes.
+    /// Maximum length of the data, in bytes.
     pub size_bytes: u32,
     /// `O_*` flags of the open file.
     pub flags: u32,
 }
 
-/// A span to write; the data lies behind the private bytes.
+/// A range to write; the data follow the private bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     pub handle: FileHandle,
     pub offset: u64,
     pub size_bytes: u32,
-    /// How to write.
+    /// Options.
     pub write_flags: WriteFlags,
     /// `O_*` flags of the open file.
     pub flags: u32,
@@ -89,47 +89,47 @@ pub struct Release {
     pub handle: FileHandle,
     /// `O_*` flags of the open file.
     pub flags: u32,
-    /// What goes with it.
+    /// Options.
     pub release_flags: ReleaseFlags,
-    /// Whose locks go.
+    /// Owner of the locks to release.
     pub lock_owner: LockOwner,
 }
 
-/// Which attributes to change, and to what.
+/// Attribute changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setattr {
-    /// Which fields count.
+    /// Valid fields.
     pub valid: SetattrValid,
     /// The open file, if the caller has one.
     pub handle: Option<FileHandle>,
     pub fields: SetattrIn,
 }
 
-/// What a lock request asks.
+/// The kind of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     Read,
     /// An exclusive lock.
     Write,
-    /// None: drop it.
+    /// Release.
     Unlock,
 }
 
-/// A lock.
+/// A lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     pub handle: FileHandle,
-    /// Whose.
+    /// Owner.
     pub owner: LockOwner,
-    /// What.
+    /// Kind.
     pub kind: LockKind,
     /// First byte.
     pub start: u64,
     /// Last byte; [`crate::layout::lock::OFFSET_MAX`] for the end of the file.
     pub last: u64,
-    /// The process that asks.
+    /// The requesting process.
     pub pid: u32,
-    /// A flock(2) lock, not a POSIX one.
+    /// `true` for a flock(2) lock, `false` for a POSIX one.
     pub is_flock: bool,
 }
 
@@ -158,9 +158,9 @@ pub struct Ioctl<'a> {
     /// `FUSE_IOCTL_*`.
     pub flags: u32,
     pub command: u32,
-    /// The bytes that the caller's argument points to.
+    /// The input bytes.
     pub input: &'a [u8],
-    /// The most that may be answered.
+    /// Maximum length of the output, in bytes.
     pub output_bytes_max: u32,
 }
 
@@ -227,7 +227,7 @@ pub enum Request<'a> {
 pub struct Forgets<'a>(pub(crate) &'a [u8]);
 
 impl Forgets<'_> {
-    /// Each node with the number of look-ups that are given back.
+    /// Returns each node with its number of released look-ups.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> {
         use crate::layout::dir::ForgetOne;
         use zerocopy::FromBytes;

@@ -1,15 +1,15 @@
-//! The waist's errors as Linux error numbers, and back.
+//! Mapping between the waist's errors and Linux error numbers.
 
 use crate::errno::Errno;
 use tombolo_core::Error;
 
-/// Pairs that translate both ways without loss, declared once.
+/// Declares the pairs, those that are lossless in both directions first.
 macro_rules! pairs {
     (both: [$($error:ident = $errno:ident,)+], out: [$($lossy:ident = $lossy_errno:ident,)+]) => {
-        /// The number that a reply carries for `error`.
+        /// Returns the number that represents `error` in a reply.
         ///
-        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only come
-        /// from layers that speak other protocols too.
+        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only occur
+        /// in layers that also serve other protocols.
         #[must_use]
         pub fn to_errno(error: &Error) -> Errno {
             match error {
@@ -19,7 +19,7 @@ macro_rules! pairs {
             }
         }
 
-        /// What the waist calls `errno`. Numbers that no file operation uses become [`Error::Io`].
+        /// Returns the waist's error for `errno`. Numbers unused by file operations become [`Error::Io`].
         #[must_use]
         pub fn from_errno(errno: Errno) -> Error {
             match errno {

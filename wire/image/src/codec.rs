@@ -1,4 +1,4 @@
-//! The bytes of a head.
+//! Encoding and decoding of a head.
 
 use tombolo_core::fs::Timestamp;
 
@@ -11,13 +11,13 @@ const MAGIC: &[u8; 8] = b"TOMBOIMG";
 
 const VERSION: u32 = 1;
 
-/// So many bytes tell how long a head is.
+/// Length of the prefix that contains the head's length, in bytes.
 pub const PREFIX_BYTES: usize = 16;
 
-/// How long the head is that begins so, in bytes; never more than [`HEAD_BYTES_MAX`].
+/// Returns the length of the head with this prefix, in bytes, at most [`HEAD_BYTES_MAX`].
 ///
 /// # Errors
-/// It is no head, or one of another version or of an impossible length.
+/// Not a head, an unsupported version, or an impossible length.
 pub fn head_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize> {
     let mut reader = Reader(prefix);
     if reader.take(MAGIC.len())? != MAGIC {
@@ -31,7 +31,7 @@ pub fn head_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize> {
     }
 }
 
-/// A head around what is between its prefix and its digest.
+/// Encloses a body in the prefix and digest of a head.
 ///
 /// # Errors
 /// [`Malformed::TooLarge`].
@@ -44,10 +44,10 @@ pub fn sealed(body: &[u8]) -> Result<Vec<u8>> {
 }
 
 impl Sidecar {
-    /// The head of a sidecar. The tables of digests follow it ([`Sidecar::tables`]).
+    /// Encodes the head of a sidecar. The tables of digests follow it ([`Sidecar::tables`]).
     ///
     /// # Errors
-    /// [`Malformed::TooLarge`]; [`Malformed::Value`], where it says what none can say.
+    /// [`Malformed::TooLarge`]; [`Malformed::Value`] for values that a sidecar cannot contain.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut body = Vec::new();
         let count = |count: usize| u32::try_from(count).map_err(|_| Malformed::TooLarge);
@@ -79,11 +79,11 @@ impl Sidecar {
             [step.file.into(), step.start, step.count].iter().for_each(|value| put_varint(&mut body, *value));
         }
         let head = sealed(&body)?;
-        // What could not be read is not written.
+        // Refuses to write what could not be read.
         Self::decode(&head).map(|_| head)
     }
 
-    /// What a head says.
+    /// Decodes a head.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -115,7 +115,7 @@ impl Sidecar {
     }
 }
 
-/// What is left of a head.
+/// The remaining bytes of a head.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -143,7 +143,8 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number in groups of seven bits, the lowest first; in as few bytes as it takes.
+    /// Decodes a number in groups of seven bits, the lowest first, which must be encoded in the minimum
+    /// number of bytes.
     fn varint(&mut self) -> Result<u64> {
         let (mut value, mut shift) = (0_u64, 0);
         loop {
@@ -186,14 +187,14 @@ impl<'a> Reader<'a> {
         Ok(file)
     }
 
-    /// The runs of a file of so many blocks.
+    /// Decodes the runs of a file with this number of blocks.
     fn zeros(&mut self, blocks: u64) -> Result<ZeroMap> {
         let (mut zeros, mut end) = (ZeroMap::default(), 0_u64);
         for index in 0..self.u32()? {
             let (gap, count) = (self.varint()?, self.varint()?);
             let start = end.checked_add(gap).ok_or(Malformed::Value)?;
             end = start.checked_add(count).filter(|end| *end <= blocks).ok_or(Malformed::Value)?;
-            // Two runs with nothing between them are one.
+            // Adjacent runs must be encoded as one.
             if (index > 0 && gap == 0) || !zeros.add(start..end) {
                 return Err(Malformed::Value);
             }

@@ -1,8 +1,8 @@
-//! Which blocks of a file are zeroes: runs of them.
+//! Maps of zero blocks, as runs.
 
 use std::ops::Range;
 
-/// Blocks that are zeroes, as runs in ascending order with others between them.
+/// The zero blocks of a file, as runs in ascending order with other blocks between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZeroMap(Vec<Run>);
 
@@ -10,12 +10,12 @@ pub struct ZeroMap(Vec<Run>);
 struct Run {
     start: u64,
     end: u64,
-    /// How many blocks of the runs before it.
+    /// Number of zero blocks before this run.
     before: u64,
 }
 
 impl ZeroMap {
-    /// These blocks are zeroes too. False, and nothing is changed, if they do not lie behind all others.
+    /// Appends a run. Returns `false`, changing nothing, unless it is behind all others.
     #[must_use]
     pub fn add(&mut self, blocks: Range<u64>) -> bool {
         let before = self.count();
@@ -33,22 +33,22 @@ impl ZeroMap {
         }
     }
 
-    /// How many blocks there are.
+    /// Returns the number of zero blocks.
     pub fn count(&self) -> u64 {
         self.0.last().map_or(0, |last| last.before + (last.end - last.start))
     }
 
-    /// How much memory it takes beside itself, in bytes.
+    /// Returns the memory allocated on the heap, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Run>()
     }
 
-    /// The runs.
+    /// Returns the runs.
     pub fn runs(&self) -> impl ExactSizeIterator<Item = Range<u64>> + '_ {
         self.0.iter().map(|run| run.start..run.end)
     }
 
-    /// What of these blocks are zeroes.
+    /// Returns the zero runs within these blocks.
     pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.0.partition_point(|run| run.end <= blocks.start);
         let runs = self.0.get(first..).unwrap_or_default().iter();
@@ -56,7 +56,7 @@ impl ZeroMap {
             .map(move |run| run.start.max(blocks.start)..run.end.min(blocks.end))
     }
 
-    /// Which digest of a table is that of this block. `None` if the block is one of these.
+    /// Returns the index of a block's digest in the table; `None` for a zero block.
     pub fn index_of(&self, block: u64) -> Option<u64> {
         let behind = self.0.partition_point(|run| run.start <= block);
         let Some(run) = behind.checked_sub(1).and_then(|at| self.0.get(at)) else { return Some(block) };

@@ -1,8 +1,8 @@
-//! Numbers and names out of bytes, in network order.
+//! Decoding of numbers and names, in network byte order.
 
 use crate::{Malformed, NAME_BYTES_MAX, Result};
 
-/// What is left of a message.
+/// The remaining bytes of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -35,7 +35,7 @@ impl<'a> Reader<'a> {
         if self.u64()? == magic { Ok(()) } else { Err(Malformed::Magic) }
     }
 
-    /// A name with its length before it.
+    /// Decodes a name preceded by its length.
     pub(crate) fn name(&mut self) -> Result<&'a str> {
         let len = self.u32()?;
         self.take(len as usize).and_then(name)
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// All of these bytes as a name.
+/// Decodes a name that consists of all of these bytes.
 pub(crate) fn name(bytes: &[u8]) -> Result<&str> {
     if bytes.len() > NAME_BYTES_MAX {
         return Err(Malformed::Length(bytes.len() as u64));
@@ -54,12 +54,12 @@ pub(crate) fn name(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|_| Malformed::Name)
 }
 
-/// The length of something that is no longer than a message.
+/// Encodes the length of something that fits a message.
 pub(crate) fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
 }
 
-/// Adds a name with its length before it.
+/// Appends a name preceded by its length.
 pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     out.extend(length(name.len()));
     out.extend(name.as_bytes());

@@ -1,4 +1,4 @@
-//! The first words of both sides.
+//! The greeting and flags of both sides.
 
 use bitflags::bitflags;
 
@@ -9,68 +9,69 @@ const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 
-/// After the answer to EXPORT_NAME, unless both sides do without ([`HandshakeFlags::NO_ZEROES`]).
+/// Zeroes after the reply to EXPORT_NAME, unless both sides omit them ([`HandshakeFlags::NO_ZEROES`]), in
+/// bytes.
 pub const EXPORT_ZEROES_BYTES: usize = 124;
 
 bitflags! {
-    /// What a server says of its handshake.
+    /// A server's handshake flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct HandshakeFlags: u16 {
-        /// It answers options that it does not know.
+        /// The server replies to unknown options.
         const FIXED_NEWSTYLE = 1;
-        /// It can leave out the zeroes after the answer to EXPORT_NAME.
+        /// The server can omit the zeroes after the reply to EXPORT_NAME.
         const NO_ZEROES = 2;
         const _ = !0;
     }
 
-    /// What a client says of its handshake.
+    /// A client's handshake flags.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
-        /// It knows that the server answers options that it does not know.
+        /// The client expects replies to unknown options.
         const FIXED_NEWSTYLE = 1;
-        /// The zeroes are to be left out.
+        /// The zeroes are to be omitted.
         const NO_ZEROES = 2;
         const _ = !0;
     }
 
-    /// What an export can do.
+    /// The properties of an export.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct TransmissionFlags: u16 {
-        /// The others mean something.
+        /// The other flags are valid.
         const HAS_FLAGS = 1;
         /// Changes are refused.
         const READ_ONLY = 1 << 1;
-        /// FLUSH.
+        /// Supports FLUSH.
         const SEND_FLUSH = 1 << 2;
-        /// [`CommandFlags::FUA`](crate::CommandFlags::FUA).
+        /// Supports [`CommandFlags::FUA`](crate::CommandFlags::FUA).
         const SEND_FUA = 1 << 3;
-        /// It is slow where it has to move.
+        /// Properties of a rotational disk.
         const ROTATIONAL = 1 << 4;
-        /// TRIM.
+        /// Supports TRIM.
         const SEND_TRIM = 1 << 5;
-        /// WRITE_ZEROES.
+        /// Supports WRITE_ZEROES.
         const SEND_WRITE_ZEROES = 1 << 6;
-        /// [`CommandFlags::DF`](crate::CommandFlags::DF).
+        /// Supports [`CommandFlags::DF`](crate::CommandFlags::DF).
         const SEND_DF = 1 << 7;
-        /// What one connection flushes is flushed for all.
+        /// A flush on one connection covers all connections.
         const CAN_MULTI_CONN = 1 << 8;
-        /// CACHE.
+        /// Supports CACHE.
         const SEND_CACHE = 1 << 10;
-        /// [`CommandFlags::FAST_ZERO`](crate::CommandFlags::FAST_ZERO).
+        /// Supports [`CommandFlags::FAST_ZERO`](crate::CommandFlags::FAST_ZERO).
         const SEND_FAST_ZERO = 1 << 11;
         const _ = !0;
     }
 }
 
-/// A server's first words.
+/// A server's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting(pub HandshakeFlags);
 
 impl Greeting {
-    /// How long it is.
+    /// Length, in bytes.
     pub const BYTES: usize = 18;
 
-    /// As it is sent.
+    /// Encodes the greeting.
     #[must_use]
     pub fn encode(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -80,7 +81,7 @@ impl Greeting {
         bytes
     }
 
-    /// A server that can be asked for an export, and answers.
+    /// Decodes the greeting of a fixed-newstyle server.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(NBD_MAGIC)?;

@@ -1,18 +1,16 @@
-//! NBD, the network block device (its specification is `doc/proto.md` of the NBD project): both sides of the
+//! NBD, the network block device (specification: `doc/proto.md` of the NBD project): both sides of the
 //! handshake (fixed newstyle) and of transmission, with simple, structured and extended replies.
 //!
-//! A codec without I/O, for servers and clients: bytes in, typed messages out. Where a message has a length
-//! that the peer names, its head is decoded first and says how many bytes follow; what is longer than any
-//! such message may be is refused before anything is received. Nothing here allocates in proportion to what a
-//! peer announces.
+//! A codec without I/O, for servers and clients. For a message whose length the peer chooses, the head is
+//! decoded first and gives the number of bytes that follow; excessive lengths are refused before anything is
+//! received. Nothing is allocated in proportion to an announced length.
 //!
 //! - A server sends a [`Greeting`], reads [`ClientFlags`], then options: an [`OptionHead`], and
-//!   [`ClientOption::decode`] of what follows it; it answers with [`OptionReply`]s.
-//! - A [`Request`] follows another from then on, compact or extended; [`ReplyHead`] and [`ReplyWriter`] are
-//!   what answers them.
+//!   [`ClientOption::decode`] of the data behind it; it replies with [`OptionReply`]s.
+//! - Then [`Request`]s follow, compact or extended, answered by [`ReplyHead`] and [`ReplyWriter`].
 //! - [`status`] maps the waist's errors to NBD's, and back.
 //!
-//! Not here: what an export is, TLS, sockets.
+//! Non-goals: the contents of an export, TLS, sockets.
 //!
 //! Reading order: `handshake`, `option`, `option_reply`, `request`, `reply`, `status`.
 #![forbid(unsafe_code)]
@@ -35,41 +33,40 @@ pub use request::{Command, CommandFlags, HeaderStyle, Request};
 
 use thiserror::Error as ThisError;
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
 
-/// The longest data of an option or of an answer to one, in bytes: a name, and a few queries or words beside
-/// it.
+/// Maximum length of the data of an option or of its reply, in bytes: a name, and a few queries or texts.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
 
-/// The longest data of a request or of its answer, in bytes.
+/// Maximum length of the data of a request or of its reply, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The one metadata context that there is here.
+/// The only supported metadata context.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// The port that NBD has (IANA).
+/// Port registered with IANA.
 pub const PORT: u16 = 10809;
 
-/// What the peer has sent breaks the protocol.
+/// A violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Malformed {
-    /// It ends too early.
+    /// Truncated message.
     #[error("a message that ends too early")]
     Short,
-    /// Not the number that marks such a message.
+    /// Wrong magic number.
     #[error("not a message of NBD")]
     Magic,
-    /// A length that nothing of its kind has.
+    /// An invalid length.
     #[error("a length of {0} bytes, which nothing of its kind has")]
     Length(u64),
-    /// A name that is no UTF-8.
+    /// A name that is not UTF-8.
     #[error("a name that is not UTF-8")]
     Name,
-    /// A value that this place cannot have.
+    /// An invalid value.
     #[error("a value that this place cannot have")]
     Value,
-    /// A server of the old kind, which cannot be asked for an export.
+    /// An oldstyle server, which does not support the selection of an export.
     #[error("a server that speaks the old style of NBD, or not the fixed new one")]
     OldStyle,
 }

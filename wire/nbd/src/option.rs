@@ -1,10 +1,10 @@
-//! What a client asks for before transmission.
+//! Options of the handshake.
 
 use crate::bytes::{Reader, length, name, put_name};
 use crate::handshake::OPTION_MAGIC;
 use crate::{Malformed, OPTION_BYTES_MAX, Result};
 
-/// Names an option; there may be some that nothing here knows.
+/// The code of an option, possibly unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionCode(pub u32);
 
@@ -22,20 +22,20 @@ impl OptionCode {
     pub const EXTENDED_HEADERS: Self = Self(11);
 }
 
-/// What comes before an option's data.
+/// The header before an option's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHead {
-    /// Which.
+    /// Code.
     pub code: OptionCode,
-    /// How many bytes follow; at most [`OPTION_BYTES_MAX`].
+    /// Number of bytes that follow; at most [`OPTION_BYTES_MAX`].
     pub data_bytes: usize,
 }
 
 impl OptionHead {
-    /// How long it is.
+    /// Length, in bytes.
     pub const BYTES: usize = 16;
 
-    /// Out of a stream.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(OPTION_MAGIC)?;
@@ -47,7 +47,7 @@ impl OptionHead {
     }
 }
 
-/// What a client may want to know of an export.
+/// A kind of information about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InfoKind(pub u16);
 
@@ -62,41 +62,41 @@ impl InfoKind {
 /// An option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientOption<'a> {
-    /// Transmission begins with this export, or the connection ends.
+    /// Start transmission with this export, or close the connection.
     ExportName(&'a str),
-    /// The connection ends.
+    /// Close the connection.
     Abort,
-    /// Which exports are there?
+    /// List the exports.
     List,
-    /// TLS begins.
+    /// Start TLS.
     StartTls,
-    /// What is this export like? And if `go`, transmission begins with it.
+    /// Describe an export; if `go`, start transmission with it.
     Info {
-        /// Which.
+        /// Name of the export.
         export: &'a str,
-        /// Whether to begin.
+        /// `true` if transmission is to start.
         go: bool,
-        /// Whether the client heeds block sizes.
+        /// `true` if the client respects block sizes.
         heeds_block_sizes: bool,
     },
-    /// Replies shall be structured.
+    /// Use structured replies.
     StructuredReply,
-    /// Which of these metadata contexts are there, and if `set`, use them.
+    /// List the matching metadata contexts; if `set`, select them.
     MetaContext {
-        /// Of which export.
+        /// Name of the export.
         export: &'a str,
-        /// Whether to use them.
+        /// `true` to select them.
         set: bool,
-        /// Which; in `LIST`, none means all.
+        /// Queries; in `LIST`, none means all.
         queries: Strings<'a>,
     },
-    /// Requests and replies shall have extended headers.
+    /// Use extended headers in requests and replies.
     ExtendedHeaders,
-    /// One that nothing here knows.
+    /// An unknown option.
     Unknown,
 }
 
-/// Some strings, one after the other.
+/// An encoded sequence of strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strings<'a>(&'a [u8]);
 
@@ -112,12 +112,12 @@ impl<'a> Iterator for Strings<'a> {
 }
 
 impl<'a> ClientOption<'a> {
-    /// Of what followed the head.
+    /// Decodes the data behind the header.
     pub fn decode(code: OptionCode, data: &'a [u8]) -> Result<Self> {
         let mut reader = Reader(data);
         let option = match code {
             OptionCode::EXPORT_NAME => return name(data).map(Self::ExportName),
-            // Whatever a client says of its reasons.
+            // The client's reasons are ignored.
             OptionCode::ABORT => return Ok(Self::Abort),
             OptionCode::LIST => Self::List,
             OptionCode::STARTTLS => Self::StartTls,
@@ -145,7 +145,7 @@ impl<'a> ClientOption<'a> {
     }
 }
 
-/// Adds an option with its data, as a client sends it: those of `option` that a client of ours asks for.
+/// Appends an option with its data, for those options that our client uses.
 pub fn encode_option(out: &mut Vec<u8>, code: OptionCode, export: &str) {
     let mut data = Vec::new();
     match code {

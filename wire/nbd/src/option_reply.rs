@@ -1,4 +1,4 @@
-//! What a server answers to options.
+//! A server's replies to options.
 
 use crate::bytes::{Reader, length, name, put_name};
 use crate::{InfoKind, Malformed, OPTION_BYTES_MAX, OptionCode, Result, TransmissionFlags};
@@ -10,7 +10,7 @@ const INFO: u32 = 3;
 const META_CONTEXT: u32 = 4;
 const ERROR: u32 = 1 << 31;
 
-/// Why an option is refused; there may be reasons that nothing here knows.
+/// The reason why an option is refused, possibly unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub u32);
 
@@ -31,69 +31,69 @@ impl Refusal {
 /// The block sizes of an export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Offsets and lengths are multiples of it.
+    /// Alignment of offsets and lengths.
     pub minimum: u32,
-    /// What it works best in.
+    /// Preferred size.
     pub preferred: u32,
-    /// The longest data of a request or its answer.
+    /// Maximum length of the data of a request or its reply.
     pub payload_max: u32,
 }
 
-/// Something of an export.
+/// An item of information about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Info<'a> {
-    /// Its length and what it can do.
+    /// Length and properties.
     Export {
-        /// In bytes.
+        /// Length, in bytes.
         size_bytes: u64,
-        /// What it can do.
+        /// Properties.
         flags: TransmissionFlags,
     },
-    /// What it is called.
+    /// Name.
     Name(&'a str),
-    /// What it is, for people.
+    /// Description for people.
     Description(&'a str),
-    /// Its block sizes.
+    /// Block sizes.
     BlockSize(BlockSizes),
-    /// Something that nothing here knows.
+    /// An unknown item.
     Unknown,
 }
 
-/// An answer to an option, of which some have several.
+/// A reply to an option; some options have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionReply<'a> {
-    /// Done: the last answer.
+    /// Success: the last reply.
     Ack,
-    /// There is this export.
+    /// The name of an export.
     Server(&'a str),
-    /// What was asked.
+    /// Requested information.
     Info(Info<'a>),
-    /// There is this metadata context.
+    /// A metadata context.
     MetaContext {
-        /// Its number in replies.
+        /// Id in replies.
         id: u32,
-        /// What it is called.
+        /// Name.
         name: &'a str,
     },
-    /// It is refused: the last answer. With a word for people.
+    /// Refusal: the last reply. With a text for people.
     Refused(Refusal, &'a str),
 }
 
-/// What comes before the data of an answer.
+/// The header before a reply's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionReplyHead {
-    /// To what.
+    /// Code of the option.
     pub code: OptionCode,
     kind: u32,
-    /// How many bytes follow; at most [`OPTION_BYTES_MAX`].
+    /// Number of bytes that follow; at most [`OPTION_BYTES_MAX`].
     pub data_bytes: usize,
 }
 
 impl OptionReplyHead {
-    /// How long it is.
+    /// Length, in bytes.
     pub const BYTES: usize = 20;
 
-    /// Out of a stream.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(REPLY_MAGIC)?;
@@ -107,7 +107,7 @@ impl OptionReplyHead {
 }
 
 impl<'a> OptionReply<'a> {
-    /// Adds it to what is sent.
+    /// Appends the reply.
     pub fn encode(&self, out: &mut Vec<u8>, code: OptionCode) {
         let mut data = Vec::new();
         let kind = match *self {
@@ -137,19 +137,19 @@ impl<'a> OptionReply<'a> {
         out.extend(data);
     }
 
-    /// Of what followed the head.
+    /// Decodes the data behind the header.
     pub fn decode(head: &OptionReplyHead, data: &'a [u8]) -> Result<Self> {
         let mut reader = Reader(data);
         let reply = match head.kind {
             ACK => Self::Ack,
-            // What follows the name is for people.
+            // The bytes behind the name are a text for people.
             SERVER => return reader.name().map(Self::Server),
             INFO => return Info::decode(reader).map(Self::Info),
             META_CONTEXT => {
                 let id = reader.u32()?;
                 return Ok(Self::MetaContext { id, name: name(reader.0)? });
             }
-            // A word in another encoding is no reason to break off.
+            // A text in another encoding is no reason to disconnect.
             kind if kind & ERROR != 0 => {
                 return Ok(Self::Refused(Refusal(kind), name(data).unwrap_or_default()));
             }

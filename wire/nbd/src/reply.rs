@@ -10,13 +10,13 @@ const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const STRUCTURED_MAGIC: u32 = 0x668e_33ef;
 const EXTENDED_MAGIC: u32 = 0x6e8a_278c;
 
-/// The last chunk of its reply.
+/// Flag of the last chunk of a reply.
 const DONE: u16 = 1;
 
-/// What beside data a chunk may hold: an offset, or a word for people.
+/// Maximum length of a chunk's other contents: an offset, or a text for people.
 const CHUNK_EXTRA_BYTES: u64 = 4096;
 
-/// The kind of a chunk; there may be some that nothing here knows.
+/// The kind of a chunk, possibly unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkKind(pub u16);
 
@@ -30,43 +30,43 @@ impl ChunkKind {
     pub const ERROR: Self = Self(1 << 15 | 1);
     pub const ERROR_OFFSET: Self = Self(1 << 15 | 2);
 
-    /// Whether it says that the request failed.
+    /// Returns `true` for an error chunk.
     #[must_use]
     pub fn is_error(self) -> bool {
         self.0 & 1 << 15 != 0
     }
 }
 
-/// How replies look, as was agreed.
+/// The negotiated format of replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyStyle {
-    /// One header and data, if any.
+    /// One header, and data if any.
     #[default]
     Simple,
     /// Chunks.
     Structured,
-    /// Chunks with long headers.
+    /// Chunks with extended headers.
     Extended,
 }
 
-/// Writes the replies to one request.
+/// An encoder of the reply to one request.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyWriter {
-    /// As agreed.
+    /// Negotiated format.
     pub style: ReplyStyle,
-    /// The request's.
+    /// Cookie of the request.
     pub cookie: u64,
-    /// The request's.
+    /// Offset of the request.
     pub offset: u64,
 }
 
 impl ReplyWriter {
-    /// It is done, and there is nothing more to say.
+    /// Appends a success without contents.
     pub fn done(&self, out: &mut Vec<u8>) {
         self.head(out, Status::Ok, ChunkKind::NONE, 0);
     }
 
-    /// It failed.
+    /// Appends an error.
     pub fn error(&self, out: &mut Vec<u8>, status: Status, word: &str) {
         let len = u16::try_from(word.len()).unwrap_or(0);
         self.head(out, status, ChunkKind::ERROR, 6 + u64::from(len));
@@ -77,7 +77,8 @@ impl ReplyWriter {
         }
     }
 
-    /// So many bytes of data follow what this adds: all that was asked for.
+    /// Appends the head of a reply with `len_bytes` of data, the full length of the request; the data must
+    /// follow.
     pub fn data(&self, out: &mut Vec<u8>, len_bytes: u32) {
         self.head(out, Status::Ok, ChunkKind::OFFSET_DATA, 8 + u64::from(len_bytes));
         if self.style != ReplyStyle::Simple {
@@ -85,7 +86,7 @@ impl ReplyWriter {
         }
     }
 
-    /// What lies where, from the request's beginning on. Simple replies cannot say that.
+    /// Appends the block status from the request's beginning on. Impossible in simple replies.
     pub fn block_status(&self, out: &mut Vec<u8>, context: u32, extents: &[Extent]) {
         let count = extents.len() as u64;
         if self.style == ReplyStyle::Extended {
@@ -127,7 +128,7 @@ impl ReplyWriter {
     }
 }
 
-/// NBD's `base:allocation`: bit 0, a hole; bit 1, it reads as zeroes.
+/// Returns the flags of NBD's `base:allocation`: bit 0, a hole; bit 1, reads as zeroes.
 fn flags_of(allocation: Allocation) -> u32 {
     match allocation {
         Allocation::Data => 0,
@@ -138,38 +139,38 @@ fn flags_of(allocation: Allocation) -> u32 {
 
 fn allocation_of(flags: u64) -> Allocation {
     match (flags & 2 != 0, flags & 1 != 0) {
-        // A hole whose contents are not known may hold anything.
+        // A hole with unspecified contents may read as anything.
         (false, _) => Allocation::Data,
         (true, false) => Allocation::Zero,
         (true, true) => Allocation::Hole,
     }
 }
 
-/// What comes first of a reply or of one of its chunks.
+/// The head of a reply or of one of its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyHead {
-    /// All of the reply, but for the data of a READ.
+    /// The whole reply, except the data of a READ.
     Simple {
-        /// The request's.
+        /// Cookie of the request.
         cookie: u64,
-        /// How it ended.
+        /// Outcome.
         status: Status,
     },
     /// A part of the reply.
     Chunk {
-        /// The request's.
+        /// Cookie of the request.
         cookie: u64,
-        /// Its kind.
+        /// Kind.
         kind: ChunkKind,
-        /// No other follows.
+        /// `true` for the reply's last chunk.
         is_last: bool,
-        /// How many bytes follow.
+        /// Number of bytes that follow.
         payload_bytes: u32,
     },
 }
 
 impl ReplyHead {
-    /// The next of a stream, and how long it was. None while more is to come.
+    /// Decodes the next head of a stream and returns it with its length; `None` while it is incomplete.
     pub fn decode(style: ReplyStyle, bytes: &[u8]) -> Result<Option<(Self, usize)>> {
         let mut reader = Reader(bytes);
         let Ok(magic) = reader.u32() else { return Ok(None) };
@@ -205,7 +206,7 @@ impl ReplyHead {
     }
 }
 
-/// The status in the payload of an error chunk.
+/// Decodes the status in the payload of an error chunk.
 pub fn decode_error(payload: &[u8]) -> Result<Status> {
     match Status::from_number(Reader(payload).u32()?) {
         Status::Ok => Err(Malformed::Value),
@@ -213,20 +214,20 @@ pub fn decode_error(payload: &[u8]) -> Result<Status> {
     }
 }
 
-/// The payload of an OFFSET_HOLE chunk: where it begins and how long it is, in bytes.
+/// Decodes the payload of an OFFSET_HOLE chunk: offset and length, in bytes.
 pub fn decode_hole(payload: &[u8]) -> Result<(u64, u32)> {
     let mut reader = Reader(payload);
     let hole = (reader.u64()?, reader.u32()?);
     reader.end().map(|()| hole)
 }
 
-/// The payload of a BLOCK_STATUS chunk of either kind: its context, and what lies where.
+/// Decodes the payload of a BLOCK_STATUS chunk of either kind: context and extents.
 pub fn decode_block_status(kind: ChunkKind, payload: &[u8]) -> Result<(u32, Vec<Extent>)> {
     let mut reader = Reader(payload);
     let context = reader.u32()?;
     let is_long = kind == ChunkKind::BLOCK_STATUS_EXT;
     if is_long {
-        // How many there are, which their length says too.
+        // Number of extents, redundant with the length.
         reader.u32()?;
     }
     let mut extents = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests, as they follow each other during transmission.
+//! Requests of the transmission phase.
 
 use bitflags::bitflags;
 
@@ -8,7 +8,7 @@ use crate::{Malformed, PAYLOAD_BYTES_MAX, ReplyStyle, Result};
 const COMPACT_MAGIC: u32 = 0x2560_9513;
 const EXTENDED_MAGIC: u32 = 0x21e4_1c71;
 
-/// What is to be done; there may be commands that nothing here knows.
+/// The command of a request, possibly unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command(pub u16);
 
@@ -25,37 +25,37 @@ impl Command {
 }
 
 bitflags! {
-    /// How it is to be done.
+    /// Flags of a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CommandFlags: u16 {
-        /// Durable before it is answered.
+        /// Durable before the reply.
         const FUA = 1;
-        /// WRITE_ZEROES: the room is kept.
+        /// WRITE_ZEROES: keep the space allocated.
         const NO_HOLE = 1 << 1;
-        /// READ: in one chunk.
+        /// READ: reply in one chunk.
         const DF = 1 << 2;
-        /// BLOCK_STATUS: the first extent alone.
+        /// BLOCK_STATUS: return the first extent only.
         const REQ_ONE = 1 << 3;
-        /// WRITE_ZEROES: not at all if it is no quicker than a write.
+        /// WRITE_ZEROES: fail unless faster than a write.
         const FAST_ZERO = 1 << 4;
-        /// With extended headers: the length is that of the data that follow.
+        /// The length is that of the payload that follows; extended headers only.
         const PAYLOAD_LEN = 1 << 5;
         const _ = !0;
     }
 }
 
-/// How long the headers of requests are.
+/// The negotiated format of request headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderStyle {
-    /// A length of 32 bits.
+    /// 32-bit lengths.
     #[default]
     Compact,
-    /// A length of 64 bits.
+    /// 64-bit lengths.
     Extended,
 }
 
 impl HeaderStyle {
-    /// How long a request is without its data.
+    /// Returns the length of a request without its data, in bytes.
     #[must_use]
     pub const fn request_bytes(self) -> usize {
         match self {
@@ -65,24 +65,24 @@ impl HeaderStyle {
     }
 }
 
-/// A request. A WRITE's data follow it.
+/// A request. The data of a WRITE follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How.
+    /// Flags.
     pub flags: CommandFlags,
-    /// What.
+    /// Command.
     pub command: Command,
-    /// What its answer is to bear.
+    /// Cookie, repeated in the reply.
     pub cookie: u64,
-    /// Where it begins, in bytes.
+    /// Offset, in bytes.
     pub offset: u64,
-    /// How long, in bytes.
+    /// Length, in bytes.
     pub len_bytes: u64,
 }
 
 impl Request {
-    /// The next of a stream, once as many bytes are there as its style has. What is wrong cannot be skipped:
-    /// where the next one would begin is not known.
+    /// Decodes the next request of a stream; `bytes` must have the length of its style. Errors are fatal,
+    /// because the position of the next request is unknown.
     pub fn decode(style: HeaderStyle, bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader(bytes);
         let magic = if style == HeaderStyle::Compact { COMPACT_MAGIC } else { EXTENDED_MAGIC };
@@ -102,8 +102,8 @@ impl Request {
         Ok(request)
     }
 
-    /// Whether each of its flags is one of its command, with what was agreed. FUA is for all commands (NBD's
-    /// proto.md, "Command flags").
+    /// Returns `true` if each flag is valid for the command, given the negotiated replies. FUA is valid for
+    /// all commands (NBD's proto.md, "Command flags").
     #[must_use]
     pub fn has_known_flags(&self, style: ReplyStyle) -> bool {
         let own = match self.command {
@@ -116,15 +116,15 @@ impl Request {
         (CommandFlags::FUA | own).contains(self.flags)
     }
 
-    /// How many bytes of data follow. Of a WRITE they do, also where extended headers lack the flag that says
-    /// so: QEMU's client never sets it (8.2 to 10.0 at least), and its server takes that too.
+    /// Returns the number of data bytes that follow. They follow a WRITE even where extended headers lack the
+    /// flag: QEMU's client never sets it (8.2 to 10.0 at least), and its server accepts that too.
     #[must_use]
     pub fn payload_bytes(&self, style: HeaderStyle) -> u64 {
         let is_said = style == HeaderStyle::Extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);
         if is_said || self.command == Command::WRITE { self.len_bytes } else { 0 }
     }
 
-    /// Adds it to what is sent.
+    /// Appends the request.
     pub fn encode(&self, style: HeaderStyle, out: &mut Vec<u8>) {
         let magic = if style == HeaderStyle::Compact { COMPACT_MAGIC } else { EXTENDED_MAGIC };
         out.extend(magic.to_be_bytes());

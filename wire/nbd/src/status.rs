@@ -1,8 +1,8 @@
-//! The waist's errors as NBD's, and back.
+//! Mapping between the waist's errors and NBD's.
 
 use tombolo_core::Error;
 
-/// How a request ended. NBD has these and no others; what is none of them counts as EINVAL.
+/// The outcome of a request. NBD defines only these; any other number counts as EINVAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs)]
 pub enum Status {
@@ -18,7 +18,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// As it is on the wire.
+    /// Returns the status with this number on the wire.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         match number {
@@ -35,7 +35,7 @@ impl Status {
     }
 }
 
-/// The status that a reply carries for `error`.
+/// Returns the status that represents `error` in a reply.
 #[must_use]
 pub fn to_status(error: &Error) -> Status {
     match error {
@@ -49,7 +49,7 @@ pub fn to_status(error: &Error) -> Status {
     }
 }
 
-/// What the waist says for `status`.
+/// Returns the waist's error for `status`.
 pub fn from_status(status: Status) -> Result<(), Error> {
     Err(match status {
         Status::Ok => return Ok(()),

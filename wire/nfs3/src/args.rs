@@ -1,5 +1,5 @@
-//! What procedures take (RFC 1813 §3.3). Names and paths are bytes as they came, of any length and content:
-//! which are good is the server's business.
+//! Arguments of procedures (RFC 1813 §3.3). Names and paths are unvalidated bytes of any length: validation
+//! is up to the server.
 
 use bitflags::bitflags;
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum, xdr_struct};
@@ -23,15 +23,15 @@ xdr_struct! {
     pub struct SetattrArgs<'a> {
         /// The node.
         pub object: FileHandle<'a>,
-        /// What to set.
+        /// Attributes to set.
         pub attributes: Sattr3,
-        /// Do it only if this is the node's ctime (`sattrguard3`).
+        /// Precondition: the node's ctime (`sattrguard3`).
         pub guard: Option<NfsTime3>,
     }
 }
 
 bitflags! {
-    /// What a user may do (§3.3.4). Bits that the protocol does not name are kept; servers ignore them.
+    /// Access rights (§3.3.4). Undefined bits are retained; servers ignore them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AccessBits: u32 {
         /// Read a file or list a directory.
@@ -40,9 +40,9 @@ bitflags! {
         const LOOKUP = 0x02;
         /// Change existing data or entries.
         const MODIFY = 0x04;
-        /// Write new data or make entries.
+        /// Write new data or create entries.
         const EXTEND = 0x08;
-        /// Take an entry away.
+        /// Remove an entry.
         const DELETE = 0x10;
         /// Execute a file.
         const EXECUTE = 0x20;
@@ -68,7 +68,7 @@ xdr_struct! {
     pub struct AccessArgs<'a> {
         /// The node.
         pub object: FileHandle<'a>,
-        /// What is asked about.
+        /// Requested rights.
         pub access: AccessBits,
     }
 }
@@ -86,12 +86,12 @@ xdr_struct! {
 }
 
 xdr_enum! {
-    /// How stable written data must be before it is answered (§3.3.7, `stable_how`).
+    /// Required stability of written data when answered (§3.3.7, `stable_how`).
     #[derive(PartialOrd, Ord)]
     pub enum StableHow {
-        /// Not at all.
+        /// None.
         Unstable = 0,
-        /// The data, and what is needed to find it.
+        /// The data, and the metadata needed to find them.
         DataSync = 1,
         /// Data and attributes.
         FileSync = 2,
@@ -99,29 +99,29 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// WRITE (§3.3.7), up to where the data begins.
+    /// WRITE (§3.3.7), up to the data.
     pub struct WriteArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
         /// Byte offset.
         pub offset: u64,
-        /// Number of bytes to write. A peer may announce another one than it sends.
+        /// Number of bytes to write. May differ from the length of the data that a peer sends.
         pub count: u32,
-        /// How stable.
+        /// Required stability.
         pub stable: StableHow,
         /// The bytes.
         pub data: Data,
     }
 }
 
-/// What CREATE does about a name that exists (§3.3.8, `createhow3`).
+/// CREATE's behaviour if the name exists (§3.3.8, `createhow3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateHow {
-    /// Takes the file there is, and sets these attributes.
+    /// Opens the existing file, and sets these attributes.
     Unchecked(Sattr3),
     /// Fails.
     Guarded(Sattr3),
-    /// Fails, unless the file was made with this verifier.
+    /// Fails, unless the file was created with this verifier.
     Exclusive(CreateVerifier),
 }
 
@@ -149,9 +149,9 @@ impl Encode for CreateHow {
 xdr_struct! {
     /// CREATE (§3.3.8).
     pub struct CreateArgs<'a> {
-        /// Where.
+        /// Directory and name.
         pub location: DirOpArgs<'a>,
-        /// How.
+        /// Behaviour and attributes.
         pub how: CreateHow,
     }
 }
@@ -159,7 +159,7 @@ xdr_struct! {
 xdr_struct! {
     /// MKDIR (§3.3.9).
     pub struct MkdirArgs<'a> {
-        /// Where.
+        /// Directory and name.
         pub location: DirOpArgs<'a>,
         /// Attributes of the new directory.
         pub attributes: Sattr3,
@@ -169,16 +169,16 @@ xdr_struct! {
 xdr_struct! {
     /// SYMLINK (§3.3.10).
     pub struct SymlinkArgs<'a> {
-        /// Where.
+        /// Directory and name.
         pub location: DirOpArgs<'a>,
         /// Attributes of the new link.
         pub attributes: Sattr3,
-        /// Where it points.
+        /// Target.
         pub target: &'a [u8],
     }
 }
 
-/// What MKNOD makes (§3.3.11, `mknoddata3`).
+/// A node to be created by MKNOD (§3.3.11, `mknoddata3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MknodWhat {
     /// A character device.
@@ -189,7 +189,7 @@ pub enum MknodWhat {
     Socket(Sattr3),
     /// A named pipe.
     Fifo(Sattr3),
-    /// A type that MKNOD does not make: to be answered BADTYPE.
+    /// A type that MKNOD does not create: to be answered BADTYPE.
     Other(FileType3),
 }
 
@@ -226,9 +226,9 @@ impl Encode for MknodWhat {
 xdr_struct! {
     /// MKNOD (§3.3.11).
     pub struct MknodArgs<'a> {
-        /// Where.
+        /// Directory and name.
         pub location: DirOpArgs<'a>,
-        /// What.
+        /// Type and attributes.
         pub what: MknodWhat,
     }
 }
@@ -258,11 +258,11 @@ xdr_struct! {
     pub struct ReaddirArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Where to go on.
+        /// Position.
         pub cookie: Cookie3,
-        /// What the listing that the cookie comes from had.
+        /// Verifier of the listing that the cookie belongs to.
         pub verifier: CookieVerifier,
-        /// The most that `READDIR3resok` may take, in bytes, all of XDR included.
+        /// Maximum size of `READDIR3resok`, in bytes, with all XDR overhead.
         pub count: u32,
     }
 }
@@ -272,13 +272,13 @@ xdr_struct! {
     pub struct ReaddirplusArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Where to go on.
+        /// Position.
         pub cookie: Cookie3,
-        /// What the listing that the cookie comes from had.
+        /// Verifier of the listing that the cookie belongs to.
         pub verifier: CookieVerifier,
-        /// The most that the entries may take, in bytes, without attributes and handles.
+        /// Maximum size of the entries without attributes and handles, in bytes.
         pub dircount: u32,
-        /// The most that `READDIRPLUS3resok` may take, in bytes, all of XDR included.
+        /// Maximum size of `READDIRPLUS3resok`, in bytes, with all XDR overhead.
         pub maxcount: u32,
     }
 }
@@ -290,7 +290,7 @@ xdr_struct! {
         pub file: FileHandle<'a>,
         /// Byte offset.
         pub offset: u64,
-        /// Number of bytes; 0 for all up to the end.
+        /// Number of bytes; 0: up to the end.
         pub count: u32,
     }
 }

@@ -1,7 +1,6 @@
-//! The waist's attributes as NFS's, and back.
+//! Conversion between the waist's attributes and NFS's.
 //!
-//! NFS counts seconds from 1970 to 2106. What lies outside is told as the nearest end, never as a time that
-//! is off by 136 years.
+//! NFS times range from 1970 to 2106. Times outside of it are clamped, never wrapped.
 
 use tombolo_core::fs::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 use tombolo_core::{Error, Stability};
@@ -11,14 +10,14 @@ use crate::results::FsstatOk;
 use crate::{Fattr3, FileType3, NfsTime3, PostOpAttr, Sattr3, SetTime3, SpecData3, WccAttr, WccData};
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
-/// The unit of [`Attr::blocks`].
+/// Unit of [`Attr::blocks`], in bytes.
 const BLOCK_BYTES: u64 = 512;
-/// What a client takes for [`Attr::block_size`], which NFS has no word for.
+/// [`Attr::block_size`] of a node, which NFS does not transmit.
 const BLOCK_SIZE: u32 = 4096;
-/// As a user or group id: leave it (chown(2)). No user has it.
+/// The id by which chown(2) leaves an owner unchanged. No user has it.
 const NO_ID: u32 = u32::MAX;
 
-/// `ftype3`.
+/// Converts to `ftype3`.
 #[inline]
 #[must_use]
 pub const fn file_type3(file_type: FileType) -> FileType3 {
@@ -33,7 +32,7 @@ pub const fn file_type3(file_type: FileType) -> FileType3 {
     }
 }
 
-/// From `ftype3`.
+/// Converts from `ftype3`.
 #[inline]
 #[must_use]
 pub const fn file_type(file_type: FileType3) -> FileType {
@@ -48,7 +47,7 @@ pub const fn file_type(file_type: FileType3) -> FileType {
     }
 }
 
-/// `nfstime3`: the nearest time that it can say.
+/// Converts to `nfstime3`, clamping to its range.
 #[inline]
 #[must_use]
 pub const fn time3(time: Timestamp) -> NfsTime3 {
@@ -61,7 +60,7 @@ pub const fn time3(time: Timestamp) -> NfsTime3 {
     }
 }
 
-/// From `nfstime3`. Nanoseconds beyond a second, which only a broken peer says, are cut to the last one.
+/// Converts from `nfstime3`. Nanoseconds beyond a second, which only a broken peer sends, are clamped.
 #[inline]
 #[must_use]
 pub const fn time(time: NfsTime3) -> Timestamp {
@@ -69,7 +68,7 @@ pub const fn time(time: NfsTime3) -> Timestamp {
     Timestamp { secs: time.seconds as i64, nanos }
 }
 
-/// `fattr3`.
+/// Converts to `fattr3`.
 #[inline]
 #[must_use]
 pub const fn fattr3(attr: &Attr) -> Fattr3 {
@@ -90,7 +89,7 @@ pub const fn fattr3(attr: &Attr) -> Fattr3 {
     }
 }
 
-/// From `fattr3`, which has neither generation nor birth time nor preferred size of transfers.
+/// Converts from `fattr3`, which lacks generation, birth time and preferred transfer size.
 #[inline]
 #[must_use]
 pub const fn attr(fattr: &Fattr3) -> Attr {
@@ -115,48 +114,48 @@ pub const fn attr(fattr: &Fattr3) -> Attr {
     }
 }
 
-/// `specdata3`.
+/// Converts to `specdata3`.
 #[inline]
 #[must_use]
 pub const fn specdata3(device: Device) -> SpecData3 {
     SpecData3 { major: device.major, minor: device.minor }
 }
 
-/// From `specdata3`.
+/// Converts from `specdata3`.
 #[inline]
 #[must_use]
 pub const fn device(device: SpecData3) -> Device {
     Device { major: device.major, minor: device.minor }
 }
 
-/// `wcc_attr`.
+/// Converts to `wcc_attr`.
 #[inline]
 #[must_use]
 pub const fn wcc_attr(attr: &WeakAttr) -> WccAttr {
     WccAttr { size: attr.size, mtime: time3(attr.mtime), ctime: time3(attr.ctime) }
 }
 
-/// From `wcc_attr`.
+/// Converts from `wcc_attr`.
 #[inline]
 #[must_use]
 pub const fn weak_attr(attr: &WccAttr) -> WeakAttr {
     WeakAttr { size: attr.size, mtime: time(attr.mtime), ctime: time(attr.ctime) }
 }
 
-/// `wcc_data`.
+/// Converts to `wcc_data`.
 #[inline]
 #[must_use]
 pub fn wcc_data(change: &Change) -> WccData {
     WccData { before: change.before.as_ref().map(wcc_attr), after: change.after.as_ref().map(fattr3) }
 }
 
-/// From `wcc_data`.
+/// Converts from `wcc_data`.
 #[must_use]
 pub fn change(wcc: &WccData) -> Change {
     Change { before: wcc.before.as_ref().map(weak_attr), after: wcc.after.as_ref().map(attr) }
 }
 
-/// From `sattr3` and the guard of a SETATTR. Whether privileges are to be dropped is for the server to add.
+/// Converts from `sattr3` and the guard of a SETATTR. The server adds whether privileges are dropped.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for nanoseconds beyond a second, and for the user or group 2³²−1, which no node
@@ -177,7 +176,7 @@ pub fn set_attr(sattr: &Sattr3, guard: Option<NfsTime3>) -> Result<SetAttr, Erro
     })
 }
 
-/// `sattr3` and the guard of a SETATTR.
+/// Converts to `sattr3` and the guard of a SETATTR.
 #[must_use]
 pub fn sattr3(set: &SetAttr) -> (Sattr3, Option<NfsTime3>) {
     let sattr = Sattr3 {
@@ -208,7 +207,7 @@ fn set_time3(set: Option<SetTime>) -> SetTime3 {
     }
 }
 
-/// `stable_how`.
+/// Converts to `stable_how`.
 #[inline]
 #[must_use]
 pub const fn stable_how(stability: Stability) -> StableHow {
@@ -219,7 +218,7 @@ pub const fn stable_how(stability: Stability) -> StableHow {
     }
 }
 
-/// From `stable_how`.
+/// Converts from `stable_how`.
 #[inline]
 #[must_use]
 pub const fn stability(how: StableHow) -> Stability {
@@ -230,7 +229,7 @@ pub const fn stability(how: StableHow) -> Stability {
     }
 }
 
-/// What FSSTAT says; nothing about how long it will stay so.
+/// Converts to the results of FSSTAT, which guarantee no period of validity.
 #[must_use]
 pub fn fsstat(statfs: &StatFs, attributes: PostOpAttr) -> FsstatOk {
     let bytes = |blocks: u64| blocks.saturating_mul(u64::from(statfs.block_size));

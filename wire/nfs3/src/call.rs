@@ -1,4 +1,4 @@
-//! Calls, typed.
+//! Typed calls.
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder, Result};
 
@@ -37,14 +37,14 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the arguments of `procedure` in a message of `message_bytes`. The decoder may hold less of it,
-    /// for a WRITE: all before the data.
+    /// Decodes the arguments of `procedure` in a message of `message_bytes`. The decoder may contain less of
+    /// it, for a WRITE: everything before the data.
     ///
-    /// Bytes behind the arguments are left, as every server does.
+    /// Bytes behind the arguments are ignored, as in every server.
     ///
     /// # Errors
-    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS. Also if the data of a WRITE
-    /// reaches beyond the message's end.
+    /// The arguments are invalid, to be answered GARBAGE_ARGS; also if the data of a WRITE extend beyond the
+    /// message.
     #[inline]
     pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>, message_bytes: usize) -> Result<Self> {
         match procedure {
@@ -77,7 +77,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Which procedure.
+    /// Returns the procedure.
     #[must_use]
     pub const fn procedure(&self) -> Procedure {
         match self {
@@ -107,7 +107,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The arguments; of a WRITE all up to the data, which follows with its padding.
+/// The arguments; of a WRITE everything up to the data, which follow with their padding.
 impl Encode for Call<'_> {
     fn encode(&self, xdr: &mut Encoder<'_>) {
         match self {

@@ -1,12 +1,12 @@
-//! File data that stays in its message and is not decoded.
+//! References to file data in a message.
 
 use std::ops::Range;
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, padded};
 
-/// Where the data of a WRITE's arguments or of a READ's results lies.
+/// The position of the data of a WRITE's arguments or of a READ's results.
 ///
-/// It is always the last thing in its message, so the decoder only needs the bytes before it. Encoding writes
+/// They are always last in their message, so the decoder needs only the bytes before them. Encoding writes
 /// the length; data and padding follow from another buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
@@ -15,24 +15,25 @@ pub struct Data {
 }
 
 impl Data {
-    /// Data to be sent behind what is encoded.
+    /// Returns data to be sent behind the encoded part.
     #[inline]
     #[must_use]
     pub const fn to_send(len_bytes: u32) -> Self {
         Self { start: 0, len_bytes }
     }
 
-    /// Its length, as the message announces it.
+    /// Returns the length announced in the message, in bytes.
     #[inline]
     #[must_use]
     pub const fn len_bytes(&self) -> u32 {
         self.len_bytes
     }
 
-    /// Where it lies in a message of `message_bytes` that the decoder began with, its first bytes or all.
+    /// Returns the position in a message of `message_bytes`; the decoder must have begun at the message's
+    /// first byte.
     ///
     /// # Errors
-    /// [`Error::Short`] if data or padding reach beyond the message's end.
+    /// [`Error::Short`] if data or padding extend beyond the message.
     #[inline]
     pub fn range(&self, message_bytes: usize) -> Result<Range<usize>> {
         let len = self.len_bytes as usize;

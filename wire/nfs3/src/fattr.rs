@@ -2,11 +2,11 @@
 
 use tombolo_wire_xdr::{xdr_enum, xdr_struct};
 
-/// What [`Fattr3`] takes up.
+/// Encoded length of [`Fattr3`], in bytes.
 pub const FATTR_BYTES: usize = 84;
 
 xdr_enum! {
-    /// What a node is (`ftype3`).
+    /// The type of a node (`ftype3`).
     pub enum FileType3 {
         /// Regular file.
         Regular = 1,
@@ -40,7 +40,7 @@ xdr_struct! {
     pub struct NfsTime3 {
         /// Seconds since 1970-01-01 UTC.
         pub seconds: u32,
-        /// Nanoseconds; a peer may say 10⁹ or more.
+        /// Nanoseconds; a peer may send 10⁹ or more.
         pub nseconds: u32,
     }
 }
@@ -48,7 +48,7 @@ xdr_struct! {
 xdr_struct! {
     /// All attributes of a node.
     pub struct Fattr3 {
-        /// What it is.
+        /// Type.
         pub file_type: FileType3,
         /// Permission bits: the low twelve.
         pub mode: u32,
@@ -62,11 +62,11 @@ xdr_struct! {
         pub size: u64,
         /// Space used, in bytes.
         pub used: u64,
-        /// Which device, if it is one.
+        /// Device number of a device node.
         pub rdev: SpecData3,
-        /// The file system.
+        /// File system id.
         pub fsid: u64,
-        /// The node within the file system.
+        /// Number of the node within the file system.
         pub fileid: u64,
         /// Last read.
         pub atime: NfsTime3,
@@ -77,11 +77,11 @@ xdr_struct! {
     }
 }
 
-/// Attributes after an operation, if the server has them at hand (`post_op_attr`).
+/// Attributes after an operation, if available (`post_op_attr`).
 pub type PostOpAttr = Option<Fattr3>;
 
 xdr_struct! {
-    /// The attributes that tell whether a node changed between two looks (`wcc_attr`).
+    /// The attributes that reveal a change of a node between two samples (`wcc_attr`).
     pub struct WccAttr {
         /// Size in bytes.
         pub size: u64,
@@ -93,16 +93,16 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// A node around an operation (`wcc_data`).
+    /// The attributes of a node before and after an operation (`wcc_data`).
     pub struct WccData {
-        /// Before it (`pre_op_attr`).
+        /// Before the operation (`pre_op_attr`).
         pub before: Option<WccAttr>,
-        /// After it.
+        /// After the operation.
         pub after: PostOpAttr,
     }
 }
 
 impl WccData {
-    /// Nothing known.
+    /// No attributes.
     pub const NONE: Self = Self { before: None, after: None };
 }

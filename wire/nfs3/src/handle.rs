@@ -4,32 +4,32 @@ use std::fmt;
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result};
 
-/// The longest handle, in bytes (§2.4, `NFS3_FHSIZE`).
+/// Maximum length of a handle, in bytes (§2.4, `NFS3_FHSIZE`).
 pub const HANDLE_BYTES_MAX: usize = 64;
 
-/// A file handle in a message: 0 to 64 bytes that mean something to the server that made them.
+/// A file handle in a message: 0 to 64 bytes that are meaningful to the issuing server only.
 ///
-/// One of no bytes decodes: it is for the server to answer BADHANDLE. One of more than 64 breaks the type and
-/// is garbage.
+/// An empty handle is decoded, to be answered BADHANDLE by the server. A longer one violates the type and is
+/// garbage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle<'a>(&'a [u8]);
 
 impl<'a> FileHandle<'a> {
-    /// A handle of these bytes; `None` if there are too many.
+    /// Returns a handle of these bytes; `None` if there are too many.
     #[inline]
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() <= HANDLE_BYTES_MAX { Some(Self(bytes)) } else { None }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// A copy that outlives the message.
+    /// Copies the handle.
     #[must_use]
     pub fn to_owned(self) -> FileHandleBuf {
         let mut bytes = [0; HANDLE_BYTES_MAX];
@@ -60,16 +60,16 @@ impl Encode for FileHandle<'_> {
     }
 }
 
-/// An owned [`FileHandle`], its bytes in place.
+/// An owned [`FileHandle`], stored inline.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandleBuf {
-    /// Zero behind the handle's end.
+    /// The bytes; zero behind the handle's end.
     bytes: [u8; HANDLE_BYTES_MAX],
     len: u8,
 }
 
 impl FileHandleBuf {
-    /// The handle.
+    /// Returns the handle.
     #[inline]
     #[must_use]
     pub fn as_handle(&self) -> FileHandle<'_> {

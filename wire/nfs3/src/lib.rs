@@ -1,14 +1,13 @@
-//! NFS version 3 and MOUNT version 3 (RFC 1813): bytes in, typed calls and results out, and back.
+//! NFS version 3 and MOUNT version 3 (RFC 1813): typed calls and results.
 //!
 //! A codec without I/O, for servers and clients. Arguments and results borrow from the message, which must be
-//! private memory; nothing here allocates. File data does not come through here: [`Data`] says where in the
-//! message it is.
+//! private memory; nothing allocates. File data are not decoded: [`Data`] is their position in the message.
 //!
-//! - [`Call::decode`] reads the arguments of a [`Procedure`]; each has a structure in [`args`].
-//! - [`results`] has what procedures answer, a [`Reply`] each; [`listing`] writes directory listings entry by
-//!   entry.
-//! - [`mount`] is the MOUNT protocol; [`side`] is what our own servers answer beside these.
-//! - [`status`] and [`attr`] translate between the waist's words and NFS's; only these two know the waist.
+//! - [`Call::decode`] decodes the arguments of a [`Procedure`]; each has a structure in [`args`].
+//! - [`results`] has the results of procedures, a [`Reply`] each; [`listing`] encodes directory listings
+//!   entry by entry.
+//! - [`mount`] is the MOUNT protocol; [`side`] is the extension program of our own servers.
+//! - [`status`] and [`attr`] convert between the waist's types and NFS's; only these two know the waist.
 //!
 //! ```
 //! use tombolo_wire_nfs3::args::DirOpArgs;
@@ -33,7 +32,7 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: what a procedure does, which names are good, permissions; RPC headers (`wire/rpc`).
+//! Non-goals: execution of procedures, validation of names, permissions; RPC headers (`wire/rpc`).
 //!
 //! Reading order: `procedure`, `call`, `args`, `results`, `listing`.
 #![forbid(unsafe_code)]

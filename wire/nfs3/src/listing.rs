@@ -1,18 +1,18 @@
 //! Directory listings (RFC 1813 §3.3.16, §3.3.17).
 //!
-//! Sizes are counted as the protocol's text has it. READDIR's `count` and READDIRPLUS's `maxcount` bound the
-//! whole of `READDIR3resok` and `READDIRPLUS3resok`, "all XDR overhead" included: the directory's attributes,
-//! the verifier, the entries with the word before each, and the two words that end a listing. The status
-//! before it does not count. READDIRPLUS's `dircount` bounds the entries without attributes and handles: for
-//! each as much as READDIR counts for it.
+//! Sizes are counted as specified. READDIR's `count` and READDIRPLUS's `maxcount` bound the whole of
+//! `READDIR3resok` and `READDIRPLUS3resok`, "all XDR overhead" included: the directory's attributes, the
+//! verifier, the entries with the word before each, and the two words that end a listing. The preceding
+//! status does not count. READDIRPLUS's `dircount` bounds the entries without attributes and handles, each
+//! counted as in READDIR.
 
 use tombolo_wire_xdr::{Encoder, List, padded, xdr_struct};
 
 use crate::{Cookie3, CookieVerifier, FATTR_BYTES, Fattr3, FileHandle, PostOpAttr, Reply};
 
-/// What READDIR answers. On failure: the directory.
+/// Results of READDIR. On failure: the directory's attributes.
 pub type ReaddirReply<'a> = Reply<ReaddirOk<'a>, PostOpAttr>;
-/// What READDIRPLUS answers. On failure: the directory.
+/// Results of READDIRPLUS. On failure: the directory's attributes.
 pub type ReaddirplusReply<'a> = Reply<ReaddirplusOk<'a>, PostOpAttr>;
 
 xdr_struct! {
@@ -20,11 +20,11 @@ xdr_struct! {
     pub struct ReaddirOk<'a> {
         /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
-        /// Goes with the entries' cookies.
+        /// Verifier of the entries' cookies.
         pub verifier: CookieVerifier,
         /// The entries.
         pub entries: List<'a, DirEntry3<'a>>,
-        /// Whether the directory ends with them.
+        /// `true` if the directory ends with them.
         pub eof: bool,
     }
 }
@@ -34,11 +34,11 @@ xdr_struct! {
     pub struct ReaddirplusOk<'a> {
         /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
-        /// Goes with the entries' cookies.
+        /// Verifier of the entries' cookies.
         pub verifier: CookieVerifier,
         /// The entries.
         pub entries: List<'a, DirEntryPlus3<'a>>,
-        /// Whether the directory ends with them.
+        /// `true` if the directory ends with them.
         pub eof: bool,
     }
 }
@@ -46,46 +46,46 @@ xdr_struct! {
 xdr_struct! {
     /// An entry (`entry3`).
     pub struct DirEntry3<'a> {
-        /// Its node's number.
+        /// Number of the node.
         pub fileid: u64,
-        /// Its name.
+        /// Name.
         pub name: &'a [u8],
-        /// Where the listing goes on behind it.
+        /// Position behind the entry.
         pub cookie: Cookie3,
     }
 }
 
 xdr_struct! {
-    /// An entry with what LOOKUP would say (`entryplus3`).
+    /// An entry with the results of LOOKUP (`entryplus3`).
     pub struct DirEntryPlus3<'a> {
         /// The entry.
         pub entry: DirEntry3<'a>,
-        /// Its node's attributes.
+        /// Attributes of the node.
         pub attributes: PostOpAttr,
-        /// Its node (`post_op_fh3`).
+        /// Handle of the node (`post_op_fh3`).
         pub handle: Option<FileHandle<'a>>,
     }
 }
 
-/// What a listing takes up without entries, in bytes.
+/// Returns the encoded length of a listing without entries, in bytes.
 #[must_use]
 pub const fn frame_bytes(with_dir_attributes: bool) -> usize {
     optional_bytes(with_dir_attributes, FATTR_BYTES) + VERIFIER_BYTES + END_BYTES
 }
 
-/// What an entry of READDIR takes up beside its name, in bytes. The name is padded to a multiple of
+/// Encoded length of a READDIR entry without its name, in bytes. The name is padded to a multiple of
 /// [`ENTRY_ALIGN`].
 pub const ENTRY_BYTES: usize = 4 + 8 + 4 + 8;
-/// What names are padded to.
+/// Alignment of names, in bytes.
 pub const ENTRY_ALIGN: usize = 4;
 
-/// What an entry of READDIR with this name takes up, in bytes.
+/// Returns the encoded length of a READDIR entry with this name, in bytes.
 #[must_use]
 pub const fn entry_bytes(name_len: usize) -> usize {
     padded(name_len).saturating_add(ENTRY_BYTES)
 }
 
-/// What attributes and handle add to an entry in READDIRPLUS, in bytes: at most 160.
+/// Returns the encoded length of a READDIRPLUS entry's attributes and handle, in bytes: at most 160.
 #[must_use]
 pub const fn plus_bytes(with_attributes: bool, handle_len: Option<usize>) -> usize {
     let handle_bytes = match handle_len {
@@ -96,18 +96,18 @@ pub const fn plus_bytes(with_attributes: bool, handle_len: Option<usize>) -> usi
 }
 
 const VERIFIER_BYTES: usize = 8;
-/// "No entry follows" and the end-of-directory flag.
+/// Encoded length of "no entry follows" and the end-of-directory flag, in bytes.
 const END_BYTES: usize = 8;
 
 const fn optional_bytes(present: bool, bytes: usize) -> usize {
     if present { 4 + bytes } else { 4 }
 }
 
-/// Writes the results of a successful READDIR or READDIRPLUS entry by entry, never more than the caller of
-/// the procedure asked for.
+/// An encoder of the results of a successful READDIR or READDIRPLUS, entry by entry, within the caller's
+/// limits.
 ///
-/// When not even one entry fits and there are entries, the answer is TOOSMALL: [`Encoder::truncate`] takes
-/// the beginning back.
+/// If not even one entry fits and there are entries, the procedure fails with TOOSMALL: [`Encoder::truncate`]
+/// removes the encoded part.
 #[derive(Debug)]
 pub struct ListingWriter<'e, 'b> {
     xdr: &'e mut Encoder<'b>,
@@ -117,7 +117,7 @@ pub struct ListingWriter<'e, 'b> {
 }
 
 impl<'e, 'b> ListingWriter<'e, 'b> {
-    /// Begins a READDIR of at most `count_bytes`. `None`, and nothing is written, if not even an empty
+    /// Begins a READDIR of at most `count_bytes`. Returns `None`, writing nothing, if not even an empty
     /// listing fits: TOOSMALL.
     pub fn readdir(
         xdr: &'e mut Encoder<'b>,
@@ -128,8 +128,8 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         Self::begin(xdr, dir_attributes, verifier, count_bytes, usize::MAX)
     }
 
-    /// Begins a READDIRPLUS of at most `maxcount_bytes`, of which entries without attributes and handles take
-    /// at most `dircount_bytes`. `None`, and nothing is written, if not even an empty listing fits: TOOSMALL.
+    /// Begins a READDIRPLUS of at most `maxcount_bytes`, with at most `dircount_bytes` of entries without
+    /// attributes and handles. Returns `None`, writing nothing, if not even an empty listing fits: TOOSMALL.
     pub fn readdirplus(
         xdr: &'e mut Encoder<'b>,
         dir_attributes: Option<&Fattr3>,
@@ -153,7 +153,7 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         Some(Self { xdr, left_bytes, dir_left_bytes, entries: 0 })
     }
 
-    /// Adds an entry of READDIR. False, and nothing is written, if it does not fit.
+    /// Appends an entry of READDIR. Returns `false`, writing nothing, if it does not fit.
     #[must_use]
     pub fn push(&mut self, entry: &DirEntry3<'_>) -> bool {
         if !self.take(entry.name.len(), 0) {
@@ -163,7 +163,7 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         true
     }
 
-    /// Adds an entry of READDIRPLUS. False, and nothing is written, if it does not fit.
+    /// Appends an entry of READDIRPLUS. Returns `false`, writing nothing, if it does not fit.
     #[must_use]
     pub fn push_plus(&mut self, plus: &DirEntryPlus3<'_>) -> bool {
         let handle_len = plus.handle.map(|handle| handle.as_bytes().len());
@@ -174,19 +174,19 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         true
     }
 
-    /// Number of entries so far.
+    /// Returns the number of entries so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// True while there are none.
+    /// Returns `true` if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Ends the listing. `eof`: there are no more entries in the directory.
+    /// Ends the listing. `eof`: the directory has no more entries.
     pub fn finish(self, eof: bool) {
         self.xdr.bool(false).bool(eof);
     }

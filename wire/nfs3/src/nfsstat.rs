@@ -1,15 +1,15 @@
-//! Why a procedure failed (RFC 1813 §2.6, `nfsstat3`).
+//! Error statuses (RFC 1813 §2.6, `nfsstat3`).
 
 use tombolo_wire_xdr::xdr_enum;
 
 xdr_enum! {
-    /// A status other than NFS3_OK, which is the other arm of a [`Reply`](crate::Reply).
+    /// A status other than NFS3_OK, for the failed arm of a [`Reply`](crate::Reply).
     pub enum Status {
         /// Not the owner, or no privilege.
         Perm = 1,
         /// No such name.
         NoEnt = 2,
-        /// A device failed.
+        /// I/O error.
         Io = 5,
         /// No such device.
         NxIo = 6,
@@ -17,7 +17,7 @@ xdr_enum! {
         Acces = 13,
         /// The name exists.
         Exist = 17,
-        /// Across file systems.
+        /// Crosses file systems.
         XDev = 18,
         /// No such device.
         NoDev = 19,
@@ -45,9 +45,9 @@ xdr_enum! {
         Stale = 70,
         /// Too many levels of remote in path.
         Remote = 71,
-        /// No handle of this server's.
+        /// Not a handle of this server.
         BadHandle = 10_001,
-        /// The guard of a SETATTR does not hold.
+        /// The guard of a SETATTR does not match.
         NotSync = 10_002,
         /// The cookie is stale.
         BadCookie = 10_003,
@@ -55,11 +55,11 @@ xdr_enum! {
         NotSupp = 10_004,
         /// Buffer or request too small.
         TooSmall = 10_005,
-        /// An error that no other status fits.
+        /// An error without a status of its own.
         ServerFault = 10_006,
-        /// A node of this type cannot be made.
+        /// A node of this type cannot be created.
         BadType = 10_007,
-        /// Not now: try again later.
+        /// Temporarily unavailable: try again later.
         Jukebox = 10_008,
     }
 }

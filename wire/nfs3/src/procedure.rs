@@ -2,55 +2,55 @@
 
 use tombolo_wire_xdr::xdr_enum;
 
-/// NFS among the RPC programs.
+/// RPC program number of NFS.
 pub const PROGRAM: u32 = 100_003;
-/// The version of NFS that this is.
+/// Implemented version of NFS.
 pub const VERSION: u32 = 3;
 
 xdr_enum! {
-    /// What a call asks for. RPC answers PROC_UNAVAIL to any other number.
+    /// A procedure. RPC answers PROC_UNAVAIL to any other number.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// Attributes.
+        /// Get attributes.
         Getattr = 1,
-        /// Change attributes.
+        /// Set attributes.
         Setattr = 2,
-        /// A node by its name.
+        /// Look a name up.
         Lookup = 3,
-        /// What a user may do.
+        /// Check access rights.
         Access = 4,
-        /// Where a symbolic link points.
+        /// Read the target of a symbolic link.
         Readlink = 5,
-        /// File data.
+        /// Read from a file.
         Read = 6,
-        /// Write file data.
+        /// Write to a file.
         Write = 7,
-        /// A new file.
+        /// Create a file.
         Create = 8,
-        /// A new directory.
+        /// Create a directory.
         Mkdir = 9,
-        /// A new symbolic link.
+        /// Create a symbolic link.
         Symlink = 10,
-        /// A new special node.
+        /// Create a special node.
         Mknod = 11,
-        /// Take a name of a file away.
+        /// Remove a name of a file.
         Remove = 12,
-        /// Take a directory away.
+        /// Remove a directory.
         Rmdir = 13,
-        /// Another name instead.
+        /// Rename a directory entry.
         Rename = 14,
-        /// Another name in addition.
+        /// Create another name of a node.
         Link = 15,
-        /// A directory's entries.
+        /// List a directory.
         Readdir = 16,
-        /// A directory's entries with attributes and handles.
+        /// List a directory with attributes and handles.
         Readdirplus = 17,
-        /// How full a file system is.
+        /// Get the usage of a file system.
         Fsstat = 18,
-        /// What a server can do.
+        /// Get the properties of a server.
         Fsinfo = 19,
-        /// POSIX limits.
+        /// Get POSIX limits.
         Pathconf = 20,
         /// Make written data stable.
         Commit = 21,

@@ -1,4 +1,4 @@
-//! Success or failure, each with results of its own.
+//! Discriminated results of procedures.
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result};
 
@@ -6,17 +6,17 @@ use crate::Status;
 
 const OK: u32 = 0;
 
-/// What a procedure answers: a union over its status. The failed arm carries attributes, too.
+/// The results of a procedure: a union over its status. The failed arm has contents, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<T, F, S = Status> {
-    /// It was done.
+    /// Success.
     Ok(T),
-    /// It failed.
+    /// Failure.
     Failed(S, F),
 }
 
 impl<T, F, S> Reply<T, F, S> {
-    /// The status; `None` is success.
+    /// Returns the status; `None` on success.
     #[inline]
     pub const fn status(&self) -> Option<&S> {
         match self {

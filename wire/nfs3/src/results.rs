@@ -1,4 +1,4 @@
-//! What procedures answer (RFC 1813 §3.3): a [`Reply`] each. NULL answers nothing.
+//! Results of procedures (RFC 1813 §3.3): a [`Reply`] each. NULL has none.
 
 use bitflags::bitflags;
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_struct};
@@ -10,75 +10,75 @@ pub use crate::listing::{ReaddirReply, ReaddirplusReply};
 
 /// GETATTR (§3.3.1).
 pub type GetattrReply = Reply<Fattr3, ()>;
-/// SETATTR (§3.3.2): the node.
+/// SETATTR (§3.3.2): the node's attributes.
 pub type SetattrReply = Reply<WccData, WccData>;
-/// LOOKUP (§3.3.3). On failure: the directory.
+/// LOOKUP (§3.3.3). On failure: the directory's attributes.
 pub type LookupReply<'a> = Reply<LookupOk<'a>, PostOpAttr>;
-/// ACCESS (§3.3.4). On failure: the node.
+/// ACCESS (§3.3.4). On failure: the node's attributes.
 pub type AccessReply = Reply<AccessOk, PostOpAttr>;
-/// READLINK (§3.3.5). On failure: the link.
+/// READLINK (§3.3.5). On failure: the link's attributes.
 pub type ReadlinkReply<'a> = Reply<ReadlinkOk<'a>, PostOpAttr>;
-/// READ (§3.3.6). On failure: the file.
+/// READ (§3.3.6). On failure: the file's attributes.
 pub type ReadReply = Reply<ReadOk, PostOpAttr>;
-/// WRITE (§3.3.7). On failure: the file.
+/// WRITE (§3.3.7). On failure: the file's attributes.
 pub type WriteReply = Reply<WriteOk, WccData>;
-/// CREATE, MKDIR, SYMLINK, MKNOD (§3.3.8 to 11). On failure: the directory.
+/// CREATE, MKDIR, SYMLINK, MKNOD (§3.3.8 to 11). On failure: the directory's attributes.
 pub type CreateReply<'a> = Reply<CreateOk<'a>, WccData>;
-/// REMOVE, RMDIR (§3.3.12, 13): the directory.
+/// REMOVE, RMDIR (§3.3.12, 13): the directory's attributes.
 pub type RemoveReply = Reply<WccData, WccData>;
 /// RENAME (§3.3.14).
 pub type RenameReply = Reply<RenameWcc, RenameWcc>;
 /// LINK (§3.3.15).
 pub type LinkReply = Reply<LinkWcc, LinkWcc>;
-/// FSSTAT (§3.3.18). On failure: the node.
+/// FSSTAT (§3.3.18). On failure: the node's attributes.
 pub type FsstatReply = Reply<FsstatOk, PostOpAttr>;
-/// FSINFO (§3.3.19). On failure: the node.
+/// FSINFO (§3.3.19). On failure: the node's attributes.
 pub type FsinfoReply = Reply<FsinfoOk, PostOpAttr>;
-/// PATHCONF (§3.3.20). On failure: the node.
+/// PATHCONF (§3.3.20). On failure: the node's attributes.
 pub type PathconfReply = Reply<PathconfOk, PostOpAttr>;
-/// COMMIT (§3.3.21). On failure: the file.
+/// COMMIT (§3.3.21). On failure: the file's attributes.
 pub type CommitReply = Reply<CommitOk, WccData>;
 
 xdr_struct! {
-    /// A node that was found.
+    /// Results of a successful LOOKUP.
     pub struct LookupOk<'a> {
         /// The node.
         pub object: FileHandle<'a>,
         /// Its attributes.
         pub attributes: PostOpAttr,
-        /// The directory's.
+        /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
     }
 }
 
 xdr_struct! {
-    /// What may be done.
+    /// Results of a successful ACCESS.
     pub struct AccessOk {
         /// The node's attributes.
         pub attributes: PostOpAttr,
-        /// Of what was asked, what is allowed.
+        /// Granted subset of the requested rights.
         pub access: AccessBits,
     }
 }
 
 xdr_struct! {
-    /// Where a link points.
+    /// Results of a successful READLINK.
     pub struct ReadlinkOk<'a> {
         /// The link's attributes.
         pub attributes: PostOpAttr,
-        /// Its target.
+        /// Target.
         pub target: &'a [u8],
     }
 }
 
 xdr_struct! {
-    /// What was read, up to where the data begins.
+    /// Results of a successful READ, up to the data.
     pub struct ReadOk {
         /// The file's attributes.
         pub attributes: PostOpAttr,
-        /// Number of bytes read. A peer may announce another one than it sends.
+        /// Number of bytes read. May differ from the length of the data that a peer sends.
         pub count: u32,
-        /// Whether the file ends with them.
+        /// `true` if the file ends with them.
         pub eof: bool,
         /// The bytes.
         pub data: Data,
@@ -86,7 +86,7 @@ xdr_struct! {
 }
 
 impl ReadOk {
-    /// `count` bytes, which follow what is encoded.
+    /// Returns results with `count` bytes of data, which follow the encoded part.
     #[inline]
     #[must_use]
     pub const fn to_send(attributes: PostOpAttr, count: u32, eof: bool) -> Self {
@@ -95,13 +95,13 @@ impl ReadOk {
 }
 
 xdr_struct! {
-    /// What was written.
+    /// Results of a successful WRITE.
     pub struct WriteOk {
-        /// The file.
+        /// Change of the file.
         pub file_wcc: WccData,
         /// Number of bytes.
         pub count: u32,
-        /// How stable they are.
+        /// Achieved stability.
         pub committed: StableHow,
         /// Changes when unstable data may have been lost.
         pub verifier: WriteVerifier,
@@ -109,68 +109,68 @@ xdr_struct! {
 }
 
 xdr_struct! {
-    /// A node that was made.
+    /// Results of a successful CREATE, MKDIR, SYMLINK or MKNOD.
     pub struct CreateOk<'a> {
-        /// The node (`post_op_fh3`).
+        /// Handle of the node (`post_op_fh3`).
         pub object: Option<FileHandle<'a>>,
         /// Its attributes.
         pub attributes: PostOpAttr,
-        /// The directory.
+        /// Change of the directory.
         pub dir_wcc: WccData,
     }
 }
 
 xdr_struct! {
-    /// The directories of a RENAME.
+    /// Changes of a RENAME's directories.
     pub struct RenameWcc {
-        /// Of the old name.
+        /// Directory of the old name.
         pub from_dir: WccData,
-        /// Of the new one.
+        /// Directory of the new name.
         pub to_dir: WccData,
     }
 }
 
 xdr_struct! {
-    /// The nodes of a LINK.
+    /// Changes of a LINK.
     pub struct LinkWcc {
-        /// The node that got a name.
+        /// Attributes of the node that got a name.
         pub attributes: PostOpAttr,
-        /// The directory.
+        /// Change of the directory.
         pub dir_wcc: WccData,
     }
 }
 
 xdr_struct! {
-    /// How full a file system is.
+    /// Results of a successful FSSTAT.
     pub struct FsstatOk {
         /// The node's attributes.
         pub attributes: PostOpAttr,
-        /// Bytes in all.
+        /// Total bytes.
         pub total_bytes: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         pub free_bytes: u64,
-        /// Bytes that are free for the user.
+        /// Free bytes available to the user.
         pub available_bytes: u64,
-        /// Nodes in all.
+        /// Total nodes.
         pub total_files: u64,
-        /// Nodes that are free.
+        /// Free nodes.
         pub free_files: u64,
-        /// Nodes that are free for the user.
+        /// Free nodes available to the user.
         pub available_files: u64,
-        /// For how many seconds this will stay so.
+        /// Number of seconds for which this remains valid.
         pub invarsec: u32,
     }
 }
 
 bitflags! {
-    /// What a file system can do (§3.3.19).
+    /// Properties of a file system (§3.3.19).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Properties: u32 {
         /// Hard links (`FSF3_LINK`).
         const LINK = 0x01;
         /// Symbolic links (`FSF3_SYMLINK`).
         const SYMLINK = 0x02;
-        /// PATHCONF says the same of every node (`FSF3_HOMOGENEOUS`).
+        /// PATHCONF is the same for every node (`FSF3_HOMOGENEOUS`).
         const HOMOGENEOUS = 0x08;
         /// Times can be set (`FSF3_CANSETTIME`).
         const CAN_SET_TIME = 0x10;
@@ -192,57 +192,57 @@ impl Encode for Properties {
 }
 
 xdr_struct! {
-    /// What a server can do. Sizes are in bytes.
+    /// Results of a successful FSINFO. Sizes are in bytes.
     pub struct FsinfoOk {
         /// The node's attributes.
         pub attributes: PostOpAttr,
-        /// The largest READ.
+        /// Maximum READ.
         pub read_max: u32,
-        /// The preferred READ.
+        /// Preferred READ.
         pub read_preferred: u32,
-        /// What a READ's size should be a multiple of.
+        /// Preferred multiple of a READ's size.
         pub read_multiple: u32,
-        /// The largest WRITE.
+        /// Maximum WRITE.
         pub write_max: u32,
-        /// The preferred WRITE.
+        /// Preferred WRITE.
         pub write_preferred: u32,
-        /// What a WRITE's size should be a multiple of.
+        /// Preferred multiple of a WRITE's size.
         pub write_multiple: u32,
-        /// The preferred READDIR.
+        /// Preferred READDIR.
         pub readdir_preferred: u32,
-        /// The largest file.
+        /// Maximum size of a file.
         pub file_size_max: u64,
-        /// How finely times are kept.
+        /// Granularity of times.
         pub time_delta: NfsTime3,
-        /// What the file system can do.
+        /// Properties of the file system.
         pub properties: Properties,
     }
 }
 
 xdr_struct! {
-    /// POSIX limits.
+    /// Results of a successful PATHCONF.
     pub struct PathconfOk {
         /// The node's attributes.
         pub attributes: PostOpAttr,
-        /// The most names of a node.
+        /// Maximum number of names of a node.
         pub link_max: u32,
-        /// The longest name, in bytes.
+        /// Maximum length of a name, in bytes.
         pub name_max: u32,
-        /// Whether a longer name is refused, rather than cut.
+        /// `true` if longer names are refused rather than truncated.
         pub no_trunc: bool,
-        /// Whether only a privileged user can give files away.
+        /// `true` if only privileged users can change an owner.
         pub chown_restricted: bool,
-        /// Whether names that differ in case only are the same.
+        /// `true` if names are case-insensitive.
         pub case_insensitive: bool,
-        /// Whether the case of names is kept.
+        /// `true` if the case of names is preserved.
         pub case_preserving: bool,
     }
 }
 
 xdr_struct! {
-    /// What was made stable.
+    /// Results of a successful COMMIT.
     pub struct CommitOk {
-        /// The file.
+        /// Change of the file.
         pub file_wcc: WccData,
         /// Changes when unstable data may have been lost.
         pub verifier: WriteVerifier,

@@ -7,12 +7,12 @@ use crate::NfsTime3;
 /// A time to set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetTime3 {
-    /// Leave it.
+    /// Do not change.
     #[default]
     DontChange,
-    /// To the server's present time.
+    /// Set to the server's current time.
     Server,
-    /// To this.
+    /// Set to this time.
     Client(NfsTime3),
 }
 
@@ -40,7 +40,7 @@ impl Encode for SetTime3 {
 }
 
 xdr_struct! {
-    /// Which attributes to set, and to what. `None` leaves one as it is.
+    /// Attribute changes. `None` leaves an attribute unchanged.
     #[derive(Default)]
     pub struct Sattr3 {
         /// Permission bits.

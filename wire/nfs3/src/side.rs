@@ -1,5 +1,5 @@
-//! The side program: what our servers answer beside NFS on the same connection (`docs/protocols/side.md`). A
-//! stranger's server answers PROG_UNAVAIL.
+//! The side program: an extension that our servers offer next to NFS on the same connection
+//! (`docs/protocols/side.md`). Other servers answer PROC_UNAVAIL.
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_struct};
 
@@ -8,27 +8,27 @@ use crate::listing::ReaddirplusReply;
 use crate::results::{ReadReply, WriteReply};
 use crate::{Cookie3, CookieVerifier, Data, Fattr3, FileHandle, PostOpAttr, Reply, WccAttr};
 
-/// Its number, of the range that users define (RFC 5531 §8.1).
+/// RPC program number, in the user-defined range (RFC 5531 §8.1).
 pub const PROGRAM: u32 = 0x2054_424C;
-/// Its version.
+/// Version.
 pub const VERSION: u32 = 1;
 
 xdr_enum! {
-    /// What a call asks for. RPC answers PROC_UNAVAIL to any other number.
+    /// A procedure. RPC answers PROC_UNAVAIL to any other number.
     pub enum Procedure {
-        /// Nothing: whether there is such a program.
+        /// No operation: tests for the program.
         Null = 0,
-        /// A directory's entries, and those of the directories below it.
+        /// List a directory and its subdirectories.
         List = 1,
-        /// A file's version and the digests of a part of it.
+        /// Get a file's version and the digests of a range.
         Digests = 2,
-        /// Data of a version of a file of another server, which is cached here.
+        /// Read locally cached data of a version of another server's file.
         Lend = 3,
-        /// A lease of the tree: to have one, to keep it until it is recalled, to give it back.
+        /// Get, keep or return a lease of the tree.
         Lease = 4,
-        /// Parts of a file, compressed.
+        /// Read ranges of a file, compressed.
         Pack = 5,
-        /// Data that a file gets, compressed.
+        /// Write data to a file, compressed.
         Unpack = 6,
     }
 }
@@ -47,10 +47,10 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the arguments of `procedure`.
+    /// Decodes the arguments of `procedure`.
     ///
     /// # Errors
-    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS.
+    /// The arguments are invalid, to be answered GARBAGE_ARGS.
     pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>) -> Result<Self> {
         match procedure {
             Procedure::Null => Ok(Self::Null),
@@ -63,7 +63,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Which procedure.
+    /// Returns the procedure.
     #[must_use]
     pub const fn procedure(&self) -> Procedure {
         match self {
@@ -97,42 +97,42 @@ xdr_struct! {
     pub struct ListArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Where its listing goes on; 0 is its beginning.
+        /// Position in its listing; 0: the beginning.
         pub cookie: Cookie3,
-        /// Goes with the cookie, as in READDIRPLUS.
+        /// Verifier of the cookie, as in READDIRPLUS.
         pub verifier: CookieVerifier,
-        /// What the answer may take, in bytes: all of it.
+        /// Maximum size of the whole answer, in bytes.
         pub bytes_max: u32,
-        /// Whether the directories below are to follow.
+        /// `true` to list subdirectories as well.
         pub with_subtree: bool,
-        /// What is asked about each directory, as by ACCESS.
+        /// Rights to be checked for each directory, as by ACCESS.
         pub access: AccessBits,
     }
 }
 
 xdr_struct! {
-    /// A directory, or a part of it that begins where the call says.
+    /// A directory, or the part of it that the call selected.
     pub struct ListedDir<'a> {
-        /// Which.
+        /// Handle of the directory.
         pub dir: FileHandle<'a>,
-        /// What the caller may do there, of what was asked.
+        /// Granted subset of the requested rights.
         pub access: AccessBits,
-        /// What READDIRPLUS would answer.
+        /// Results of READDIRPLUS.
         pub page: ReaddirplusReply<'a>,
     }
 }
 
-/// What LIST answers: the directory that was asked for, and, where that is listed to its end, directories
-/// below it, each whole. Only the first can be a failure.
+/// Results of LIST: the requested directory, and, if it is listed to its end, subdirectories of it, each
+/// whole. Only the first can be a failure.
 pub type ListReply<'a> = List<'a, ListedDir<'a>>;
 
-/// Of so many bytes of a file there is a digest, beginning with the first; the last is of what is left.
+/// Unit of digests, in bytes, from the beginning of the file; the last one may be shorter.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
-/// A digest is so long (BLAKE3).
+/// Length of a digest (BLAKE3), in bytes.
 pub const DIGEST_BYTES: usize = 32;
 
-/// One call asks for the digests of so many bytes at most.
+/// Maximum range of a DIGESTS call, in bytes.
 pub const DIGESTED_BYTES_MAX: u32 = 1 << 20;
 
 xdr_struct! {
@@ -140,56 +140,55 @@ xdr_struct! {
     pub struct DigestsArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Where the first chunk begins: a multiple of [`CHUNK_BYTES`].
+        /// Offset of the first chunk: a multiple of [`CHUNK_BYTES`].
         pub offset: u64,
-        /// Of how many bytes digests are wanted.
+        /// Length of the range, in bytes.
         pub count: u32,
     }
 }
 
 xdr_struct! {
-    /// What a file is now, and what is in it.
+    /// Results of a successful DIGESTS.
     pub struct DigestsOk<'a> {
-        /// Its attributes while the digests were made: nothing has changed it then.
+        /// Attributes while the digests were computed: the file did not change meanwhile.
         pub attributes: Fattr3,
-        /// The digest of each chunk that any of the range lies in, up to the end of the file, one after the
-        /// other.
+        /// Concatenated digests of all chunks that intersect the range, up to the end of the file.
         pub digests: &'a [u8],
     }
 }
 
-/// What DIGESTS answers.
+/// Results of DIGESTS.
 pub type DigestsReply<'a> = Reply<DigestsOk<'a>, PostOpAttr>;
 
 xdr_struct! {
     /// LEND.
     pub struct LendArgs<'a> {
-        /// The root of an export that is a cache.
+        /// Root of an export that is a cache.
         pub export: FileHandle<'a>,
-        /// What the server that is cached calls the file: how the cache knows its handles, and the handle.
+        /// Type of the handle by which the cache identifies the file at its origin.
         pub kind: u32,
-        /// As above.
+        /// Handle of the file at the origin.
         pub file: FileHandle<'a>,
-        /// Which version of it.
+        /// Version of the file.
         pub version: WccAttr,
-        /// Where the data begin.
+        /// Offset of the data.
         pub offset: u64,
-        /// How much is wanted, in bytes: all of it, or nothing.
+        /// Length of the data, in bytes: all or nothing.
         pub count: u32,
     }
 }
 
-/// What LEND answers: as READ, without attributes. NOENT where the data cannot be had.
+/// Results of LEND: as READ, without attributes. NOENT if the data are not available.
 pub type LendReply = ReadReply;
 
 xdr_enum! {
-    /// What is asked about a lease.
+    /// An operation on a lease.
     pub enum LeaseAct {
-        /// To have one.
+        /// Request a lease.
         Grant = 0,
-        /// To keep the one that is named: answered when it is recalled, or after a while.
+        /// Keep the given lease: answered when it is recalled, or after a while.
         Keep = 1,
-        /// The one that is named is given back.
+        /// Return the given lease.
         GiveBack = 2,
     }
 }
@@ -199,52 +198,52 @@ xdr_struct! {
     pub struct LeaseArgs<'a> {
         /// A file or directory of the tree.
         pub file: FileHandle<'a>,
-        /// What is asked.
+        /// Operation.
         pub act: LeaseAct,
-        /// The number of the lease.
+        /// Epoch of the lease.
         pub epoch: u64,
     }
 }
 
 xdr_enum! {
-    /// How a lease stands.
+    /// The state of a lease.
     pub enum LeaseState {
-        /// It is held.
+        /// The lease is held.
         Held = 0,
-        /// It is held, and to be given back.
+        /// The lease is held, and must be returned.
         Recalled = 1,
-        /// It is not held.
+        /// The lease is not held.
         NotHeld = 2,
     }
 }
 
 xdr_struct! {
-    /// What LEASE answers where it succeeds.
+    /// Results of a successful LEASE.
     pub struct LeaseOk {
-        /// How it stands.
+        /// State.
         pub state: LeaseState,
-        /// The number of the lease that is held.
+        /// Epoch of the lease.
         pub epoch: u64,
-        /// How long it is held from when it was asked about; or after what time it may be asked for again.
+        /// Term from the time of the request; or delay before the next request.
         pub time_ms: u32,
     }
 }
 
-/// What LEASE answers. NOTSUPP: no leases of this tree are granted.
+/// Results of LEASE. NOTSUPP: no leases of this tree are granted.
 pub type LeaseReply = Reply<LeaseOk, ()>;
 
-/// One call asks for so many bytes at most, of all parts together.
+/// Maximum total length of a call's ranges, in bytes.
 pub const PACKED_BYTES_MAX: u32 = 1 << 20;
 
-/// And for so many parts.
+/// Maximum number of a call's ranges.
 pub const PACKED_PARTS_MAX: usize = 256;
 
 xdr_struct! {
-    /// A part of a file.
+    /// A range of a file.
     pub struct FilePart {
-        /// Where it begins.
+        /// Offset.
         pub offset: u64,
-        /// Its length, in bytes.
+        /// Length, in bytes.
         pub count: u32,
     }
 }
@@ -254,39 +253,39 @@ xdr_struct! {
     pub struct PackArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// What is wanted of it, none of it past the end of the file.
+        /// Requested ranges, none of them past the end of the file.
         pub parts: List<'a, FilePart>,
     }
 }
 
 xdr_struct! {
-    /// What is in a file.
+    /// Results of a successful PACK.
     pub struct PackOk<'a> {
-        /// Its attributes while it was read: nothing has changed it then.
+        /// Attributes while the file was read: it did not change meanwhile.
         pub attributes: Fattr3,
-        /// All parts, one after the other, as one frame of Zstandard (RFC 8878).
+        /// All ranges, concatenated, as one Zstandard frame (RFC 8878).
         pub frame: &'a [u8],
     }
 }
 
-/// What PACK answers. INVAL: there is not as much in the file.
+/// Results of PACK. INVAL: a range is past the end of the file.
 pub type PackReply<'a> = Reply<PackOk<'a>, PostOpAttr>;
 
 xdr_struct! {
-    /// UNPACK: a WRITE (RFC 1813 §3.3.7) whose data travel compressed.
+    /// UNPACK: a WRITE (RFC 1813 §3.3.7) with compressed data.
     pub struct UnpackArgs<'a> {
         /// The file.
         pub file: FileHandle<'a>,
-        /// Where in the file the data go.
+        /// Offset of the data.
         pub offset: u64,
-        /// How many bytes they are: at most [`PACKED_BYTES_MAX`].
+        /// Uncompressed length: at most [`PACKED_BYTES_MAX`].
         pub count: u32,
-        /// How stable they are to be.
+        /// Required stability.
         pub stable: StableHow,
-        /// All of them, as one frame of Zstandard (RFC 8878).
+        /// All data, as one Zstandard frame (RFC 8878).
         pub frame: Data,
     }
 }
 
-/// What UNPACK answers: as WRITE. INVAL: the frame does not hold as many bytes, or they are too many.
+/// Results of UNPACK: as WRITE. INVAL: the frame has another length, or is too long.
 pub type UnpackReply = WriteReply;

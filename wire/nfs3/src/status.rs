@@ -1,13 +1,13 @@
-//! The waist's errors as `nfsstat3`, and back.
+//! Mapping between the waist's errors and `nfsstat3`.
 //!
-//! Both matches are exhaustive: an error or a status that is new does not compile until it is mapped. Why the
-//! lossy ones are as they are: `docs/decisions/wire-nfs-statuses.md`.
+//! Both matches are exhaustive: a new error or status does not compile until it is mapped. The lossy mappings
+//! are explained in `docs/decisions/wire-nfs-statuses.md`.
 
 use tombolo_core::Error;
 
 use crate::Status;
 
-/// The status that a reply carries for `error`.
+/// Returns the status that represents `error` in a reply.
 #[must_use]
 pub fn to_status(error: &Error) -> Status {
     match error {
@@ -33,9 +33,9 @@ pub fn to_status(error: &Error) -> Status {
         Error::BadType => Status::BadType,
         Error::InvalidArgument | Error::SymlinkLoop | Error::Overflow | Error::NotDevice => Status::Inval,
         Error::NotSupported | Error::NotImplemented | Error::NoAttribute => Status::NotSupp,
-        // In use: refused, and not to be retried until it is free.
+        // In use: refused, not to be retried until it is free.
         Error::Busy | Error::TextBusy => Status::Acces,
-        // It may well work in a moment: the client is to wait and ask again.
+        // Transient: the client should wait and retry.
         Error::WouldBlock
         | Error::NoLocks
         | Error::Interrupted
@@ -43,13 +43,13 @@ pub fn to_status(error: &Error) -> Status {
         | Error::NoMemory
         | Error::TooManyOpen
         | Error::Disconnected => Status::Jukebox,
-        // No procedure can provoke these: the server itself is at fault.
+        // No procedure can provoke these: an error of the server itself.
         Error::BadOpen | Error::Deadlock => Status::ServerFault,
         Error::Io { .. } => Status::Io,
     }
 }
 
-/// What the waist calls `status`.
+/// Returns the waist's error for `status`.
 #[must_use]
 pub fn from_status(status: Status) -> Error {
     match status {

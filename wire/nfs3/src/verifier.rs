@@ -1,4 +1,4 @@
-//! Opaque marks that server and client hand each other (RFC 1813 §2.4).
+//! Opaque values exchanged by server and client (RFC 1813 §2.4).
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result};
 
@@ -25,12 +25,12 @@ macro_rules! opaque_mark {
 }
 
 opaque_mark! {
-    /// Tells a client whether unstable writes may have been lost: it changes when they were (`writeverf3`).
+    /// A value that changes when unstable writes may have been lost (`writeverf3`).
     WriteVerifier([u8; 8]);
-    /// Tells a retried exclusive create from another one (`createverf3`).
+    /// A value that distinguishes a retried exclusive create from another one (`createverf3`).
     CreateVerifier([u8; 8]);
-    /// Tells a server whether a directory's cookies are still good (`cookieverf3`).
+    /// A value by which a server detects stale cookies of a directory (`cookieverf3`).
     CookieVerifier([u8; 8]);
-    /// Where a listing goes on; 0 at the start (`cookie3`).
+    /// A position in a listing; 0: the start (`cookie3`).
     Cookie3(u64);
 }

@@ -4,23 +4,23 @@ use std::ops::Deref;
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result};
 
-/// The longest body of a credential or verifier, in bytes (RFC 5531 §8.2).
+/// Maximum length of the body of a credential or verifier, in bytes (RFC 5531 §8.2).
 pub const BODY_BYTES_MAX: usize = 400;
-/// The longest machine name of AUTH_SYS, in bytes (appendix A).
+/// Maximum length of AUTH_SYS's machine name, in bytes (appendix A).
 pub const MACHINE_BYTES_MAX: usize = 255;
-/// The most supplementary groups of AUTH_SYS (appendix A).
+/// Maximum number of AUTH_SYS's supplementary groups (appendix A).
 pub const GIDS_MAX: usize = 16;
 
-/// How a credential or verifier is to be read.
+/// The type of a credential or verifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AuthFlavor(pub u32);
 
 impl AuthFlavor {
     /// Anonymous.
     pub const NONE: Self = Self(0);
-    /// User and groups, believed as told.
+    /// User and groups, as claimed by the client.
     pub const SYS: Self = Self(1);
-    /// A server's shorthand for an AUTH_SYS credential. We hand out none.
+    /// A server's shorthand for an AUTH_SYS credential. Never issued by us.
     pub const SHORT: Self = Self(2);
     /// RPCSEC_GSS (RFC 2203).
     pub const GSS: Self = Self(6);
@@ -42,17 +42,17 @@ impl Encode for AuthFlavor {
     }
 }
 
-/// A verifier: uninterpreted bytes of some flavor. With AUTH_NONE and AUTH_SYS it says nothing.
+/// A verifier: uninterpreted bytes of some flavor. Meaningless with AUTH_NONE and AUTH_SYS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verifier<'a> {
-    /// How to read it.
+    /// Type of the body.
     pub flavor: AuthFlavor,
-    /// At most [`BODY_BYTES_MAX`].
+    /// Body, at most [`BODY_BYTES_MAX`].
     pub body: &'a [u8],
 }
 
 impl Verifier<'_> {
-    /// The empty one of AUTH_NONE.
+    /// The empty verifier of AUTH_NONE.
     pub const NONE: Self = Self { flavor: AuthFlavor::NONE, body: &[] };
 }
 
@@ -73,18 +73,18 @@ impl Encode for Verifier<'_> {
 /// The caller's credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credential<'a> {
-    /// AUTH_NONE. What its body holds is undefined (§10.1), and is ignored.
+    /// AUTH_NONE. The contents of its body are undefined (§10.1), and ignored.
     None,
     /// AUTH_SYS.
     Sys(AuthSys<'a>),
 }
 
-/// An AUTH_SYS credential (appendix A). The client is believed or not, nothing can be checked.
+/// An AUTH_SYS credential (appendix A). Unverifiable: the client is trusted or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
-    /// Arbitrary.
+    /// An arbitrary number.
     pub stamp: u32,
-    /// The caller's machine by its own account, at most [`MACHINE_BYTES_MAX`] bytes.
+    /// The caller's machine name as claimed, at most [`MACHINE_BYTES_MAX`] bytes.
     pub machine: &'a [u8],
     /// Effective user id.
     pub uid: u32,
@@ -113,7 +113,7 @@ impl Encode for AuthSys<'_> {
     }
 }
 
-/// Up to [`GIDS_MAX`] group ids, in place.
+/// Up to [`GIDS_MAX`] group ids, stored inline.
 #[derive(Clone, Copy, Default)]
 pub struct Gids {
     ids: [u32; GIDS_MAX],
@@ -121,7 +121,7 @@ pub struct Gids {
 }
 
 impl Gids {
-    /// These groups; `None` if there are too many.
+    /// Returns these groups; `None` if there are too many.
     #[must_use]
     pub fn new(groups: &[u32]) -> Option<Self> {
         let mut gids = Self { len: groups.len(), ..Self::default() };
@@ -173,11 +173,11 @@ impl Encode for Gids {
     }
 }
 
-/// What is wrong with a credential.
+/// A fault in a credential.
 pub(crate) enum CredentialFault {
-    /// Its bytes.
+    /// Invalid bytes.
     Malformed,
-    /// Its flavor is none that we take.
+    /// Unsupported flavor.
     Unknown,
 }
 

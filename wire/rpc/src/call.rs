@@ -1,4 +1,4 @@
-//! The header of a call (RFC 5531 §9), and what is answered when it is none.
+//! The header of a call (RFC 5531 §9), and the replies to invalid ones.
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 
@@ -7,45 +7,45 @@ use crate::{
     Accepted, AuthFlavor, AuthStat, CALL, Credential, RPC_VERSION, Rejected, ReplyHeader, Verifier, Xid,
 };
 
-/// What comes before a procedure's arguments.
+/// The header before a procedure's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallHeader<'a> {
-    /// Names the call.
+    /// Identifier of the call.
     pub xid: Xid,
-    /// The program.
+    /// Program.
     pub program: u32,
-    /// Its version.
+    /// Version of the program.
     pub version: u32,
-    /// What to do.
+    /// Procedure.
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
 }
 
-/// Why a message is no call that could be carried out.
+/// The reason why a message is not a call that can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFault {
-    /// It is too short to name a call, or it is not a call: nothing can be answered.
+    /// Too short, or not a call: no reply is possible.
     #[error("not an RPC call")]
     NotCall,
-    /// It names a call and ends before its credential begins.
+    /// A call that ends before its credential.
     #[error("truncated call header")]
     Short {
         /// The call.
         xid: Xid,
     },
-    /// The call is refused.
+    /// A call that is refused.
     #[error("refused: {why:?}")]
     Refused {
         /// The call.
         xid: Xid,
-        /// Why.
+        /// The reason.
         why: Rejected,
     },
 }
 
 impl CallFault {
-    /// What to answer; `None` where silence is all that is left.
+    /// Returns the reply; `None` if none is possible.
     #[must_use]
     pub fn reply(&self) -> Option<ReplyHeader<'static>> {
         match *self {
@@ -57,7 +57,7 @@ impl CallFault {
 }
 
 impl<'a> CallHeader<'a> {
-    /// A call to be made.
+    /// Returns the header of a call to be made.
     #[must_use]
     pub const fn new(
         xid: Xid,
@@ -69,13 +69,12 @@ impl<'a> CallHeader<'a> {
         Self { xid, program, version, procedure, credential }
     }
 
-    /// Reads the header of a received message. The arguments are what is left.
+    /// Decodes the header of a received message. The decoder is left at the arguments.
     ///
-    /// Program, version and procedure are whatever the caller says: whether there are such is the server's to
-    /// know.
+    /// Program, version and procedure are returned unchecked, for the server to look up.
     ///
     /// # Errors
-    /// [`CallFault`] says what to answer, checked in this order: RPC's version, the credential, the verifier.
+    /// [`CallFault`], which contains the reply. Checked in this order: version of RPC, credential, verifier.
     #[inline]
     pub fn receive(xdr: &mut Decoder<'a>) -> Result<Self, CallFault> {
         let xid = xdr.u32().map(Xid).map_err(|_| CallFault::NotCall)?;

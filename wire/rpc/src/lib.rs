@@ -1,15 +1,14 @@
-//! ONC RPC version 2 (RFC 5531): records out of a byte stream, the headers of calls and replies, credentials.
+//! ONC RPC version 2 (RFC 5531): record marking, headers of calls and replies, credentials.
 //!
-//! A codec without I/O, for servers and clients. [`Records`] finds messages in what a TCP connection brought;
-//! a datagram is a message by itself. [`CallHeader`] is what comes before a procedure's arguments,
-//! [`ReplyHeader`] what comes before its results. Nothing here allocates but [`RecordAssembler`], which glues
-//! records that came in pieces, up to a limit.
+//! A codec without I/O, for servers and clients. [`Records`] finds messages in a TCP stream; a datagram is a
+//! message by itself. [`CallHeader`] precedes a procedure's arguments, [`ReplyHeader`] its results. Only
+//! [`RecordAssembler`] allocates: it reassembles fragmented records, up to a limit.
 //!
 //! ```
 //! use tombolo_wire_rpc::{Accepted, CallHeader, Credential, ReplyHeader, Xid};
 //! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 //!
-//! // A client asks.
+//! A client sends a call.
 //! let mut message = Vec::new();
 //! let call = CallHeader::new(Xid(7), 100_003, 3, 0, Credential::None);
 //! call.encode(&mut Encoder::new(&mut message));
@@ -28,8 +27,8 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: a portmapper ([`portmap`] is what a client of one says), RPCSEC_GSS, what a procedure means,
-//! access control.
+//! Non-goals: a portmapper ([`portmap`] has the client's messages only), RPCSEC_GSS, the meaning of
+//! procedures, access control.
 //!
 //! Reading order: `record`, `call`, `auth`, `reply`, `portmap`, `tls`.
 #![forbid(unsafe_code)]
@@ -49,10 +48,10 @@ pub use record::{Found, Mark, RecordAssembler, RecordError, Records};
 pub use reply::{Accepted, AuthStat, Rejected, ReplyBody, ReplyHeader, SUCCESS_BYTES};
 pub use tls::Probe;
 
-/// The version of RPC itself.
+/// Version of RPC itself.
 pub const RPC_VERSION: u32 = 2;
 
-/// Names a call among those of one client (RFC 5531 §9). Not a sequence number.
+/// The identifier of a call, unique per client (RFC 5531 §9). Not a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Xid(pub u32);
 

@@ -1,17 +1,17 @@
-//! The portmapper, version 2 (RFC 1833 §3): at which port a server has a program. Only what a client asks.
+//! The portmapper, version 2 (RFC 1833 §3), which maps programs to ports. Only a client's request.
 
 use tombolo_wire_xdr::{Encode, Encoder};
 
-/// Where every portmapper is.
+/// Well-known port.
 pub const PORT: u16 = 111;
-/// The portmapper among the programs.
+/// RPC program number.
 pub const PROGRAM: u32 = 100_000;
-/// The version of it that every portmapper speaks.
+/// The version supported by every portmapper.
 pub const VERSION: u32 = 2;
-/// The procedure that takes a [`Mapping`] and answers its port as an unsigned number; 0 where there is none.
+/// The procedure that takes a [`Mapping`] and returns its port as an unsigned integer; 0 if there is none.
 pub const GETPORT: u32 = 3;
 
-/// What carries a program.
+/// The transport of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// `IPPROTO_TCP`.
@@ -20,14 +20,14 @@ pub enum Protocol {
     Udp,
 }
 
-/// What is asked for: a version of a program over a transport (`mapping`, without its port).
+/// A query: a version of a program over a transport (`mapping`, without its port).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The program.
     pub program: u32,
     /// Its version.
     pub version: u32,
-    /// Over what.
+    /// Transport.
     pub protocol: Protocol,
 }
 
@@ -37,7 +37,7 @@ impl Encode for Mapping {
             Protocol::Tcp => 6,
             Protocol::Udp => 17,
         };
-        // The port is for SET, which this is not.
+        // The port is used by SET only.
         xdr.u32(self.program).u32(self.version).u32(protocol).u32(0);
     }
 }

@@ -1,29 +1,29 @@
-//! Record marking (RFC 5531 §11): messages in a byte stream, each cut into fragments as its sender likes.
+//! Record marking (RFC 5531 §11): messages in a byte stream, each divided into fragments.
 
 use std::ops::Range;
 
 /// The four bytes before a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// True for the last fragment of a record.
+    /// `true` for the last fragment of a record.
     pub last: bool,
     /// Length of the fragment without its mark: at most 2³¹−1.
     pub len_bytes: u32,
 }
 
 impl Mark {
-    /// What a mark takes up.
+    /// Length of a mark, in bytes.
     pub const BYTES: usize = 4;
     const LAST: u32 = 1 << 31;
 
-    /// The mark of a record that is one fragment of `len_bytes`; `None` beyond 2³¹−1.
+    /// Returns the mark of a record with a single fragment of `len_bytes`; `None` beyond 2³¹−1.
     #[must_use]
     pub fn whole(len_bytes: usize) -> Option<Self> {
         let len_bytes = u32::try_from(len_bytes).ok().filter(|len| len & Self::LAST == 0)?;
         Some(Self { last: true, len_bytes })
     }
 
-    /// From the wire.
+    /// Decodes a mark.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
@@ -31,7 +31,7 @@ impl Mark {
         Self { last: word & Self::LAST != 0, len_bytes: word & !Self::LAST }
     }
 
-    /// To the wire.
+    /// Encodes the mark.
     #[inline]
     #[must_use]
     pub const fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -40,44 +40,43 @@ impl Mark {
     }
 }
 
-/// Why a byte stream is of no use any more. There is no way to find the next record: close the connection.
+/// A fatal error of a byte stream: the next record cannot be found, so the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A record is longer than its receiver takes.
+    /// A record exceeds the receiver's limit.
     #[error("record of at least {announced_bytes} bytes exceeds the limit of {limit_bytes}")]
     TooLong {
-        /// The record's length as far as its marks have told it.
+        /// Length of the record according to the marks received so far.
         announced_bytes: usize,
         /// The receiver's limit.
         limit_bytes: usize,
     },
 }
 
-/// What lies at the front of the received bytes.
+/// The contents at the front of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing of use yet.
+    /// Nothing complete.
     Nothing {
-        /// With this many more received bytes there is something. Not more than one mark or one whole record
-        /// needs.
+        /// Number of further bytes required for another result; at most one mark or one whole record.
         missing_bytes: usize,
     },
-    /// A whole record, in one piece and in its place, as nearly every sender writes them.
+    /// A whole record in one fragment, as nearly every sender writes them.
     Record {
-        /// Where it lies, counted from the front. The bytes up to its end are used up.
+        /// Position, relative to the front. The bytes up to its end are consumed.
         body: Range<usize>,
     },
-    /// Some bytes of a record that came in several fragments: append them to those before.
+    /// A part of a fragmented record, to be appended to the preceding parts.
     Piece {
-        /// Where they lie, counted from the front; possibly nowhere. The bytes up to their end are used up.
+        /// Position, relative to the front; possibly empty. The bytes up to its end are consumed.
         body: Range<usize>,
-        /// True when this completes the record.
+        /// `true` if this completes the record.
         complete: bool,
     },
 }
 
 impl Found {
-    /// Number of bytes at the front that are done with, once the caller has taken care of the body.
+    /// Returns the number of consumed bytes at the front, once the caller has processed the body.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         match self {
@@ -87,11 +86,11 @@ impl Found {
     }
 }
 
-/// Finds records in received bytes, which stay where they are.
+/// A parser that finds records in received bytes, without copying them.
 ///
-/// Its owner keeps the bytes and asks again with what is left, until there is [`Found::Nothing`]. A record of
-/// one fragment is waited for and then told as a whole; the pieces of others are told as they come, so that
-/// fragments of one byte cost no more memory than their bytes. No bytes are looked at but marks.
+/// The owner retains the bytes and calls again with the remaining ones, until the result is
+/// [`Found::Nothing`]. A record of one fragment is returned when complete; parts of others are returned as
+/// they arrive, so that fragments of one byte cost no more memory than their bytes. Only marks are examined.
 #[derive(Clone, Debug)]
 pub struct Records {
     limit_bytes: usize,
@@ -100,22 +99,22 @@ pub struct Records {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// A record begins here.
+    /// At the beginning of a record.
     Start,
-    /// `told_bytes` of a record were told, and a mark comes next.
+    /// Before a mark; `told_bytes` of the record have been returned.
     Between { told_bytes: usize },
-    /// The same, and `left_bytes` of the present fragment are to come.
+    /// Within a fragment; `left_bytes` of it have not been returned.
     Within { told_bytes: usize, left_bytes: usize, last: bool },
 }
 
 impl Records {
-    /// Takes records of up to `limit_bytes`.
+    /// Returns a parser of records of up to `limit_bytes`.
     #[must_use]
     pub const fn new(limit_bytes: usize) -> Self {
         Self { limit_bytes, state: State::Start }
     }
 
-    /// Bytes of a record in pieces that were told so far: what its owner has glued.
+    /// Returns the number of bytes returned so far of a fragmented record.
     #[must_use]
     pub const fn told_bytes(&self) -> usize {
         match self.state {
@@ -124,11 +123,11 @@ impl Records {
         }
     }
 
-    /// Looks at what was received and not used up yet: `available_bytes` of it, of which `front` are the
-    /// first (four suffice, or all if there are fewer).
+    /// Examines the unconsumed received bytes: there are `available_bytes`, and `front` are the first of them
+    /// (four suffice, or all if there are fewer).
     ///
     /// # Errors
-    /// The record that comes is longer than the limit, whether or not its bytes have come.
+    /// The record exceeds the limit, whether or not its bytes have arrived.
     pub fn find(&mut self, front: &[u8], available_bytes: usize) -> Result<Found, RecordError> {
         match self.state {
             State::Start => self.start(front, available_bytes),
@@ -164,7 +163,7 @@ impl Records {
         }
     }
 
-    /// The mark at the front, which may be cut off.
+    /// Decodes the mark at the front, which may be incomplete.
     fn mark(&self, front: &[u8], told_bytes: usize) -> Result<Result<Mark, Found>, RecordError> {
         let Some(bytes) = front.first_chunk() else {
             return Ok(Err(Found::Nothing { missing_bytes: Mark::BYTES.saturating_sub(front.len()) }));
@@ -177,7 +176,7 @@ impl Records {
         Ok(Ok(mark))
     }
 
-    /// Tells what is there of a fragment whose bytes begin at `from`.
+    /// Returns the available part of a fragment whose bytes begin at `from`.
     fn piece(
         &mut self,
         told_bytes: usize,
@@ -199,7 +198,7 @@ impl Records {
     }
 }
 
-/// [`Records`] with a memory of its own for records in pieces, where the received bytes are a slice: clients,
+/// A wrapper of [`Records`] with a buffer for fragmented records, for received bytes in a slice: clients,
 /// tests.
 #[derive(Debug)]
 pub struct RecordAssembler {
@@ -209,17 +208,17 @@ pub struct RecordAssembler {
 }
 
 impl RecordAssembler {
-    /// Takes records of up to `limit_bytes`.
+    /// Returns an assembler of records of up to `limit_bytes`.
     #[must_use]
     pub const fn new(limit_bytes: usize) -> Self {
         Self { records: Records::new(limit_bytes), glued: Vec::new(), complete: false }
     }
 
-    /// Takes the next record off the front of `received`: the record if it is complete, borrowed from there
-    /// or glued here. What is left in `received` must come again, with more bytes behind it.
+    /// Removes the next record from the front of `received`: returns it if complete, borrowed from there or
+    /// from the buffer. The bytes left in `received` must be passed again, followed by further ones.
     ///
     /// # Errors
-    /// A record is longer than the limit.
+    /// A record exceeds the limit.
     pub fn next<'r, 's: 'r>(&'r mut self, received: &mut &'s [u8]) -> Result<Option<&'r [u8]>, RecordError> {
         if std::mem::take(&mut self.complete) {
             self.glued.clear();

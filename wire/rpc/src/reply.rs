@@ -7,13 +7,13 @@ use crate::{REPLY, Verifier, Xid};
 const ACCEPTED: u32 = 0;
 const DENIED: u32 = 1;
 
-/// What [`ReplyHeader::success`] takes up: results begin there.
+/// Encoded length of [`ReplyHeader::success`], in bytes: the position of the results.
 pub const SUCCESS_BYTES: usize = 24;
 
 xdr_enum! {
-    /// Why a caller was not believed (`auth_stat`).
+    /// The reason of an authentication failure (`auth_stat`).
     pub enum AuthStat {
-        /// Believed.
+        /// No failure.
         Ok = 0,
         /// The credential is malformed.
         BadCred = 1,
@@ -23,11 +23,11 @@ xdr_enum! {
         BadVerf = 3,
         /// The verifier expired or was used before.
         RejectedVerf = 4,
-        /// The flavor is too weak here.
+        /// The flavor is too weak for this server.
         TooWeak = 5,
         /// The server's own verifier is bogus.
         InvalidResp = 6,
-        /// For a reason unknown.
+        /// Unknown reason.
         Failed = 7,
         /// Kerberos.
         KerbGeneric = 8,
@@ -46,81 +46,81 @@ xdr_enum! {
     }
 }
 
-/// What became of an accepted call (`accept_stat`).
+/// The outcome of an accepted call (`accept_stat`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// It was carried out; the results follow.
+    /// Executed; the results follow.
     Success,
-    /// There is no such program here.
+    /// Unknown program.
     ProgUnavail,
-    /// The program is here in other versions.
+    /// Unsupported version of the program.
     ProgMismatch {
-        /// The lowest.
+        /// Lowest supported version.
         low: u32,
-        /// The highest.
+        /// Highest supported version.
         high: u32,
     },
-    /// The program has no such procedure.
+    /// Unknown procedure.
     ProcUnavail,
-    /// The procedure cannot make sense of its arguments.
+    /// The arguments cannot be decoded.
     GarbageArgs,
-    /// The server is at a loss, say for memory.
+    /// Failure of the server, such as lack of memory.
     SystemErr,
 }
 
-/// Why a call was denied (`reject_stat`).
+/// The reason of a denial (`reject_stat`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// RPC is spoken here in other versions.
+    /// Unsupported version of RPC.
     RpcMismatch {
-        /// The lowest.
+        /// Lowest supported version.
         low: u32,
-        /// The highest.
+        /// Highest supported version.
         high: u32,
     },
-    /// The caller was not believed.
+    /// Authentication failure.
     Auth(AuthStat),
 }
 
-/// Accepted or denied (`reply_stat`).
+/// The body of a reply (`reply_stat`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBody<'a> {
-    /// The call was looked at.
+    /// The call was accepted.
     Accepted {
-        /// The server's. Ours is always AUTH_NONE.
+        /// The server's verifier. Ours is always AUTH_NONE.
         verifier: Verifier<'a>,
-        /// What became of the call.
+        /// Outcome of the call.
         status: Accepted,
     },
-    /// It was not.
+    /// The call was denied.
     Denied(Rejected),
 }
 
-/// What comes before a procedure's results.
+/// The header before a procedure's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader<'a> {
-    /// The call that is answered.
+    /// The call.
     pub xid: Xid,
-    /// How.
+    /// Status.
     pub body: ReplyBody<'a>,
 }
 
 impl ReplyHeader<'static> {
-    /// An accepted call.
+    /// Returns the reply to an accepted call.
     #[inline]
     #[must_use]
     pub const fn accept(xid: Xid, status: Accepted) -> Self {
         Self { xid, body: ReplyBody::Accepted { verifier: Verifier::NONE, status } }
     }
 
-    /// A call that was carried out. Its results follow.
+    /// Returns the reply to an executed call. Its results follow.
     #[inline]
     #[must_use]
     pub const fn success(xid: Xid) -> Self {
         Self::accept(xid, Accepted::Success)
     }
 
-    /// A denied call.
+    /// Returns the reply to a denied call.
     #[must_use]
     pub const fn reject(xid: Xid, why: Rejected) -> Self {
         Self { xid, body: ReplyBody::Denied(why) }
@@ -128,7 +128,7 @@ impl ReplyHeader<'static> {
 }
 
 impl ReplyHeader<'_> {
-    /// What became of the call; `None` if it was denied.
+    /// Returns the outcome of the call; `None` if it was denied.
     #[must_use]
     pub const fn accepted(&self) -> Option<Accepted> {
         match self.body {

@@ -1,31 +1,31 @@
-//! The probe for RPC over TLS, which comes before the handshake (RFC 9289 §4.1).
+//! The probe for RPC over TLS, which precedes the handshake (RFC 9289 §4.1).
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 
 use crate::{Accepted, AuthFlavor, CALL, RPC_VERSION, ReplyBody, ReplyHeader, Verifier, Xid};
 
-/// What a server answers that has TLS: the body of its verifier.
+/// Verifier body of a server that supports TLS.
 const STARTTLS: &[u8] = b"STARTTLS";
 
-/// The procedure that does nothing.
+/// Number of the NULL procedure.
 const NULL: u32 = 0;
 
-/// A call of NULL with AUTH_TLS, by which a client asks for TLS.
+/// A NULL call with AUTH_TLS, by which a client requests TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Names the call.
+    /// Identifier of the call.
     pub xid: Xid,
-    /// Some program of the server.
+    /// A program of the server.
     pub program: u32,
-    /// A version of it.
+    /// Version of the program.
     pub version: u32,
 }
 
 impl Probe {
-    /// How long it is: ten words.
+    /// Length, in bytes: ten words.
     pub const BYTES: usize = 40;
 
-    /// Reads a message. None if it is something else: credential and verifier must be empty.
+    /// Decodes a probe, whose credential and verifier must be empty. Returns `None` for any other message.
     #[must_use]
     pub fn receive(message: &[u8]) -> Option<Self> {
         let mut xdr = Decoder::new(message);
@@ -39,14 +39,14 @@ impl Probe {
         (is_call && is_probe && xdr.finish().is_ok()).then_some(Self { xid, program, version })
     }
 
-    /// What a server answers that has TLS.
+    /// Returns the reply of a server that supports TLS.
     #[must_use]
     pub fn accept(&self) -> ReplyHeader<'static> {
         let verifier = Verifier { flavor: AuthFlavor::NONE, body: STARTTLS };
         ReplyHeader { xid: self.xid, body: ReplyBody::Accepted { verifier, status: Accepted::Success } }
     }
 
-    /// Whether this is that answer. Everything else says that there is no TLS, or is no answer to this probe.
+    /// Returns `true` if this is that reply. Any other message means no TLS, or is no reply to this probe.
     #[must_use]
     pub fn is_accepted_by(&self, message: &[u8]) -> bool {
         let mut xdr = Decoder::new(message);

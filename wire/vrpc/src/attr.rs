@@ -1,4 +1,4 @@
-//! Attributes and what changes them, as items of a frame.
+//! Attributes and attribute changes, as items of a frame.
 
 use tombolo_core::fs::{Attr, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 use zerocopy::IntoBytes;
@@ -8,16 +8,16 @@ use crate::field::{Decoder, Encoder, Field};
 use crate::layout::{AttrItem, SetAttrItem, StatFsItem, WeakAttrItem};
 use crate::{DecodeError, EncodeError, FrameSink};
 
-/// Attributes have a birth time.
+/// Flag: the attributes include a creation time.
 const HAS_BTIME: u16 = 1;
-/// They are to be asked for each time.
+/// Flag: the attributes must be requested each time.
 const VOLATILE: u16 = 1 << 1;
 const TYPE_SHIFT: u32 = 12;
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 
 mod valid {
-    //! Which fields of a [`super::SetAttrItem`] count.
+    //! Valid fields of a [`super::SetAttrItem`].
     pub const MODE: u32 = 1;
     pub const UID: u32 = 1 << 1;
     pub const GID: u32 = 1 << 2;
@@ -56,9 +56,9 @@ pub(crate) fn file_type(number: u8) -> Result<FileType, DecodeError> {
     })
 }
 
-/// Permission bits in 16 bits of the wire.
+/// Encodes permission bits in 16 bits.
 pub(crate) fn mode_bits(mode: Mode) -> U16 {
-    // Twelve bits, by the type's own doing.
+    // The type guarantees twelve bits.
     U16::new((mode.bits() & Mode::MASK) as u16)
 }
 
@@ -80,8 +80,8 @@ fn time(secs: I64, nanos: U32) -> Result<Timestamp, DecodeError> {
     Ok(Timestamp { secs: secs.get(), nanos: nanos.get() })
 }
 
-/// The wire's form of a time. Nanoseconds beyond a second, which no back end should report, are cut rather
-/// than sent to be refused.
+/// Encodes a time. Nanoseconds beyond a second, which no back end should report, are clamped, since the peer
+/// would refuse them.
 fn split(time: Timestamp) -> (I64, U32) {
     (I64::new(time.secs), U32::new(time.nanos.min(NANOS_PER_SEC - 1)))
 }
@@ -234,7 +234,7 @@ impl SetAttrItem {
             guard_ctime: has(valid::GUARD).then(|| time(self.guard_secs, self.guard_nanos)).transpose()?,
             kill_privileges: has(valid::KILL_PRIVILEGES),
         };
-        // Fields that do not count are zero: what was read says the same as what it would be written as.
+        // Invalid fields must be zero: re-encoding yields the same bytes.
         if Self::from(&set).as_bytes() != self.as_bytes() {
             return Err(DecodeError::Reserved);
         }
@@ -273,7 +273,7 @@ impl StatFsItem {
 macro_rules! items {
     ($($value:ident as $item:ident),+) => {
         $(
-            /// An item of the frame.
+            /// Encoded as an item of the frame.
             impl<'a> Field<'a> for $value {
                 #[inline]
                 fn encode<W: FrameSink + ?Sized>(

@@ -1,5 +1,5 @@
-//! The waist's sets of flags travel as they are, so their bits are part of the format. A bit that changes its
-//! place or its meaning in `core` does not compile here until the wire has its own word for it; a new one
+//! Compile-time checks of the waist's flag sets, which are encoded unchanged: their bits are part of the
+//! format. A flag that moves or changes its meaning in `core` needs an encoding of its own here; a new one
 //! needs a new version.
 
 use tombolo_core::Want;

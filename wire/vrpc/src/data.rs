@@ -1,4 +1,4 @@
-//! Where the bytes of a read or write lie: in the frame, or in bulk memory that the message refers to.
+//! References to the data of reads and writes: in the frame, or in bulk memory.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -7,11 +7,11 @@ use crate::field::{Decoder, Encoder, Field};
 use crate::layout::SpanField;
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 
-/// Most references in one message.
+/// Maximum number of references in one message.
 pub const REFERENCES_MAX: usize = 128;
 
-/// Bytes of bulk memory. That they lie in a region of the link is for the receiver to check; here it is only
-/// sure that they are not empty and do not leave their domain.
+/// A range of bulk memory. Guaranteed not to be empty and not to leave its domain; the receiver checks that
+/// it is inside a region of the link.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reference {
@@ -22,27 +22,28 @@ pub struct Reference {
 
 const _: () = assert!(size_of::<Reference>() == 16);
 
-/// Bits of a global address that are an offset in a domain.
+/// Number of bits of a global address that are the offset in a domain.
 const OFFSET_BITS: u32 = 48;
 
 impl Reference {
-    /// `len_bytes` at the global address `address`: domain in the upper 16 bits, offset in the lower 48.
+    /// Returns `len_bytes` at the global address `address`: domain in the upper 16 bits, offset in the lower
+    /// 48.
     pub fn new(address: u64, len_bytes: u32) -> Result<Self, DecodeError> {
         let offset = address & ((1 << OFFSET_BITS) - 1);
-        // Neither term has more than 48 bits, so the sum does not overflow.
+        // Neither term exceeds 48 bits, so the sum does not overflow.
         if len_bytes == 0 || offset + u64::from(len_bytes) > 1 << OFFSET_BITS {
             return Err(DecodeError::Reference { address, len_bytes });
         }
         Ok(Self { address: U64::new(address), len_bytes: U32::new(len_bytes), reserved: U32::ZERO })
     }
 
-    /// The global address of the first byte.
+    /// Returns the global address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address.get()
     }
 
-    /// How many bytes.
+    /// Returns the length, in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         self.len_bytes.get()
@@ -62,7 +63,7 @@ impl std::fmt::Debug for Reference {
     }
 }
 
-/// A scatter-gather list: 1 to [`REFERENCES_MAX`] references, less than 4 GiB together.
+/// A scatter-gather list: 1 to [`REFERENCES_MAX`] references, less than 4 GiB in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct References<'a> {
     list: &'a [Reference],
@@ -70,7 +71,7 @@ pub struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    /// Checks each of them and their sum.
+    /// Checks each reference and their sum.
     pub fn new(list: &'a [Reference]) -> Result<Self, DecodeError> {
         if list.is_empty() || list.len() > REFERENCES_MAX {
             return Err(DecodeError::ListLength(list.len() as u64));
@@ -85,71 +86,71 @@ impl<'a> References<'a> {
         Ok(Self { list, len_bytes: sum })
     }
 
-    /// The references, in the order of the data.
+    /// Returns the references, in the order of the data.
     #[must_use]
     pub fn as_slice(&self) -> &'a [Reference] {
         self.list
     }
 
-    /// Bytes of all of them together.
+    /// Returns the total length, in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         self.len_bytes
     }
 }
 
-/// Bytes that a request brings.
+/// The data of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote.
-    /// Decoding never gives it.
+    /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
+    /// Never returned by decoding.
     Follows {
-        /// How many bytes.
+        /// Length, in bytes.
         len_bytes: u32,
     },
-    /// In one piece of bulk memory.
+    /// In one range of bulk memory.
     One(Reference),
-    /// In several.
+    /// In several ranges.
     List(References<'a>),
 }
 
-/// Where a request wants bytes put.
+/// The requested destination of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination<'a> {
-    /// In the frame of the answer: at most so many, and never more than [`FRAME_BYTES`].
+    /// The frame of the answer: at most this length, which must not exceed [`FRAME_BYTES`].
     Inline {
-        /// How many bytes.
+        /// Length, in bytes.
         len_bytes: u32,
     },
-    /// In one piece of bulk memory.
+    /// One range of bulk memory.
     One(Reference),
-    /// In several, one filled after the other.
+    /// Several ranges, filled in order.
     List(References<'a>),
 }
 
-/// Bytes that an answer brings, where the request wanted them.
+/// The data of an answer, at the requested destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned<'a> {
     /// In the frame.
     Inline(&'a [u8]),
-    /// In the frame, where the encoder's caller appends exactly so many bytes behind what `encode` wrote.
-    /// Decoding never gives it.
+    /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
+    /// Never returned by decoding.
     Follows {
-        /// How many bytes.
+        /// Length, in bytes.
         len_bytes: u32,
     },
-    /// So many bytes from the start of the destination. That it is no more than the request asked for is for
-    /// the receiver to check.
+    /// At the start of the destination. The receiver checks that the length does not exceed the requested
+    /// one.
     Placed {
-        /// How many bytes.
+        /// Length, in bytes.
         len_bytes: u32,
     },
 }
 
 impl Data<'_> {
-    /// How many bytes; saturates beyond what a message can say.
+    /// Returns the length, in bytes; saturates at the maximum of a message.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         match self {
@@ -162,7 +163,7 @@ impl Data<'_> {
 }
 
 impl Destination<'_> {
-    /// How many bytes at most.
+    /// Returns the maximum length, in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         match self {
@@ -174,8 +175,8 @@ impl Destination<'_> {
 }
 
 impl Destination<'_> {
-    /// Fails unless `returned` lies here and is no more than was asked for: what a client checks in an answer
-    /// before it looks at the bytes.
+    /// Fails unless `returned` is at this destination and not longer than requested: a client's check of an
+    /// answer before it accesses the data.
     pub fn accept(&self, returned: &Returned<'_>) -> Result<(), DecodeError> {
         let inline = matches!(self, Self::Inline { .. });
         let returned_inline = !matches!(returned, Returned::Placed { .. });
@@ -191,7 +192,7 @@ impl Destination<'_> {
 }
 
 impl Returned<'_> {
-    /// How many bytes; saturates beyond what a message can say.
+    /// Returns the length, in bytes; saturates at the maximum of a message.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         match self {
@@ -201,13 +202,13 @@ impl Returned<'_> {
     }
 }
 
-/// The bits of an operation's flags that say where data lie: [`INLINE`], [`ONE`] or [`LIST`].
+/// Flag bits of the data's location: [`INLINE`], [`ONE`] or [`LIST`].
 const FORM: u32 = 0b11;
 const INLINE: u32 = 0;
 const ONE: u32 = 1;
 const LIST: u32 = 2;
 
-/// In the body: the address of the one reference, otherwise 0, and the length of all bytes together.
+/// Encodes a span in the body: the address of a single reference, otherwise 0, and the total length.
 fn put_span<W: ?Sized + FrameSink>(
     at: usize,
     form: u32,
@@ -244,7 +245,7 @@ fn no_address(span: &SpanField) -> Result<(), DecodeError> {
     if span.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
 }
 
-/// The last thing in its frame.
+/// Encoded last in the frame.
 impl<'a> Field<'a> for Data<'a> {
     const BYTES: usize = size_of::<SpanField>();
     const ALIGN: usize = 8;
@@ -280,7 +281,7 @@ impl<'a> Field<'a> for Data<'a> {
     }
 }
 
-/// The last thing in its frame.
+/// Encoded last in the frame.
 impl<'a> Field<'a> for Destination<'a> {
     const BYTES: usize = size_of::<SpanField>();
     const ALIGN: usize = 8;

@@ -1,82 +1,82 @@
-//! Why a message cannot be understood, or cannot be said.
+//! Errors of decoding and encoding.
 
 use thiserror::Error;
 use tombolo_core::fs::NameError;
 
-/// Why bytes are not a message. Their sender breaks the protocol: the link is cut.
+/// The reason why bytes are not a message. The sender has violated the protocol, and the link is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The kind is not one of this version.
+    /// A kind unknown to this version.
     #[error("kind {0} is unknown")]
     UnknownKind(u32),
-    /// The answer is to another kind of request.
+    /// An answer to another kind of request.
     #[error("kind {found:#x} where {expected:#x} was expected")]
     WrongKind {
-        /// The kind that an answer to the request has.
+        /// The kind of an answer to the request.
         expected: u32,
-        /// The kind that came.
+        /// The kind found.
         found: u32,
     },
-    /// A flag is not one of this version, or has no meaning in this kind.
+    /// A flag unknown to this version, or invalid for this kind.
     #[error("flags {0:#x} are unknown here")]
     UnknownFlags(u32),
-    /// A byte that has no meaning in this version is not zero.
+    /// A reserved byte that is not zero.
     #[error("a reserved field is not zero")]
     Reserved,
-    /// A field has a value that it cannot have.
+    /// An invalid value of a field.
     #[error("{value} is no {field}")]
     Value {
-        /// What the field says.
+        /// The field.
         field: &'static str,
-        /// What it held.
+        /// The value found.
         value: u64,
     },
-    /// A name is not one.
+    /// An invalid name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The frame ends before what the body announced.
+    /// The frame is shorter than the body requires.
     #[error("the frame lacks {missing_bytes} bytes")]
     FrameShort {
-        /// How many more it should have.
+        /// Number of missing bytes.
         missing_bytes: usize,
     },
-    /// Something follows in the frame that the body did not announce.
+    /// The frame is longer than the body requires.
     #[error("{extra_bytes} bytes of the frame mean nothing")]
     FrameLong {
-        /// How many.
+        /// Number of extra bytes.
         extra_bytes: usize,
     },
-    /// A reference is empty, or leaves its domain's address space.
+    /// A reference that is empty, or leaves its domain's address space.
     #[error("{len_bytes} bytes at {address:#x} cannot be referred to")]
     Reference {
         /// The global address.
         address: u64,
-        /// How many bytes.
+        /// Length, in bytes.
         len_bytes: u32,
     },
-    /// A list has more entries than it may have, or none.
+    /// A list that is too long, or empty where it must not be.
     #[error("a list of {0} entries")]
     ListLength(u64),
-    /// The status is not one of this version.
+    /// A status unknown to this version.
     #[error("status {0} is unknown")]
     UnknownStatus(u32),
 }
 
-/// Why a message cannot be encoded. Nothing of it may be sent then.
+/// The reason why a message cannot be encoded. Its partial encoding must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
-    /// The frame has no room for it.
+    /// The frame is too small.
     #[error("the message does not fit into its frame")]
     FrameFull,
-    /// A value does not fit its field.
+    /// A value that does not fit its field.
     #[error("{value} is no {field}")]
     Value {
-        /// What the field says.
+        /// The field.
         field: &'static str,
         /// The value.
         value: u64,
     },
-    /// Requests of this kind are not answered so.
+    /// A reply that does not answer requests of this kind.
     #[error("no answer to a request of kind {0:?}")]
     WrongReply(crate::Kind),
 }

@@ -1,47 +1,46 @@
-//! What a field of a message is: where it lies in the body, which bits of the flags are its own, what it has
-//! in the frame.
+//! Encoding of a message's fields: bytes in the body, flag bits, items of the frame.
 //!
-//! `request.rs` and `reply.rs` are tables of fields; `fields.rs` and the files of the larger types say how
-//! each type travels.
+//! `request.rs` and `reply.rs` are tables of fields; `fields.rs` and the files of the larger types implement
+//! the encoding of each type.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::frame::{Items, Reader};
 use crate::{BODY_BYTES, Body, DecodeError, EncodeError, FrameSink, Translate};
 
-/// A value that is a field of a message. `As` tells apart the forms of types that have several.
+/// A type that can be a field of a message. `As` distinguishes several encodings of a type.
 pub(crate) trait Field<'a, As = Plain>: Sized {
-    /// Its bytes in the body.
+    /// Size in the body, in bytes.
     const BYTES: usize = 0;
-    /// What its offset in the body is a multiple of.
+    /// Alignment in the body.
     const ALIGN: usize = 1;
-    /// Its bits of the message's flags.
+    /// Bits used in the message's flags.
     const FLAGS: u32 = 0;
 
-    /// Writes it, to the body at offset `at`.
+    /// Encodes the value, in the body at offset `at`.
     fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError>;
 
-    /// Reads it, from the body at offset `at`. Bits of the flags and bytes of the body that are no field's
-    /// were refused before.
+    /// Decodes the value, in the body at offset `at`. Flag bits and body bytes outside of all fields have
+    /// been refused before.
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError>;
 
-    /// Gives the numbers of nodes and openings in it for those of the other side.
+    /// Replaces the ids of nodes and openings in the value with those of the other side.
     #[inline]
     fn translate<T: Translate>(&mut self, _: &mut T) -> Result<(), T::Error> {
         Ok(())
     }
 }
 
-/// The form of most fields.
+/// The default encoding.
 pub(crate) enum Plain {}
-/// In the frame, of a type that otherwise lies in the body.
+/// Encoding in the frame, of a type that is otherwise in the body.
 pub(crate) enum InFrame {}
-/// This bit of the flags.
+/// Encoding as this bit of the flags.
 pub(crate) enum Bit<const MASK: u32> {}
-/// A name in the body where it is short enough.
+/// Encoding of a name in the body if it is short enough.
 pub(crate) enum ShortName {}
 
-/// Where a table's field lies: an offset in the body, or `frame`, or `flags`.
+/// Returns the position of a table's field: an offset in the body, or `frame`, or `flags`.
 macro_rules! offset {
     (frame) => {
         0
@@ -54,7 +53,7 @@ macro_rules! offset {
     };
 }
 
-/// The form that a table gives a field.
+/// Returns the encoding of a table's field.
 macro_rules! form {
     () => {
         $crate::field::Plain
@@ -66,7 +65,7 @@ macro_rules! form {
 
 pub(crate) use {form, offset};
 
-/// A message as it is written.
+/// A message being encoded.
 pub(crate) struct Encoder<'f, W: ?Sized> {
     body: &'f mut Body,
     pub flags: u32,
@@ -88,14 +87,14 @@ impl<'f, W: FrameSink + ?Sized> Encoder<'f, W> {
         }
     }
 
-    /// Sets `mask` of the flags where `is_set`.
+    /// Sets `mask` in the flags if `is_set`.
     #[inline]
     pub fn flag(&mut self, mask: u32, is_set: bool) {
         self.flags |= if is_set { mask } else { 0 };
     }
 }
 
-/// A message as it is read, from private memory.
+/// A message being decoded, in private memory.
 pub(crate) struct Decoder<'a> {
     pub body: &'a Body,
     pub flags: u32,
@@ -103,8 +102,8 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from the body; offsets as in [`Encoder::put`]. It is copied from where it lies: in a `Result` it
-    /// would lie behind one byte, and be moved in parts.
+    /// Reads from the body; offsets as in [`Encoder::put`]. The value is not returned in a `Result`, in which
+    /// it would be misaligned by one byte and moved in parts.
     #[inline]
     pub fn get<T: FromBytes + Unaligned + Immutable + KnownLayout + Copy>(&self, at: usize) -> T {
         match T::ref_from_bytes(self.bytes(at, size_of::<T>())) {
@@ -113,13 +112,13 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// As [`get`](Self::get), where it lies.
+    /// Returns bytes of the body; offsets as in [`get`](Self::get).
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &'a [u8] {
         self.body.get(at..at + len).unwrap_or_default()
     }
 
-    /// The next item of the frame.
+    /// Returns the next item of the frame.
     #[inline]
     pub fn item<T: FromBytes + Unaligned + Immutable + KnownLayout>(&mut self) -> Result<&'a T, DecodeError> {
         self.frame.item()
@@ -130,7 +129,7 @@ impl<'a> Decoder<'a> {
         self.flags & mask != 0
     }
 
-    /// Refuses flags and bytes of the body that have no meaning in this message.
+    /// Refuses flags and body bytes that are undefined for this message.
     #[inline]
     pub fn check(&self, shape: &Shape) -> Result<(), DecodeError> {
         match self.flags & !shape.flags {
@@ -140,25 +139,25 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Offset, name and bytes in the body of a row's fields, to be compared with the documentation.
+/// Offset, name and length of a row's fields in the body, for comparison with the documentation.
 #[cfg(test)]
 pub(crate) type Fields = &'static [(usize, &'static str, usize)];
 
-/// Which bytes of the body and which flags a message has.
+/// The valid body bytes and flags of a message.
 pub(crate) struct Shape {
     flags: u32,
-    /// Ones where nothing may be said.
+    /// Ones in all bits that must be zero.
     reserved: Body,
 }
 
 impl Shape {
-    /// Of a message whose head and tail are `ends`, with `fields`: offset, bytes and alignment of each. Does
-    /// not compile for fields that overlap, or do not lie at a multiple of their alignment.
+    /// Returns the shape of a message whose header and trailer are `ends`, with `fields`: offset, length and
+    /// alignment of each. Fails to compile if fields overlap or are misaligned.
     pub const fn new(ends: &[(usize, usize, usize)], fields: &[(usize, usize, usize)], flags: u32) -> Self {
         Self { flags, reserved: without(without([0xff; BODY_BYTES], ends), fields) }
     }
 
-    /// It looks at all bytes, which is quicker than stopping at the first.
+    /// Checks the reserved bytes. Examining all of them is faster than stopping at the first.
     #[inline]
     fn check_reserved(&self, body: &Body) -> Result<(), DecodeError> {
         let (words, _) = body.as_chunks();

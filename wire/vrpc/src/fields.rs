@@ -1,4 +1,4 @@
-//! How the fields of requests travel that are values of the waist.
+//! Encoding of the waist's types as fields of requests.
 
 use tombolo_core::Stability;
 use tombolo_core::fs::{
@@ -14,7 +14,8 @@ use crate::frame::zero;
 use crate::layout::{BudgetItem, CreateField, DeviceField, FileField, LockItem, ModeField, NameField};
 use crate::{DecodeError, EncodeError, FrameSink, Translate};
 
-/// Numbers: `Type: how many bytes, to the wire, and from it`; in the body, or as an item of the frame.
+/// Implements numbers: `Type: wire type, conversion to it, conversion from it`; in the body, or as an item of
+/// the frame.
 macro_rules! numbers {
     ($($ty:ty: $wire:ty, $to:expr, $from:expr $(, $translate:ident)?;)+) => {
         $(
@@ -77,7 +78,7 @@ fn open_flags(bits: u16) -> Result<OpenFlags, DecodeError> {
     OpenFlags::from_bits(bits).ok_or(DecodeError::UnknownFlags(bits.into()))
 }
 
-/// What lies in the flags alone: `Type: all its bits, to the wire, and from it`.
+/// Implements types in the flags: `Type: all its bits, conversion to them, conversion from them`.
 macro_rules! flags {
     ($($ty:ty $(as $form:ty)?: $mask:expr, $to:expr, $from:expr;)+) => {
         $(
@@ -110,9 +111,9 @@ flags! {
     AccessMask: Self::all().bits(), |mask: Self| mask.bits(), |bits| Ok(Self::from_bits_retain(bits));
     RenameFlags: Self::all().bits(), |flags: Self| flags.bits(), |bits| Ok(Self::from_bits_retain(bits));
     AllocateMode: Self::all().bits(), |mode: Self| mode.bits(), |bits| Ok(Self::from_bits_retain(bits));
-    // The data are enough.
+    // Set for the data alone.
     SyncWhat: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
-    // A hole, not data.
+    // Set for a hole.
     Whence: 1, |whence| u8::from(whence == Self::Hole), |bit| Ok(if bit == 0 { Self::Data } else { Self::Hole });
     XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;
 }
@@ -149,7 +150,7 @@ impl<'a, const MASK: u32> Field<'a, Bit<MASK>> for bool {
     }
 }
 
-/// Bit 0 of the flags says that it counts; otherwise it is zero.
+/// Bit 0 of the flags marks a valid value; otherwise it is zero.
 impl<'a> Field<'a> for Option<OpenId> {
     const BYTES: usize = 8;
     const ALIGN: usize = 8;
@@ -228,7 +229,7 @@ impl<'a> Field<'a, InFrame> for File {
     }
 }
 
-/// The length of a name, which has at most 255 bytes.
+/// Returns the length of a name, which has at most 255 bytes.
 fn len_byte(name: &[u8]) -> u8 {
     u8::try_from(name.len()).unwrap_or(u8::MAX)
 }
@@ -236,7 +237,7 @@ fn len_byte(name: &[u8]) -> u8 {
 macro_rules! names {
     ($($name:ident),+) => {
         $(
-            /// Its length; the bytes are in the frame.
+            /// The length; the bytes are in the frame.
             impl<'a> Field<'a> for $name<'a> {
                 const BYTES: usize = 1;
 
@@ -333,7 +334,7 @@ impl<'a> Field<'a> for Device {
     }
 }
 
-/// Numbers of what a create does when the name exists.
+/// Numbers of [`Exclusive`]'s variants.
 const NOT_EXCLUSIVE: u8 = 0;
 const EXCLUSIVE: u8 = 1;
 const EXCLUSIVE_BY_VERIFIER: u8 = 2;
@@ -374,10 +375,10 @@ impl<'a> Field<'a> for Create {
 const STABILITY_SHIFT: u32 = 2;
 const STABILITY: u32 = 0b11 << STABILITY_SHIFT;
 const KILL_PRIVILEGES: u32 = 1 << 4;
-/// Where it is aimed, even when appending.
+/// Flag: write at the offset even when appending.
 const IN_PLACE: u32 = 1 << 5;
 
-/// The offset; all else is in the flags.
+/// The offset; the other fields are in the flags.
 impl<'a> Field<'a> for Write {
     const BYTES: usize = 8;
     const ALIGN: usize = 8;
@@ -425,14 +426,13 @@ pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
     }
 }
 
-/// With attributes.
+/// Flag: with attributes.
 const PLUS: u32 = 1 << 2;
 
 impl<'a> Field<'a> for DirBudget {
     const FLAGS: u32 = PLUS;
 
-    /// What is larger than the wire can say is as good as the largest that it can; a page is never that
-    /// large.
+    /// Encodes the budget. Larger values are clamped to 32 bits; no page is that large.
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let wire = |value: usize| U32::new(u32::try_from(value).unwrap_or(u32::MAX));
         if !self.align.is_power_of_two() || u32::try_from(self.align).is_err() {
@@ -537,7 +537,7 @@ impl<'a> Field<'a> for Lock {
     }
 }
 
-/// UNLOCK's range, owner and family are one [`LockItem`], without a pid and a kind.
+/// Range, owner and family of UNLOCK form one [`LockItem`], without a pid and a kind.
 impl<'a> Field<'a> for LockRange {
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         to.frame.item(&range_items(*self)?)

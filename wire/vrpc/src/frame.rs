@@ -1,19 +1,19 @@
-//! The part of a message behind its body: items one after the other, each at a multiple of eight bytes.
+//! The frame of a message: consecutive items, each aligned to eight bytes.
 
 use tombolo_mem::Sink;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{DecodeError, EncodeError, FRAME_BYTES};
 
-/// Each item of a frame begins at a multiple of this.
+/// Alignment of the items of a frame.
 pub(crate) const ALIGN: usize = 8;
 
-/// Where frames are written: a buffer of the pool, or a private one.
+/// A destination of frames: a buffer of the pool, or a private one.
 pub trait FrameSink {
-    /// How many bytes more can be appended.
+    /// Returns the number of bytes that can still be appended.
     fn room_bytes(&self) -> usize;
 
-    /// Appends all of `bytes`. False, and nothing is appended, when there is no room.
+    /// Appends all of `bytes`. Returns `false`, appending nothing, if there is not enough space.
     #[must_use]
     fn append(&mut self, bytes: &[u8]) -> bool;
 }
@@ -26,14 +26,14 @@ pub struct FrameBuf<'a> {
 }
 
 impl<'a> FrameBuf<'a> {
-    /// An empty frame in `memory`, of which at most [`FRAME_BYTES`] are used.
+    /// Returns an empty frame in `memory`, of which at most [`FRAME_BYTES`] are used.
     pub fn new(memory: &'a mut [u8]) -> Self {
         let len = memory.len().min(FRAME_BYTES);
         let (memory, _) = memory.split_at_mut(len);
         Self { memory, len: 0 }
     }
 
-    /// What was written.
+    /// Returns the bytes written.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.memory.get(..self.len).unwrap_or_default()
@@ -55,7 +55,7 @@ impl FrameSink for FrameBuf<'_> {
     }
 }
 
-/// A frame, or a listing of any size, that is written straight into memory which others may see.
+/// A frame, or a listing of any size, written directly into memory that may be visible to others.
 #[derive(Debug)]
 pub struct SinkFrame<'a> {
     sink: &'a Sink,
@@ -63,19 +63,19 @@ pub struct SinkFrame<'a> {
 }
 
 impl<'a> SinkFrame<'a> {
-    /// Writes from the start of `sink` on.
+    /// Returns a frame at the start of `sink`.
     #[must_use]
     pub fn new(sink: &'a Sink) -> Self {
         Self { sink, len: 0 }
     }
 
-    /// How much was written, in bytes.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True before anything was written.
+    /// Returns `true` if nothing has been written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -96,7 +96,7 @@ impl FrameSink for SinkFrame<'_> {
     }
 }
 
-/// Writes items.
+/// An encoder of items.
 pub(crate) struct Items<'f, W: ?Sized> {
     frame: &'f mut W,
     len: usize,
@@ -107,17 +107,17 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         Self { frame, len: 0 }
     }
 
-    /// How much was written, in bytes.
+    /// Returns the number of bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when an item of `len` bytes still fits.
+    /// Returns `true` if an item of `len` bytes fits.
     pub fn fits(&self, len: usize) -> bool {
         len.checked_add(padding(self.len)).is_some_and(|len| len <= self.frame.room_bytes())
     }
 
-    /// Appends an item that follows the one before at the next multiple of [`ALIGN`].
+    /// Appends an item at the next multiple of [`ALIGN`].
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
         if bytes.is_empty() {
             return Ok(());
@@ -135,7 +135,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         self.bytes(item.as_bytes())
     }
 
-    /// Makes room for so many bytes that the caller will append.
+    /// Reserves space for bytes that the caller will append.
     pub fn follows(&mut self, len_bytes: u32) -> Result<(), EncodeError> {
         let padding = if len_bytes == 0 { 0 } else { padding(self.len) };
         let end = (self.len + padding).checked_add(len_bytes as usize);
@@ -146,7 +146,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         Ok(())
     }
 
-    /// Appends an item without regard to where it begins: the next one of a list.
+    /// Appends an item without alignment: the next one of a list.
     pub fn next_of_list<T: IntoBytes + Immutable>(&mut self, item: &T) -> Result<(), EncodeError> {
         let bytes = item.as_bytes();
         if !self.frame.append(bytes) {
@@ -157,7 +157,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
     }
 }
 
-/// Reads items.
+/// A decoder of items.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     position: usize,
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Without a bound: listings in bulk memory.
+    /// Returns a decoder without a length limit: listings in bulk memory.
     pub fn of_listing(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, position: 0 }
     }
@@ -180,7 +180,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The next item, of `len` bytes.
+    /// Returns the next item, of `len` bytes.
     #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         if len == 0 {
@@ -205,7 +205,7 @@ impl<'a> Reader<'a> {
         <[T]>::ref_from_bytes(bytes).map_err(|_| DecodeError::ListLength(len as u64))
     }
 
-    /// All that follows, as one list; how long it is follows from the frame's length.
+    /// Returns all that follows as one list, whose length is that of the frame.
     #[inline]
     pub fn rest_as_list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
         &mut self,
@@ -214,13 +214,13 @@ impl<'a> Reader<'a> {
         self.list(len)
     }
 
-    /// All that follows, to be read with [`of_listing`](Self::of_listing).
+    /// Returns all that follows, to be decoded with [`of_listing`](Self::of_listing).
     pub fn rest(&mut self) -> &'a [u8] {
         self.position += self.rest.len();
         std::mem::take(&mut self.rest)
     }
 
-    /// Fails unless everything was read.
+    /// Fails unless everything was decoded.
     #[inline]
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.rest.len() {
@@ -239,13 +239,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes from `position` to the next multiple of [`ALIGN`].
+/// Returns the number of bytes from `position` to the next multiple of [`ALIGN`].
 fn padding(position: usize) -> usize {
     position.wrapping_neg() % ALIGN
 }
 
-/// Refuses what has no meaning in this version. It looks at all bytes, which is quicker than stopping at the
-/// first.
+/// Refuses nonzero reserved bytes. Examining all of them is faster than stopping at the first.
 #[inline]
 pub(crate) fn zero(reserved: &[u8]) -> Result<(), DecodeError> {
     let (words, bytes) = reserved.as_chunks();

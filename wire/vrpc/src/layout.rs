@@ -1,10 +1,10 @@
-//! The structures of the wire, byte for byte as `docs/formats/vrpc.md` has them. The number before each field
-//! is its offset.
+//! Structures of the protocol, byte for byte as in `docs/formats/vrpc.md`. The number before each field is
+//! its offset.
 
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a field's offset must be a multiple of.
+/// The natural alignment of a field.
 trait Natural {
     const BYTES: usize = 1;
 }
@@ -27,7 +27,7 @@ impl Natural for I64 {
     const BYTES: usize = 8;
 }
 
-/// Declares structures; size, offsets and alignment are checked by the compiler.
+/// Declares structures whose size, offsets and alignment are checked at compile time.
 macro_rules! layouts {
     ($($(#[$meta:meta])* $name:ident: $size:literal { $($offset:literal $field:ident: $ty:ty,)+ })+) => {
         $(
@@ -45,8 +45,7 @@ macro_rules! layouts {
             };
         )+
 
-        /// Name, size and fields (offset, name, size) of each structure, to be compared with what the
-        /// documentation says.
+        /// Size and fields (offset, name, size) of each structure, for comparison with the documentation.
         #[cfg(test)]
         const LAYOUTS: &[(&str, usize, &[(usize, &str, usize)])] = &[
             $((stringify!($name), $size, &[$(($offset, stringify!($field), size_of::<$ty>())),+])),+
@@ -61,7 +60,7 @@ layouts! {
         2 want: u8,
         3 flags: u8,
     }
-    /// What every request's body has.
+    /// The common structure of every request's body.
     Envelope: 48 {
         0 sequence: U64,
         8 arguments: [u8; 36],
@@ -72,39 +71,39 @@ layouts! {
         0 node: U64,
         8 open: U64,
     }
-    /// In bodies: a name of up to 27 bytes; a longer one lies in the frame.
+    /// In bodies: a name of up to 27 bytes; a longer one is in the frame.
     NameField: 28 {
         0 name: [u8; 27],
         27 name_len: u8,
     }
-    /// In bodies: where data lie.
+    /// In bodies: the location of data.
     SpanField: 12 {
         0 address: U64,
         8 len_bytes: U32,
     }
-    /// In bodies: what a new node may be used for.
+    /// In bodies: the mode of a new node.
     ModeField: 4 {
         0 mode: U16,
         2 umask: U16,
     }
-    /// In bodies: the numbers of a device.
+    /// In bodies: a device number.
     DeviceField: 8 {
         0 major: U32,
         4 minor: U32,
     }
-    /// In bodies: how a file is created.
+    /// In bodies: options of a create.
     CreateField: 15 {
         0 verifier: [u8; 8],
         8 mode: ModeField,
         12 open_flags: U16,
         14 exclusive: u8,
     }
-    /// In bodies: a handle, whose bytes lie in the frame.
+    /// In bodies: a handle, whose bytes are in the frame.
     HandleField: 6 {
         0 kind: I32,
         4 len_bytes: U16,
     }
-    /// In bodies: what a session is.
+    /// In bodies: the properties of a session.
     SessionField: 38 {
         0 file_size_max: U64,
         8 name_max: U32,
@@ -119,7 +118,7 @@ layouts! {
         8 count: U64,
         16 slot: U32,
     }
-    /// One of FORGET's, in the body or in the frame.
+    /// An entry of FORGET, in the body or in the frame.
     ForgetEntry: 16 {
         0 node: U64,
         8 look_ups: U64,
@@ -139,7 +138,7 @@ layouts! {
         56 guard_nanos: U32,
         60 reserved: [u8; 4],
     }
-    /// In READDIR's frame: how much the caller has room for, counted as the caller counts.
+    /// In READDIR's frame: the capacity of the caller's page, in the caller's units.
     BudgetItem: 16 {
         0 size_bytes: U32,
         4 entry_bytes: U32,
@@ -156,7 +155,7 @@ layouts! {
         29 kind: u8,
         30 reserved: [u8; 2],
     }
-    /// Attributes of a node. What stat(2) is mostly asked for lies in the first cache line.
+    /// Attributes of a node. The frequently used ones are in the first cache line.
     AttrItem: 120 {
         0 type_and_mode: U16,
         2 flags: U16,
@@ -181,7 +180,7 @@ layouts! {
         112 block_size: U32,
         116 reserved: [u8; 4],
     }
-    /// What a node was before a change.
+    /// Attributes of a node before a change.
     WeakAttrItem: 32 {
         0 size: U64,
         8 mtime_secs: I64,
@@ -199,7 +198,7 @@ layouts! {
         32 files: U64,
         40 files_free: U64,
     }
-    /// In a listing, before the name; attributes between the two where the flag says so.
+    /// In a listing, before the name; attributes between the two if the flag is set.
     EntryItem: 24 {
         0 cookie: U64,
         8 fileid: U64,
@@ -219,7 +218,7 @@ layouts! {
         4 len_bytes: U16,
         6 reserved: [u8; 2],
     }
-    /// What others have changed, before the name.
+    /// A notice, before its name.
     NoticeItem: 32 {
         0 node: U64,
         8 start: U64,
@@ -228,7 +227,7 @@ layouts! {
         25 name_len: u8,
         26 reserved: [u8; 6],
     }
-    /// What every answer's body has.
+    /// The common structure of every answer's body.
     Head: 48 {
         0 status: U32,
         4 flags: U32,
@@ -253,7 +252,7 @@ mod tests {
 
     const FORMAT: &str = include_str!("../../../docs/formats/vrpc.md");
 
-    /// As `docs/formats/vrpc.md` has it.
+    /// Formats a structure as in `docs/formats/vrpc.md`.
     fn row(&(name, size, fields): &(&str, usize, &[(usize, &str, usize)])) -> String {
         let fields: Vec<String> =
             fields.iter().map(|(offset, name, size)| format!("{offset} {name} ({size})")).collect();

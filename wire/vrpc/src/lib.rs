@@ -1,21 +1,20 @@
 //! The operations of the waist in a native, fixed layout, for two domains that share memory.
 //!
-//! A codec without I/O: it knows no ring, region or doorbell. A message is a `kind`, a body of [`BODY_BYTES`]
-//! that travels in the ring's slot, and a frame of at most [`FRAME_BYTES`] that lies in a buffer of the pool.
-//! All numbers are little-endian, each at a multiple of its own size, the same for 32-bit and 64-bit peers,
-//! so encoding is copying. What is small and hot fits into the body alone. The bytes are specified in
-//! `docs/formats/vrpc.md`.
+//! A codec without I/O, rings, regions or doorbells. A message is a `kind`, a body of [`BODY_BYTES`] in the
+//! ring's slot, and a frame of at most [`FRAME_BYTES`] in a buffer of the pool. All numbers are little-endian
+//! and naturally aligned, the same for 32-bit and 64-bit peers, so encoding is copying. Small and frequent
+//! messages fit into the body alone. The layout is specified in `docs/formats/vrpc.md`.
 //!
 //! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which
 //!   allocates.
 //! - [`Data`], [`Destination`] and [`Reference`]: file data, in the frame or by reference to bulk memory.
 //! - [`listing`]: the entries of a directory.
-//! - [`Status`]: the waist's errors as numbers, and back.
+//! - [`Status`]: the waist's errors as numbers.
 //!
-//! Decoding expects *private* bytes, copied once out of the peer's memory. It refuses whatever it does not
-//! know, and accepts one encoding of each message only: what decodes encodes to the same bytes.
+//! Decoding requires *private* bytes, copied once out of the peer's memory. It refuses everything undefined,
+//! and accepts one encoding of each message only: a decoded message re-encodes to the same bytes.
 //!
-//! Not here: whether an address leads anywhere (`shm`), what an operation means (`front/vrpc-server`,
+//! Non-goals: validation of addresses (`shm`), execution of operations (`front/vrpc-server`,
 //! `back/vrpc-client`).
 //!
 //! Reading order: the tables in `request` and `reply`, then `field`, `fields`, `layout`.
@@ -47,10 +46,10 @@ pub use reply::{
 pub use request::{CallerId, Header, Kind, REPLY, Request, Translate};
 pub use status::Status;
 
-/// Size of the part of a message that lies in the ring's slot.
+/// Size of the part of a message in the ring's slot, in bytes.
 pub const BODY_BYTES: usize = 48;
-/// Largest size of the part of a message that lies in a buffer of the pool.
+/// Maximum size of the part of a message in a buffer of the pool, in bytes.
 pub const FRAME_BYTES: usize = 4096;
 
-/// The part of a message that lies in the ring's slot.
+/// The part of a message in the ring's slot.
 pub type Body = [u8; BODY_BYTES];

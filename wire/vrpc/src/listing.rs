@@ -8,19 +8,18 @@ use crate::frame::{ALIGN, Items, Reader, zero};
 use crate::layout::{EntryAttrItem, EntryHandleItem, EntryItem};
 use crate::{DecodeError, EncodeError, FrameSink, HandleBytes};
 
-/// What an entry takes up beside its name, in bytes. The next one begins at a multiple of eight.
+/// Returns the length of an entry without its name, in bytes. The next entry is aligned to eight bytes.
 #[must_use]
 pub const fn entry_bytes(plus: bool) -> usize {
     size_of::<EntryItem>() + if plus { size_of::<EntryAttrItem>() } else { 0 }
 }
 
-/// What a handle of so many bytes takes up in an entry.
+/// Returns the length of a handle of this many bytes in an entry.
 const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
-/// What a page may hold so that it fits both a caller that has asked for `budget` and a destination of
-/// `place_bytes`.
+/// Returns the budget of a page that fits both the caller's `budget` and a destination of `place_bytes`.
 #[must_use]
 pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     DirBudget {
@@ -31,26 +30,26 @@ pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     }
 }
 
-/// Writes a listing entry by entry.
+/// An encoder of a listing.
 pub struct ListingWriter<'f, W: ?Sized> {
     items: Items<'f, W>,
 }
 
 impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
-    /// Writes to `frame`, which is empty and no larger than the destination that was asked for.
+    /// Returns an encoder into `frame`, which must be empty and not larger than the requested destination.
     pub fn new(frame: &'f mut W) -> Self {
         Self { items: Items::new(frame) }
     }
 
-    /// As [`push_with`](Self::push_with), without a handle.
+    /// Appends an entry without a handle; see [`push_with`](Self::push_with).
     #[must_use]
     pub fn push(&mut self, entry: &DirEntry<'_>) -> bool {
         self.push_with(entry, None)
     }
 
-    /// Appends an entry; the handle is its node's, and counts only where there is one. False when it does not
-    /// fit: then the listing ends before it, and whatever was looked up for it must be forgotten. False, too,
-    /// for a name that no entry can have.
+    /// Appends an entry, and the handle of its node if it has one. Returns `false` if it does not fit: then
+    /// the listing ends before it, and its look-up must be released. Also returns `false` for an invalid
+    /// name.
     #[must_use]
     pub fn push_with(&mut self, entry: &DirEntry<'_>, handle: Option<HandleBytes<'_>>) -> bool {
         let Ok(name_len) = u8::try_from(entry.name.len()) else { return false };
@@ -92,32 +91,32 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
         self.items.bytes(handle.bytes)
     }
 
-    /// How much was written, in bytes.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.items.len()
     }
 }
 
-/// One entry of a [`Listing`].
+/// An entry of a [`Listing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedEntry<'a> {
-    /// Its name; `.` and `..` are listed too.
+    /// Name; `.` and `..` are listed too.
     pub name: &'a [u8],
-    /// Its inode number.
+    /// Inode number.
     pub fileid: u64,
-    /// What it is, where that is known.
+    /// File type, if known.
     pub file_type: Option<FileType>,
-    /// Where the listing goes on behind it.
+    /// Position behind the entry.
     pub cookie: Cookie,
-    /// The node, when the listing was asked for with attributes. It carries a look-up.
+    /// The node, if attributes were requested. Carries a look-up.
     pub entry: Option<Entry>,
-    /// The node's handle, where it was wanted and there is one.
+    /// The node's handle, if requested and available.
     pub handle: Option<HandleBytes<'a>>,
 }
 
 impl ListedEntry<'_> {
-    /// The same as the waist has it.
+    /// Converts to the waist's type.
     #[must_use]
     pub fn as_dir_entry(&self) -> DirEntry<'_> {
         DirEntry {
@@ -130,20 +129,20 @@ impl ListedEntry<'_> {
     }
 }
 
-/// Entries in private memory, one after the other.
+/// Consecutive entries in private memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Listing<'a> {
-    /// A listing in `bytes`, which must be a private copy. Nothing is checked before it is read.
+    /// Returns a listing in `bytes`, which must be a private copy. Entries are checked when decoded.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// The entries, each checked when its turn comes. After an error there are no more.
+    /// Returns the entries, each checked when decoded. Ends after an error.
     pub fn entries(&self) -> impl Iterator<Item = Result<ListedEntry<'a>, DecodeError>> + use<'a> {
         let mut reader = Reader::of_listing(self.bytes);
         let mut failed = false;
@@ -158,9 +157,9 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// The entry has a node and attributes.
+/// Flag: the entry has a node and attributes.
 const HAS_ENTRY: u8 = 1;
-/// And the node's handle.
+/// Flag: the entry also has the node's handle.
 const HAS_HANDLE: u8 = 1 << 1;
 
 fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeError> {
@@ -193,7 +192,7 @@ fn decode_entry<'a>(reader: &mut Reader<'a>) -> Result<ListedEntry<'a>, DecodeEr
     })
 }
 
-/// Names in listings may be `.` and `..`, but cannot climb in any other way.
+/// Checks a name. Listings may contain `.` and `..`, but no other name that escapes from the directory.
 fn listed_name(bytes: &[u8]) -> Result<&[u8], DecodeError> {
     use tombolo_core::fs::{Name, NameError};
     const _: () = assert!(NAME_MAX == u8::MAX as usize);

@@ -1,4 +1,4 @@
-//! Lists of pairs and of numbers in a frame, read where they lie.
+//! Lists of pairs and of numbers in a frame, decoded in place.
 
 use tombolo_core::fs::NodeId;
 use zerocopy::IntoBytes;
@@ -9,12 +9,12 @@ use crate::frame::zero;
 use crate::layout::ForgetEntry;
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 
-/// Most nodes that one message forgets.
+/// Maximum number of nodes in one FORGET.
 pub const FORGETS_MAX: usize = FRAME_BYTES / size_of::<ForgetEntry>();
-/// Most supplementary groups of a caller.
+/// Maximum number of supplementary groups of a caller.
 pub const GROUPS_MAX: usize = FRAME_BYTES / size_of::<U32>();
 
-/// Nodes, and how many look-ups of each are taken back.
+/// Nodes, with the number of look-ups to release.
 #[derive(Clone, Copy)]
 pub struct Forgets<'a>(ForgetsForm<'a>);
 
@@ -26,13 +26,13 @@ enum ForgetsForm<'a> {
 }
 
 impl<'a> Forgets<'a> {
-    /// One node.
+    /// Returns a list of one node.
     #[must_use]
     pub fn one(node: NodeId, look_ups: u64) -> Self {
         Self(ForgetsForm::Single(node, look_ups))
     }
 
-    /// Several. At most [`FORGETS_MAX`] can be encoded, and at least one.
+    /// Returns a list of nodes. At most [`FORGETS_MAX`] can be encoded, and at least one.
     #[must_use]
     pub fn new(list: &'a [(NodeId, u64)]) -> Self {
         match *list {
@@ -41,7 +41,7 @@ impl<'a> Forgets<'a> {
         }
     }
 
-    /// How many nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.0 {
@@ -51,13 +51,13 @@ impl<'a> Forgets<'a> {
         }
     }
 
-    /// True for a list that cannot be sent.
+    /// Returns `true` for an empty list, which cannot be encoded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Node and look-ups, in order.
+    /// Returns nodes and look-ups, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> + use<'a> {
         let form = self.0;
         (0..self.len()).map(move |index| {
@@ -73,10 +73,10 @@ impl<'a> Forgets<'a> {
     }
 }
 
-/// LIST of FORGET's flags: a list in the frame.
+/// Flag of FORGET: the list is in the frame.
 const LIST: u32 = 1;
 
-/// Node and look-ups of one; several are in the frame, and the body says nothing.
+/// A single entry; several are in the frame, and the body is zero.
 impl<'a> Field<'a> for Forgets<'a> {
     const BYTES: usize = size_of::<ForgetEntry>();
     const ALIGN: usize = 8;
@@ -108,7 +108,7 @@ impl<'a> Field<'a> for Forgets<'a> {
     }
 }
 
-/// Supplementary groups.
+/// A list of supplementary groups.
 #[derive(Clone, Copy)]
 pub struct Groups<'a>(GroupsForm<'a>);
 
@@ -119,13 +119,13 @@ enum GroupsForm<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// These. At most [`GROUPS_MAX`] can be encoded.
+    /// Returns a list of these groups. At most [`GROUPS_MAX`] can be encoded.
     #[must_use]
     pub fn new(list: &'a [u32]) -> Self {
         Self(GroupsForm::Given(list))
     }
 
-    /// How many.
+    /// Returns the number of groups.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.0 {
@@ -134,13 +134,13 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// True when there are none.
+    /// Returns `true` if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The groups, in order.
+    /// Returns the groups, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         let form = self.0;
         (0..self.len()).map(move |index| {
@@ -153,7 +153,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// How many; they are in the frame.
+/// The number of groups, which are in the frame.
 impl<'a> Field<'a> for Groups<'a> {
     const BYTES: usize = 4;
     const ALIGN: usize = 4;

@@ -1,4 +1,4 @@
-//! Notices in a frame, read where they lie.
+//! Notices in a frame, decoded in place.
 
 use tombolo_core::fs::{Name, NodeId, Notice};
 use zerocopy::little_endian::U64;
@@ -8,25 +8,26 @@ use crate::frame::{Reader, zero};
 use crate::layout::NoticeItem;
 use crate::{DecodeError, EncodeError, FrameSink};
 
-/// What others have changed: a list of notices.
+/// A list of notices.
 #[derive(Clone, Copy)]
 pub struct NoticeList<'a>(Form<'a>);
 
 #[derive(Clone, Copy)]
 enum Form<'a> {
     Given(&'a [Notice]),
-    /// Items that were found to be good.
+    /// Validated items.
     Wire(&'a [u8]),
 }
 
 impl<'a> NoticeList<'a> {
-    /// These. They can be encoded if their [sizes](Notice::size_bytes) are at most a frame's together.
+    /// Returns a list of these notices. It can be encoded if their total [size](Notice::size_bytes) is at
+    /// most a frame.
     #[must_use]
     pub fn new(list: &'a [Notice]) -> Self {
         Self(Form::Given(list))
     }
 
-    /// The notices, in order.
+    /// Returns the notices, in order.
     #[must_use]
     pub fn to_vec(&self) -> Vec<Notice> {
         match self.0 {
@@ -53,7 +54,7 @@ impl std::fmt::Debug for NoticeList<'_> {
     }
 }
 
-/// Kinds of notices.
+/// Numbers of the kinds of notices.
 mod kind {
     pub const ATTRIBUTES: u8 = 1;
     pub const DATA: u8 = 2;
@@ -62,7 +63,7 @@ mod kind {
     pub const EVERYTHING: u8 = 5;
 }
 
-/// The next item, and the name behind it; none at the end.
+/// Decodes the next item, and the name behind it; `None` at the end.
 fn next<'a>(items: &mut Reader<'a>) -> Result<Option<(&'a NoticeItem, Option<Name<'a>>)>, DecodeError> {
     if items.is_at_end() {
         return Ok(None);
@@ -75,7 +76,7 @@ fn next<'a>(items: &mut Reader<'a>) -> Result<Option<(&'a NoticeItem, Option<Nam
         return wrong("kind of a notice", item.kind.into());
     }
     let has_name = item.name_len != 0;
-    // Of a name that was a node's last.
+    // A removed node's last name.
     let has_directory = item.kind == kind::GONE && has_name;
     if match item.kind {
         kind::DATA => start > last,
@@ -109,7 +110,7 @@ fn notice((item, name): (&NoticeItem, Option<Name<'_>>)) -> Notice {
     }
 }
 
-/// All that the frame has.
+/// The whole frame.
 impl<'a> Field<'a> for NoticeList<'a> {
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let list = match self.0 {

@@ -1,4 +1,4 @@
-//! Answers: the table of them, and how one is written and read.
+//! Answers: their table, encoding and decoding.
 
 mod fields;
 
@@ -16,11 +16,11 @@ use crate::frame::Reader;
 use crate::layout::Head;
 use crate::{Body, DecodeError, EncodeError, FrameSink, Kind, NoticeList, Returned, Status};
 
-/// How a request ended.
+/// The result of a request.
 pub type Outcome<'a> = Result<Reply<'a>, Status>;
 
 bitflags! {
-    /// Which groups of operations the server's file system has. Requests of the others are answered with
+    /// Optional groups of operations of the server's file system. Requests of the others fail with
     /// [`Status::NotSupported`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offers: u32 {
@@ -39,33 +39,33 @@ bitflags! {
     }
 }
 
-/// What a session is. It does not change while the session lasts.
+/// The properties of a session. Constant during the session.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// What the file system says of itself.
+    /// Properties of the file system.
     pub profile: Profile,
-    /// Which optional groups it has.
+    /// Supported optional groups.
     pub offers: Offers,
-    /// Which file system persistent handles are of; zeros where it has none.
+    /// File system of persistent handles; zeroes if it has none.
     pub volume: Volume,
-    /// Most bytes that one READ or WRITE may move; [`TRANSFER_BYTES_MIN`] or more.
+    /// Maximum length of one READ or WRITE, in bytes; [`TRANSFER_BYTES_MIN`] or more.
     pub transfer_bytes_max: u32,
-    /// Callers have numbers below this; not zero.
+    /// Upper bound (exclusive) of caller ids; not zero.
     pub callers_max: u16,
 }
 
-/// What a READ or WRITE may move at least, in bytes: a server that allows less is no server.
+/// Minimum of a server's maximum length of a READ or WRITE, in bytes.
 pub const TRANSFER_BYTES_MIN: u32 = 4096;
 
-/// Longest persistent handle, in bytes (name_to_handle_at(2), `MAX_HANDLE_SZ`).
+/// Maximum length of a persistent handle, in bytes (name_to_handle_at(2), `MAX_HANDLE_SZ`).
 pub const HANDLE_BYTES_MAX: usize = 128;
 
 /// A [`PersistentHandle`] in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandleBytes<'a> {
-    /// The file system's own type number.
+    /// Type number, assigned by the file system.
     pub kind: i32,
-    /// The file system's own bytes, at most [`HANDLE_BYTES_MAX`].
+    /// Bytes assigned by the file system, at most [`HANDLE_BYTES_MAX`].
     pub bytes: &'a [u8],
 }
 
@@ -98,18 +98,18 @@ impl From<HandleBytes<'_>> for PersistentHandle {
     }
 }
 
-/// Makes of the table below [`Reply`] and how answers are written and read. A row is `Name(place field: Type
-/// [as form], …);` as in `request.rs`.
+/// Generates [`Reply`], its encoding and decoding from the table below. A row is `Name(place field: Type [as
+/// form], …);` as in `request.rs`.
 macro_rules! replies {
     ($(
         $(#[$doc:meta])*
         $name:ident $(( $($at:tt $field:ident: $ty:ty $(as $form:ty)?),+ ))?;
     )+) => {
-        /// What a request that succeeded is answered with.
+        /// The answer to a successful request.
         #[derive(Clone, Copy, Debug)]
         pub enum Reply<'a> { $($(#[$doc])* $name $(( $($ty),+ ))?),+ }
 
-        /// Which answer it is.
+        /// The discriminant of an answer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Answer { $($name),+ }
 
@@ -129,8 +129,7 @@ macro_rules! replies {
                 Ok(())
             }
 
-            // An answer is a few hundred bytes: it is made where it is wanted, and not moved once it is known
-            // to be good.
+            // Constructed in place: an answer has a few hundred bytes, and moving it would be costly.
             fn get(answer: Answer, from: &mut Decoder<'a>) -> Result<Outcome<'a>, DecodeError> {
                 Ok(Ok(match answer {
                     $(Answer::$name => {
@@ -165,19 +164,19 @@ macro_rules! replies {
 }
 
 replies! {
-    /// Nothing but that it is done.
+    /// No results.
     Done;
-    /// What the session is.
+    /// The properties of the session.
     Session(8 session: Session);
-    /// A node. This and the next two with the node's handle, where it was wanted and there is one.
+    /// A node. This and the next two include the node's handle, if requested and available.
     Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
     /// Attributes.
     Attr(frame attr: Attr);
-    /// Attributes, and what they were before.
+    /// Attributes, after and before the change.
     Setattr(frame attr: Attr, frame change: Change);
-    /// A node that was made, and the change of its directory.
+    /// A created node, and the change of its directory.
     Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
-    /// As `Made`, and open.
+    /// A created node with an opening.
     Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>);
     /// The change of a directory.
     Change(frame change: Change);
@@ -185,9 +184,9 @@ replies! {
     Renamed(frame renamed: Renamed);
     /// An opening.
     Opened(16 opened: Opened);
-    /// Data of a file, and whether it ends with them.
+    /// Data of a file, and whether the file ends with them.
     Read(8 data: Returned<'a>, flags eof: bool as Bit<{ fields::END }>);
-    /// How much was written.
+    /// Number of bytes written.
     Written(8 written: Written);
     /// A [`Listing`](crate::listing::Listing), and whether the directory ends with it.
     Readdir(8 listing: Returned<'a>, flags end: bool as Bit<{ fields::END }>);
@@ -195,19 +194,19 @@ replies! {
     Bytes(8 bytes: Returned<'a>);
     /// The state of a file system.
     StatFs(frame stat: StatFs);
-    /// A lock that is in the way.
+    /// A conflicting lock.
     Conflict(8 lock: Option<Lock>);
     /// A node's handle.
     Handle(8 handle: HandleBytes<'a>);
-    /// Where data or a hole begin, or how much was copied.
+    /// Offset of data or a hole, or number of bytes copied.
     Offset(8 offset: u64);
-    /// The number of the last notice, the notices, and whether all changes are told.
+    /// Number of the last notice, the notices, and whether all changes are notified.
     Changes(8 last: u64, frame list: NoticeList<'a>, flags is_complete: bool as Bit<{ fields::COMPLETE }>);
-    /// Attributes, and the node's version from before they were looked at.
+    /// Attributes, and the node's version from before they were read.
     Looked(8 version: Option<Version>, frame attr: Attr);
 }
 
-/// Writes to `body` that a request failed, and gives the kind of the answer. Its frame is empty.
+/// Encodes a failure in `body` and returns the kind of the answer. Its frame is empty.
 pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
     let status = U32::new(Status::from(error).number());
     *body = transmute!(Head { status, flags: U32::ZERO, results: [0; 40] });
@@ -215,7 +214,7 @@ pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
 }
 
 impl<'a> Reply<'a> {
-    /// Writes the answer to a request of kind `kind` to `body`, and to `frame` what does not fit there; gives
+    /// Encodes the answer to a request of kind `kind` in `body`, and in `frame` what does not fit; returns
     /// the kind of the answer. On failure neither may be sent.
     #[inline]
     pub fn encode<W: FrameSink + ?Sized>(
@@ -233,8 +232,8 @@ impl<'a> Reply<'a> {
         Ok(kind.reply_number())
     }
 
-    /// Understands the answer to a request of kind `expected`. `body` and `frame` must be private copies;
-    /// small data and handles are borrowed from them. An error means that the peer breaks the protocol.
+    /// Decodes the answer to a request of kind `expected`. `body` and `frame` must be private copies; small
+    /// data and handles are borrowed from them. An error means that the peer has violated the protocol.
     #[inline]
     pub fn decode(
         expected: Kind,

@@ -1,4 +1,4 @@
-//! Requests: the table of them, and how one is written and read.
+//! Requests: their table, encoding and decoding.
 
 use tombolo_core::Want;
 use tombolo_core::fs::{
@@ -15,48 +15,48 @@ use crate::layout::{Envelope, Tail};
 use crate::reply::Answer;
 use crate::{Body, Data, DecodeError, Destination, EncodeError, Forgets, FrameSink, Groups, HandleBytes};
 
-/// Set in the kind of an answer; the rest is the kind of the request that it answers.
+/// Bit in the kind of an answer; the other bits are the kind of its request.
 pub const REPLY: u32 = 1 << 31;
 
-/// An identity's number on a link, given out by the client with [`Request::Caller`].
+/// The id of an identity on a link, assigned by the client with [`Request::Caller`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallerId(pub u16);
 
-/// What every request says beside what it asks for.
+/// The common part of all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The request's number in its session. It stays the same when the request is sent again.
+    /// Number of the request in its session. Retransmissions have the same number.
     pub sequence: u64,
-    /// On whose behalf.
+    /// The caller.
     pub caller: CallerId,
-    /// What is wanted beside the plain answer.
+    /// Optional results requested.
     pub want: Want,
-    /// Whether the persistent handles of nodes are wanted along with them.
+    /// `true` to request the persistent handles of returned nodes.
     pub handles: bool,
 }
 
-/// Bit of `want` on the wire: [`Header::handles`]. The bits below it are the waist's.
+/// Bit of `want` on the wire: [`Header::handles`]. The lower bits are the waist's.
 const WANT_HANDLES: u8 = 1 << 2;
 
-/// Gives the numbers of one side for those of the other.
+/// A mapping of one side's ids to the other's.
 pub trait Translate {
-    /// Why a number has no other.
+    /// The reason why an id has no counterpart.
     type Error;
 
-    /// The other side's number of a node.
+    /// Returns the other side's id of a node.
     fn node(&mut self, node: NodeId) -> Result<NodeId, Self::Error>;
 
-    /// The other side's number of an opening.
+    /// Returns the other side's id of an opening.
     fn open(&mut self, open: OpenId) -> Result<OpenId, Self::Error>;
 
-    /// Both numbers of a file.
+    /// Returns the other side's ids of a file.
     #[inline]
     fn file(&mut self, file: File) -> Result<File, Self::Error> {
         Ok(File { node: self.node(file.node)?, open: self.open(file.open)? })
     }
 }
 
-/// Makes of the table below [`Kind`] and [`Request`] and how requests are written, read and translated. A row
+/// Generates [`Kind`] and [`Request`], their encoding, decoding and translation from the table below. A row
 /// is `Name = number { place field: Type [as form], … } => Answer;` where `place` is an offset in the body,
 /// `frame` or `flags`.
 macro_rules! requests {
@@ -65,16 +65,16 @@ macro_rules! requests {
         $name:ident = $number:literal
         $({ $($at:tt $field:ident: $ty:ty $(as $form:ty)?),+ $(,)? })? => $answer:ident;
     )+) => {
-        /// What a request asks for. The numbers are for ever.
+        /// The kind of a request. The numbers never change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
         pub enum Kind { $($(#[$doc])* $name = $number),+ }
 
         impl Kind {
-            /// All of them, by number.
+            /// All kinds, by number.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// The request with this number; `None` for unknown ones and for answers.
+            /// Returns the request with this number; `None` for unknown ones and for answers.
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
                 match number {
@@ -83,7 +83,7 @@ macro_rules! requests {
                 }
             }
 
-            /// How requests of this kind are answered.
+            /// Returns the answer to requests of this kind.
             pub(crate) const fn answer(self) -> Answer {
                 match self {
                     $(Self::$name => Answer::$answer,)+
@@ -97,7 +97,7 @@ macro_rules! requests {
         pub enum Request<'a> { $($(#[$doc])* $name $({ $($field: $ty),+ })?),+ }
 
         impl<'a> Request<'a> {
-            /// Which kind of request this is.
+            /// Returns the kind of this request.
             #[must_use]
             #[inline]
             pub const fn kind(&self) -> Kind {
@@ -115,7 +115,7 @@ macro_rules! requests {
                 Ok(())
             }
 
-            // A request is made where it is wanted, and not moved once it is known to be good.
+            // Constructed in place: moving a request would be costly.
             fn get(kind: Kind, header: Header, from: &mut Decoder<'a>) -> Result<(Header, Self), DecodeError> {
                 let request = match kind {
                     $(Kind::$name => {
@@ -136,8 +136,8 @@ macro_rules! requests {
                 Ok((header, request))
             }
 
-            /// The same request in other numbers. Those of [`Request::Forget`] stay as they are: they are
-            /// many, and few of them may have others.
+            /// Translates the ids in the request, except those of [`Request::Forget`]: there are many, and
+            /// few of them differ.
             #[inline]
             pub fn translated<T: Translate>(&self, to: &mut T) -> Result<Request<'a>, T::Error> {
                 let mut request = *self;
@@ -170,21 +170,21 @@ macro_rules! requests {
 requests! {
     /// A round trip.
     Null = 1 => Done;
-    /// Asks what the session is.
+    /// Gets the properties of the session.
     Profile = 2 => Session;
-    /// Gives the identity of [`Header::caller`], for the requests behind this one on the ring. A number may
-    /// be given anew.
+    /// Sets the identity of [`Header::caller`], for the requests behind this one on the ring. An id may be
+    /// reassigned.
     Caller = 3 { 8 uid: u32, 12 gid: u32, 16 groups: Groups<'a> } => Done;
-    /// Asks the request that has this id on the link to end early. It is answered all the same.
+    /// Interrupts the request with this id on the link, which is answered nevertheless.
     Interrupt = 4 { 8 id: u32 } => Done;
     /// `FileSystem::forget`.
     Forget = 5 { 8 forgets: Forgets<'a> } => Done;
 
     /// `FileSystem::lookup`.
     Lookup = 16 { 8 parent: NodeId, 16 name: Name<'a> as ShortName } => Entry;
-    /// `FileSystem::getattr`; an opening is one of the node.
+    /// `FileSystem::getattr`, optionally through an opening of the node.
     Getattr = 17 { 8 node: NodeId, 16 open: Option<OpenId> } => Attr;
-    /// `FileSystem::setattr`; an opening is one of the node.
+    /// `FileSystem::setattr`, optionally through an opening of the node.
     Setattr = 18 { 8 node: NodeId, 16 open: Option<OpenId>, frame set: SetAttr } => Setattr;
     /// `FileSystem::access`.
     Access = 19 { 8 node: NodeId, flags mask: AccessMask } => Done;
@@ -222,11 +222,11 @@ requests! {
     Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
     /// `FileSystem::read`.
     Read = 34 { 8 file: File, 24 offset: u64, 32 destination: Destination<'a> } => Read;
-    /// `FileSystem::write`. That the source is retainable does not travel, and is never decoded: the client
-    /// uses its memory again once the answer is there, and cannot know what holds it.
+    /// `FileSystem::write`. The retainable property of the source is not encoded, and never decoded: the
+    /// client reuses its memory once it has the answer, and cannot know of references to it.
     Write = 35 { 8 file: File, 24 how: Write, 32 data: Data<'a> } => Written;
-    /// `FileSystem::readdir`. The page is filled as the caller counts, and no further than its listing fits
-    /// into the destination.
+    /// `FileSystem::readdir`. The page is limited by the caller's budget and by the size of its listing,
+    /// which must fit the destination.
     Readdir = 36 { 8 file: File, 24 cookie: Cookie, frame budget: DirBudget, 32 destination: Destination<'a> } => Readdir;
     /// `FileSystem::statfs`.
     Statfs = 37 { 8 node: NodeId } => StatFs;
@@ -271,20 +271,20 @@ requests! {
         32 len_bytes: u64,
     } => Offset;
 
-    /// `Changes::next`, of as many notices as fit into a frame.
+    /// `Changes::next`, limited to one frame.
     Changes = 128 { 8 since: u64 } => Changes;
     /// `Versions::look`.
     Look = 129 { 8 node: NodeId } => Looked;
 }
 
 impl Kind {
-    /// Its number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// The number of its answer.
+    /// Returns the number of the answer.
     #[must_use]
     pub const fn reply_number(self) -> u32 {
         self as u32 | REPLY
@@ -292,7 +292,7 @@ impl Kind {
 }
 
 impl<'a> Request<'a> {
-    /// Writes the request to `body`, and to `frame` what does not fit there. On failure neither may be sent.
+    /// Encodes the request in `body`, and in `frame` what does not fit. On failure neither may be sent.
     #[inline]
     pub fn encode<W: FrameSink + ?Sized>(
         &self,
@@ -304,7 +304,7 @@ impl<'a> Request<'a> {
         self.put(&mut to)?;
         let handles = if header.handles { WANT_HANDLES } else { 0 };
         to.put(0, &U64::new(header.sequence));
-        // All flags of requests lie in the lowest eight bits.
+        // All flags of requests are in the lowest eight bits.
         to.put(
             44,
             &Tail {
@@ -316,8 +316,8 @@ impl<'a> Request<'a> {
         Ok(self.kind())
     }
 
-    /// Understands a request of kind `kind`. `body` and `frame` must be private copies; names, small data and
-    /// lists are borrowed from them. An error means that the peer breaks the protocol.
+    /// Decodes a request of kind `kind`. `body` and `frame` must be private copies; names, small data and
+    /// lists are borrowed from them. An error means that the peer has violated the protocol.
     #[inline]
     pub fn decode(kind: u32, body: &'a Body, frame: &'a [u8]) -> Result<(Header, Self), DecodeError> {
         let kind = Kind::from_number(kind).ok_or(DecodeError::UnknownKind(kind))?;

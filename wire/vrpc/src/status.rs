@@ -1,24 +1,24 @@
-//! The waist's errors as numbers, and back.
+//! Mapping between the waist's errors and numbers.
 //!
-//! Both matches are exhaustive: an error that is new does not compile until it has a number. Nothing is lost
-//! but the cause of an I/O error, which stays in the log of the side that met it.
+//! Both matches are exhaustive: a new error does not compile until it has a number. Only the cause of an I/O
+//! error is lost; it remains in the log of the side where it occurred.
 
 use tombolo_core::Error;
 
 macro_rules! statuses {
     ($($name:ident = $number:literal),+ $(,)?) => {
-        /// How an operation failed, as the wire has it. The names are those of the waist's [`Error`]; the
-        /// numbers are for ever, and 0 is success.
+        /// The failure of an operation on the wire. The names are those of the waist's [`Error`]; the numbers
+        /// never change, and 0 is success.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         #[expect(missing_docs, reason = "the waist's words, explained there")]
         pub enum Status { $($name = $number),+ , Io = 255 }
 
         impl Status {
-            /// All of them, by number.
+            /// All statuses, by number.
             pub const ALL: &[Self] = &[$(Self::$name,)+ Self::Io];
 
-            /// The status with this number; `None` for 0 and for unknown ones.
+            /// Returns the status with this number; `None` for 0 and for unknown ones.
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
                 match number {
@@ -92,7 +92,7 @@ statuses! {
 }
 
 impl Status {
-    /// Its number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32

@@ -1,20 +1,20 @@
-//! Bytes in, values out.
+//! Decoding.
 
 use crate::{Error, Result, padded};
 
-/// A value that can be read from XDR. What it borrows, it borrows from the message.
+/// A type that can be decoded from XDR. Borrowed parts borrow from the message.
 pub trait Decode<'a>: Sized {
-    /// Reads one value and moves on behind it. After an error the decoder stands somewhere within the value.
+    /// Decodes one value and advances behind it. After an error the decoder's position is within the value.
     ///
     /// # Errors
-    /// The bytes are not such a value.
+    /// The bytes are not a valid value.
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self>;
 }
 
-/// Reads a message from its start to its end.
+/// A cursor over a message.
 ///
-/// Padding must be there, and its content is ignored: RFC 4506 §3 has senders write zeros and asks nothing of
-/// receivers.
+/// Padding must be present, and its contents are ignored: RFC 4506 §3 requires zeroes of senders and nothing
+/// of receivers.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     rest: &'a [u8],
@@ -22,31 +22,31 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads `bytes`, which do not change meanwhile.
+    /// Returns a decoder of `bytes`, which must be private memory.
     #[inline]
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, all_bytes: bytes.len() }
     }
 
-    /// Bytes that were read so far.
+    /// Returns the number of bytes decoded.
     #[inline]
     #[must_use]
     pub const fn position(&self) -> usize {
         self.all_bytes - self.rest.len()
     }
 
-    /// What was not read yet.
+    /// Returns the bytes not decoded yet.
     #[inline]
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Makes sure that nothing is left.
+    /// Checks that all bytes have been decoded.
     ///
     /// # Errors
-    /// [`Error::Trailing`] if there is.
+    /// [`Error::Trailing`] if some are left.
     pub const fn finish(self) -> Result<()> {
         match self.rest.len() {
             0 => Ok(()),
@@ -54,7 +54,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads any value, its type told by where it goes.
+    /// Decodes a value of any type.
     ///
     /// # Errors
     /// Those of the type.
@@ -63,7 +63,7 @@ impl<'a> Decoder<'a> {
         T::decode(self)
     }
 
-    /// Reads an unsigned integer (RFC 4506 §4.2).
+    /// Decodes an unsigned integer (RFC 4506 §4.2).
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -72,7 +72,7 @@ impl<'a> Decoder<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Reads an integer (§4.1).
+    /// Decodes an integer (§4.1).
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -81,7 +81,7 @@ impl<'a> Decoder<'a> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// Reads an unsigned hyper integer (§4.5).
+    /// Decodes an unsigned hyper integer (§4.5).
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -90,7 +90,7 @@ impl<'a> Decoder<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Reads a boolean (§4.4): 0 or 1, nothing else.
+    /// Decodes a boolean (§4.4): 0 or 1, nothing else.
     ///
     /// # Errors
     /// [`Error::Short`], [`Error::BadBool`].
@@ -103,7 +103,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads fixed-length opaque data (§4.9) whose length is known to the compiler.
+    /// Decodes fixed-length opaque data (§4.9) whose length is a constant.
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -113,10 +113,10 @@ impl<'a> Decoder<'a> {
         bytes.first_chunk().copied().ok_or(Error::Short { missing_bytes: N })
     }
 
-    /// Reads fixed-length opaque data (§4.9).
+    /// Decodes fixed-length opaque data (§4.9).
     ///
     /// # Errors
-    /// [`Error::Short`], also if only the padding is cut off.
+    /// [`Error::Short`], even if only the padding is missing.
     #[inline]
     pub fn fixed(&mut self, len: usize) -> Result<&'a [u8]> {
         let with_padding = padded(len);
@@ -129,17 +129,17 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Reads variable-length opaque data or a string (§4.10, §4.11) of at most `limit` bytes.
+    /// Decodes variable-length opaque data or a string (§4.10, §4.11) of at most `limit` bytes.
     ///
     /// # Errors
-    /// [`Error::TooLong`] beyond the limit, whether or not the bytes are there; [`Error::Short`].
+    /// [`Error::TooLong`] beyond the limit, whether or not the bytes are present; [`Error::Short`].
     #[inline]
     pub fn opaque(&mut self, limit: usize) -> Result<&'a [u8]> {
         let len = self.length(limit)?;
         self.fixed(len)
     }
 
-    /// Reads the length of variable-length data or of a list, of at most `limit`.
+    /// Decodes the length of variable-length data or of a list, of at most `limit`.
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Short`].
@@ -196,7 +196,7 @@ impl<'a, const N: usize> Decode<'a> for [u8; N] {
     }
 }
 
-/// Variable-length opaque data or a string, as long as the message holds it.
+/// Variable-length opaque data or a string, limited by the message only.
 impl<'a> Decode<'a> for &'a [u8] {
     #[inline]
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {

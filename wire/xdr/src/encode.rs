@@ -1,16 +1,16 @@
-//! Values in, bytes out.
+//! Encoding.
 
 use crate::padding;
 
-/// A value that can be written as XDR.
+/// A type that can be encoded as XDR.
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, xdr: &mut Encoder<'_>);
 }
 
-/// Appends values to a vector.
+/// An encoder that appends to a vector.
 ///
-/// What was there before stays, and does not count: positions are relative to where the encoder began.
+/// Existing contents are retained; positions are relative to where the encoder began.
 #[derive(Debug)]
 pub struct Encoder<'b> {
     out: &'b mut Vec<u8>,
@@ -18,39 +18,39 @@ pub struct Encoder<'b> {
 }
 
 impl<'b> Encoder<'b> {
-    /// Appends to `out`.
+    /// Returns an encoder that appends to `out`.
     #[inline]
     pub const fn new(out: &'b mut Vec<u8>) -> Self {
         let start = out.len();
         Self { out, start }
     }
 
-    /// Bytes that were appended so far.
+    /// Returns the number of bytes appended.
     #[inline]
     #[must_use]
     pub const fn position(&self) -> usize {
         self.out.len() - self.start
     }
 
-    /// What was appended so far.
+    /// Returns the bytes appended.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.out.get(self.start..).unwrap_or_default()
     }
 
-    /// Makes room for `bytes` more, so that what follows does not have to.
+    /// Reserves capacity for `bytes` more.
     #[inline]
     pub fn reserve(&mut self, bytes: usize) {
         self.out.reserve(bytes);
     }
 
-    /// Takes back everything behind `position`.
+    /// Removes everything behind `position`.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(self.start.saturating_add(position));
     }
 
-    /// Writes `value` over the four bytes at `position`, say a count that was not known yet. Without effect
-    /// unless they were written before.
+    /// Overwrites the four bytes at `position`, such as a count that was unknown before. No effect unless
+    /// they were written before.
     pub fn patch_u32(&mut self, position: usize, value: u32) {
         let place = self.out.get_mut(self.start..).and_then(|bytes| bytes.get_mut(position..));
         if let Some(place) = place.and_then(|bytes| bytes.first_chunk_mut()) {
@@ -58,7 +58,7 @@ impl<'b> Encoder<'b> {
         }
     }
 
-    /// Appends any value. Returns the encoder, so that values can follow each other.
+    /// Appends any value. Returns the encoder, for chaining.
     #[inline]
     pub fn value<T: Encode + ?Sized>(&mut self, value: &T) -> &mut Self {
         value.encode(self);
@@ -91,7 +91,7 @@ impl<'b> Encoder<'b> {
 
     /// Appends variable-length opaque data or a string: length, bytes, padding (§4.10, §4.11).
     ///
-    /// What is longer than XDR can say, 4 GiB, is cut there.
+    /// Truncated to the maximum of XDR, 4 GiB.
     #[inline]
     pub fn opaque(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -105,7 +105,7 @@ impl<'b> Encoder<'b> {
         self.raw([0; 3].get(..padding(len)).unwrap_or_default())
     }
 
-    /// Appends bytes that are XDR already.
+    /// Appends bytes that are XDR-encoded already.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.out.extend_from_slice(bytes);

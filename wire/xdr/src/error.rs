@@ -1,40 +1,40 @@
-//! What can be wrong with bytes.
+//! Decoding errors.
 
 /// The result of decoding.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why bytes are not the value that was asked for. Only the bytes are at fault, never the state of a server.
+/// The reason why bytes are not a value of the requested type. Independent of any server state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes end before the value does.
     #[error("message is {missing_bytes} bytes too short")]
     Short {
-        /// How many are missing at least.
+        /// Minimum number of missing bytes.
         missing_bytes: usize,
     },
-    /// An opaque, a string or a list is longer than its type allows.
+    /// An opaque, a string or a list exceeds its limit.
     #[error("length {announced} exceeds the limit of {limit}")]
     TooLong {
-        /// What the peer announced.
+        /// Length announced by the peer.
         announced: u32,
-        /// What the type allows.
+        /// Limit of the type.
         limit: usize,
     },
     /// A boolean is neither 0 nor 1 (RFC 4506 §4.4).
     #[error("invalid boolean {0}")]
     BadBool(u32),
-    /// An enumeration or the arm of a union has a value that its type does not name (RFC 4506 §4.3).
+    /// An undefined value of an enumeration or of a union's discriminant (RFC 4506 §4.3).
     #[error("invalid {name}: {value}")]
     BadEnum {
         /// The type.
         name: &'static str,
-        /// What was found.
+        /// The value found.
         value: u32,
     },
-    /// The value is complete, and bytes follow that belong to nothing.
+    /// Bytes follow the complete value.
     #[error("{extra_bytes} trailing bytes")]
     Trailing {
-        /// How many.
+        /// Number of bytes.
         extra_bytes: usize,
     },
 }

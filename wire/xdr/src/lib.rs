@@ -1,9 +1,9 @@
-//! XDR, the external data representation of RFC 4506: bytes in, values out, and back.
+//! XDR, the external data representation of RFC 4506: encoding and decoding.
 //!
 //! A codec without I/O and without memory of its own. [`Decoder`] reads *private* bytes (a peer must not be
-//! able to change them meanwhile) and gives out slices of them; it never allocates, so a length that a peer
-//! announces costs nothing. [`Encoder`] appends to a vector that its owner reuses. Types of a protocol say
-//! their layout once, with [`xdr_struct!`] and [`xdr_enum!`], and get both directions.
+//! able to change them concurrently) and returns slices of them; it never allocates, so a length announced by
+//! a peer costs nothing. [`Encoder`] appends to a vector that its owner reuses. A protocol's types declare
+//! their layout once, with [`xdr_struct!`] and [`xdr_enum!`], for both directions.
 //!
 //! ```
 //! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, xdr_struct};
@@ -26,7 +26,7 @@
 //! # Ok::<(), tombolo_wire_xdr::Error>(())
 //! ```
 //!
-//! Not here: floating point, and whatever no protocol of ours uses.
+//! Non-goals: floating point, and everything that our protocols do not use.
 //!
 //! Reading order: `decode`, `encode`, `error`, `list`, `macros`.
 #![forbid(unsafe_code)]
@@ -42,17 +42,17 @@ pub use encode::{Encode, Encoder};
 pub use error::{Error, Result};
 pub use list::{Items, List};
 
-/// Every item takes a multiple of this many bytes (RFC 4506 §3).
+/// Alignment of all items, in bytes (RFC 4506 §3).
 pub const UNIT_BYTES: usize = 4;
 
-/// What `len` bytes of an opaque take up with their padding. Saturates.
+/// Returns the length of `len` opaque bytes with padding. Saturates.
 #[inline]
 #[must_use]
 pub const fn padded(len: usize) -> usize {
     len.saturating_add(padding(len))
 }
 
-/// How many zero bytes follow an opaque of `len` bytes: 0 to 3.
+/// Returns the number of padding bytes after an opaque of `len` bytes: 0 to 3.
 #[inline]
 #[must_use]
 pub const fn padding(len: usize) -> usize {

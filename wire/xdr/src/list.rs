@@ -1,4 +1,4 @@
-//! Linked lists (RFC 4506 §4.19): a boolean before each item says that there is one.
+//! Linked lists (RFC 4506 §4.19): a boolean precedes each item.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use crate::{Decode, Decoder, Encode, Encoder, Result};
 
 /// The items of a linked list, in the message.
 ///
-/// Decoding walks over them once, so that iterating cannot fail; nothing is stored. To write a list item by
+/// Decoding validates all items, so that iterating cannot fail; nothing is stored. To encode a list item by
 /// item, put `true` before each item and `false` behind the last.
 #[derive(Debug)]
 pub struct List<'a, T> {
@@ -54,7 +54,7 @@ impl<'a, T: Decode<'a>> IntoIterator for List<'a, T> {
     }
 }
 
-/// Iterates over a [`List`].
+/// An iterator over a [`List`].
 #[derive(Debug)]
 pub struct Items<'a, T> {
     xdr: Decoder<'a>,
@@ -65,7 +65,7 @@ impl<'a, T: Decode<'a>> Iterator for Items<'a, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        // What does not decode ends the list. It cannot happen: the same bytes decoded before.
+        // Ends at the first invalid item, which cannot occur: the same bytes were validated before.
         self.xdr.value().unwrap_or_default()
     }
 }

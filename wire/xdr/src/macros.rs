@@ -1,7 +1,6 @@
-//! Layouts said once.
+//! Macros that declare types together with their layout.
 
-/// Declares a structure (RFC 4506 §4.14) whose fields are written one after the other, and both directions
-/// with it.
+/// Declares a structure (RFC 4506 §4.14) whose fields are encoded in order, with both directions.
 ///
 /// It has at most one lifetime, that of the message.
 #[macro_export]
@@ -50,7 +49,7 @@ macro_rules! xdr_struct {
     };
 }
 
-/// Declares an enumeration (RFC 4506 §4.3) and both directions with it. A number that it does not name is
+/// Declares an enumeration (RFC 4506 §4.3) with both directions. Decoding an undefined number fails with
 /// [`Error::BadEnum`](crate::Error::BadEnum).
 #[macro_export]
 macro_rules! xdr_enum {
@@ -63,10 +62,10 @@ macro_rules! xdr_enum {
         pub enum $name { $($(#[$case_meta])* $case = $value,)+ }
 
         impl $name {
-            /// Every value, in the order of the protocol's text.
+            /// All values, in the order of the specification.
             pub const ALL: &'static [Self] = &[$(Self::$case,)+];
 
-            /// The value that the protocol numbers so.
+            /// Returns the value with this number in the protocol.
             #[inline]
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
@@ -76,7 +75,7 @@ macro_rules! xdr_enum {
                 }
             }
 
-            /// The protocol's number.
+            /// Returns the protocol's number.
             #[inline]
             #[must_use]
             pub const fn number(self) -> u32 {

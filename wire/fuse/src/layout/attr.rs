@@ -1,4 +1,4 @@
-//! Attributes: GETATTR, SETATTR, STATX, and the entry that LOOKUP and its relatives answer with.
+//! Attributes: GETATTR, SETATTR, STATX, and the entry returned by LOOKUP and similar requests.
 
 use super::{sizes, wire_struct};
 use bitflags::bitflags;
@@ -31,7 +31,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_attr_out`: answers GETATTR and SETATTR.
+    /// `struct fuse_attr_out`: reply to GETATTR and SETATTR.
     pub struct AttrOut {
         pub attr_valid: u64,
         pub attr_valid_nsec: u32,
@@ -41,11 +41,12 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_entry_out`: answers LOOKUP, MKNOD, MKDIR, SYMLINK, LINK, and starts CREATE's answer.
+    /// `struct fuse_entry_out`: reply to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK, and first part of the reply to
+    /// CREATE.
     pub struct EntryOut {
-        /// The node; 0 says that the name does not exist, and may be remembered.
+        /// The node; 0: the name does not exist, and its absence may be cached.
         pub nodeid: u64,
-        /// Tells a reused node id from its former owner.
+        /// Distinguishes reuses of a node id.
         pub generation: u64,
         pub entry_valid: u64,
         pub attr_valid: u64,
@@ -61,7 +62,7 @@ wire_struct! {
         /// [`GETATTR_FH`].
         pub getattr_flags: u32,
         pub dummy: u32,
-        /// The open file to ask, if the flag says so.
+        /// The open file, if the flag is set.
         pub fh: u64,
     }
 }
@@ -96,7 +97,7 @@ wire_struct! {
 }
 
 bitflags! {
-    /// `FATTR_*`: which fields of [`SetattrIn`] count.
+    /// `FATTR_*`: valid fields of [`SetattrIn`].
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SetattrValid: u32 {
         const MODE = 1 << 0;
@@ -106,9 +107,9 @@ bitflags! {
         const ATIME = 1 << 4;
         const MTIME = 1 << 5;
         const FH = 1 << 6;
-        /// The access time is the server's clock.
+        /// Set the access time to the server's clock.
         const ATIME_NOW = 1 << 7;
-        /// The modification time is the server's clock.
+        /// Set the modification time to the server's clock.
         const MTIME_NOW = 1 << 8;
         const LOCKOWNER = 1 << 9;
         const CTIME = 1 << 10;
@@ -130,7 +131,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_statx`, laid out as `struct statx` of statx(2).
     pub struct FuseStatx {
-        /// Which fields are filled in: [`StatxMask`].
+        /// Valid fields: [`StatxMask`].
         pub mask: u32,
         pub blksize: u32,
         /// File attributes (`STATX_ATTR_*`).
@@ -144,7 +145,7 @@ wire_struct! {
         pub size: u64,
         /// Space used, in units of 512 bytes.
         pub blocks: u64,
-        /// Which file attributes are supported.
+        /// Supported file attributes.
         pub attributes_mask: u64,
         pub atime: SxTime,
         pub btime: SxTime,
@@ -173,7 +174,7 @@ bitflags! {
         const INO = 1 << 8;
         const SIZE = 1 << 9;
         const BLOCKS = 1 << 10;
-        /// What stat(2) gives.
+        /// The fields of stat(2).
         const BASIC = 0x7ff;
         const BTIME = 1 << 11;
     }
@@ -185,11 +186,11 @@ wire_struct! {
         /// [`GETATTR_FH`].
         pub getattr_flags: u32,
         pub reserved: u32,
-        /// The open file to ask, if the flag says so.
+        /// The open file, if the flag is set.
         pub fh: u64,
         /// `AT_STATX_*`.
         pub sx_flags: u32,
-        /// Wanted fields: [`StatxMask`].
+        /// Requested fields: [`StatxMask`].
         pub sx_mask: u32,
     }
 }

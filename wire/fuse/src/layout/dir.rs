@@ -1,4 +1,4 @@
-//! Names in directories: what makes, moves and lists them, and the forgets that give look-ups back.
+//! Directory entries: creation, renaming and listing, and forgets, which release look-ups.
 
 use super::attr::EntryOut;
 use super::{sizes, wire_struct};
@@ -6,7 +6,7 @@ use super::{sizes, wire_struct};
 wire_struct! {
     /// `struct fuse_forget_in`.
     pub struct ForgetIn {
-        /// How many look-ups of the node are given back.
+        /// Number of look-ups to release.
         pub nlookup: u64,
     }
 }
@@ -23,7 +23,7 @@ wire_struct! {
     /// `struct fuse_forget_one`.
     pub struct ForgetOne {
         pub nodeid: u64,
-        /// How many of its look-ups are given back.
+        /// Number of look-ups to release.
         pub nlookup: u64,
     }
 }
@@ -67,7 +67,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_link_in`; the new name follows.
     pub struct LinkIn {
-        /// The node that gets another name.
+        /// The node to be linked.
         pub oldnodeid: u64,
     }
 }
@@ -76,7 +76,7 @@ wire_struct! {
     /// `struct fuse_dirent`; the name follows, padded to 8 bytes.
     pub struct Dirent {
         pub ino: u64,
-        /// The cookie after this entry.
+        /// Cookie behind this entry.
         pub off: u64,
         /// Length of the name.
         pub namelen: u32,
@@ -88,7 +88,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_direntplus`; the name follows, padded to 8 bytes.
     pub struct DirentPlus {
-        /// What a LOOKUP of the name would have answered; node id 0 for none.
+        /// Result of a LOOKUP of the name; node id 0 for none.
         pub entry: EntryOut,
         pub dirent: Dirent,
     }

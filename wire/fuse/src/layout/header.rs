@@ -1,23 +1,23 @@
-//! The header of every request and every reply, and of the extensions that may follow a request.
+//! Headers of requests, replies and extensions.
 
 use super::{sizes, wire_struct};
 
 wire_struct! {
-    /// `struct fuse_in_header`: starts every request.
+    /// `struct fuse_in_header`: first part of every request.
     pub struct InHeader {
-        /// Length of the whole request in bytes, this header and the extensions included.
+        /// Length of the whole request, in bytes, including this header and the extensions.
         pub len: u32,
-        /// What is asked; see [`crate::Opcode`].
+        /// Operation; see [`crate::Opcode`].
         pub opcode: u32,
-        /// Names the request in its reply and in an INTERRUPT. The top bit marks a request sent again.
+        /// Identifier of the request in its reply and in an INTERRUPT. The top bit marks a resent request.
         pub unique: u64,
-        /// The node the request is about; 0 where it is about none.
+        /// The request's node; 0 for none.
         pub nodeid: u64,
-        /// User id of the caller; [`INVALID_ID`] where an id-mapped mount hides it.
+        /// User id of the caller; [`INVALID_ID`] if hidden by an id-mapped mount.
         pub uid: u32,
-        /// Group id of the caller; [`INVALID_ID`] where an id-mapped mount hides it.
+        /// Group id of the caller; [`INVALID_ID`] if hidden by an id-mapped mount.
         pub gid: u32,
-        /// Process id of the caller, 0 if it is not visible to the server.
+        /// Process id of the caller; 0 if not visible to the server.
         pub pid: u32,
         /// Length of the extensions at the end of the request, in units of 8 bytes (since 7.38).
         pub total_extlen: u16,
@@ -26,22 +26,22 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_out_header`: starts every reply and notification.
+    /// `struct fuse_out_header`: first part of every reply and notification.
     pub struct OutHeader {
-        /// Length of the whole reply in bytes, this header included.
+        /// Length of the whole reply, in bytes, including this header.
         pub len: u32,
-        /// 0, or a negated errno; in a notification its code, positive.
+        /// 0, or a negated errno; in a notification its positive code.
         pub error: i32,
-        /// The request that is answered; 0 in a notification.
+        /// Identifier of the request; 0 in a notification.
         pub unique: u64,
     }
 }
 
 wire_struct! {
-    /// `struct fuse_ext_header`: starts an extension. Types up to 31 (`FUSE_MAX_NR_SECCTX`) are the number of
-    /// security contexts in a `fuse_secctx_header`.
+    /// `struct fuse_ext_header`: first part of an extension. Types up to 31 (`FUSE_MAX_NR_SECCTX`) are the
+    /// number of security contexts in a `fuse_secctx_header`.
     pub struct ExtHeader {
-        /// Length of the extension in bytes, this header included.
+        /// Length of the extension, in bytes, including this header.
         pub size: u32,
         /// [`EXT_GROUPS`], or a number of security contexts.
         pub kind: u32,
@@ -52,9 +52,9 @@ sizes!(InHeader = 40, OutHeader = 16, ExtHeader = 8);
 
 /// `FUSE_EXT_GROUPS`: supplementary groups of the caller.
 pub const EXT_GROUPS: u32 = 32;
-/// `FUSE_UNIQUE_RESEND`: the kernel sent this request before.
+/// `FUSE_UNIQUE_RESEND`: mark of a resent request.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// `FUSE_INVALID_UIDGID`.
 pub const INVALID_ID: u32 = u32::MAX;
-/// `FUSE_MIN_READ_BUFFER`: the least a read of the device must offer.
+/// `FUSE_MIN_READ_BUFFER`: minimum buffer size for a read of the device, in bytes.
 pub const MIN_READ_BUFFER: usize = 8192;

@@ -7,11 +7,11 @@ wire_struct! {
     pub struct InitIn {
         pub major: u32,
         pub minor: u32,
-        /// The most the kernel would read ahead, in bytes.
+        /// Maximum read-ahead of the kernel, in bytes.
         pub max_readahead: u32,
         /// Capabilities 0 to 31.
         pub flags: u32,
-        /// Capabilities 32 to 63, if INIT_EXT is among the flags.
+        /// Capabilities 32 to 63, if INIT_EXT is set.
         pub flags2: u32,
         pub unused: [u32; 11],
     }
@@ -22,27 +22,27 @@ wire_struct! {
     pub struct InitOut {
         pub major: u32,
         pub minor: u32,
-        /// The most the kernel may read ahead, in bytes.
+        /// Maximum read-ahead granted, in bytes.
         pub max_readahead: u32,
-        /// Capabilities 0 to 31 that both sides use.
+        /// Negotiated capabilities 0 to 31.
         pub flags: u32,
-        /// How many background requests may be outstanding; 0 leaves the kernel's own number.
+        /// Maximum number of outstanding background requests; 0: the kernel's default.
         pub max_background: u16,
-        /// From how many on the kernel says it is congested; 0 leaves the kernel's own number.
+        /// Number of background requests from which the kernel reports congestion; 0: the kernel's default.
         pub congestion_threshold: u16,
-        /// The largest WRITE in bytes.
+        /// Maximum WRITE, in bytes.
         pub max_write: u32,
-        /// Granularity of time stamps in nanoseconds.
+        /// Granularity of time stamps, in nanoseconds.
         pub time_gran: u32,
-        /// The largest request in pages, if MAX_PAGES is used.
+        /// Maximum request in pages, with MAX_PAGES.
         pub max_pages: u16,
-        /// log2 of the alignment of SETUPMAPPING offsets, if MAP_ALIGNMENT is used.
+        /// log2 of the alignment of SETUPMAPPING offsets, with MAP_ALIGNMENT.
         pub map_alignment: u16,
-        /// Capabilities 32 to 63 that both sides use.
+        /// Negotiated capabilities 32 to 63.
         pub flags2: u32,
-        /// How deep a passthrough backing file may itself be stacked.
+        /// Maximum stacking depth of a passthrough backing file.
         pub max_stack_depth: u32,
-        /// After how many seconds the kernel gives a request up, if REQUEST_TIMEOUT is used.
+        /// Timeout after which the kernel aborts a request, in seconds, with REQUEST_TIMEOUT.
         pub request_timeout: u16,
         pub unused: [u16; 11],
     }
@@ -50,5 +50,5 @@ wire_struct! {
 
 sizes!(InitIn = 64, InitOut = 64);
 
-/// What a kernel before 7.36 sends of [`InitIn`].
+/// Length of [`InitIn`] from a kernel before 7.36, in bytes.
 pub const INIT_IN_SHORT: usize = 16;

@@ -11,7 +11,7 @@ wire_struct! {
         pub end: u64,
         /// [`F_RDLCK`], [`F_WRLCK`] or [`F_UNLCK`].
         pub kind: u32,
-        /// Process that holds the lock (in GETLK's answer) or asks for it.
+        /// Process that holds the lock (in the reply to GETLK) or requests it.
         pub pid: u32,
     }
 }
@@ -30,9 +30,9 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_lk_out`: answers GETLK.
+    /// `struct fuse_lk_out`: reply to GETLK.
     pub struct LkOut {
-        /// The lock in the way, or one of kind [`F_UNLCK`].
+        /// The conflicting lock, or one of kind [`F_UNLCK`].
         pub lk: FileLock,
     }
 }
@@ -45,7 +45,7 @@ pub const F_RDLCK: u32 = 0;
 pub const F_WRLCK: u32 = 1;
 /// No lock.
 pub const F_UNLCK: u32 = 2;
-/// The `end` of a lock that reaches to the end of the file, however far it grows.
+/// The `end` of a lock that extends to the end of the file, however far it grows.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 
 sizes!(FileLock = 24, LkIn = 48, LkOut = 24);

@@ -3,21 +3,21 @@
 use super::{sizes, wire_struct};
 
 wire_struct! {
-    /// `struct fuse_kstatfs`: answers STATFS.
+    /// `struct fuse_kstatfs`: reply to STATFS.
     pub struct StatfsOut {
         /// Size of the file system in units of `frsize`.
         pub blocks: u64,
         /// Free blocks.
         pub bfree: u64,
-        /// Blocks that an ordinary user may use.
+        /// Free blocks available to unprivileged users.
         pub bavail: u64,
         pub files: u64,
         /// Free inodes.
         pub ffree: u64,
         pub bsize: u32,
-        /// Longest name in bytes.
+        /// Maximum length of a name, in bytes.
         pub namelen: u32,
-        /// Unit of the block counts in bytes.
+        /// Unit of the block counts, in bytes.
         pub frsize: u32,
         pub padding: u32,
         pub spare: [u32; 6],
@@ -36,7 +36,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_interrupt_in`.
     pub struct InterruptIn {
-        /// The request that the caller no longer waits for.
+        /// The interrupted request.
         pub unique: u64,
     }
 }
@@ -50,9 +50,9 @@ wire_struct! {
         pub cmd: u32,
         /// The caller's third argument.
         pub arg: u64,
-        /// Bytes sent along.
+        /// Length of the input, in bytes.
         pub in_size: u32,
-        /// The most bytes that may be answered.
+        /// Maximum length of the output, in bytes.
         pub out_size: u32,
     }
 }
@@ -60,13 +60,13 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_ioctl_out`; data follows.
     pub struct IoctlOut {
-        /// What ioctl(2) returns.
+        /// Return value of ioctl(2).
         pub result: i32,
         /// `FUSE_IOCTL_*`.
         pub flags: u32,
-        /// For a retry: how many input vectors follow.
+        /// For a retry: number of input vectors that follow.
         pub in_iovs: u32,
-        /// For a retry: how many output vectors follow.
+        /// For a retry: number of output vectors that follow.
         pub out_iovs: u32,
     }
 }
@@ -75,11 +75,11 @@ wire_struct! {
     /// `struct fuse_poll_in`.
     pub struct PollIn {
         pub fh: u64,
-        /// Names the waiter in a wake-up notification.
+        /// Identifier of the waiter in a wake-up notification.
         pub kh: u64,
         /// 1: notify when the state changes.
         pub flags: u32,
-        /// Events asked for, as in poll(2).
+        /// Requested events, as in poll(2).
         pub events: u32,
     }
 }
@@ -87,7 +87,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_poll_out`.
     pub struct PollOut {
-        /// Events that hold, as in poll(2).
+        /// Pending events, as in poll(2).
         pub revents: u32,
         pub padding: u32,
     }

@@ -1,10 +1,8 @@
-//! The structures of the FUSE wire, byte for byte as `include/uapi/linux/fuse.h` lays them out, one file per
-//! family.
+//! Structures of the FUSE protocol, byte for byte as in `include/uapi/linux/fuse.h`, one file per family.
 //!
-//! Fields keep the kernel's meaning; names follow it too, so that a reader can compare the two side by side.
-//! All integers are in the byte order of the machine: FUSE never crosses one (virtio-fs guests share the
-//! host's order). Values are copied in and out (`read_from_prefix`, `as_bytes`), so no buffer needs any
-//! alignment.
+//! Fields have the kernel's meaning and names, for comparison with the header. All integers are in the host's
+//! byte order: FUSE never crosses machines (virtio-fs guests share the host's order). Values are copied in
+//! and out (`read_from_prefix`, `as_bytes`), so no buffer needs any alignment.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 pub mod attr;
@@ -18,7 +16,7 @@ pub mod open;
 pub mod rw;
 pub mod xattr;
 
-/// Asserts at compile time that a structure has the size the kernel gives it.
+/// Asserts at compile time that a structure has the kernel's size.
 macro_rules! sizes {
     ($($name:ident = $size:literal),+ $(,)?) => {
         $(const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));)+
@@ -26,7 +24,7 @@ macro_rules! sizes {
 }
 pub(crate) use sizes;
 
-/// Derives what every structure of the wire needs.
+/// Declares a structure of the protocol with its derives.
 macro_rules! wire_struct {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $ty:ty),+ $(,)? }) => {
         $(#[$meta])*

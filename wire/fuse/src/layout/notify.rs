@@ -1,4 +1,4 @@
-//! Notifications: messages that the server sends of its own accord.
+//! Notifications: unsolicited messages of the server.
 
 use super::{sizes, wire_struct};
 
@@ -6,9 +6,9 @@ wire_struct! {
     /// `struct fuse_notify_inval_inode_out`.
     pub struct InvalInodeOut {
         pub ino: u64,
-        /// First byte whose cached page goes; negative: the attributes only.
+        /// First byte whose cached page is dropped; negative: attributes only.
         pub off: i64,
-        /// How many bytes; 0 or less: to the end.
+        /// Number of bytes; 0 or less: up to the end.
         pub len: i64,
     }
 }
@@ -28,7 +28,7 @@ wire_struct! {
     /// `struct fuse_notify_delete_out`; the name and a NUL follow.
     pub struct DeleteOut {
         pub parent: u64,
-        /// The node id that the name had.
+        /// The node id of the removed name.
         pub child: u64,
         /// Length of the name without its NUL.
         pub namelen: u32,
@@ -36,7 +36,7 @@ wire_struct! {
     }
 }
 
-/// `FUSE_EXPIRE_ONLY`: ask again at the next use, do not drop what is below (since 7.38).
+/// `FUSE_EXPIRE_ONLY`: revalidate the name at its next use without dropping its subtree (since 7.38).
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 
 sizes!(InvalInodeOut = 24, InvalEntryOut = 16, DeleteOut = 24);

@@ -18,7 +18,7 @@ wire_struct! {
     pub struct CreateIn {
         /// `O_*` flags of the caller.
         pub flags: u32,
-        /// File type and permission bits; the umask is not applied yet if DONT_MASK is used.
+        /// File type and permission bits; with DONT_MASK the umask has not been applied.
         pub mode: u32,
         pub umask: u32,
         /// [`OpenInFlags`].
@@ -27,7 +27,7 @@ wire_struct! {
 }
 
 bitflags! {
-    /// `FUSE_OPEN_*`: what the kernel asks for at an open.
+    /// `FUSE_OPEN_*`: the kernel's requests at an open.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct OpenInFlags: u32 {
         /// Clear the set-user-id and set-group-id bits when truncating (HANDLE_KILLPRIV_V2).
@@ -38,34 +38,34 @@ bitflags! {
 wire_struct! {
     /// `struct fuse_open_out`.
     pub struct OpenOut {
-        /// The handle that later requests carry.
+        /// Handle used by later requests.
         pub fh: u64,
         /// [`OpenOutFlags`].
         pub open_flags: u32,
-        /// The backing file, if PASSTHROUGH is among the flags.
+        /// The backing file, with PASSTHROUGH.
         pub backing_id: i32,
     }
 }
 
 bitflags! {
-    /// `FOPEN_*`: how the kernel shall treat the open file.
+    /// `FOPEN_*`: the kernel's treatment of the open file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpenOutFlags: u32 {
         /// Bypass the page cache.
         const DIRECT_IO = 1 << 0;
-        /// Do not drop the cached pages at this open.
+        /// Keep the cached pages at this open.
         const KEEP_CACHE = 1 << 1;
-        /// The file cannot be sought in.
+        /// The file is not seekable.
         const NONSEEKABLE = 1 << 2;
         /// The listing may be cached.
         const CACHE_DIR = 1 << 3;
-        /// The file has no position at all.
+        /// The file has no position.
         const STREAM = 1 << 4;
         /// No FLUSH at close (since 7.35).
         const NOFLUSH = 1 << 5;
-        /// Direct writes of one file may run side by side (since 7.38).
+        /// Concurrent direct writes of one file (since 7.38).
         const PARALLEL_DIRECT_WRITES = 1 << 6;
-        /// Reads and writes go to the backing file (since 7.40).
+        /// Reads and writes use the backing file (since 7.40).
         const PASSTHROUGH = 1 << 7;
     }
 }
@@ -78,7 +78,7 @@ wire_struct! {
         pub flags: u32,
         /// [`ReleaseFlags`].
         pub release_flags: u32,
-        /// Whose locks go, if a flag says so.
+        /// Owner of the locks to release, if a flag is set.
         pub lock_owner: u64,
     }
 }
@@ -87,7 +87,7 @@ bitflags! {
     /// `FUSE_RELEASE_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReleaseFlags: u32 {
-        /// Flush too.
+        /// Flush as well.
         const FLUSH = 1 << 0;
         /// Drop the owner's flock lock.
         const FLOCK_UNLOCK = 1 << 1;
@@ -100,7 +100,7 @@ wire_struct! {
         pub fh: u64,
         pub unused: u32,
         pub padding: u32,
-        /// Whose POSIX locks go with this close.
+        /// Owner of the POSIX locks to release.
         pub lock_owner: u64,
     }
 }

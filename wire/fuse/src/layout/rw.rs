@@ -7,13 +7,13 @@ wire_struct! {
     /// `struct fuse_read_in`: READ, READDIR and READDIRPLUS.
     pub struct ReadIn {
         pub fh: u64,
-        /// Byte offset; in a directory the cookie after which to go on.
+        /// Byte offset; in a directory the cookie to continue after.
         pub offset: u64,
-        /// The most that may be answered, in bytes.
+        /// Maximum length of the data, in bytes.
         pub size: u32,
         /// `FUSE_READ_*`.
         pub read_flags: u32,
-        /// The owner of the locks, if a flag says so.
+        /// The owner of the locks, if a flag is set.
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
@@ -22,7 +22,7 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_write_in`; the data follows it.
+    /// `struct fuse_write_in`; the data follow it.
     pub struct WriteIn {
         pub fh: u64,
         /// Byte offset.
@@ -31,7 +31,7 @@ wire_struct! {
         pub size: u32,
         /// [`WriteFlags`].
         pub write_flags: u32,
-        /// The owner of the locks, if a flag says so.
+        /// The owner of the locks, if a flag is set.
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
@@ -43,7 +43,7 @@ bitflags! {
     /// `FUSE_WRITE_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
-        /// Written back from the page cache; the kernel guessed the handle and the caller.
+        /// Written back from the page cache; handle and caller are the kernel's guess.
         const CACHE = 1 << 0;
         /// The lock owner is valid.
         const LOCKOWNER = 1 << 1;
@@ -53,9 +53,9 @@ bitflags! {
 }
 
 wire_struct! {
-    /// `struct fuse_write_out`: answers WRITE and COPY_FILE_RANGE.
+    /// `struct fuse_write_out`: reply to WRITE and COPY_FILE_RANGE.
     pub struct WriteOut {
-        /// Bytes taken.
+        /// Number of bytes written.
         pub size: u32,
         pub padding: u32,
     }
@@ -78,7 +78,7 @@ wire_struct! {
     pub struct LseekIn {
         pub fh: u64,
         pub offset: u64,
-        /// `SEEK_DATA` or `SEEK_HOLE`; the kernel answers the others itself.
+        /// `SEEK_DATA` or `SEEK_HOLE`; the kernel handles the others itself.
         pub whence: u32,
         pub padding: u32,
     }
@@ -99,23 +99,23 @@ wire_struct! {
         pub nodeid_out: u64,
         pub fh_out: u64,
         pub off_out: u64,
-        /// Bytes to copy.
+        /// Number of bytes to copy.
         pub len: u64,
-        /// Flags of copy_file_range(2); none is defined.
+        /// Flags of copy_file_range(2); none are defined.
         pub flags: u64,
     }
 }
 
 wire_struct! {
-    /// `struct fuse_copy_file_range_out`: answers COPY_FILE_RANGE_64 (since 7.45).
+    /// `struct fuse_copy_file_range_out`: reply to COPY_FILE_RANGE_64 (since 7.45).
     pub struct CopyFileRangeOut {
-        /// Bytes copied.
+        /// Number of bytes copied.
         pub bytes_copied: u64,
     }
 }
 
 wire_struct! {
-    /// `struct fuse_setupmapping_in`: asks for a span of a file in the DAX window.
+    /// `struct fuse_setupmapping_in`: requests a mapping of a file range in the DAX window.
     pub struct SetupmappingIn {
         pub fh: u64,
         pub foffset: u64,
@@ -128,9 +128,9 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `struct fuse_removemapping_in`; that many `fuse_removemapping_one` follow.
+    /// `struct fuse_removemapping_in`, followed by `count` times `fuse_removemapping_one`.
     pub struct RemovemappingIn {
-        /// How many spans follow.
+        /// Number of ranges that follow.
         pub count: u32,
     }
 }

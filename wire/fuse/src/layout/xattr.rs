@@ -16,7 +16,7 @@ wire_struct! {
     }
 }
 
-/// What is sent of [`SetxattrIn`] without SETXATTR_EXT.
+/// Length of [`SetxattrIn`] without SETXATTR_EXT, in bytes.
 pub const SETXATTR_IN_SHORT: usize = 8;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`: clear the set-group-id bit when an access ACL is set.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
@@ -24,14 +24,14 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 wire_struct! {
     /// `struct fuse_getxattr_in`: GETXATTR (the name follows) and LISTXATTR.
     pub struct GetxattrIn {
-        /// The most that may be answered; 0 asks for the length only.
+        /// Maximum length of the value or list; 0 queries its length.
         pub size: u32,
         pub padding: u32,
     }
 }
 
 wire_struct! {
-    /// `struct fuse_getxattr_out`: the length, if size 0 was asked.
+    /// `struct fuse_getxattr_out`: the length, in reply to size 0.
     pub struct GetxattrOut {
         pub size: u32,
         pub padding: u32,

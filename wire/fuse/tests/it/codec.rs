@@ -1,4 +1,4 @@
-//! Requests as a kernel would build them, and as no kernel would.
+//! Decoding of requests, valid and invalid.
 
 use proptest::prelude::*;
 use tombolo_wire_fuse::init::Capabilities;
@@ -7,7 +7,7 @@ use tombolo_wire_fuse::layout::{dir, lock, open, rw, xattr};
 use tombolo_wire_fuse::{DecodeError, Errno, Extent, NodeId, Opcode, Request};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A request with these argument parts, its length filled in.
+/// Returns a request with these argument parts and the right length.
 fn request(opcode: Opcode, parts: &[&[u8]]) -> Vec<u8> {
     let args = parts.concat();
     let header = InHeader {

@@ -1,4 +1,4 @@
-//! Holds the tables of `docs/protocols/fuse.md` against the codec.
+//! Comparison of the tables in `docs/protocols/fuse.md` with the codec.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tombolo_wire_fuse::init::Capabilities;
 
 const DOCUMENT: &str = include_str!("../../../../docs/protocols/fuse.md");
 
-/// The rows of the first table after this heading: number to name, in lower case and without `_`.
+/// Returns the rows of the first table after this heading: number to name, in lower case and without `_`.
 fn rows(heading: &str) -> BTreeMap<u32, String> {
     let (_, section) = DOCUMENT.split_once(heading).expect("the heading is there");
     let table = section.lines().skip_while(|line| !line.starts_with('|')).skip(2);
@@ -21,7 +21,7 @@ fn rows(heading: &str) -> BTreeMap<u32, String> {
     rows
 }
 
-/// The kernel's header writes `COPY_FILE_RANGE_64` what the codec writes `CopyFileRange64`.
+/// Normalises a name: the kernel's header has `COPY_FILE_RANGE_64` for the codec's `CopyFileRange64`.
 fn plain(name: &str) -> String {
     name.replace('_', "").to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! Requests that a real kernel sent, decoded.
+//! Decoding of requests recorded from a real kernel.
 
 use std::collections::HashSet;
 use tombolo_wire_fuse::init::{Capabilities, Negotiation, Wishes, negotiate};
@@ -24,7 +24,7 @@ fn decode(bytes: &[u8]) -> Decoded<'_> {
     Request::decode(bytes, agreed).unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"))
 }
 
-/// Does any request of the recording satisfy this?
+/// Returns `true` if a recorded request satisfies the predicate.
 fn has(what: impl Fn(&Request<'_>) -> bool) -> bool {
     corpus().iter().any(|bytes| what(&decode(bytes).request))
 }

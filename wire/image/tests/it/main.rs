@@ -1,11 +1,11 @@
-//! What is said of an image is read as it was meant, and nothing else is taken for it.
+//! Round trips of sidecars, and refusal of invalid ones.
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use tombolo_core::fs::Timestamp;
 use tombolo_wire_image::*;
 
-/// Runs out of gaps and lengths, and behind how many blocks they end.
+/// Returns runs built from gaps and lengths, and the block at which they end.
 fn zeros(parts: &[(u64, u64)]) -> (ZeroMap, u64) {
     let (mut zeros, mut end) = (ZeroMap::default(), 0);
     for (gap, len) in parts {

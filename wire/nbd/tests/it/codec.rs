@@ -1,4 +1,4 @@
-//! What one side encodes the other decodes as the same.
+//! Round trips between both sides.
 
 use tombolo_core::block::{Allocation, Extent};
 use tombolo_wire_nbd::status::{Status, from_status, to_status};

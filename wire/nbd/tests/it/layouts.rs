@@ -1,4 +1,4 @@
-//! Messages byte by byte, as the specification has them.
+//! Messages byte by byte, as in the specification.
 
 use tombolo_wire_nbd::status::Status;
 use tombolo_wire_nbd::*;

@@ -1,4 +1,4 @@
-//! The codec as its users call it.
+//! Tests of the public API.
 
 mod codec;
 mod layouts;

@@ -1,15 +1,15 @@
-//! What DUMP and EXPORT list (RFC 1813 appendix I §5.2.2, §5.2.5).
+//! Results of DUMP and EXPORT (RFC 1813 appendix I §5.2.2, §5.2.5).
 
 use tombolo_wire_xdr::{List, xdr_struct};
 
 use super::{DirPath, MountName};
 
 xdr_struct! {
-    /// A client and what it mounted (`mountbody`).
+    /// A client and a path that it mounted (`mountbody`).
     pub struct MountEntry<'a> {
         /// The client.
         pub client: MountName<'a>,
-        /// What.
+        /// Path.
         pub path: DirPath<'a>,
     }
 }
@@ -17,9 +17,9 @@ xdr_struct! {
 xdr_struct! {
     /// An export (`exportnode`).
     pub struct ExportEntry<'a> {
-        /// Its path.
+        /// Path.
         pub path: DirPath<'a>,
-        /// The hosts that may mount it; empty for all.
+        /// Hosts that may mount it; empty: all.
         pub groups: List<'a, MountName<'a>>,
     }
 }

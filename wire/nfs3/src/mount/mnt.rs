@@ -1,4 +1,4 @@
-//! MNT: its argument and its results (RFC 1813 appendix I §5.2.1).
+//! Argument and results of MNT (RFC 1813 appendix I §5.2.1).
 
 use std::ops::Deref;
 
@@ -7,11 +7,11 @@ use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_s
 
 use crate::{FileHandle, Reply};
 
-/// The longest path, in bytes (`MNTPATHLEN`).
+/// Maximum length of a path, in bytes (`MNTPATHLEN`).
 pub const PATH_BYTES_MAX: usize = 1024;
-/// The longest name of a client or a group of clients, in bytes (`MNTNAMLEN`).
+/// Maximum length of the name of a client or a group of clients, in bytes (`MNTNAMLEN`).
 pub const NAME_BYTES_MAX: usize = 255;
-/// The most flavors that are kept of an answer to MNT.
+/// Maximum number of flavors in the results of MNT.
 pub const FLAVORS_MAX: usize = 16;
 
 macro_rules! bounded_string {
@@ -21,13 +21,13 @@ macro_rules! bounded_string {
         pub struct $name<'a>(&'a [u8]);
 
         impl<'a> $name<'a> {
-            /// These bytes; `None` if there are too many.
+            /// Returns these bytes; `None` if there are too many.
             #[must_use]
             pub const fn new(bytes: &'a [u8]) -> Option<Self> {
                 if bytes.len() <= $limit { Some(Self(bytes)) } else { None }
             }
 
-            /// The bytes, of whatever content.
+            /// Returns the bytes, unvalidated.
             #[must_use]
             pub const fn as_bytes(self) -> &'a [u8] {
                 self.0
@@ -55,7 +55,7 @@ macro_rules! bounded_string {
 }
 
 bounded_string! {
-    /// A path on the server (`dirpath`), at most [`PATH_BYTES_MAX`]. A longer one breaks the type and is
+    /// A path on the server (`dirpath`), at most [`PATH_BYTES_MAX`]. A longer one violates the type and is
     /// garbage.
     DirPath, PATH_BYTES_MAX;
     /// The name of a client or of a group of clients (`name`), at most [`NAME_BYTES_MAX`].
@@ -63,13 +63,13 @@ bounded_string! {
 }
 
 xdr_enum! {
-    /// Why MNT failed (`mountstat3`).
+    /// The reason of a failed MNT (`mountstat3`).
     pub enum Status {
         /// Not the owner, or no privilege.
         Perm = 1,
         /// No such export.
         NoEnt = 2,
-        /// A device failed.
+        /// I/O error.
         Io = 5,
         /// Permission denied.
         Acces = 13,
@@ -81,25 +81,25 @@ xdr_enum! {
         NameTooLong = 63,
         /// Not supported.
         NotSupp = 10_004,
-        /// An error that no other status fits.
+        /// An error without a status of its own.
         ServerFault = 10_006,
     }
 }
 
-/// What MNT answers.
+/// Results of MNT.
 pub type MntReply<'a> = Reply<MntOk<'a>, (), Status>;
 
 xdr_struct! {
     /// The root of an export (`mountres3_ok`).
     pub struct MntOk<'a> {
-        /// The root.
+        /// Handle of the root.
         pub handle: FileHandle<'a>,
-        /// Which credentials the server takes, the preferred first.
+        /// Accepted credential flavors, in order of preference.
         pub flavors: Flavors,
     }
 }
 
-/// Some flavors of credentials, in place.
+/// A list of credential flavors, stored inline.
 #[derive(Clone, Copy)]
 pub struct Flavors {
     flavors: [AuthFlavor; FLAVORS_MAX],
@@ -107,7 +107,7 @@ pub struct Flavors {
 }
 
 impl Flavors {
-    /// These; `None` if there are more than [`FLAVORS_MAX`].
+    /// Returns these flavors; `None` if there are more than [`FLAVORS_MAX`].
     #[must_use]
     pub fn new(flavors: &[AuthFlavor]) -> Option<Self> {
         let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: flavors.len() };
@@ -138,7 +138,7 @@ impl std::fmt::Debug for Flavors {
     }
 }
 
-/// The protocol sets no limit. What goes beyond ours is an error: no server offers as many.
+/// The protocol sets no limit. Exceeding ours is an error: no server offers as many.
 impl<'a> Decode<'a> for Flavors {
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
         let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };

@@ -1,4 +1,4 @@
-//! MOUNT version 3 (RFC 1813 appendix I): the handle of an export's root, by its path.
+//! MOUNT version 3 (RFC 1813 appendix I), which maps an export's path to the handle of its root.
 
 mod list;
 mod mnt;
@@ -10,30 +10,30 @@ pub use mnt::{
 
 use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum};
 
-/// MOUNT among the RPC programs.
+/// RPC program number of MOUNT.
 pub const PROGRAM: u32 = 100_005;
-/// The version of MOUNT that goes with NFS 3.
+/// The version of MOUNT that accompanies NFS 3.
 pub const VERSION: u32 = 3;
 
-/// What DUMP answers (appendix I §5.2.2).
+/// Results of DUMP (appendix I §5.2.2).
 pub type DumpReply<'a> = List<'a, MountEntry<'a>>;
-/// What EXPORT answers (appendix I §5.2.5).
+/// Results of EXPORT (appendix I §5.2.5).
 pub type ExportReply<'a> = List<'a, ExportEntry<'a>>;
 
 xdr_enum! {
-    /// What a call asks for. NULL, UMNT and UMNTALL answer nothing.
+    /// A procedure. NULL, UMNT and UMNTALL have no results.
     pub enum Procedure {
-        /// Nothing.
+        /// No operation.
         Null = 0,
-        /// The root of an export.
+        /// Get the root of an export.
         Mnt = 1,
-        /// The list of mounts.
+        /// List the mounts.
         Dump = 2,
-        /// An export is not in use any more.
+        /// Remove one of the client's mounts.
         Umnt = 3,
-        /// None is.
+        /// Remove all of the client's mounts.
         UmntAll = 4,
-        /// Which exports there are.
+        /// List the exports.
         Export = 5,
     }
 }
@@ -51,10 +51,10 @@ pub enum Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads the arguments of `procedure`.
+    /// Decodes the arguments of `procedure`.
     ///
     /// # Errors
-    /// These are not the procedure's arguments: RPC's answer is GARBAGE_ARGS.
+    /// The arguments are invalid, to be answered GARBAGE_ARGS.
     pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>) -> Result<Self> {
         match procedure {
             Procedure::Null => Ok(Self::Null),
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Which procedure.
+    /// Returns the procedure.
     #[must_use]
     pub const fn procedure(&self) -> Procedure {
         match self {

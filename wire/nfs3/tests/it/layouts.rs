@@ -1,5 +1,4 @@
-//! Messages byte by byte, as RFC 1813 lays them out; each is also cut off anywhere, changed in any word, and
-//! read by a foreign codec.
+//! Messages byte by byte, as in RFC 1813; each is also truncated, mutated, and decoded by a foreign codec.
 
 use crate::common::{agrees, encoded, list, survives};
 use crate::oracle::call_agrees;
@@ -259,7 +258,7 @@ fn a_write_is_decoded_from_its_head_alone() {
     assert_eq!(decode(head.len()), Err(Error::Short { missing_bytes: 4100 }));
 }
 
-/// It looks so, also to the foreign codec, which knows it as an `F`.
+/// Asserts the encoding, also against the foreign codec, whose type is `F`.
 #[track_caller]
 fn reply_is<F, T>(reply: &T, layout: &[u32])
 where

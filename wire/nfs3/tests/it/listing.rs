@@ -1,4 +1,4 @@
-//! Listings never exceed what was asked for, and come as close to it as an entry allows.
+//! Listings never exceed their limits, and reach them but for one entry.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 
 const VERIFIER: CookieVerifier = CookieVerifier(*b"verifier");
-/// The status before `READDIR3resok`, which its size does not include.
+/// Length of the status before `READDIR3resok`, which its size does not include.
 const STATUS_BYTES: usize = 4;
 
 fn entry(name: &[u8]) -> DirEntry3<'_> {
@@ -39,7 +39,7 @@ const FATTR: Fattr3 = Fattr3 {
     ctime: TIME,
 };
 
-/// A READDIR of at most `count` bytes: its results and how many of the names fit.
+/// Runs a READDIR of at most `count` bytes and returns its results and the number of names that fit.
 fn readdir(names: &[&[u8]], count: usize) -> Option<(Vec<u8>, usize)> {
     let mut bytes = Vec::new();
     let mut xdr = Encoder::new(&mut bytes);
@@ -78,7 +78,7 @@ fn nothing_is_written_when_not_even_the_frame_fits() {
     let mut xdr = Encoder::new(&mut bytes);
     assert!(ListingWriter::readdir(&mut xdr, None, VERIFIER, 10).is_none());
     assert!(ListingWriter::readdirplus(&mut xdr, None, VERIFIER, 8192, 10).is_none());
-    // And a listing that was begun can be taken back.
+    // A begun listing can be removed as well.
     let at = xdr.position();
     let mut writer = ListingWriter::readdir(&mut xdr, None, VERIFIER, 20).unwrap();
     assert!(!writer.push(&entry(b"a")));

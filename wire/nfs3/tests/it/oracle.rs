@@ -1,5 +1,5 @@
-//! Against a foreign codec (`nfs3_types`): what we encode it decodes, and encodes again to the same bytes.
-//! Which field stands where is in `layouts`, whose messages come here as well.
+//! Comparison with a foreign codec (`nfs3_types`): it decodes our encodings, and re-encodes the same bytes.
+//! The order of fields is tested in `layouts`, whose messages are compared as well.
 
 use nfs3_types::{mount as foreign_mount, nfs3 as foreign, rpc as foreign_rpc};
 use tombolo_wire_nfs3::args::*;
@@ -10,7 +10,7 @@ use tombolo_wire_rpc::{
 
 use crate::common::{agrees, encoded};
 
-/// The foreign codec takes the call for what it is.
+/// Asserts that the foreign codec decodes the same call.
 pub fn call_agrees(call: Call<'_>) {
     let mut bytes = encoded(&call);
     match call {
@@ -22,7 +22,7 @@ pub fn call_agrees(call: Call<'_>) {
         Call::Readlink(_) => agrees::<foreign::READLINK3args>(&bytes),
         Call::Read(_) => agrees::<foreign::READ3args>(&bytes),
         Call::Write(args) => {
-            // The foreign one wants the data, too; 64 KiB of it are enough.
+            // The foreign codec needs the data, too; 64 KiB of them are enough.
             let len = args.data.len_bytes() & 0xffff;
             bytes = encoded(&Call::Write(WriteArgs { data: Data::to_send(len), ..args }));
             bytes.resize(bytes.len() + (len as usize).next_multiple_of(4), 0);
@@ -31,7 +31,7 @@ pub fn call_agrees(call: Call<'_>) {
         Call::Create(_) => agrees::<foreign::CREATE3args<'_>>(&bytes),
         Call::Mkdir(_) => agrees::<foreign::MKDIR3args<'_>>(&bytes),
         Call::Symlink(_) => agrees::<foreign::SYMLINK3args<'_>>(&bytes),
-        // It cannot write the void arm.
+        // The foreign codec cannot encode the void arm.
         Call::Mknod(MknodArgs { what: MknodWhat::Other(_), .. }) => {}
         Call::Mknod(_) => agrees::<foreign::MKNOD3args<'_>>(&bytes),
         Call::Remove(_) => agrees::<foreign::REMOVE3args<'_>>(&bytes),

@@ -1,4 +1,4 @@
-//! The side program's messages, word by word.
+//! Messages of the side program, word by word.
 
 use crate::common::{encoded, list, survives};
 use proptest::prelude::*;
@@ -141,8 +141,7 @@ fn page<'a>(entries: &[DirEntryPlus3<'static>], eof: bool) -> ReaddirplusReply<'
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever directories are told of, they are read as they were written; cut off anywhere they are
-    /// refused.
+    /// Decodes all encoded directories, and refuses truncated ones.
     #[test]
     fn what_list_answers(dirs in proptest::collection::vec((1u8..64, 0u32..64, 0usize..4, any::<bool>()), 0..4)) {
         let handle = |len: u8| FileHandle::new(&[9; 64][..usize::from(len)]).unwrap();

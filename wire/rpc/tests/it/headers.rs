@@ -1,4 +1,4 @@
-//! Headers of calls and replies, byte by byte as RFC 5531 lays them out, and as it does not.
+//! Headers of calls and replies, byte by byte as in RFC 5531, and invalid ones.
 
 use proptest::prelude::*;
 use tombolo_wire_rpc::{
@@ -19,7 +19,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// A call of NFS's GETATTR: everything before the credential.
+/// Returns a call of NFS's GETATTR up to the credential.
 fn call_head() -> Vec<u8> {
     words(&[XID.0, 0, 2, 100_003, 3, 1])
 }

@@ -1,4 +1,4 @@
-//! Records in a byte stream, however it is cut.
+//! Records in a byte stream that is divided arbitrarily.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use tombolo_wire_rpc::{Found, Mark, RecordAssembler, RecordError, Records};
 
 const LIMIT_BYTES: usize = 1 << 16;
 
-/// A record in fragments of these sizes, and the rest of it in a last one.
+/// Returns a record in fragments of these sizes, with the remainder in a last one.
 fn marked(record: &[u8], fragment_sizes: &[usize]) -> Vec<u8> {
     let mut rest = record;
     let mut stream = Vec::new();
@@ -21,7 +21,7 @@ fn marked(record: &[u8], fragment_sizes: &[usize]) -> Vec<u8> {
     stream
 }
 
-/// All records of a stream that arrives in chunks of these sizes, over and over.
+/// Returns all records of a stream that arrives in chunks of these sizes, repeated.
 fn records(stream: &[u8], chunk_sizes: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
     let mut assembler = RecordAssembler::new(LIMIT_BYTES);
     let mut found = Vec::new();

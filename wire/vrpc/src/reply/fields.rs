@@ -1,4 +1,4 @@
-//! How the fields of answers travel.
+//! Encoding of the fields of answers.
 
 use tombolo_core::fs::{
     Attr, Change, Created, Entry, Lock, Made, NodeId, OpenId, Opened, PermissionCheck, Profile, Renamed,
@@ -13,16 +13,16 @@ use crate::frame::zero;
 use crate::layout::{HandleField, LockItem, SessionField, VersionField, WeakAttrItem};
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink, Returned};
 
-/// Bit of the flags: the file or directory ends here.
+/// Flag: the file or directory ends here.
 pub(super) const END: u32 = 1 << 6;
-/// Bit of the flags: all changes are told.
+/// Flag: all changes are notified.
 pub(super) const COMPLETE: u32 = 1 << 9;
 
-/// Bits of the flags of an answer.
+/// Flags of an answer.
 mod flag {
-    /// The frame has what the node or (first) directory was before.
+    /// The frame has the previous attributes of the node or (first) directory.
     pub const BEFORE: u32 = 1;
-    /// The frame has what it is now.
+    /// The frame has its current attributes.
     pub const AFTER: u32 = 1 << 1;
     /// RENAME: as `BEFORE`, for the directory of the new name.
     pub const TO_BEFORE: u32 = 1 << 2;
@@ -30,16 +30,15 @@ mod flag {
     pub const TO_AFTER: u32 = 1 << 3;
     /// OPEN: the frame has attributes.
     pub const ATTR: u32 = 1 << 4;
-    /// The bytes are in the frame.
+    /// The data are in the frame.
     pub const INLINE: u32 = 1 << 5;
-    /// LOCK_TEST, LOOK: there is one.
+    /// LOCK_TEST, LOOK: a value is present.
     pub const PRESENT: u32 = 1 << 7;
-    /// What gives a node: the frame has its handle.
+    /// Answers with a node: the frame has its handle.
     pub const HANDLE: u32 = 1 << 8;
-    /// PROFILE: the back end checks permissions. Of PROFILE's flags, those from bit 2 on are
-    /// [`Offers`](crate::Offers).
+    /// PROFILE: the back end checks permissions. PROFILE's flags from bit 2 on are [`Offers`](crate::Offers).
     pub const BACK_END_CHECKS: u32 = 1;
-    /// PROFILE: nothing can be changed.
+    /// PROFILE: the file system is read-only.
     pub const READ_ONLY: u32 = 1 << 1;
 }
 
@@ -208,7 +207,7 @@ fn length(count: U64) -> Result<(u32, usize), DecodeError> {
     Ok((len_bytes, len_bytes as usize))
 }
 
-/// How many bytes (8), and how stable they are (1).
+/// Number of bytes (8), and their stability (1).
 impl<'a> Field<'a> for Written {
     const BYTES: usize = 9;
     const ALIGN: usize = 8;
@@ -225,13 +224,13 @@ impl<'a> Field<'a> for Written {
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
         let (_, count) = length(from.get(at))?;
         let stability = stability(from.get(at + 8))?;
-        // Mostly the change is not wanted, and it is large.
+        // Most requests do not want the change, which is large.
         let file = if from.flags == 0 { Change::default() } else { Change::decode(0, from)? };
         Ok(Self { count, stability, file })
     }
 }
 
-/// Zero where there is none.
+/// Zero for `None`.
 impl<'a> Field<'a> for Option<Lock> {
     const BYTES: usize = size_of::<LockItem>();
     const ALIGN: usize = 8;
@@ -298,7 +297,7 @@ impl<'a> Field<'a> for HandleBytes<'a> {
     }
 }
 
-/// Behind whatever else the frame has; zero where there is none.
+/// Behind everything else in the frame; zero for `None`.
 impl<'a> Field<'a> for Option<HandleBytes<'a>> {
     const BYTES: usize = <HandleBytes<'a> as Field<'a>>::BYTES;
     const ALIGN: usize = 4;
@@ -346,7 +345,7 @@ impl<'a> Field<'a> for Session {
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
         let field: SessionField = from.get(at);
         let (transfer_bytes_max, callers_max) = (field.transfer_bytes_max.get(), field.callers_max.get());
-        // With less a client would ask for ever, or could not ask at all.
+        // A smaller limit would make a client repeat requests forever, or be unable to make any.
         if transfer_bytes_max < TRANSFER_BYTES_MIN {
             let value = transfer_bytes_max.into();
             return Err(DecodeError::Value { field: "limit of transfers", value });

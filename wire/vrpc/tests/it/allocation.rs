@@ -1,4 +1,4 @@
-//! Encoding and decoding allocate nothing, lists and listings included.
+//! Encoding and decoding allocate nothing, including lists and listings.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use tombolo_core::fs::DirEntry;
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter};
 use tombolo_wire_vrpc::*;
 
-/// Allocations on this thread while `run` runs.
+/// Returns the number of allocations on this thread during `run`.
 fn allocations(run: impl FnOnce()) -> u64 {
     let before = of_this_thread();
     run();

@@ -1,4 +1,4 @@
-//! There is one way to say each thing: whatever decodes encodes to the same bytes, and everything else is
+//! Each message has one encoding: decoded messages re-encode to the same bytes, and all other bytes are
 //! refused.
 
 use crate::common::{Message, encode_outcome, encode_request, samples};
@@ -20,7 +20,7 @@ fn is_refused_or_the_same(message: &Message) -> bool {
     })
 }
 
-/// So no reserved byte, unknown flag, padding or unused field is ignored.
+/// Checks that no reserved byte, unknown flag, padding or unused field is ignored.
 #[test]
 fn a_message_with_any_bit_changed_is_refused_or_means_something_else() {
     for message in messages() {
@@ -42,8 +42,8 @@ fn a_message_with_any_bit_changed_is_refused_or_means_something_else() {
 #[test]
 fn a_frame_with_a_byte_too_few_or_too_many_is_refused() {
     for message in messages() {
-        // Lists of entries of a size of their own are checked elsewhere; no message here is a list cut at an
-        // entry's end.
+        // Lists with their own entry size are checked elsewhere; no message here is a list cut at an entry's
+        // end.
         for len in 0..message.frame.len() {
             let cut = Message { frame: message.frame[..len].to_vec(), ..message.clone() };
             assert!(cut.again().is_err() || cut.again() == Ok(cut.clone()), "{cut:?}");

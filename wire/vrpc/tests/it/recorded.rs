@@ -1,5 +1,5 @@
-//! Messages that were recorded when version 1 was fixed. Every later version still reads them, and says the
-//! same with the same bytes.
+//! Messages recorded when version 1 was finalised. Every later version decodes them, and encodes the same
+//! messages to the same bytes.
 
 use std::collections::BTreeSet;
 
@@ -7,21 +7,21 @@ use crate::common::{Message, encode_outcome, encode_request, hex, samples, unhex
 use tombolo_wire_vrpc::{Kind, REPLY};
 
 const V1: &str = include_str!("../corpus/v1.txt");
-/// What version 1 says of nodes' handles since sessions outlive their links.
+/// Version 1's messages with handles of nodes, added for sessions that outlive their links.
 const HANDLES: &str = include_str!("../corpus/v1-handles.txt");
-/// What it says of changes, since there is word of them.
+/// Version 1's messages about change notifications.
 const CHANGES: &str = include_str!("../corpus/v1-changes.txt");
 
-/// What it says of versions of nodes.
+/// Version 1's messages about versions of nodes.
 const VERSIONS: &str = include_str!("../corpus/v1-versions.txt");
 
-/// What it says of files that are to be asked for each time.
+/// Version 1's messages about volatile files.
 const VOLATILE: &str = include_str!("../corpus/v1-volatile.txt");
 
-/// What it says of a node's last name.
+/// Version 1's messages about a node's last name.
 const LAST_NAMES: &str = include_str!("../corpus/v1-last-names.txt");
 
-/// Kind, body and frame, each in hexadecimal, behind a word for people.
+/// Returns kind, body and frame, each in hexadecimal, behind a label.
 fn read(recording: &str) -> Vec<(String, Message)> {
     recording
         .lines()
@@ -74,7 +74,7 @@ fn recorded_messages_keep_their_meaning() {
     for (recorded, now) in recorded.iter().zip(&now) {
         assert_eq!(recorded, now);
     }
-    // What a later version adds is recorded in a file of its own.
+    // Additions of a later version are recorded in a file of their own.
     assert_eq!(recorded.len(), now.len());
 }
 
@@ -87,8 +87,8 @@ fn every_kind_was_recorded_both_ways() {
     }
 }
 
-/// `cargo test -p tombolo-wire-vrpc --test it recorded -- --ignored --nocapture` prints what the file should
-/// hold.
+/// Prints the contents of the recording: `cargo test -p tombolo-wire-vrpc --test it recorded -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "prints a new recording; the one of a version that was released is never replaced"]
 #[expect(clippy::print_stdout, reason = "that is what it is for")]

@@ -1,4 +1,4 @@
-//! What is encoded decodes to the same; arbitrary bytes are refused or mean something.
+//! Round trips, and arbitrary bytes.
 
 use crate::common::{Message, arbitrary, encode_outcome, encode_request};
 use proptest::prelude::*;
@@ -113,8 +113,8 @@ fn a_listing_stops_at_what_is_no_entry() {
     }
 }
 
-/// A server that lists for a caller stops where either is full: what the page takes fits the destination,
-/// and what the destination holds the caller's page.
+/// Lists for a caller until either limit is reached: the page fits the destination, and the listing fits the
+/// caller's page.
 #[test]
 fn a_page_within_both_budgets_fits_the_place() {
     for (asked_bytes, place_bytes) in [(4096, 1000), (1000, 4096), (1 << 20, 4096)] {
@@ -147,7 +147,7 @@ fn a_page_within_both_budgets_fits_the_place() {
     }
 }
 
-/// A sender that has the data elsewhere writes the head and appends the data itself.
+/// Writes the head and appends the data itself, as a sender that has the data elsewhere.
 #[test]
 fn data_that_follow_stand_where_data_given_would() {
     for (header, request) in crate::common::samples::requests() {
@@ -168,7 +168,7 @@ fn data_that_follow_stand_where_data_given_would() {
     }
 }
 
-/// The server must not keep what lies in memory that the client uses again.
+/// Checks that the server cannot retain data in memory that the client reuses.
 #[test]
 fn that_data_may_be_kept_does_not_travel() {
     let (header, request) = crate::common::samples::requests()

@@ -1,4 +1,4 @@
-//! What is held of every message: it is cut off, changed, and read by another's codec.
+//! Checks of every message: truncation, mutation, and comparison with a foreign codec.
 
 use nfs3_types::xdr_codec::{Pack, Unpack};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, List};
@@ -9,7 +9,7 @@ pub fn encoded<T: Encode>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// A list that lasts as long as the test.
+/// Returns a list that lives as long as the test.
 pub fn list<T: Encode + Decode<'static>>(items: &[T]) -> List<'static, T> {
     let mut bytes = Vec::new();
     let mut xdr = Encoder::new(&mut bytes);
@@ -20,7 +20,7 @@ pub fn list<T: Encode + Decode<'static>>(items: &[T]) -> List<'static, T> {
     List::decode(&mut Decoder::new(bytes.leak())).unwrap()
 }
 
-/// A foreign codec (`nfs3_types`) takes these bytes for an `F`, all of them, and writes them again.
+/// Asserts that a foreign codec (`nfs3_types`) decodes these bytes completely as an `F`, and re-encodes them.
 #[track_caller]
 pub fn agrees<F: Pack + Unpack>(bytes: &[u8]) {
     let mut input = bytes;
@@ -30,7 +30,7 @@ pub fn agrees<F: Pack + Unpack>(bytes: &[u8]) {
     assert_eq!((used, &packed[..]), (bytes.len(), bytes));
 }
 
-/// These bytes are refused when they are cut off anywhere, and survived with a hostile word in any place.
+/// Asserts that decoding fails on all prefixes, and does not panic with a hostile word in any position.
 #[track_caller]
 pub fn survives<T>(bytes: &[u8], mut decode: impl FnMut(&[u8]) -> Result<T, Error>) {
     for len in 0..bytes.len() {

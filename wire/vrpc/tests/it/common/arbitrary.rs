@@ -1,4 +1,4 @@
-//! Arbitrary messages. What borrows is leaked: it has to last as long as the test.
+//! Arbitrary messages. Borrowed parts are leaked, because they must live as long as the test.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -113,7 +113,7 @@ fn references() -> impl Strategy<Value = References<'static>> {
     vec(reference(), 1..=REFERENCES_MAX).prop_map(|list| References::new(list.leak()).unwrap())
 }
 
-/// Of at most 3,500 bytes in the frame: a name and items may stand before it.
+/// Returns data of at most 3,500 bytes in the frame, which may also contain a name and items.
 fn data() -> impl Strategy<Value = Data<'static>> {
     prop_oneof![
         bytes(3_500).prop_map(Data::Inline),
@@ -404,7 +404,7 @@ fn stat_fs() -> impl Strategy<Value = StatFs> {
     )
 }
 
-/// An answer, and a kind of request that is answered so.
+/// Returns an answer, and a kind of request to which it belongs.
 pub fn reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
     let failed = (select(Kind::ALL), select(Status::ALL)).prop_map(|(kind, status)| (kind, Err(status)));
     prop_oneof![node_reply(), data_reply(), failed].boxed()

@@ -9,7 +9,7 @@ use tombolo_wire_vrpc::{
     Request,
 };
 
-/// A message as it travels.
+/// An encoded message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     pub kind: u32,
@@ -50,7 +50,7 @@ impl Message {
         Reply::decode(expected, self.kind, &self.body, &self.frame)
     }
 
-    /// What decoding and encoding again makes of it, whichever way it travels.
+    /// Decodes and re-encodes the message, in whichever direction it is sent.
     pub fn again(&self) -> Result<Message, DecodeError> {
         if self.kind & REPLY == 0 {
             let (header, request) = self.request()?;

@@ -1,5 +1,4 @@
-//! One message or more of every kind, always the same. What is recorded in `tests/corpus/v1.txt` was made
-//! from these.
+//! Fixed messages, at least one of every kind, from which `tests/corpus/v1.txt` was recorded.
 
 use tombolo_core::fs::*;
 use tombolo_core::*;
@@ -52,7 +51,7 @@ fn one() -> Reference {
     reference(0x0001_0000_0001_0040, 0x10000)
 }
 
-/// The longest name.
+/// Returns a name of maximum length.
 fn long_name() -> Name<'static> {
     Name::new(&[b'n'; NAME_MAX]).unwrap()
 }
@@ -388,7 +387,7 @@ fn data_replies() -> Vec<(Kind, Outcome<'static>)> {
     ]
 }
 
-/// The entries as a listing.
+/// Encodes the entries as a listing.
 pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     let mut memory = vec![0; FRAME_BYTES];
     let mut frame = FrameBuf::new(&mut memory);
@@ -397,7 +396,7 @@ pub fn listing(entries: &[DirEntry<'_>]) -> &'static [u8] {
     frame.as_bytes().to_vec().leak()
 }
 
-/// What version 1 says of a node whose last name is known, since kernels are told which it was.
+/// Returns version 1's messages about the last name of a node, which kernels are notified of.
 pub fn with_last_names() -> Both {
     let name = Name::new(b"a name").expect("a name").to_owned();
     let list = vec![Notice::Gone { node: NODE, name: Some((NodeId::ROOT, name)) }];
@@ -405,7 +404,7 @@ pub fn with_last_names() -> Both {
     (Vec::new(), vec![(Kind::Changes, Ok(answer))])
 }
 
-/// What version 1 says of changes, since there is word of them.
+/// Returns version 1's messages about change notifications.
 pub fn with_changes() -> Both {
     let name = |text: &'static str| Name::new(text.as_bytes()).expect("a name").to_owned();
     let list = vec![
@@ -422,14 +421,14 @@ pub fn with_changes() -> Both {
     (vec![(HEADER, Request::Changes { since: OFFSET })], answers.collect())
 }
 
-/// What version 1 says of versions of nodes.
+/// Returns version 1's messages about versions of nodes.
 pub fn with_versions() -> Both {
     let version = Version { epoch: 0xE0E1_E2E3_E4E5_E6E7, count: OFFSET, slot: 0xC0C1_C2C3 };
     let answers = [Some(version), None].map(|version| (Kind::Look, Ok(Reply::Looked(version, attr()))));
     (vec![(HEADER, Request::Look { node: NODE })], answers.into())
 }
 
-/// What version 1 says of files that are to be asked for each time.
+/// Returns version 1's messages about volatile files.
 pub fn with_volatile() -> Both {
     let answers = [attr().btime, None].map(|btime| Attr { volatile: true, btime, ..attr() });
     (Vec::new(), answers.map(|attr| (Kind::Getattr, Ok(Reply::Attr(attr)))).into())
@@ -438,7 +437,7 @@ pub fn with_volatile() -> Both {
 /// Requests, and answers.
 type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
 
-/// Requests that want handles, and answers that have them.
+/// Returns requests for handles, and answers that contain them.
 pub fn with_handles() -> Both {
     let header = Header { handles: true, ..HEADER };
     let requests = vec![
