@@ -3,30 +3,30 @@ use crate::sink::Sink;
 use crate::source::Source;
 use std::ops::Range;
 
-/// A private allocation that is lent to I/O as [`Sink`] or [`Source`], and used again afterwards.
+/// A private allocation that is lent to I/O as [`Sink`] or [`Source`], and reused afterwards.
 ///
-/// While a sink or a source of it is held the bytes cannot be borrowed: [`as_slice`](Self::as_slice) and
-/// [`as_mut_slice`](Self::as_mut_slice) say `None`.
+/// While a sink or a source of it exists the bytes cannot be borrowed: [`as_slice`](Self::as_slice) and
+/// [`as_mut_slice`](Self::as_mut_slice) return `None`.
 #[derive(Debug)]
 pub struct Buffer(Region);
 
 impl Buffer {
-    /// `len` zeroed bytes on a page boundary.
+    /// Allocates `len` zeroed, page-aligned bytes.
     pub fn new(len: usize) -> Buffer {
         Buffer(Region::heap(len))
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns `true` if the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The part of `range` that lies inside the buffer, to be written into.
+    /// Returns a sink of the part of `range` inside the buffer.
     pub fn sink(&self, range: Range<usize>) -> Sink {
         let mut sink = Sink::new();
         let (offset, len) = self.clip(range);
@@ -35,7 +35,7 @@ impl Buffer {
         sink
     }
 
-    /// The part of `range` that lies inside the buffer, to be read from.
+    /// Returns a source of the part of `range` inside the buffer.
     pub fn source(&self, range: Range<usize>) -> Source {
         let mut source = Source::new();
         let (offset, len) = self.clip(range);
@@ -44,13 +44,13 @@ impl Buffer {
         source
     }
 
-    /// The bytes, if no sink or source of this buffer is left. Needs `&mut self` so that none can be made
-    /// meanwhile.
+    /// Returns the bytes, if no sink or source of this buffer exists. Takes `&mut self` so that none can be
+    /// created meanwhile.
     pub fn as_slice(&mut self) -> Option<&[u8]> {
         self.0.exclusive().map(|bytes| &*bytes)
     }
 
-    /// The bytes, to change, if no sink or source of this buffer is left.
+    /// Returns the bytes for modification, if no sink or source of this buffer exists.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         self.0.exclusive()
     }

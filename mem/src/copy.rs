@@ -1,17 +1,17 @@
-//! Copies between memory that others may be writing.
+//! Copies between memory that others may be writing concurrently.
 //!
-//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that nothing else writes meanwhile; with
-//! a guest on the other side that is untrue, and the result undefined. vm-memory reads and writes volatile
-//! words up to a few bytes and falls back on `ptr::copy` for bulk. Here the accesses are made by assembly,
-//! which the compiler neither duplicates, splits nor reorders with other memory accesses: each byte is loaded
-//! from the place that a concurrent writer stores to, and any value that it stored is a fine answer. Other
-//! processors get word-sized relaxed atomics.
+//! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that no one else writes; with a guest as
+//! the writer that is untrue, and the behaviour undefined. vm-memory uses volatile accesses for a few bytes
+//! and falls back on `ptr::copy` for bulk. Here the accesses are inline assembly, which the compiler neither
+//! duplicates, splits nor reorders with other memory accesses: each byte is loaded from memory that a
+//! concurrent writer stores to, and any value stored there is a valid result. Other processors use word-sized
+//! relaxed atomics.
 //!
-//! A fault in the middle (see `sigbus`) resumes where it was: the string instructions keep their progress in
-//! registers. Overlapping spans, which only a hostile peer hands us, come out as some mix of their bytes.
+//! After a fault in the middle (see `sigbus`) the copy resumes: the string instructions keep their progress
+//! in registers. Overlapping spans, which only a hostile peer passes, result in some mix of their bytes.
 //!
-//! x86 keeps the order of stores around a string instruction, so a flag stored after a copy is seen after its
-//! bytes.
+//! x86 keeps the order of stores around a string instruction, so a flag stored after a copy becomes visible
+//! after its bytes.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) use x86_64::{copy, zero};
@@ -19,7 +19,7 @@ pub(crate) use x86_64::{copy, zero};
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 pub(crate) use portable::{copy, zero};
 
-/// From this size on, the string instructions win over a loop of 16-byte moves (measured:
+/// Size from which the string instructions are faster than a loop of 16-byte moves (measured:
 /// `docs/decisions/mem-copies.md`).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_MIN: usize = 1024;
@@ -29,13 +29,13 @@ mod x86_64 {
     use super::STRING_MIN;
     use std::arch::asm;
 
-    /// Copies `len` bytes, either side of which others may be accessing.
+    /// Copies `len` bytes, both ends of which others may be accessing.
     ///
     /// # Safety
-    /// `from` must be readable and `to` writable for `len` bytes, but for faults that `sigbus` mends.
+    /// `from` must be readable and `to` writable for `len` bytes, except for faults handled by `sigbus`.
     #[inline]
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: every arm stays within `len` bytes, which the caller vouches for.
+        // SAFETY: every arm stays within `len` bytes, guaranteed by the caller.
         unsafe {
             match len {
                 0 => {}
@@ -55,7 +55,7 @@ mod x86_64 {
     /// Zeroes `len` bytes that others may be accessing.
     ///
     /// # Safety
-    /// `to` must be writable for `len` bytes, but for faults that `sigbus` mends.
+    /// `to` must be writable for `len` bytes, except for faults handled by `sigbus`.
     pub(crate) unsafe fn zero(to: *mut u8, len: usize) {
         // SAFETY: `rep stosb` writes exactly `len` bytes from `to` up; the ABI keeps the direction flag
         // clear.
@@ -65,7 +65,7 @@ mod x86_64 {
         }
     }
 
-    /// The first and the last `unit` bytes, which together cover `unit..2 * unit` bytes.
+    /// Copies the first and the last `unit` bytes, which together cover `unit..2 * unit` bytes.
     ///
     /// # Safety
     /// As `copy`, and `len` is at least `unit`.
@@ -78,13 +78,15 @@ mod x86_64 {
         mov: unsafe fn(*const u8, *mut u8),
     ) {
         let last = len - unit;
-        // SAFETY: both moves lie within `len` bytes.
+        // SAFETY: both moves are within `len` bytes.
         unsafe {
             mov(from, to);
             mov(from.add(last), to.add(last));
         }
     }
 
+    /// Copies in blocks of 16 bytes, the last of which may overlap the one before.
+    ///
     /// # Safety
     /// As `copy`, and `len` is at least 16.
     #[inline]
@@ -101,6 +103,8 @@ mod x86_64 {
         }
     }
 
+    /// Copies by a string instruction.
+    ///
     /// # Safety
     /// As `copy`.
     #[inline]
@@ -114,8 +118,10 @@ mod x86_64 {
 
     macro_rules! mover {
         ($name:ident, $class:ident, $load:literal, $store:literal) => {
+            /// Copies one unit of the named size.
+            ///
             /// # Safety
-            /// As `copy`, for the size that the name says.
+            /// As `copy`, for that size.
             #[inline]
             unsafe fn $name(from: *const u8, to: *mut u8) {
                 // SAFETY: one load and one store of that size, which x86 allows at any alignment.
@@ -140,15 +146,14 @@ mod portable {
 
     const WORD: usize = size_of::<usize>();
 
-    /// Copies `len` bytes, either side of which others may be accessing.
+    /// Copies `len` bytes, both ends of which others may be accessing.
     ///
     /// # Safety
-    /// `from` must be readable and `to` writable for `len` bytes, but for faults that `sigbus` mends.
+    /// `from` must be readable and `to` writable for `len` bytes, except for faults handled by `sigbus`.
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         let mut at = 0;
         let alike = (from as usize) % WORD == (to as usize) % WORD;
-        // SAFETY: every access lies within `len` bytes; word accesses happen only where both sides are
-        // aligned.
+        // SAFETY: every access is within `len` bytes; word accesses occur only where both sides are aligned.
         unsafe {
             while at < len {
                 let (f, t) = (from.add(at), to.add(at));
@@ -168,10 +173,10 @@ mod portable {
     /// Zeroes `len` bytes that others may be accessing.
     ///
     /// # Safety
-    /// `to` must be writable for `len` bytes, but for faults that `sigbus` mends.
+    /// `to` must be writable for `len` bytes, except for faults handled by `sigbus`.
     pub(crate) unsafe fn zero(to: *mut u8, len: usize) {
         let mut at = 0;
-        // SAFETY: every access lies within `len` bytes; word accesses happen only where aligned.
+        // SAFETY: every access is within `len` bytes; word accesses occur only where aligned.
         unsafe {
             while at < len {
                 let t = to.add(at);
@@ -193,7 +198,7 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every length around each switch of method, at every alignment of both sides, with a guard around the
+    /// Tests lengths around each switch of method, at every alignment of both sides, with a guard around the
     /// target.
     fn copies_exactly(copy: Copy) {
         let from: Vec<u8> = (0..2048u32).map(|i| (i * 7 + i / 256) as u8).collect();

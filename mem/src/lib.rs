@@ -1,23 +1,22 @@
-//! Owned, `Send`, region-counted I/O vectors over memory that a stranger may change.
+//! Owned, `Send`, reference-counted I/O vectors over memory that untrusted peers may change.
 //!
 //! A guest's memory, a shared region, a reader's pages: a peer may write them at any moment, and may even
-//! truncate the file beneath them. So no `&[u8]` ever points there. This crate hands out [`Sink`] and
-//! [`Source`]: lists of spans that keep their memory alive, can cross threads, and are copied from and to
-//! with instructions that the compiler makes no assumptions about.
+//! truncate the file beneath them. No `&[u8]` ever refers to them. [`Sink`] and [`Source`] are lists of
+//! spans that keep their memory alive, can cross threads, and are copied with instructions about which the
+//! compiler makes no assumptions.
 //!
-//! What it is not: an allocator, an address space (the `host` crate turns guest addresses into regions), or a
-//! place for protocol knowledge.
+//! Non-goals: allocation, address spaces (the `host` crate translates guest addresses to regions), protocols.
 //!
-//! - [`Region`]: a span of memory, kept alive by counting; heap, or a mapping of a file that another process
-//!   owns.
+//! - [`Region`]: a reference-counted span of memory; heap, or a mapping of a file that belongs to another
+//!   process.
 //! - [`Sink`]: memory that an answer is written into. [`Source`]: memory that a request is read from.
-//! - [`Buffer`]: a reusable allocation that lends sinks and sources, and is a plain slice again once they are
-//!   gone.
-//! - [`Lines`], [`Word`]: cache lines and single words of a region that two sides work on by atomics.
-//! - [`OutOfBounds`], [`MapError`]: what can go wrong.
+//! - [`Buffer`]: a reusable allocation that lends sinks and sources, and becomes a plain slice again once
+//!   they are dropped.
+//! - [`Lines`], [`Word`]: cache lines and single words of a region, accessed by atomics on two sides.
+//! - [`OutOfBounds`], [`MapError`]: errors.
 //!
-//! Reading order: `region`, `vector`, `sink`, `source`, `buffer`, `lines`, `word`, `copy` (why the copies are
-//! sound), `sigbus` (what happens when the file beneath a region shrinks).
+//! Reading order: `region`, `vector`, `sink`, `source`, `buffer`, `lines`, `word`, `copy` (soundness of
+//! copies), `sigbus` (truncation of the file beneath a region).
 
 mod buffer;
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one bound covers all the moves of a copy")]

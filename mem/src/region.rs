@@ -11,31 +11,31 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A span of memory that lives as long as it is held.
+/// A reference-counted span of memory.
 ///
-/// A clone is another holder of the same memory, and costs one atomic increment. Others may change the bytes
-/// at any time (a guest that owns them, a second thread that holds the same region), so contents are only
-/// ever copied out and in: there is no way to borrow them.
+/// A clone references the same memory, and costs one atomic increment. Others may change the bytes at any
+/// time (a guest that owns them, another thread with the same region), so contents are only ever copied out
+/// and in, never borrowed.
 #[derive(Clone)]
 pub struct Region(Arc<Span>);
 
 struct Span {
     start: NonNull<u8>,
     len: usize,
-    /// Whether we may store there. A store all the same would end the process.
+    /// `true` if this process may store to it. A store to a read-only mapping would end the process.
     writable: bool,
     owner: Owner,
     note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// What we may do with a mapping.
+/// The access rights of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
     ReadWrite,
 }
 
-/// What gives the memory back when the last holder is gone.
+/// The way to free the memory after the last reference is dropped.
 enum Owner {
     Empty,
     Heap(Layout),
@@ -44,25 +44,25 @@ enum Owner {
 }
 
 struct Mapping {
-    /// The page (or huge page) at which the mapping begins; the region itself may begin later.
+    /// Start of the first page (or huge page); the region itself may begin later.
     start: NonNull<u8>,
     len: usize,
     slot: sigbus::Slot,
 }
 
-// SAFETY: a span is an address range and the owner that frees it; nothing in it belongs to one thread. Access
-// to the bytes goes through `copy` and atomics, which allow for concurrent writers.
+// SAFETY: a span is an address range and the owner that frees it; nothing in it is bound to a thread. The
+// bytes are accessed by `copy` and atomics, which allow for concurrent writers.
 unsafe impl Send for Span {}
-// SAFETY: as above; no method of a shared span hands out references to the bytes.
+// SAFETY: as above; no method of a shared span returns references to the bytes.
 unsafe impl Sync for Span {}
 
 const PAGE: usize = 4096;
 
-/// A load and a store of one machine word.
+/// Defines a load and a store of one machine word.
 macro_rules! atomic_access {
     ($word:ty, $atomic:ty, $load:ident, $store:ident, $what:literal) => {
-        #[doc = concat!("Loads ", $what, " in the host's byte order, in one access with the given ordering, which must be one that")]
-        /// loads know. Fails outside of the region and at an address that is not aligned.
+        #[doc = concat!("Loads ", $what, " in the host's byte order, in one access.")]
+        /// Fails outside of the region and at a misaligned address. `order` must be valid for loads.
         #[inline]
         pub fn $load(&self, offset: usize, order: Ordering) -> Result<$word, OutOfBounds> {
             let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
@@ -71,9 +71,9 @@ macro_rules! atomic_access {
             Ok(unsafe { <$atomic>::from_ptr(at.cast()) }.load(order))
         }
 
-        #[doc = concat!("Stores ", $what, " in the host's byte order, in one access with the given ordering, which must be one that")]
-        /// stores know. Fails outside of the region, on a read-only one, and at an address that is not
-        /// aligned.
+        #[doc = concat!("Stores ", $what, " in the host's byte order, in one access.")]
+        /// Fails outside of the region, on a read-only one, and at a misaligned address. `order` must be
+        /// valid for stores.
         #[inline]
         pub fn $store(&self, offset: usize, value: $word, order: Ordering) -> Result<(), OutOfBounds> {
             self.writable(offset, size_of::<$word>())?;
@@ -86,7 +86,7 @@ macro_rules! atomic_access {
 }
 
 impl Region {
-    /// Zeroed private memory that begins on a page boundary. Aborts when memory is exhausted, as `Vec` does.
+    /// Allocates zeroed private memory, page-aligned. Aborts when memory is exhausted, as `Vec` does.
     pub fn heap(len: usize) -> Region {
         let layout = Layout::from_size_align(len, PAGE).unwrap_or_else(|_| capacity_overflow(len));
         if len == 0 {
@@ -98,19 +98,18 @@ impl Region {
         Region::private(start, len, Owner::Heap(layout))
     }
 
-    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that gave us the file may
-    /// write it at any time. If it shrinks the file under us the region turns to private zeroes and
-    /// [`is_poisoned`](Self::is_poisoned) from then on.
+    /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that passed us the file
+    /// may write to it at any time. If it truncates the file, the region changes to private zeroes and is
+    /// [poisoned](Self::is_poisoned) from then on.
     ///
-    /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions live at a
-    /// time.
+    /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions can exist
+    /// at a time.
     pub fn map(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
         Region::map_for(Access::ReadWrite, file.as_fd(), offset, len)
     }
 
-    /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, for reading only: a descriptor that
-    /// was opened for reading is enough. As [`map`](Self::map) otherwise. Whatever would write to the region
-    /// is refused.
+    /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, read-only: a descriptor open for
+    /// reading suffices. Otherwise as [`map`](Self::map). All writes to the region are refused.
     pub fn map_read_only(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
         Region::map_for(Access::Read, file.as_fd(), offset, len)
     }
@@ -124,7 +123,7 @@ impl Region {
             Access::Read => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a new shared mapping at an address of the kernel's choice touches no memory that is in use.
+        // SAFETY: a new shared mapping at an address chosen by the kernel touches no memory in use.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -147,24 +146,24 @@ impl Region {
         Ok(Region(Arc::new(Span { start: first, len, writable, owner, note })))
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether the region has no bytes.
+    /// Returns `true` if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Whether we may write to it. Others may in any case.
+    /// Returns `true` if this process may write to it. Others may in any case.
     pub fn is_writable(&self) -> bool {
         self.0.writable
     }
 
-    /// Whether the file beneath the region was truncated while it was in use. The bytes are then private
-    /// zeroes (plus what we wrote since) and reach no other process. Never true for heap memory, and never
-    /// false again once true.
+    /// Returns `true` if the file beneath the region was truncated while in use. The bytes are then private
+    /// zeroes (plus our own later writes) and reach no other process. Never `true` for heap memory, and never
+    /// reset.
     pub fn is_poisoned(&self) -> bool {
         match &self.0.owner {
             Owner::Mapping(mapping) => mapping.slot.is_poisoned(),
@@ -172,39 +171,39 @@ impl Region {
         }
     }
 
-    /// Whether both are holders of the same memory.
+    /// Returns `true` if both reference the same memory.
     pub fn same(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Leaves a note for the code that meets this memory again, in whatever sink or source. It is dropped
-    /// after the memory was given back. False if there is one already: the first stays.
+    /// Attaches a note to the memory, retrievable through any sink or source. It is dropped after the memory
+    /// was freed. Returns `false` if there is a note already, which is retained.
     pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
         self.0.note.set(Box::new(note)).is_ok()
     }
 
-    /// The note that was left, if it is one of that type.
+    /// Returns the attached note, if it has that type.
     pub fn note<T: Any>(&self) -> Option<&T> {
         self.0.note.get()?.downcast_ref()
     }
 
-    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was there during the
-    /// call.
+    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was stored there
+    /// during the call.
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.span(offset, out.len())?;
-        // SAFETY: `span` checked that the source lies inside the region, which `self` keeps alive; `out` is
+        // SAFETY: `span` checked that the source is inside the region, which `self` keeps alive; `out` is
         // exclusive.
         unsafe { copy::copy(from, out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
-    /// Copies `bytes` into the region at `offset`. Fails on a read-only region too.
+    /// Copies `bytes` into the region at `offset`. Also fails on a read-only region.
     #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.writable_span(offset, bytes.len())?;
-        // SAFETY: `writable_span` checked that the target lies inside the region and is ours to write; `self`
-        // keeps it alive.
+        // SAFETY: `writable_span` checked that the target is inside the region and writable; `self` keeps it
+        // alive.
         unsafe { copy::copy(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -213,21 +212,21 @@ impl Region {
     atomic_access!(u32, AtomicU32, load_u32, store_u32, "four bytes");
     atomic_access!(u64, AtomicU64, load_u64, store_u64, "eight bytes");
 
-    /// Sets bits of the byte at `offset` in one access with the given ordering; the others stay as they are,
-    /// also where another process sets or clears them at the same time. Fails outside of the region and on a
-    /// read-only one.
+    /// Sets bits of the byte at `offset` atomically with the given ordering; the other bits are unchanged,
+    /// even if another process modifies them concurrently. Fails outside of the region and on a read-only
+    /// one.
     #[inline]
     pub fn set_bits(&self, offset: usize, bits: u8, order: Ordering) -> Result<(), OutOfBounds> {
         let at = self.writable_span(offset, 1)?;
-        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed; an
-        // atomic may be changed by others at any time.
+        // SAFETY: inside the region, which is writable and alive as long as `self` is borrowed; an atomic may
+        // be changed by others at any time.
         unsafe { AtomicU8::from_ptr(at) }.fetch_or(bits, order);
         Ok(())
     }
 
-    /// Replaces the bits of `mask` in the eight bytes at `offset`, in the host's byte order, in one step with
-    /// the given ordering; what was there before. Fails outside of the region, on a read-only one, and at an
-    /// address that is not aligned.
+    /// Replaces the bits of `mask` in the eight bytes at `offset`, in the host's byte order, atomically with
+    /// the given ordering, and returns the previous value. Fails outside of the region, on a read-only one,
+    /// and at a misaligned address.
     pub fn replace_bits(
         &self,
         offset: usize,
@@ -238,15 +237,15 @@ impl Region {
         self.writable(offset, size_of::<u64>())?;
         let at = self.aligned_span(offset, size_of::<u64>(), size_of::<u64>())?;
         let replaced = |value: u64| Some(value & !mask | bits & mask);
-        // SAFETY: inside the region, which may be written and is alive as long as `self` is borrowed, and
-        // aligned; an atomic may be changed by others at any time.
+        // SAFETY: inside the region, which is writable and alive as long as `self` is borrowed, and aligned;
+        // an atomic may be changed by others at any time.
         let before =
             unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_update(order, Ordering::Acquire, replaced);
-        // It never refuses.
+        // The closure never refuses.
         Ok(before.unwrap_or_else(|value| value))
     }
 
-    /// The address of `len` bytes at `offset`, if they lie inside and are aligned for an access of `align`
+    /// Returns the address of `len` bytes at `offset`, if they are inside the region and aligned to `align`
     /// bytes.
     #[inline]
     pub(crate) fn aligned_span(
@@ -262,14 +261,14 @@ impl Region {
         Ok(at)
     }
 
-    /// The address of `len` bytes at `offset`, if they lie inside of a region that we may write.
+    /// Returns the address of `len` bytes at `offset`, if they are inside a writable region.
     #[inline]
     pub(crate) fn writable_span(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         self.writable(offset, len)?;
         self.span(offset, len)
     }
 
-    /// Fails for `len` bytes at `offset` if nothing may be written here.
+    /// Fails for `len` bytes at `offset` if the region is read-only.
     #[inline]
     pub(crate) fn writable(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         if !self.0.writable {
@@ -278,7 +277,7 @@ impl Region {
         Ok(())
     }
 
-    /// The address of `len` bytes at `offset`, if they lie inside.
+    /// Returns the address of `len` bytes at `offset`, if they are inside the region.
     #[inline]
     pub(crate) fn span(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         match offset.checked_add(len) {
@@ -289,24 +288,24 @@ impl Region {
         Ok(unsafe { self.0.start.as_ptr().add(offset) })
     }
 
-    /// Where in the region an address inside of it is.
+    /// Returns the offset of an address inside the region.
     pub(crate) fn offset_of(&self, address: *const u8) -> usize {
         (address as usize).wrapping_sub(self.0.start.as_ptr() as usize)
     }
 
-    /// Whether the address belongs to this region.
+    /// Returns `true` if the address belongs to this region.
     pub(crate) fn holds(&self, address: *const u8) -> bool {
         self.offset_of(address) < self.0.len
     }
 
-    /// The bytes as a plain slice, if this is the only holder left of private memory.
+    /// Returns the bytes as a plain slice, if this is the only reference to private memory.
     pub(crate) fn exclusive(&mut self) -> Option<&mut [u8]> {
         let span = Arc::get_mut(&mut self.0)?;
         if matches!(span.owner, Owner::Mapping(_)) {
             return None;
         }
-        // SAFETY: heap memory, initialised when it was allocated, and `get_mut` proved that no sink, source
-        // or other region reaches it; the slice borrows `self`, so none can be made while it lives.
+        // SAFETY: heap memory, initialised at its allocation, and `get_mut` proved that no sink, source or
+        // other region references it; the slice borrows `self`, so none can be created while it lives.
         Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
     }
 
@@ -319,7 +318,7 @@ impl Region {
     }
 }
 
-/// Takes the vector over without copying it.
+/// Takes ownership of the vector without copying it.
 impl From<Vec<u8>> for Region {
     fn from(bytes: Vec<u8>) -> Region {
         let mut bytes = ManuallyDrop::new(bytes);
@@ -343,23 +342,23 @@ impl Drop for Span {
     fn drop(&mut self) {
         match &self.owner {
             Owner::Empty => {}
-            // SAFETY: allocated in `Region::heap` with this very layout, and freed once.
+            // SAFETY: allocated in `Region::heap` with this layout, and freed once.
             Owner::Heap(layout) => unsafe { alloc::dealloc(self.start.as_ptr(), *layout) },
             Owner::Vec { capacity } => {
-                // SAFETY: these are the parts of a vector that `From<Vec<u8>>` took apart, put together once.
+                // SAFETY: the parts of a vector that `From<Vec<u8>>` took apart, reassembled once.
                 drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, *capacity) });
             }
             Owner::Mapping(mapping) => {
-                // First, so that the fault handler never takes a later mapping at this address for ours.
+                // First, so that the fault handler never mistakes a later mapping at this address for ours.
                 mapping.slot.retract();
-                // SAFETY: mapped in `Region::map_for` with this very length; the last holder is gone.
+                // SAFETY: mapped in `Region::map_for` with this length; the last reference is gone.
                 unsafe { libc::munmap(mapping.start.as_ptr().cast(), mapping.len) };
             }
         }
     }
 }
 
-/// How a span of a file becomes a mapping that begins and ends on pages.
+/// A mapping that begins and ends on pages, for a span of a file.
 struct MapPlan {
     file_offset: u64,
     lead: usize,
@@ -383,11 +382,11 @@ impl MapPlan {
     }
 }
 
-/// What the mapping must know of its file.
+/// The properties of a file that are needed to map it.
 struct FileFacts {
-    /// Length, if it is a regular file; devices that can be mapped do not say theirs.
+    /// Length of a regular file; mappable devices do not report theirs.
     regular_len: Option<u64>,
-    /// The unit in which it can be mapped: huge pages on hugetlbfs.
+    /// Granularity of mappings: huge pages on hugetlbfs.
     page: usize,
 }
 

@@ -1,15 +1,15 @@
-//! Surviving a file that shrinks under its mapping.
+//! Handling of files that are truncated beneath their mappings.
 //!
-//! The owner of the file behind a region may truncate it while we copy; the kernel then sends SIGBUS, which
+//! The owner of the file behind a region may truncate it during a copy; the kernel then raises SIGBUS, which
 //! would end the whole server because of one hostile guest. One process-wide handler, installed with the
-//! first mapped region, looks the faulting address up in a fixed table. Inside a region it puts private zero
-//! pages over that whole region, marks it poisoned, and lets the instruction run again; one `mmap` per
-//! region, so a peer cannot make us run out of mappings by shrinking page by page. Any other fault goes to
-//! the handler that was there before.
+//! first mapped region, looks the faulting address up in a fixed table. Inside a region it maps private zero
+//! pages over the whole region, marks it poisoned, and resumes the instruction; one `mmap` per region, so a
+//! peer cannot exhaust our mappings by truncating page by page. Any other fault is passed to the previous
+//! handler.
 //!
 //! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing. A
-//! slot that is being taken or given back while the handler reads it is skipped. That is no loss: the thread
-//! that faulted holds its own region, so the slot it needs is at rest.
+//! slot that is being modified while the handler reads it is skipped. That is harmless: the faulting thread
+//! references its own region, so that region's slot is not being modified.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -17,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// How many mapped regions can live in a process at a time. A guest has one to a few, so this is hundreds of
-/// guests; the bound is what lets the fault handler look without locks.
+/// Maximum number of mapped regions in a process. A guest has one to a few, so this suffices for hundreds of
+/// guests; the bound allows the fault handler to search without locks.
 pub const REGION_LIMIT: usize = 4096;
 
 static TABLE: [Entry; REGION_LIMIT] = [const { Entry::new() }; REGION_LIMIT];
@@ -34,11 +34,11 @@ struct Entry {
     len: AtomicUsize,
 }
 
-/// One region's place in the table. Freed when dropped.
+/// One region's entry in the table. Freed when dropped.
 pub(crate) struct Slot(&'static Entry);
 
 impl Slot {
-    /// A free place, or none; installs the handler if this is the first.
+    /// Allocates an entry; `None` if there is none left. Installs the handler at the first call.
     pub(crate) fn take() -> io::Result<Option<Slot>> {
         if let Err(code) = HANDLER.get_or_init(install) {
             return Err(io::Error::from_raw_os_error(*code));
@@ -49,12 +49,12 @@ impl Slot {
         }))
     }
 
-    /// Makes the mapping known to the handler.
+    /// Registers the mapping with the handler.
     pub(crate) fn publish(&self, start: usize, len: usize) {
         self.0.set(start, len);
     }
 
-    /// Makes the handler forget the mapping; called before it is unmapped.
+    /// Unregisters the mapping; called before it is unmapped.
     pub(crate) fn retract(&self) {
         self.0.set(0, 0);
     }
@@ -82,7 +82,7 @@ impl Entry {
         }
     }
 
-    /// Only the slot's holder calls this, so there is one writer.
+    /// Sets start and length. Called by the slot's owner only, so there is one writer.
     fn set(&self, start: usize, len: usize) {
         self.version.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::Release);
@@ -91,7 +91,7 @@ impl Entry {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Start and length, unless they are changing or unset.
+    /// Returns start and length, unless they are being changed or unset.
     fn read(&self) -> Option<(usize, usize)> {
         let before = self.version.load(Ordering::Acquire);
         let (start, len) = (self.start.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -101,7 +101,7 @@ impl Entry {
     }
 }
 
-/// The action that SIGBUS had before ours. Written once, before the handler can run, and only read after.
+/// The former action of SIGBUS. Written once, before the handler can run, and only read afterwards.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: see above: the only write happens inside `HANDLER.get_or_init`, before our handler is installed.
@@ -110,16 +110,16 @@ unsafe impl Sync for Previous {}
 fn install() -> Result<(), i32> {
     let failed = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     let previous = PREVIOUS.0.get().cast::<libc::sigaction>();
-    // SAFETY: asks only for the present action; `previous` has room for it, and nothing else reads it yet.
+    // SAFETY: only queries the current action; `previous` has space for it, and nothing else reads it yet.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), previous) } != 0 {
         return Err(failed());
     }
     // SAFETY: all zero bytes is a valid `sigaction`: default action, empty mask, no flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternative stack, because the handler before ours may be the one that reports stack overflows.
+    // On the alternative stack, because the previous handler may be the one that reports stack overflows.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: `action` is complete, and `on_sigbus` has the signature that SA_SIGINFO asks for.
+    // SAFETY: `action` is complete, and `on_sigbus` has the signature required by SA_SIGINFO.
     if unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) } != 0 {
         return Err(failed());
     }
@@ -129,7 +129,7 @@ fn install() -> Result<(), i32> {
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the location of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above. A handler must leave errno as it found it.
+    // SAFETY: as above. A handler must preserve errno.
     let saved = unsafe { *errno };
     if !mend(info) {
         pass_on(signal, info, context);
@@ -138,22 +138,22 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     unsafe { *errno = saved };
 }
 
-/// Whether the fault lay in a region and can be run again.
+/// Returns `true` if the fault was in a region and the instruction can be resumed.
 fn mend(info: *const libc::siginfo_t) -> bool {
-    // SAFETY: the kernel hands a valid structure to a SA_SIGINFO handler.
+    // SAFETY: the kernel passes a valid structure to an SA_SIGINFO handler.
     let info = unsafe { &*info };
-    // Zero and below: sent by a process, so there is no address in it.
+    // Zero and below: sent by a process, so it has no address.
     if info.si_code <= 0 {
         return false;
     }
-    // SAFETY: a SIGBUS that the kernel raised carries the address.
+    // SAFETY: a SIGBUS raised by the kernel has an address.
     let address = unsafe { info.si_addr() } as usize;
     let hit = |&(start, len): &(usize, usize)| address.wrapping_sub(start) < len;
     let found = TABLE.iter().find_map(|entry| Some((entry, entry.read().filter(hit)?)));
     let Some((entry, (start, len))) = found else { return false };
     entry.poisoned.store(true, Ordering::Release);
-    // SAFETY: replaces pages of our own mapping, which the faulting thread keeps alive; nothing ever refers
-    // to them but through raw copies, which may see any bytes.
+    // SAFETY: replaces pages of our own mapping, which the faulting thread keeps alive; they are only ever
+    // accessed by raw copies, which may read any bytes.
     let mapped = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
@@ -167,7 +167,7 @@ fn mend(info: *const libc::siginfo_t) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Does what would have happened without us.
+/// Performs the former action of the signal.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: written before this handler was installed, and never again.
     let previous = unsafe { &*PREVIOUS.0.get().cast::<libc::sigaction>() };
@@ -175,7 +175,7 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: all zero bytes is a valid `sigaction`, namely the default one.
             let default: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: `default` is complete. The signal raised next, or the instruction run again, ends the
+            // SAFETY: `default` is complete. The signal raised next, or the resumed instruction, ends the
             // process.
             unsafe { libc::sigaction(signal, &default, std::ptr::null_mut()) };
             // SAFETY: raise is async-signal-safe; the signal is blocked until we return.

@@ -6,40 +6,39 @@ use std::fmt;
 
 /// Memory that is read from: a request, or the data of a write.
 ///
-/// Holds its regions, so it stays valid wherever it is sent; a clone names the same memory. Others may change
-/// the bytes while we read, so reading twice may give two answers: copy out once, then check. No method
-/// panics.
+/// References its regions, so it stays valid wherever it is sent; a clone refers to the same memory. Others
+/// may change the bytes while we read, so two reads may differ: copy once, then check. No method panics.
 #[derive(Clone, Default)]
 pub struct Source(pub(crate) Vector);
 
 impl Source {
-    /// A source without any bytes; [`push`](Self::push) adds some.
+    /// Returns a source without bytes; [`push`](Self::push) adds some.
     pub fn new() -> Source {
         Source::default()
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is nothing to read.
+    /// Returns `true` if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len() == 0
     }
 
-    /// Adds `len` bytes of the region from `offset` at the end. Fails if they do not lie inside the region,
-    /// or if the whole would pass `isize::MAX` bytes.
+    /// Appends `len` bytes of the region from `offset`. Fails if they are not inside the region, or if the
+    /// total would exceed `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         self.0.push(region, offset, len)
     }
 
-    /// Adds the other source's bytes at the end, cut where the whole would pass `isize::MAX` bytes.
+    /// Appends the other source's bytes, cut where the total would exceed `isize::MAX` bytes.
     pub fn append(&mut self, other: Source) {
         self.0.append(other.0);
     }
 
-    /// Keeps the first `n` bytes. Longer than it is: no effect.
+    /// Keeps the first `n` bytes, or all if there are fewer.
     pub fn truncate(&mut self, n: usize) {
         self.0.truncate(n);
     }
@@ -49,18 +48,18 @@ impl Source {
         self.0.advance(n);
     }
 
-    /// Keeps the bytes before `at` and hands out the rest, which is empty if there are fewer.
+    /// Keeps the bytes before `at` and returns the following ones, if any.
     pub fn split_off(&mut self, at: usize) -> Source {
         Source(self.0.split_off(at))
     }
 
-    /// Copies bytes from offset `at` into `out`; says how many there were.
+    /// Copies bytes from offset `at` into `out`. Returns how many there were.
     #[inline]
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> usize {
         self.0.read_at(at, out)
     }
 
-    /// The first `limit` bytes, or all if there are fewer, copied to private memory.
+    /// Copies the first `limit` bytes, or all if there are fewer, to private memory.
     pub fn to_vec(&self, limit: usize) -> Vec<u8> {
         let mut bytes = vec![0; self.len().min(limit)];
         let n = self.read_at(0, &mut bytes);
@@ -68,42 +67,41 @@ impl Source {
         bytes
     }
 
-    /// Copies from the beginning of this to the beginning of the sink; says how many bytes the shorter had.
+    /// Copies from the beginning of this to the beginning of the sink, up to the length of the shorter.
+    /// Returns the number of bytes copied.
     pub fn copy_to_sink(&self, sink: &Sink) -> usize {
         self.0.copy_to(&sink.0)
     }
 
-    /// The region that all its bytes lie in, if it is only one, and where they lie there: offset and length
-    /// of each part, in bytes and in order. For callers that can name the region to another process, instead
-    /// of copying.
+    /// Returns the region, if all bytes are in a single one, and the offset and length of each part in it, in
+    /// order. For callers that can refer another process to the region, instead of copying.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }
 
-    /// The spans, for a system call that reads them. They are valid as long as this source (or a clone)
-    /// lives.
+    /// Returns the spans, for a system call that reads them. Valid as long as this source (or a clone) lives.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
         self.0.segments()
     }
 
-    /// Whether some of the memory lost its file: see [`Region::is_poisoned`].
+    /// Returns `true` if some of the memory lost its file: see [`Region::is_poisoned`].
     pub fn is_poisoned(&self) -> bool {
         self.0.is_poisoned()
     }
 }
 
-/// Takes the bytes over without copying them.
+/// Takes ownership of the bytes without copying them.
 impl From<Vec<u8>> for Source {
     fn from(bytes: Vec<u8>) -> Source {
         Source::from(&Region::from(bytes))
     }
 }
 
-/// All of the region.
+/// The whole region.
 impl From<&Region> for Source {
     fn from(region: &Region) -> Source {
         let mut source = Source::new();
-        // A whole region lies inside itself and is no longer than an allocation can be.
+        // A whole region is inside itself and no longer than an allocation can be.
         let _ = source.push(region, 0, region.len());
         source
     }

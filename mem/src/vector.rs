@@ -3,21 +3,20 @@ use crate::error::OutOfBounds;
 use crate::region::Region;
 use smallvec::SmallVec;
 
-/// This many segments are held without an allocation.
+/// Maximum number of segments that need no allocation.
 pub const INLINE_SEGMENTS: usize = 8;
 
-/// The address and length of one span, for handing to a system call. Valid while the vector that it came from
-/// lives.
+/// The address and length of one span, to be passed to a system call. Valid while its vector lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
-    /// First byte. Others may write there: never make a reference of it.
+    /// First byte. Others may write to it, so it must never become a reference.
     pub ptr: *mut u8,
     /// Length in bytes; not zero.
     pub len: usize,
 }
 
-/// A list of spans and the regions that keep them alive: what [`Sink`](crate::Sink) and
-/// [`Source`](crate::Source) have in common.
+/// A list of spans with the regions that keep them alive: the common part of [`Sink`](crate::Sink) and
+/// [`Source`](crate::Source).
 #[derive(Clone, Default)]
 pub(crate) struct Vector {
     segments: SmallVec<[Segment; INLINE_SEGMENTS]>,
@@ -26,13 +25,13 @@ pub(crate) struct Vector {
     len: usize,
 }
 
-// SAFETY: the segments are addresses inside `regions`, which are Send themselves; their bytes are only copied
+// SAFETY: the segments are addresses inside `regions`, which are themselves Send; their bytes are only copied
 // by `copy`, which allows for concurrent access.
 unsafe impl Send for Vector {}
-// SAFETY: as above; a shared vector hands out addresses and copies, no references to the bytes.
+// SAFETY: as above; a shared vector returns addresses and copies, no references to the bytes.
 unsafe impl Sync for Vector {}
 
-/// No vector is longer than a system call or an allocation could be.
+/// Maximum length of a vector: that of a system call or an allocation.
 const LEN_MAX: usize = isize::MAX as usize;
 
 impl Vector {
@@ -48,11 +47,12 @@ impl Vector {
         self.regions.iter().any(Region::is_poisoned)
     }
 
-    /// The region that all segments lie in, if there is only one, and where in it each of them is.
+    /// Returns the region, if all segments are in a single one, and the offset and length of each segment in
+    /// it.
     pub(crate) fn within(
         &self,
     ) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
-        // Every segment lies in one of the regions held.
+        // Every segment is in one of the regions.
         let [region] = &self.regions[..] else { return None };
         Some((region, self.segments.iter().map(|segment| (region.offset_of(segment.ptr), segment.len))))
     }
@@ -67,7 +67,7 @@ impl Vector {
         }
         self.len += len;
         match self.segments.last_mut() {
-            // A guest's pages often lie side by side: one longer segment is cheaper everywhere.
+            // A guest's pages are often adjacent: one longer segment is cheaper everywhere.
             Some(last) if last.ptr.wrapping_add(last.len) == ptr && region.holds(last.ptr) => last.len += len,
             _ => self.segments.push(Segment { ptr, len }),
         }
@@ -115,8 +115,8 @@ impl Vector {
         tail
     }
 
-    /// Calls `each(address, length, bytes done before)` for the spans that cover `len` bytes from `at`, as
-    /// far as they reach, and says how many bytes that were.
+    /// Calls `each(address, length, bytes done before)` for the available spans of `len` bytes from `at`.
+    /// Returns their total length.
     #[inline]
     pub(crate) fn walk(&self, at: usize, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) -> usize {
         let mut skip = at;
@@ -137,7 +137,7 @@ impl Vector {
         done
     }
 
-    /// Copies `bytes` in at `at`; how many fitted.
+    /// Copies `bytes` to offset `at`. Returns how many fitted.
     #[inline]
     pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
         self.walk(at, bytes.len(), |to, n, done| {
@@ -147,7 +147,7 @@ impl Vector {
         })
     }
 
-    /// Copies out from `at`; how many bytes there were.
+    /// Copies from offset `at`. Returns how many bytes there were.
     #[inline]
     pub(crate) fn read_at(&self, at: usize, out: &mut [u8]) -> usize {
         let len = out.len();
@@ -166,7 +166,8 @@ impl Vector {
         })
     }
 
-    /// Copies from this vector's beginning to the other's beginning; how many bytes the shorter had.
+    /// Copies from this vector's beginning to the other's, up to the length of the shorter. Returns the
+    /// number of bytes.
     pub(crate) fn copy_to(&self, other: &Vector) -> usize {
         let len = self.len.min(other.len);
         self.walk(0, len, |from, n, done| {
@@ -178,7 +179,7 @@ impl Vector {
         })
     }
 
-    /// The segment that byte `at` lies in, and where in it; `at` is at most `len`.
+    /// Returns the index of the segment that contains byte `at`, and the offset in it; `at` is at most `len`.
     fn locate(&self, at: usize) -> (usize, usize) {
         let mut rest = at;
         for (index, segment) in self.segments.iter().enumerate() {
@@ -198,15 +199,15 @@ impl Vector {
 }
 
 impl Segment {
-    /// Copies the first bytes to `out`, as many as there are and fit; returns how many. Others may write them
-    /// meanwhile.
+    /// Copies the first bytes to `out`, as many as exist and fit; returns how many. Others may write to them
+    /// concurrently.
     ///
     /// # Safety
-    /// What the segment came from must be alive.
+    /// The segment's vector must be alive.
     pub unsafe fn read(&self, out: &mut [u8]) -> usize {
         let len = self.len.min(out.len());
-        // SAFETY: the source is readable for the segment's length while its owner lives, which the caller
-        // vouches for, and `out` is writable for its own.
+        // SAFETY: the source is readable for the segment's length while its vector lives, guaranteed by the
+        // caller, and `out` is writable for its own.
         unsafe { copy::copy(self.ptr, out.as_mut_ptr(), len) };
         len
     }

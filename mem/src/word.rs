@@ -3,7 +3,7 @@ use crate::region::Region;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Four bytes of a region that are loaded by one access, in the host's byte order. Others may change them at
+/// Four bytes of a region that are loaded in one access, in the host's byte order. Others may change them at
 /// any time.
 #[derive(Clone, Debug)]
 pub struct Word {
@@ -12,68 +12,68 @@ pub struct Word {
     region: Region,
 }
 
-// SAFETY: an address inside of `region`, which is Send itself; all access is by atomics.
+// SAFETY: an address inside `region`, which is itself Send; all access is atomic.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
 
 impl Word {
-    /// The word at `offset`. Fails outside of the region and at an address that is not aligned.
+    /// Returns the word at `offset`. Fails outside of the region and at a misaligned address.
     pub fn new(region: &Region, offset: usize) -> Result<Word, OutOfBounds> {
         let at = region.aligned_span(offset, size_of::<u32>(), align_of::<AtomicU32>())?;
         let at = NonNull::new(at.cast()).ok_or(OutOfBounds { offset, len: 4, region_len: region.len() })?;
         Ok(Word { at, region: region.clone() })
     }
 
-    /// Its value. The ordering must be one that loads know.
+    /// Returns the value. `order` must be valid for loads.
     #[inline]
     pub fn load(&self, order: Ordering) -> u32 {
         self.atomic().load(order)
     }
 
-    /// Its address, for a system call that reads it. Valid while this word lives; others may write there:
-    /// never make a reference of it.
+    /// Returns the address, for a system call that reads it. Valid while this word lives; others may write to
+    /// it, so it must never become a reference.
     pub fn address(&self) -> *const u32 {
         self.at.as_ptr().cast_const().cast()
     }
 
-    /// Whether the memory lost its file: see [`Region::is_poisoned`].
+    /// Returns `true` if the memory lost its file: see [`Region::is_poisoned`].
     pub fn is_poisoned(&self) -> bool {
         self.region.is_poisoned()
     }
 
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: `new` found it inside the region and aligned, and the region is alive; an atomic may be
-        // changed by others at any time.
+        // SAFETY: `new` verified that it is inside the region and aligned, and the region is alive; an atomic
+        // may be changed by others at any time.
         unsafe { self.at.as_ref() }
     }
 }
 
-/// A [`Word`] that we may write.
+/// A writable [`Word`].
 #[derive(Clone, Debug)]
 pub struct WordMut(Word);
 
 impl WordMut {
-    /// As [`Word::new`]; fails on a read-only region too.
+    /// Returns a word as [`Word::new`]; also fails on a read-only region.
     pub fn new(region: &Region, offset: usize) -> Result<WordMut, OutOfBounds> {
         region.writable(offset, size_of::<u32>())?;
         Word::new(region, offset).map(WordMut)
     }
 
-    /// Sets its value. The ordering must be one that stores know.
+    /// Sets the value. `order` must be valid for stores.
     #[inline]
     pub fn store(&self, value: u32, order: Ordering) {
         self.0.atomic().store(value, order);
     }
 
-    /// Sets its value to `new` if it is `current`, in one step, ordered before and after everything else;
-    /// says whether it was.
+    /// Replaces the value `current` by `new` atomically, with sequentially consistent ordering. Returns
+    /// `true` if it was `current`.
     pub fn replace(&self, current: u32, new: u32) -> bool {
         self.0.atomic().compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Adds to its value, which wraps.
+    /// Adds to the value, wrapping.
     #[inline]
     pub fn add(&self, n: u32, order: Ordering) {
         self.0.atomic().fetch_add(n, order);

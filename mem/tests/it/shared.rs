@@ -1,5 +1,4 @@
-//! Memory that two sides work on: a peer's file that we may only read, and words that are loaded and stored
-//! in one access.
+//! Memory shared by two sides: a peer's read-only file, and words loaded and stored atomically.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -21,7 +20,7 @@ fn memfd(name: &CStr, len: usize) -> File {
     file
 }
 
-/// A peer's memory, sealed so that only the owner can write it.
+/// Returns a peer's memory, sealed so that only the owner can write it.
 fn sealed(len: usize) -> (File, Region) {
     let file = memfd(c"sealed", len);
     let own = Region::map(&file, 0, len).unwrap();

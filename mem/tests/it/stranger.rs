@@ -1,4 +1,4 @@
-//! Memory that a stranger changes, and takes away, while it is in use.
+//! Memory that a peer changes, and truncates, while it is in use.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -117,8 +117,8 @@ fn places_for_mappings_are_given_back() {
     }
 }
 
-/// The handler must not swallow faults that are not ours: a child that touches a truncated mapping of its
-/// own, made behind our back, has to die of SIGBUS as it would without us.
+/// Runs a child that accesses a truncated mapping of its own, unknown to the handler: it must die of SIGBUS
+/// as without the handler.
 #[test]
 fn a_fault_outside_of_all_regions_still_kills() {
     let file = memfd(c"ours", PAGE);
@@ -130,12 +130,12 @@ fn a_fault_outside_of_all_regions_still_kills() {
         libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, foreign.as_raw_fd(), 0)
     };
     assert_ne!(address, libc::MAP_FAILED);
-    // SAFETY: the child only reads one byte and leaves, calling nothing that could need another thread.
+    // SAFETY: the child only reads one byte and exits, calling nothing that could need another thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: mapped above; the read faults, which is the point.
+        // SAFETY: mapped above; the read faults intentionally.
         unsafe { address.cast::<u8>().read_volatile() };
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: exits the child without running any of the parent's destructors.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;

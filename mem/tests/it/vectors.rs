@@ -1,9 +1,9 @@
-//! Sinks and sources against a plain `Vec<u8>` that does the same.
+//! Sinks and sources against a model: a plain `Vec<u8>`.
 
 use proptest::prelude::*;
 use tombolo_mem::{Region, Sink, Source};
 
-/// Three regions; where in them each byte of a vector lies is the model.
+/// Length of each of three regions; the model is the position of each of a vector's bytes in them.
 const REGION_LEN: usize = 96;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Memory as a plain array, and a vector as the list of places it names.
+/// The memory as a plain array, and a vector as a list of positions.
 struct Model {
     memory: Vec<Vec<u8>>,
     places: Vec<(usize, usize)>,
@@ -113,7 +113,7 @@ proptest! {
             prop_assert!(sink.segments().all(|segment| segment.len > 0));
             prop_assert_eq!(source.to_vec(usize::MAX), model.read());
         }
-        // What no vector named any more is checked too: nothing else was touched.
+        // Bytes outside of all vectors must be unchanged as well.
         for (region, expected) in regions.iter().zip(&model.memory) {
             prop_assert_eq!(&Source::from(region).to_vec(REGION_LEN), expected);
         }
@@ -133,7 +133,7 @@ proptest! {
             source.push(&region, at, cut).unwrap();
             at += cut;
         }
-        // Each piece with a gap behind it, so that segments stay apart.
+        // A gap behind each piece prevents segments from merging.
         let target = Region::heap(to_len + pieces.len());
         let mut sink = Sink::new();
         let mut at = 0;

@@ -47,6 +47,8 @@ mod x86_64 {
         }
     }
 
+    /// Starts monitoring the line at this address.
+    ///
     /// # Safety
     /// The processor must have WAITPKG. The address is monitored, not dereferenced; at worst the wait is
     /// short.
@@ -55,6 +57,8 @@ mod x86_64 {
         unsafe { asm!("umonitor {}", in(reg) line, options(nostack, preserves_flags)) };
     }
 
+    /// Rests until the monitored line is written or the deadline.
+    ///
     /// # Safety
     /// The processor must have WAITPKG.
     unsafe fn umwait(until: u64) {
@@ -65,6 +69,8 @@ mod x86_64 {
         }
     }
 
+    /// Rests until the deadline.
+    ///
     /// # Safety
     /// The processor must have WAITPKG.
     unsafe fn tpause(until: u64) {
