@@ -1,4 +1,4 @@
-//! Asking the kernel what the calling thread may do.
+//! Permission checks by the kernel for the calling thread.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -11,10 +11,10 @@ pub const WRITE: u32 = 2;
 /// Read.
 pub const READ: u32 = 4;
 
-/// Whether the thread, with its present credentials, may do all of `mask` with what `fd` stands for; EACCES
-/// if not.
+/// Succeeds if the thread, with its current credentials, has all of `mask` on the object of `fd`; otherwise
+/// EACCES.
 ///
-/// A mask of 0 asks whether it is there, which it is. Needs Linux 5.8.
+/// A mask of 0 checks for existence, which always succeeds. Needs Linux 5.8.
 pub fn check_access(fd: BorrowedFd<'_>, mask: u32) -> Result<()> {
     retry(|| {
         // SAFETY: the path is an empty C string, and the kernel reads nothing else of ours.

@@ -1,13 +1,12 @@
-//! Which cores a thread may run on.
+//! CPU affinity of threads.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::errno::{Errno, Result};
 
-/// Allows a thread to run on `cores` only. `thread` is its number as the kernel counts threads; `None` is the
-/// caller. Threads that it starts later inherit the set. EINVAL when none of the cores is there, ESRCH when
-/// no such thread is.
+/// Restricts a thread to `cores`. `thread` is a kernel thread id; `None` is the caller. Threads that it
+/// starts later inherit the set. EINVAL if none of the cores exists, ESRCH for an unknown thread.
 pub fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
@@ -16,13 +15,13 @@ pub fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     sched_setaffinity(thread_id(thread)?, &set)
 }
 
-/// The cores that a thread may run on, in ascending order.
+/// Returns the cores that a thread may run on, in ascending order.
 pub fn cores(thread: Option<u32>) -> Result<Vec<usize>> {
     let set = sched_getaffinity(thread_id(thread)?)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect())
 }
 
-/// The calling thread's number.
+/// Returns the id of the calling thread.
 pub fn own_thread() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
 }

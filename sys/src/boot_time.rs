@@ -1,10 +1,10 @@
-//! A clock that no clock setting moves, and that goes on while the machine sleeps.
+//! A clock that is unaffected by changes of the system time, and advances while the machine is suspended.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time since the machine was started.
+/// Returns the time since the machine was booted.
 pub fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))

@@ -1,31 +1,30 @@
-//! The identity of a thread of this machine, seen from outside (proc_pid_status(5)), and whether it is being
-//! killed (proc_pid_stat(5)).
+//! The identity of a thread of this machine (proc_pid_status(5)), and whether it is being killed
+//! (proc_pid_stat(5)).
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::read;
 
 use crate::errno::{Errno, Result};
 
-/// What a thread opens files as.
+/// The identity with which a thread opens files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Its user id for file systems.
+    /// User id for file-system access.
     pub uid: u32,
-    /// Its group id for file systems.
+    /// Group id for file-system access.
     pub gid: u32,
-    /// Its supplementary groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// So much of a file in /proc is read at most: 65,536 groups (NGROUPS_MAX) fit.
+/// Maximum length read of a file in /proc: 65,536 groups (NGROUPS_MAX) fit.
 const STATUS_BYTES_MAX: usize = 1 << 20;
-/// Room for what is before the groups, and some dozens of them.
+/// Initial buffer size: the lines before the groups, and some dozens of groups.
 const STATUS_BYTES: usize = 1 << 11;
 
-/// The identity that the thread with this number has now. ENOENT or ESRCH when there is none, or none that we
-/// may see.
+/// Returns the current identity of a thread. ENOENT or ESRCH if the thread does not exist, or is not visible.
 ///
-/// Three system calls, 6 µs: the kernel writes a page of text of which this is three lines.
+/// Three system calls, 6 µs: the kernel formats a page of text, three lines of which are used.
 pub fn of_thread(thread: u32) -> Result<Caller> {
     let path = format!("/proc/{thread}/status");
     let status = openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -52,10 +51,10 @@ pub fn of_thread(thread: u32) -> Result<Caller> {
     }
 }
 
-/// Whether a thread is about to be killed by a signal, or is ending because it was. False if it ends by
-/// itself. ENOENT or ESRCH when there is no such thread, or none that we may see.
+/// Returns `true` if a thread is about to be killed by a signal, or is exiting because it was; `false` if it
+/// exits by itself. ENOENT or ESRCH if the thread does not exist, or is not visible.
 ///
-/// Whatever signal is fatal, the kernel makes SIGKILL pend for each thread of the process.
+/// For every fatal signal, the kernel makes SIGKILL pending for each thread of the process.
 pub fn is_being_killed(thread: u32) -> Result<bool> {
     let path = format!("/proc/{thread}/task/{thread}/stat");
     let stat = openat(CWD, path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -64,30 +63,30 @@ pub fn is_being_killed(thread: u32) -> Result<bool> {
     killed(text.get(..got).unwrap_or_default()).ok_or(Errno::IO)
 }
 
-/// `PF_EXITING` of the kernel: the thread ends.
+/// The kernel's `PF_EXITING`: the thread is exiting.
 const ENDING: u64 = 0x4;
-/// `PF_SIGNALED`: it ends as a signal says.
+/// The kernel's `PF_SIGNALED`: it exits because of a signal.
 const SIGNALLED: u64 = 0x400;
-/// SIGKILL in a set of signals.
+/// SIGKILL in a signal set.
 const KILL: u64 = 1 << 8;
-/// The signal that a process ended by, in its status (waitpid(2)).
+/// Mask of the terminating signal in the status of a process (waitpid(2)).
 const BY_SIGNAL: u64 = 0x7f;
 
-/// Reads the fields `flags` (9), `signal` (31, those that pend for the thread) and `exit_code` (52). The name
-/// (2) may have any bytes in it.
+/// Parses the fields `flags` (9), `signal` (31, pending for the thread) and `exit_code` (52). The name (2)
+/// may contain any bytes.
 fn killed(text: &[u8]) -> Option<bool> {
     let after_name = text.iter().rposition(|&byte| byte == b')')? + 1;
     let mut fields = text.get(after_name..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let mut skip = |count| std::str::from_utf8(fields.nth(count)?).ok()?.parse::<u64>().ok();
     let (flags, pending, code) = (skip(6)?, skip(21)?, skip(20)?);
-    // The kernel says 0 for a code to those that may not trace the thread, as in a sandbox. The flag alone
-    // says less: the other threads of a process that ends by itself have it too.
+    // The kernel reports exit code 0 to processes that may not trace the thread, as in a sandbox. The flag
+    // alone is less specific: the other threads of a process that exits by itself have it too.
     let by_signal = code & BY_SIGNAL != 0 || (code == 0 && flags & SIGNALLED != 0);
     Some(pending & KILL != 0 || (flags & ENDING != 0 && by_signal))
 }
 
-/// Reads the lines `Uid:` and `Gid:`, each with four numbers, of which the last is for file systems, and
-/// `Groups:`. None unless all of them are there to their ends.
+/// Parses the lines `Uid:` and `Gid:`, each with four numbers, the last of which applies to file systems, and
+/// `Groups:`. Returns `None` unless all of them are complete.
 fn parsed(text: &[u8]) -> Option<Caller> {
     let mut lines = text.split_inclusive(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
     let mut numbers = |name: &[u8]| lines.find_map(|line| line.strip_prefix(name)).map(numbers_of);

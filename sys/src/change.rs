@@ -1,4 +1,4 @@
-//! Changing attributes, on places (`O_PATH`) too, and of the link itself where the place is one.
+//! Changes of attributes, also by `O_PATH` descriptors; never through a symbolic link.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -8,19 +8,19 @@ use crate::errno::{Errno, Result, check, retry};
 use crate::open::{OwnPath, permission};
 use crate::stat::Moment;
 
-/// What to do with a time stamp.
+/// The new value of a time stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SetTime {
-    /// Leave it.
+    /// Do not change.
     #[default]
     Keep,
-    /// The server's clock; each user that may write may do this.
+    /// The server's clock; allowed to every user with write permission.
     Now,
-    /// A given moment; only the owner may do this.
+    /// A given time; allowed to the owner only.
     To(Moment),
 }
 
-/// Sets the permission bits. A symbolic link has none to set: EOPNOTSUPP.
+/// Sets the permission bits. Symbolic links have none: EOPNOTSUPP.
 pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     match permissions_in_place(fd, mode) {
         // Linux before 6.6.
@@ -32,9 +32,9 @@ pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     }
 }
 
-/// Sets user and group, each if given. The kernel takes set-user-id bits away, for every caller.
+/// Sets user and group, where given. The kernel clears set-user-id bits, for every caller.
 pub fn owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    // The number with all bits set is "keep" on the kernel's side, and no id.
+    // The kernel interprets the number with all bits set as "unchanged"; it is no id.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVAL);
     }
@@ -42,13 +42,13 @@ pub fn owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(
     retry(|| rfs::chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH))
 }
 
-/// Sets the times of last read and last change of content.
+/// Sets the times of last access and last modification.
 pub fn times(fd: BorrowedFd<'_>, accessed: SetTime, modified: SetTime) -> Result<()> {
     let times = Timestamps { last_access: timespec(accessed)?, last_modification: timespec(modified)? };
     retry(|| rfs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH))
 }
 
-/// Cuts or extends a file that is open for writing.
+/// Truncates or extends a file that is open for writing.
 pub fn length(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<()> {
     retry(|| rfs::ftruncate(fd, size_bytes))
 }

@@ -1,7 +1,7 @@
-//! Acting as another user: credentials of one thread, for the length of a scope.
+//! Scoped credentials of a single thread, to act as another user.
 //!
-//! The kernel keeps credentials per thread; the C library's wrappers spread a change over all of them. These
-//! calls go to the kernel directly, so that one thread serves one user while its neighbours serve others.
+//! The kernel has credentials per thread; the C library's wrappers apply a change to all threads. These
+//! functions call the kernel directly, so that one thread serves one user while other threads serve others.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::errno::{Errno, Result};
 
-/// The identity that a system call is made as.
+/// The identity of a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
     /// The user.
@@ -23,44 +23,44 @@ pub struct Identity<'a> {
     pub groups: &'a [u32],
 }
 
-/// Whether this process may act as others: effective user 0 with the capabilities to change user and groups.
+/// Returns `true` if this process may act as others: effective user 0 with the capabilities to change user
+/// and groups.
 ///
-/// Only from user 0 does the kernel drop every capability with the switch and give them back with the return;
-/// from any other user a switched thread would keep what it has, and pass checks that it should fail.
+/// Only for user 0 does the kernel drop all capabilities on the switch and restore them on the return; from
+/// any other user a switched thread would retain its capabilities, and pass checks that should fail.
 pub fn may_assume() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     let held = thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
     held && own().uid == 0
 }
 
-/// The user and group that this process runs as.
+/// Returns the user and group of this process.
 pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }
 
-/// The user, group and supplementary groups that the calling thread acts as right now.
+/// Returns the current effective user, group and supplementary groups of the calling thread.
 pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
     let groups = getgroups()?.into_iter().map(Gid::as_raw).collect();
     Ok((geteuid().as_raw(), getegid().as_raw(), groups))
 }
 
-/// What the kernel still lets a thread do that acts as another user.
+/// The permission checks of the kernel for a thread that acts as another user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checks {
-    /// No more than that user: every check is made, no capability is left.
+    /// All checks for that user; no capabilities.
     Kernel,
-    /// What that user owns and makes is recorded so, but permission bits are not looked at: another component
-    /// did.
+    /// The user owns new files, but permission bits are not checked: another component has done so.
     Skipped,
 }
 
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
-/// Nothing happens when the process is that identity already. EPERM unless [`may_assume`], EINVAL for ids
-/// that the user namespace does not have, and for 2³²−1, which stands for no user. There and back: 6 system
-/// calls, 2.3 µs; 4 when the groups are the same.
+/// No effect if the process has that identity already. EPERM unless [`may_assume`], EINVAL for ids unknown to
+/// the user namespace, and for 2³²−1, which stands for no user. Switching and returning takes 6 system calls,
+/// 2.3 µs; 4 if the groups are the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
-    // To the kernel it means to leave an id as it is, and as it is it may do anything.
+    // The kernel would leave the id unchanged, and thus the caller unrestricted.
     const NO_ID: u32 = u32::MAX;
     if identity.uid == NO_ID || identity.gid == NO_ID || identity.groups.contains(&NO_ID) {
         return Err(Errno::INVAL);
@@ -91,8 +91,8 @@ pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     Ok(guard)
 }
 
-/// Puts aside the right to keep set-user-id and set-group-id bits through a write or truncation, as a thread
-/// without privileges has it. For a thread that never had the right, nothing changes.
+/// Drops the right to keep set-user-id and set-group-id bits on a write or truncation until the guard is
+/// dropped, as for an unprivileged thread. No effect for a thread without the right.
 pub fn without_set_id() -> Result<WithoutSetId> {
     let sets = thread::capabilities(None)?;
     if sets.effective.contains(CapabilitySet::FSETID) {
@@ -102,7 +102,7 @@ pub fn without_set_id() -> Result<WithoutSetId> {
     Ok(WithoutSetId { before: None, here: PhantomData })
 }
 
-/// While it lives, the thread acts as another user. It stays on its thread.
+/// A guard while which the thread acts as another user. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the thread acts as another user only while this lives"]
 pub struct Assumed {
@@ -110,7 +110,7 @@ pub struct Assumed {
     here: PhantomData<*const ()>,
 }
 
-/// While it lives, writes drop set-user-id and set-group-id bits. It stays on its thread.
+/// A guard while which writes drop set-user-id and set-group-id bits. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the right is put aside only while this lives"]
 pub struct WithoutSetId {
@@ -121,7 +121,7 @@ pub struct WithoutSetId {
 impl Drop for WithoutSetId {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // Without the right, the thread only drops more bits than it must; nothing to do about it here.
+            // Without the right, the thread only drops more bits than necessary.
             let _ = set_effective(before);
         }
     }
@@ -137,12 +137,13 @@ struct Undo {
 impl Drop for Assumed {
     fn drop(&mut self) {
         let own = own();
-        // The user first: with user 0 the capabilities come back that the other two steps need.
+        // The user first: user 0 regains the capabilities that the other two steps need.
         let uid = !self.undo.uid || thread::set_thread_res_uid(None, Uid::from_raw(own.uid), None).is_ok();
         let gid = !self.undo.gid || thread::set_thread_res_gid(None, Gid::from_raw(own.gid), None).is_ok();
         let groups = !self.undo.groups || set_groups(&own.groups).is_ok();
         if !(uid && gid && groups) {
-            // A thread that is stuck with foreign rights must serve no request; there is no safe way on.
+            // A thread that is stuck with foreign rights must not serve requests; there is no safe way to
+            // continue.
             std::process::abort();
         }
     }
@@ -154,7 +155,7 @@ struct Own {
     groups: Vec<u32>,
 }
 
-/// What the process was when it first asked. A program drops its privileges before it serves, not while.
+/// Returns the identity of the process at the first call. A program drops its privileges before it serves.
 fn own() -> &'static Own {
     static OWN: OnceLock<Own> = OnceLock::new();
     OWN.get_or_init(|| Own {

@@ -1,8 +1,8 @@
-//! The processor's own clock: what is left where asking the kernel for the time is dear, as in a User Mode
+//! The processor's time stamp counter, for where querying the kernel's clock is expensive, as in a User Mode
 //! Linux guest.
 
-/// Ticks since some moment. They go at one rate on today's processors, which is not known beforehand; `None`
-/// where programs have no such clock (other processors than x86-64).
+/// Returns ticks since an arbitrary moment. Their rate is constant on current processors, but unknown; `None`
+/// without a counter readable by programs (processors other than x86-64).
 #[inline]
 #[must_use]
 pub fn now() -> Option<u64> {

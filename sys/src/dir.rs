@@ -1,4 +1,4 @@
-//! Listing: getdents64 into a buffer that is used again and again.
+//! Directory listings: getdents64 into a reusable buffer.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -6,9 +6,9 @@ use rustix::fs::SeekFrom;
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// A place in a directory, as its file system encodes it (`d_off`): opaque, 0 is the start.
+/// A position in a directory, in its file system's encoding (`d_off`): opaque, 0 is the start.
 ///
-/// On ext4, xfs, btrfs and tmpfs it stays valid for as long as the directory lives, over restarts and
+/// On ext4, xfs, btrfs and tmpfs it stays valid during the life of the directory, across restarts and
 /// renames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cookie(pub u64);
@@ -16,40 +16,41 @@ pub struct Cookie(pub u64);
 /// One entry of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The inode number in the directory's own file system: what lies under a mount point, not on it.
+    /// Inode number in the directory's file system: for a mount point, of the directory beneath the mount.
     pub inode: u64,
-    /// Where the next entry starts.
+    /// Position of the next entry.
     pub next: Cookie,
-    /// The type bits of a mode, or 0 where the file system does not say.
+    /// Type bits of a mode, or 0 where the file system does not report them.
     pub kind: u32,
-    /// The name, `.` and `..` among them.
+    /// Name, possibly `.` or `..`.
     pub name: &'a [u8],
 }
 
-/// A buffer for entries; it allocates once.
+/// A buffer of entries; allocates once.
 #[derive(Debug)]
 pub struct Listing {
     bytes: Vec<u8>,
     filled: usize,
 }
 
-/// The fixed part of `struct linux_dirent64`: inode 8, offset 8, length 2, type 1.
+/// Length of the fixed part of `struct linux_dirent64`: inode 8, offset 8, length 2, type 1.
 const HEADER_LEN: usize = 19;
 
 impl Listing {
-    /// A buffer of `size_bytes`; at least 1 KiB, so that one entry with the longest name fits.
+    /// Allocates a buffer of `size_bytes`; at least 1 KiB, so that an entry with the longest name fits.
     pub fn with_size(size_bytes: usize) -> Self {
         Self { bytes: vec![0; size_bytes.max(1024)], filled: 0 }
     }
 
-    /// Reads the next entries of `dir`, replacing what the buffer held. `false` at the end of the directory.
+    /// Reads the next entries of `dir`, replacing the buffer's contents. Returns `false` at the end of the
+    /// directory.
     ///
-    /// Moves the position of the open directory. May wait for a disk.
+    /// Advances the position of the open directory. May block on disk I/O.
     pub fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
         self.filled = 0;
         self.filled = retry(|| {
-            // SAFETY: the kernel writes at most the given length into the buffer, which is ours alone during
-            // the call.
+            // SAFETY: the kernel writes at most the given length to the buffer, which is exclusively ours
+            // during the call.
             let outcome = unsafe {
                 libc::syscall(
                     libc::SYS_getdents64,
@@ -63,18 +64,18 @@ impl Listing {
         Ok(self.filled > 0)
     }
 
-    /// Forgets what was read.
+    /// Clears the buffer.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// The entries read last.
+    /// Returns the entries of the last read.
     pub fn entries(&self) -> Entries<'_> {
         Entries { rest: &self.bytes[..self.filled] }
     }
 }
 
-/// The entries in a [`Listing`].
+/// An iterator over the entries in a [`Listing`].
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     rest: &'a [u8],
@@ -96,14 +97,14 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Tests if an open directory can be moved to a place. The kernel takes no offset of 2^63 and more for that
-/// (they are negative ones to it), though file systems behind NFS and FUSE give such, and reading on from
-/// them works.
+/// Returns `true` if an open directory can be moved to a position. The kernel refuses offsets of 2^63 and
+/// above, because it takes them for negative ones, although file systems behind NFS and FUSE return such, and
+/// reading on from them works.
 pub fn can_seek(place: Cookie) -> bool {
     i64::try_from(place.0).is_ok()
 }
 
-/// Moves an open directory to a place that an earlier listing gave.
+/// Moves an open directory to a position returned by an earlier listing.
 pub fn seek(dir: BorrowedFd<'_>, place: Cookie) -> Result<()> {
     if !can_seek(place) {
         return Err(Errno::INVAL);

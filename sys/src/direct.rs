@@ -1,4 +1,4 @@
-//! Direct I/O: past the page cache (open(2), O_DIRECT).
+//! Direct I/O, bypassing the page cache (open(2), O_DIRECT).
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,19 +6,19 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
 
 use crate::errno::{Errno, Result, retry};
 
-/// Where the kernel does not say more (before Linux 6.1): what every disk of today takes.
+/// Alignment where the kernel does not report it (before Linux 6.1): sufficient for current disks.
 const CAUTIOUS_BYTES: u32 = 4096;
 
-/// What direct transfers have to be multiples of, in bytes: powers of two.
+/// Alignment requirements of direct I/O, in bytes: powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// The address of each part of the memory.
+    /// Alignment of the address of each segment.
     pub memory_bytes: u32,
-    /// The place in the file, and each length.
+    /// Alignment of the file offset, and of each length.
     pub range_bytes: u32,
 }
 
-/// From now on transfers of this open file are direct. EINVAL where the file system has no such transfers.
+/// Makes all further transfers of this open file direct. EINVAL where the file system does not support it.
 pub fn enable(file: BorrowedFd<'_>) -> Result<Alignment> {
     let flags = fcntl_getfl(file.as_fd())?;
     retry(|| fcntl_setfl(file, flags | OFlags::DIRECT))?;

@@ -1,4 +1,4 @@
-//! Waiting for many descriptors at once, and an eventfd that ends it.
+//! Polling of many descriptors, and an eventfd that interrupts it.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,46 +10,47 @@ use rustix::io;
 
 use crate::errno::{Errno, Result, retry};
 
-/// A set of descriptors that are watched.
+/// A set of watched descriptors.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// What a descriptor is watched for.
+/// The events that a descriptor is watched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Told again and again while there is something to read.
+    /// Level-triggered: reported repeatedly while there is something to read.
     Readable,
-    /// Told once each time that more can be read, or that more can be written after a write found no room.
+    /// Edge-triggered: reported once whenever more can be read, or more can be written after a full send
+    /// buffer.
     Changes,
-    /// Told each time that something out of the ordinary has happened: of `/proc/self/mountinfo`, that a
-    /// mount was made or taken away (proc(5)). The event says neither readable nor writable.
+    /// Exceptional conditions: for `/proc/self/mountinfo`, a mount or unmount (proc(5)). The event reports
+    /// neither readable nor writable.
     Alarms,
 }
 
-/// Something that happened to a descriptor.
+/// An event of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it was added with.
+    /// Token with which the descriptor was added.
     pub token: u64,
-    /// There is something to read, be it the end.
+    /// Data or the end of the stream can be read.
     pub readable: bool,
-    /// There is room to write.
+    /// There is space in the send buffer.
     pub writable: bool,
-    /// The peer sends no more: what it has sent is there to be read, and then the end. It may come with the
+    /// The peer has finished sending: its data can be read, followed by the end. May be reported with the
     /// last bytes.
     pub finished: bool,
-    /// Neither direction works any more.
+    /// Both directions are closed.
     pub ended: bool,
 }
 
 impl Epoll {
-    /// An empty set.
+    /// Returns an empty set.
     pub fn new() -> Result<Self> {
         sys::create(CreateFlags::CLOEXEC).map(Self)
     }
 
-    /// Watches a descriptor; its events bear the token. It leaves the set when it is removed, or when the
-    /// last duplicate of it is closed. EPERM for what cannot be waited for.
+    /// Watches a descriptor; its events have the token. It leaves the set when removed, or when its last
+    /// duplicate is closed. EPERM for a descriptor that cannot be polled.
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let flags = match interest {
             Interest::Readable => EventFlags::IN,
@@ -59,14 +60,14 @@ impl Epoll {
         sys::add(&self.0, fd, EventData::new_u64(token), flags)
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     pub fn remove(&self, fd: impl AsFd) -> Result<()> {
         sys::delete(&self.0, fd)
     }
 
-    /// Waits until something happens, or for so long; zero only looks, and none waits for ever. What happened
-    /// replaces what is in `events`: up to 64 of them, and the others next time. An interruption by a signal
-    /// counts as nothing having happened.
+    /// Waits for events, at most for `timeout`; zero only polls, and `None` waits forever. Replaces the
+    /// contents of `events` by up to 64 events; more are returned by the next call. An interruption by a
+    /// signal returns none.
     pub fn wait(&self, events: &mut Vec<Event>, timeout: Option<Duration>) -> Result<()> {
         events.clear();
         let timeout = timeout.map(|time| Timespec {
@@ -83,7 +84,7 @@ impl Epoll {
     }
 }
 
-/// Events of one wait.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 64;
 
 fn event(event: &sys::Event) -> Event {
@@ -97,23 +98,23 @@ fn event(event: &sys::Event) -> Event {
     }
 }
 
-/// Wakes a thread that waits: an eventfd.
+/// An eventfd, to wake a waiting thread.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// One that is not readable.
+    /// Returns an eventfd that is not readable.
     pub fn new() -> Result<Self> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Makes it readable until it is cleared.
+    /// Makes it readable until cleared.
     pub fn notify(&self) {
         // EAGAIN: the counter is full, so it is readable. Nothing else can fail.
         let _ = retry(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
 
-    /// Clears it.
+    /// Makes it not readable.
     pub fn clear(&self) {
         let mut count = [MaybeUninit::uninit(); 8];
         // EAGAIN: it was clear.

@@ -1,16 +1,16 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 /// The error number of a failed system call.
 ///
-/// `core` maps it to the error of the waist, exhaustively and in one place; nothing above names a number.
+/// `core` maps it to the waist's error, exhaustively and in one place; no crate above names a number.
 pub use rustix::io::Errno;
 
-/// What every wrapper in this crate returns.
+/// The result of every wrapper in this crate.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// Runs `call` again for as long as a signal interrupts it.
+/// Repeats `call` while it is interrupted by a signal.
 ///
-/// For calls that did nothing when they say EINTR; not for `close`.
+/// For calls that have had no effect when they fail with EINTR; not for `close`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {
@@ -20,7 +20,7 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// The outcome of a raw system call: −1 means that the thread's error number says why.
+/// Converts the return value of a raw system call: −1 means that the thread's errno has the error.
 pub(crate) fn check(outcome: libc::c_long) -> Result<usize> {
     usize::try_from(outcome).map_err(|_| last_error())
 }

@@ -1,4 +1,4 @@
-//! Word of what all processes do to a file system (fanotify(7), with file handles and names: Linux 5.17).
+//! File-system events of all processes (fanotify(7), with file handles and names: Linux 5.17).
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -10,59 +10,59 @@ use crate::errno::{Errno, Result, check, retry};
 use crate::handle::FileHandle;
 
 bitflags! {
-    /// What has been done. The kernel may put several things about one file into one event.
+    /// Kinds of events. The kernel may combine several about one file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Deeds: u64 {
-        /// Data.
+        /// Data changed.
         const MODIFY = libc::FAN_MODIFY;
-        /// Attributes, extended ones and the number of names among them.
+        /// Attributes changed, including extended ones and the link count.
         const ATTRIB = libc::FAN_ATTRIB;
-        /// A name has gone to another directory, or become another.
+        /// A name was moved away, to another directory or another name.
         const MOVED_FROM = libc::FAN_MOVED_FROM;
-        /// A name has come so.
+        /// A name was moved to its place.
         const MOVED_TO = libc::FAN_MOVED_TO;
-        /// A name has been made.
+        /// A name was created.
         const CREATE = libc::FAN_CREATE;
-        /// A name has been removed.
+        /// A name was removed.
         const DELETE = libc::FAN_DELETE;
-        /// The file is gone, with its last name.
+        /// The file was removed, with its last name.
         const DELETE_SELF = libc::FAN_DELETE_SELF;
-        /// To a directory.
+        /// The object is a directory.
         const TO_DIRECTORY = libc::FAN_ONDIR;
-        /// More was done than the queue could take: it is not known what.
+        /// The queue overflowed: events were lost.
         const OVERFLOW = libc::FAN_Q_OVERFLOW;
     }
 }
 
 impl Deeds {
-    /// Whether a name has come or gone.
+    /// Returns `true` if a name appeared or disappeared.
     pub fn is_about_a_name(self) -> bool {
         self.intersects(Self::MOVED_FROM | Self::MOVED_TO | Self::CREATE | Self::DELETE)
     }
 }
 
-/// Something that was done.
+/// A file-system event.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
-    /// What.
+    /// Kinds of the event.
     pub deeds: Deeds,
-    /// By which process; 0 if it is none that this one can see.
+    /// Process that caused it; 0 if not visible to this one.
     pub process: u32,
-    /// To which file; none when that is gone already.
+    /// Affected file; `None` if it is gone already.
     pub file: Option<FileHandle>,
-    /// In which directory, and by which name.
+    /// Directory and name.
     pub name: Option<(FileHandle, &'a [u8])>,
 }
 
-/// Receives the events of the file systems that are added.
+/// A receiver of the events of the added file systems.
 #[derive(Debug)]
 pub struct Fanotify(OwnedFd);
 
-/// So many bytes are read at a time, of some 100 for each event.
+/// Length of one read, in bytes; an event has some 100.
 const BATCH_BYTES: usize = 64 << 10;
 
 impl Fanotify {
-    /// One without file systems. EPERM without CAP_SYS_ADMIN, EINVAL before Linux 5.17.
+    /// Creates a receiver without file systems. EPERM without CAP_SYS_ADMIN, EINVAL before Linux 5.17.
     pub fn new() -> Result<Self> {
         let flags = libc::FAN_CLASS_NOTIF
             | libc::FAN_REPORT_DFID_NAME_TARGET
@@ -71,18 +71,18 @@ impl Fanotify {
         // SAFETY: the call takes two numbers.
         let outcome = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
         let number = i32::try_from(check(outcome.into())?).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+        // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Adds the file system on which `root` lies. ENODEV, EOPNOTSUPP or EXDEV for one whose files cannot be
-    /// told apart by handle (overlayfs, a subvolume of btrfs).
+    /// Adds the file system that contains `root`. ENODEV, EOPNOTSUPP or EXDEV for one whose files are not
+    /// distinguishable by handle (overlayfs, a subvolume of btrfs).
     pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
         let wanted = Deeds::all().difference(Deeds::OVERFLOW | Deeds::DELETE_SELF);
         self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")
     }
 
-    /// Adds one file.
+    /// Adds a single file.
     pub fn add_file(&self, dir: BorrowedFd<'_>, name: &CStr, deeds: Deeds) -> Result<()> {
         self.mark(libc::FAN_MARK_INODE, deeds, dir, name)
     }
@@ -104,7 +104,7 @@ impl Fanotify {
         .map(drop)
     }
 
-    /// Hands all events that are there to `take`. False when there were none.
+    /// Passes all pending events to `take`. Returns `false` if there were none.
     pub fn read(&self, buffer: &mut Vec<u8>, mut take: impl FnMut(&Event<'_>)) -> Result<bool> {
         buffer.clear();
         buffer.reserve(BATCH_BYTES);
@@ -114,7 +114,7 @@ impl Fanotify {
             Err(Errno::AGAIN) => return Ok(false),
             Err(error) => return Err(error),
         };
-        // SAFETY: the kernel has filled so many bytes from the start of the spare room.
+        // SAFETY: the kernel has filled this number of bytes from the start of the spare capacity.
         unsafe { buffer.set_len(bytes) };
         let mut rest = buffer.as_slice();
         while let Some((event, after)) = event(rest) {
@@ -131,16 +131,17 @@ impl AsFd for Fanotify {
     }
 }
 
-/// `struct fanotify_event_metadata`: length, version, a byte, length of this, deeds, descriptor, process.
+/// Length of `struct fanotify_event_metadata`: length, version, a byte, length of this, mask, descriptor,
+/// process.
 const METADATA_BYTES: usize = 24;
-/// `struct fanotify_event_info_header` and the file system's id.
+/// Length of `struct fanotify_event_info_header` and the file system's id.
 const INFO_BYTES: usize = 12;
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// The first event, and what follows it.
+/// Parses the first event, and returns it with the bytes behind it.
 fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
     let len = u32::from_ne_bytes(number(bytes, 0)?) as usize;
     let (whole, after) = bytes.split_at_checked(len)?;
@@ -154,7 +155,7 @@ fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
         let (Some(&kind), Some((handle, name))) = (record.first(), handle(record)) else { continue };
         match kind {
             libc::FAN_EVENT_INFO_TYPE_FID => event.file = Some(handle),
-            // What a directory's own attributes are told by.
+            // A directory's own attributes.
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME if name == b"." => event.file = event.file.or(Some(handle)),
             libc::FAN_EVENT_INFO_TYPE_DFID_NAME => event.name = Some((handle, name)),
             libc::FAN_EVENT_INFO_TYPE_DFID => event.file = event.file.or(Some(handle)),
@@ -164,7 +165,7 @@ fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
     Some((event, after))
 }
 
-/// The `struct file_handle` of a record, and the name behind it.
+/// Parses the `struct file_handle` of a record, and the name behind it.
 fn handle(record: &[u8]) -> Option<(FileHandle, &[u8])> {
     let len = u32::from_ne_bytes(number(record, INFO_BYTES)?) as usize;
     let kind = i32::from_ne_bytes(number(record, INFO_BYTES + 4)?);

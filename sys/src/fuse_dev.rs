@@ -1,4 +1,4 @@
-//! The FUSE device: opening and cloning it, requests in, replies out, mounting and unmounting.
+//! The FUSE device: opening and cloning, requests and replies, mounting and unmounting.
 
 use std::ffi::CString;
 use std::io::IoSliceMut;
@@ -20,13 +20,13 @@ pub use rustix::mount::MountFlags as Flags;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Opens the device. What it is the descriptor of, the mount decides.
+/// Opens the device. A later mount determines its connection.
 pub fn open() -> Result<OwnedFd> {
     retry(|| rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Another descriptor of the same connection with a processing queue of its own (`FUSE_DEV_IOC_CLONE`): a
-/// reply goes to the descriptor that its request was read from.
+/// Returns another descriptor of the same connection with a processing queue of its own
+/// (`FUSE_DEV_IOC_CLONE`): a reply must be written to the descriptor that its request was read from.
 pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
     let copy = open()?;
     let original = device.as_raw_fd();
@@ -39,17 +39,18 @@ pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `_IOR(229, 0, uint32_t)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
-/// Whether this process may tell kernels of backing files: until backing files can be seen from outside, only
-/// the superuser's may.
+/// Returns `true` if this process may register backing files: only the superuser may, since they are not
+/// visible from outside.
 pub fn may_back() -> bool {
     let held = rustix::thread::capabilities(None);
     held.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
 
-/// Has the connection keep `file`, which its kernel then reads in place of what an OPEN names it for
-/// (`FUSE_DEV_IOC_BACKING_OPEN`, since Linux 6.9). Returns its number there. The descriptor may be closed.
+/// Registers `file` with the connection as a backing file (`FUSE_DEV_IOC_BACKING_OPEN`, since Linux 6.9),
+/// which its kernel reads for every OPEN that refers to it. Returns its id in the connection. The descriptor
+/// may be closed.
 ///
-/// EPERM: passthrough was not agreed on, or this process is not privileged. ELOOP: the file lies on a stacked
+/// EPERM: passthrough was not negotiated, or this process is not privileged. ELOOP: the file is on a stacked
 /// file system.
 pub fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<i32> {
     // struct fuse_backing_map: descriptor, flags, padding.
@@ -60,7 +61,7 @@ pub fn open_backing(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<i32>
     Ok(outcome)
 }
 
-/// Ends that. Files that are open go on being read by it.
+/// Unregisters a backing file. Files that are open continue to use it.
 pub fn close_backing(device: BorrowedFd<'_>, number: i32) -> Result<()> {
     // SAFETY: the request takes the address of a number, which outlives the call.
     let outcome = unsafe { libc::ioctl(device.as_raw_fd(), FUSE_DEV_IOC_BACKING_CLOSE, &raw const number) };
@@ -72,15 +73,15 @@ const FUSE_DEV_IOC_BACKING_OPEN: libc::Ioctl = 0x4010_e501;
 /// `_IOW(229, 2, uint32_t)`.
 const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
-/// Waits for a request and reads it into the start of `into`; returns its length.
+/// Waits for a request and reads it into the start of `into`. Returns its length.
 ///
-/// ENODEV: unmounted. ENOENT: the request was withdrawn while it was read; ask again. EAGAIN on a descriptor
-/// that does not wait. EINVAL: `into` is shorter than a request may be.
+/// ENODEV: unmounted. ENOENT: the request was withdrawn while being read; retry. EAGAIN: none, on a
+/// nonblocking descriptor. EINVAL: `into` is shorter than the maximum request.
 pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
     let spans = spans(into.segments());
     retry(|| {
-        // SAFETY: the spans come from a Sink that the caller borrows to us, which keeps the memory alive; the
-        // kernel copies, and no Rust reference to those bytes exists.
+        // SAFETY: the spans are those of a borrowed Sink, which keeps the memory alive; the kernel copies,
+        // and no Rust reference to those bytes exists.
         let outcome =
             unsafe { libc::syscall(libc::SYS_readv, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
         check(outcome)
@@ -89,17 +90,17 @@ pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
 
 /// Writes one reply or notification from private memory.
 ///
-/// ENOENT: no caller waits for it any more, or nothing of that name is cached. ENODEV: unmounted.
+/// ENOENT: no caller waits for it any more, or the name is not cached. ENODEV: unmounted.
 pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
     retry(|| rustix::io::write(device, reply)).map(drop)
 }
 
-/// Writes one reply that lies in shared memory. Errors as for [`send`].
+/// Writes one reply from shared memory. Errors as for [`send`].
 pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
     let spans = spans(reply.segments());
     retry(|| {
-        // SAFETY: the spans come from a Source that the caller borrows to us, which keeps the memory alive;
-        // the kernel copies, and no Rust reference to those bytes exists.
+        // SAFETY: the spans are those of a borrowed Source, which keeps the memory alive; the kernel copies,
+        // and no Rust reference to those bytes exists.
         let outcome =
             unsafe { libc::syscall(libc::SYS_writev, device.as_raw_fd(), spans.as_ptr(), spans.len()) };
         check(outcome)
@@ -107,14 +108,14 @@ pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
     .map(drop)
 }
 
-/// Makes reads of the descriptor return EAGAIN instead of waiting, or not.
+/// Makes reads of the descriptor blocking or nonblocking.
 pub fn set_waiting(device: BorrowedFd<'_>, waiting: bool) -> Result<()> {
     let mut flags = rustix::fs::fcntl_getfl(device)?;
     flags.set(OFlags::NONBLOCK, !waiting);
     rustix::fs::fcntl_setfl(device, flags)
 }
 
-/// Waits until a request can be read, or the mount is gone. A signal ends it too.
+/// Waits until a request can be read, or the file system is unmounted. Also returns on a signal.
 pub fn wait(device: BorrowedFd<'_>) -> Result<()> {
     let mut polled = [rustix::event::PollFd::new(&device, rustix::event::PollFlags::IN)];
     match rustix::event::poll(&mut polled, None) {
@@ -129,8 +130,7 @@ fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
     segments.map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len }).collect()
 }
 
-/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) but for `fd`, which is added
-/// here.
+/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) except `fd`, which is added.
 pub fn mount(
     device: BorrowedFd<'_>,
     source: &str,
@@ -143,16 +143,16 @@ pub fn mount(
     rustix::mount::mount(source, target, format!("fuse.{subtype}"), flags, data.as_c_str())
 }
 
-/// Changes the flags of a mount, for all that see it; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
+/// Changes the flags of a mount, for everyone; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
 pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
     rustix::mount::mount_remount(target, flags, c"")
 }
 
-/// Mounts through the set-user-id helper `fusermount3`, for users that may not mount themselves, and returns
-/// the connection. The error has the helper's own words in it when it refuses.
+/// Mounts through the set-user-id helper `fusermount3`, for users without the right to mount, and returns the
+/// connection. If the helper refuses, the error contains its message.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The helper sends the descriptor over the socket whose number it is told; its standard input will do.
+    // The helper sends the descriptor over the socket whose number it is passed: its standard input.
     let helper = Command::new("fusermount3")
         .arg("-o")
         .arg(options)
@@ -181,7 +181,7 @@ fn receive_descriptor(socket: &UnixStream) -> Result<OwnedFd> {
     rights.ok_or(Errno::PROTO)
 }
 
-/// Unmounts. `detach` takes the mount out of sight at once and ends it when its last user has left.
+/// Unmounts. `detach` hides the mount at once and removes it when its last user has finished.
 ///
 /// EBUSY: in use. EINVAL: not a mount point.
 pub fn unmount(target: &Path, detach: bool) -> Result<()> {
@@ -189,7 +189,7 @@ pub fn unmount(target: &Path, detach: bool) -> Result<()> {
     rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Unmounts through `fusermount3`, for users that may not do it themselves. False if it refuses.
+/// Unmounts through `fusermount3`, for users without the right to unmount. Returns `false` if it refuses.
 pub fn unmount_by_helper(target: &Path, detach: bool) -> std::io::Result<bool> {
     let mut helper = Command::new("fusermount3");
     helper.arg("-u").arg("-q");

@@ -1,4 +1,4 @@
-//! Sleeping until a word of shared memory changes, in whichever process that happens.
+//! Sleeping until a word of shared memory changes, across processes.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use tombolo_mem::Word;
 
 use crate::errno::{Errno, Result, check};
 
-/// Why a sleep is over.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// A wake-up, or a signal: look again.
+    /// A wake-up or a signal: check again.
     Maybe,
     /// The word had another value already.
     Changed,
-    /// The time is up.
+    /// The timeout expired.
     TimedOut,
 }
 
-/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) those that sleep on the
-/// same memory, or for at most `timeout`. The word may lie in a read-only mapping. EFAULT if the file behind
-/// it was truncated.
+/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) the sleepers on the same
+/// memory, at most for `timeout`. The word may be in a read-only mapping. EFAULT if the file behind it was
+/// truncated.
 pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word's address is valid while it is borrowed, and so is the time; the kernel only reads
+    // SAFETY: the word's address is valid while it is borrowed, and so is the timeout; the kernel only reads
     // both.
     let outcome = unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAIT, seen, timeout) };
     match check(outcome) {
@@ -37,9 +37,9 @@ pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> 
     }
 }
 
-/// Wakes one of the threads that sleep on the word's memory, in any process; says how many there were. EFAULT
-/// if the file behind it was truncated.
+/// Wakes one of the threads that sleep on the word's memory, in any process. Returns the number of woken
+/// threads. EFAULT if the file behind it was truncated.
 pub fn wake(word: &Word) -> Result<usize> {
-    // SAFETY: the word's address is valid while it is borrowed; the kernel only looks up what it belongs to.
+    // SAFETY: the word's address is valid while it is borrowed; the kernel only looks up its mapping.
     check(unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAKE, 1) })
 }

@@ -1,66 +1,67 @@
-//! What one system call sends: bytes from several places, one after the other.
+//! Scatter-gather lists for sending.
 
 use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 use tombolo_mem::{Segment, Source};
 
-/// The kernel takes no more spans than this in one call (`IOV_MAX`).
+/// Maximum number of spans per call (`IOV_MAX`).
 pub(crate) const SPANS_MAX: usize = 1024;
 
-/// So many are kept without an allocation.
+/// Number of spans stored without an allocation.
 const SPANS_INLINE: usize = 64;
 
-/// A list of spans to send. What lies in them is borrowed for as long as the list lives.
+/// A list of borrowed spans to send.
 ///
-/// Takes up to 1,024 spans and then no more; [`len_bytes`](Self::len_bytes) says how much it took.
+/// Accepts up to 1,024 spans and ignores further ones; [`len_bytes`](Self::len_bytes) returns the accepted
+/// length.
 #[derive(Default)]
 pub struct Gather<'a> {
     pub(crate) spans: SmallVec<[libc::iovec; SPANS_INLINE]>,
-    /// Bytes at the front that were sent before.
+    /// Number of bytes at the front that were sent before.
     skip: usize,
     len_bytes: usize,
     borrowed: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Gather<'a> {
-    /// An empty list that leaves out the first `skip` bytes of what is added.
+    /// Returns an empty list that omits the first `skip` of the bytes added to it.
     pub fn new(skip: usize) -> Self {
         Self { skip, ..Self::default() }
     }
 
     /// Adds private bytes.
     pub fn bytes(&mut self, bytes: &'a [u8]) {
-        // The kernel only reads what is sent; the pointer is mutable because iovec serves both ways.
+        // The kernel only reads sent data; the pointer is mutable because iovec is used in both directions.
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
 
-    /// Adds bytes that others may change meanwhile: what is sent then is some mix of old and new ones.
+    /// Adds bytes that others may change concurrently: some mix of old and new ones is sent.
     pub fn source(&mut self, source: &'a Source) {
         for segment in source.segments() {
             self.push(segment.ptr, segment.len);
         }
     }
 
-    /// How many bytes are in the list.
+    /// Returns the number of bytes in the list.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// A copy of the first bytes, for what is sent without a system call.
+    /// Copies the first bytes, for sending without a system call.
     pub fn to_vec(&self, limit: usize) -> Vec<u8> {
         let mut copy = vec![0; self.len_bytes.min(limit)];
         let mut rest = copy.as_mut_slice();
         for span in &self.spans {
             let segment = Segment { ptr: span.iov_base.cast(), len: span.iov_len };
-            // SAFETY: the list borrows what lies in its spans.
+            // SAFETY: the list borrows the contents of its spans.
             let len = unsafe { segment.read(rest) };
             rest = rest.split_at_mut(len).1;
         }
         copy
     }
 
-    /// Whether the byte at `offset` is the first of something that was added.
+    /// Returns `true` if the byte at `offset` is the first of an added part.
     pub fn begins_at(&self, offset: usize) -> bool {
         let mut start = 0;
         for span in &self.spans {
@@ -72,7 +73,7 @@ impl<'a> Gather<'a> {
         start == offset && offset < self.len_bytes
     }
 
-    /// Whether it takes no more.
+    /// Returns `true` if the list accepts no more.
     pub fn is_full(&self) -> bool {
         self.spans.len() >= SPANS_MAX
     }

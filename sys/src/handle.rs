@@ -1,4 +1,4 @@
-//! File handles: names for files that survive renames and restarts.
+//! File handles: identifiers of files that survive renames and restarts.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,20 +6,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use crate::errno::{Errno, Result, check, retry};
 use crate::open::{OpenFlags, check_component};
 
-/// A handle as the kernel made it. It means something only on the file system that it came from.
+/// A handle issued by the kernel. Meaningful only on its file system.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle {
-    /// The kind in native order, and behind it the file system's bytes: one small allocation, held for every
-    /// node.
+    /// The kind in native byte order, followed by the file system's bytes: one small allocation per node.
     raw: Box<[u8]>,
 }
 
 const KIND_LEN: usize = size_of::<i32>();
 
-/// The longest handle that the kernel makes (MAX_HANDLE_SZ).
+/// Maximum length of a handle (MAX_HANDLE_SZ).
 pub const HANDLE_MAX_LEN: usize = 128;
 
-/// `struct file_handle`, with room for the longest.
+/// `struct file_handle`, with space for the maximum.
 #[repr(C)]
 struct RawHandle {
     len: u32,
@@ -28,21 +27,21 @@ struct RawHandle {
 }
 
 impl FileHandle {
-    /// The handle of what `fd` stands for, and the mount that it lies on.
+    /// Returns the handle of the object of `fd`, and the id of its mount.
     ///
     /// EOPNOTSUPP where the file system has none (proc, some FUSE).
     pub fn of(fd: BorrowedFd<'_>) -> Result<(Self, u64)> {
         name_to_handle(fd, c"", libc::AT_EMPTY_PATH)
     }
 
-    /// The handle of one entry of `dir`, of the link itself if it is one. May wait for a disk.
+    /// Returns the handle of an entry of `dir`, without following a symbolic link. May block on disk I/O.
     pub fn of_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(Self, u64)> {
         check_component(name)?;
         let name = CString::new(name).map_err(|_| Errno::INVAL)?;
         name_to_handle(dir, &name, 0)
     }
 
-    /// Puts a handle together from its stored parts; EINVAL if it is longer than any that the kernel makes.
+    /// Assembles a handle from its stored parts; EINVAL if it exceeds the kernel's maximum.
     pub fn from_parts(kind: i32, bytes: &[u8]) -> Result<Self> {
         if bytes.len() > HANDLE_MAX_LEN {
             return Err(Errno::INVAL);
@@ -50,24 +49,24 @@ impl FileHandle {
         Ok(Self { raw: [&kind.to_ne_bytes(), bytes].concat().into() })
     }
 
-    /// The kind that the file system gave it.
+    /// Returns the kind assigned by the file system.
     pub fn kind(&self) -> i32 {
         self.raw.first_chunk().map_or(0, |kind| i32::from_ne_bytes(*kind))
     }
 
-    /// What the file system wrote into it.
+    /// Returns the bytes assigned by the file system.
     pub fn bytes(&self) -> &[u8] {
         self.raw.get(KIND_LEN..).unwrap_or_default()
     }
 
-    /// Whether the inode number (its low half) is in there as a word of its own. On ext4, xfs, btrfs and
-    /// tmpfs it is.
+    /// Returns `true` if the handle contains the inode number (its low half) as a word of its own, as on
+    /// ext4, xfs, btrfs and tmpfs.
     pub fn tells(&self, inode: u64) -> bool {
         let number = (inode as u32).to_ne_bytes();
         self.bytes().chunks_exact(number.len()).any(|word| word == number)
     }
 
-    /// The inode number, where the kind of handle is known: those of ext4, f2fs, xfs, btrfs and tmpfs.
+    /// Returns the inode number, for known kinds of handles: those of ext4, f2fs, xfs, btrfs and tmpfs.
     pub fn inode(&self) -> Option<u64> {
         /// `FILEID_INO32_GEN`, `FILEID_INO64_GEN`, `FILEID_BTRFS_WITHOUT_PARENT` (include/linux/exportfs.h).
         const INO32: i32 = 1;
@@ -84,9 +83,9 @@ impl FileHandle {
         }
     }
 
-    /// Opens the file on the file system in which `mount` lies.
+    /// Opens the file on the file system of `mount`.
     ///
-    /// ESTALE when the file is gone, EPERM without CAP_DAC_READ_SEARCH. May wait for a disk.
+    /// ESTALE if the file is gone, EPERM without CAP_DAC_READ_SEARCH. May block on disk I/O.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
         let mut raw = RawHandle { len: 0, kind: self.kind(), bytes: [0; HANDLE_MAX_LEN] };
         let bytes = self.bytes();
@@ -96,15 +95,15 @@ impl FileHandle {
         let mut tries = REUSE_TRIES;
         let fd = loop {
             match retry(|| open_raw(mount, &raw, flags)) {
-                // ext4 says so while the inode number is just being given to another file; a moment later it
-                // says ESTALE.
+                // ext4 returns this while the inode number is being reassigned to another file; a moment
+                // later it returns ESTALE.
                 Err(Errno::NOMEM) if tries > 0 => tries -= 1,
                 outcome => break outcome?,
             }
             std::thread::yield_now();
         };
         let number = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel just made this descriptor for us, and nothing else knows its number.
+        // SAFETY: the kernel has just created this descriptor for us, and nothing else knows its number.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 }
@@ -117,12 +116,13 @@ impl std::fmt::Debug for FileHandle {
     }
 }
 
-/// How often to ask again while a new file is made in the old one's place: far longer than that takes.
+/// Maximum number of retries while a new file replaces the old one: far longer than that takes.
 const REUSE_TRIES: u32 = 1000;
 
 fn open_raw(mount: BorrowedFd<'_>, handle: &RawHandle, flags: OpenFlags) -> Result<usize> {
     let handle: *const RawHandle = handle;
-    // SAFETY: the kernel reads a header and `len` bytes behind it; the handle is that, and outlives the call.
+    // SAFETY: the kernel reads a header and `len` bytes behind it; the handle has them, and outlives the
+    // call.
     let outcome =
         unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, flags.bits()) };
     check(outcome)
@@ -132,7 +132,7 @@ fn name_to_handle(dir: BorrowedFd<'_>, name: &std::ffi::CStr, flags: i32) -> Res
     let mut raw = RawHandle { len: HANDLE_MAX_LEN as u32, kind: 0, bytes: [0; HANDLE_MAX_LEN] };
     let mut mount: libc::c_int = 0;
     retry(|| {
-        // SAFETY: the name ends in NUL, `raw` has room for the `len` bytes that it announces, `mount` is one
+        // SAFETY: the name ends in NUL, `raw` has space for the `len` bytes that it announces, `mount` is one
         // integer.
         let outcome = unsafe {
             libc::syscall(

@@ -1,11 +1,13 @@
 //! Safe wrappers of the system calls that Tombolo makes.
 //!
-//! Nothing above this crate names `libc`, `rustix` or the number of a descriptor. A wrapper takes
-//! `BorrowedFd`, gives `OwnedFd` or a plain structure, and fails with [`Errno`]. It decides nothing: no
-//! policy, no cache, no retry but for EINTR. Reading order: [`open`] and [`stat`], then [`rw`], [`namespace`]
-//! and [`change`], then the rest as needed.
+//! No crate above names `libc`, `rustix` or the number of a descriptor. A wrapper takes `BorrowedFd`, returns
+//! `OwnedFd` or a plain structure, and fails with [`Errno`]. Wrappers contain no policy, no cache, and no
+//! retry except for EINTR.
 //!
-//! Not here: wrappers without a caller, and memory that others may change (that is `tombolo-mem`).
+//! Non-goals: wrappers without a caller, and memory that others may change (`tombolo-mem`).
+//!
+//! Reading order: [`open`] and [`stat`], then [`rw`], [`namespace`] and [`change`], then the others as
+//! needed.
 
 pub mod access;
 pub mod affinity;

@@ -1,6 +1,6 @@
-//! Locks on files that belong to an open file description: range locks (OFD) and whole-file locks (flock).
+//! File locks of open file descriptions: range locks (OFD) and whole-file locks (flock).
 //!
-//! OFD locks and the POSIX locks of other processes see each other; neither sees flock.
+//! OFD locks conflict with the POSIX locks of other processes; neither conflicts with flock.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -8,36 +8,36 @@ use rustix::fs::FlockOperation;
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// What a lock lets others do.
+/// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockKind {
     /// Others may hold shared locks too.
     Shared,
-    /// No other owner may hold any.
+    /// No other owner may hold any lock.
     Exclusive,
 }
 
-/// A range of bytes; a `len` of 0 reaches to the end of the file, wherever that will be.
+/// A byte range; a `len` of 0 extends to the end of the file, wherever that will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRange {
     /// The first byte.
     pub start: u64,
-    /// How many bytes, or 0.
+    /// Number of bytes, or 0.
     pub len: u64,
 }
 
-/// A lock that stands in the way.
+/// A conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its kind.
+    /// Mode.
     pub kind: LockKind,
-    /// Its range.
+    /// Range.
     pub range: LockRange,
-    /// The process that holds it, 0 when it belongs to an open file description.
+    /// Owning process; 0 for an open file description.
     pub pid: u32,
 }
 
-/// Locks a range for the open file description of `fd`, or fails at once with EAGAIN.
+/// Locks a range for the open file description of `fd`; EAGAIN on a conflict.
 ///
 /// A shared lock needs a description open for reading, an exclusive one for writing: EBADF otherwise.
 pub fn try_lock(fd: BorrowedFd<'_>, kind: LockKind, range: LockRange) -> Result<()> {
@@ -48,12 +48,12 @@ pub fn try_lock(fd: BorrowedFd<'_>, kind: LockKind, range: LockRange) -> Result<
     }
 }
 
-/// Gives a range back; it may be part of what was locked.
+/// Unlocks a range, which may be a part of a locked one.
 pub fn unlock(fd: BorrowedFd<'_>, range: LockRange) -> Result<()> {
     control(fd, libc::F_OFD_SETLK, &mut raw_lock(libc::F_UNLCK, range)?)
 }
 
-/// Which lock of another owner would refuse this one, if any.
+/// Returns another owner's lock that conflicts with this one, if any.
 pub fn conflict(fd: BorrowedFd<'_>, kind: LockKind, range: LockRange) -> Result<Option<Conflict>> {
     let mut raw = raw_lock(lock_type(kind), range)?;
     control(fd, libc::F_OFD_GETLK, &mut raw)?;
@@ -66,7 +66,7 @@ pub fn conflict(fd: BorrowedFd<'_>, kind: LockKind, range: LockRange) -> Result<
     Ok(Some(Conflict { kind, range, pid: u32::try_from(raw.l_pid).unwrap_or(0) }))
 }
 
-/// Locks the whole file for the open file description of `fd`, or fails at once with EAGAIN.
+/// Locks the whole file for the open file description of `fd`; EAGAIN on a conflict.
 pub fn try_flock(fd: BorrowedFd<'_>, kind: LockKind) -> Result<()> {
     let operation = match kind {
         LockKind::Shared => FlockOperation::NonBlockingLockShared,
@@ -75,7 +75,7 @@ pub fn try_flock(fd: BorrowedFd<'_>, kind: LockKind) -> Result<()> {
     retry(|| rustix::fs::flock(fd, operation))
 }
 
-/// Gives the whole-file lock back.
+/// Releases the whole-file lock.
 pub fn unflock(fd: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::flock(fd, FlockOperation::Unlock))
 }
@@ -93,7 +93,7 @@ fn raw_lock(kind: libc::c_int, range: LockRange) -> Result<libc::flock> {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: i64::try_from(range.start).map_err(|_| Errno::OVERFLOW)?,
         l_len: i64::try_from(range.len).map_err(|_| Errno::OVERFLOW)?,
-        // F_OFD_* demands 0 here.
+        // Required to be 0 by F_OFD_*.
         l_pid: 0,
     })
 }

@@ -1,4 +1,4 @@
-//! Memory that is shared by descriptor, and seals on it.
+//! Memory shared by descriptor, with seals.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -11,32 +11,32 @@ use rustix::fs::{
 use crate::errno::{Errno, Result, retry};
 
 bitflags! {
-    /// What no process can do with the memory any more (fcntl(2), "File Sealing"). None of them is ever taken
-    /// off.
+    /// Operations forbidden on the memory to all processes (fcntl(2), "File Sealing"). Seals are never
+    /// removed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Seals: u32 {
-        /// Add seals.
+        /// Adding seals.
         const SEAL = SealFlags::SEAL.bits();
-        /// Make it shorter.
+        /// Shrinking.
         const SHRINK = SealFlags::SHRINK.bits();
-        /// Make it longer.
+        /// Growing.
         const GROW = SealFlags::GROW.bits();
-        /// Write to it in any way.
+        /// All writes.
         const WRITE = SealFlags::WRITE.bits();
-        /// Write to it but through mappings that were made before the seal.
+        /// Writes, except through mappings made before the seal.
         const FUTURE_WRITE = SealFlags::FUTURE_WRITE.bits();
     }
 }
 
-/// New memory of `bytes` zeroes that takes seals. `name` is what /proc shows; pages exist once they are
-/// touched.
+/// Creates memory of `bytes` zeroes that accepts seals. `name` is shown in /proc; pages are allocated on
+/// first access.
 pub fn create(name: &str, bytes: u64) -> Result<OwnedFd> {
     let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     retry(|| ftruncate(&memory, bytes))?;
     Ok(memory)
 }
 
-/// The same, of a length that stays, as programs that this one starts have it too: by that number.
+/// Creates memory of fixed length that child programs inherit under the returned number.
 pub fn heritable(name: &str, bytes: u64) -> Result<(OwnedFd, i32)> {
     let memory = create(name, bytes)?;
     seal(&memory, Seals::SHRINK | Seals::GROW)?;
@@ -45,23 +45,23 @@ pub fn heritable(name: &str, bytes: u64) -> Result<(OwnedFd, i32)> {
     Ok((memory, number))
 }
 
-/// Memory that the program which has started this one has, by its number.
+/// Returns memory inherited from the parent program under this number.
 pub fn inherited(number: i32) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     retry(|| open(format!("/proc/self/fd/{number}"), flags, Mode::empty()))
 }
 
-/// Seals it. EPERM when it was sealed against that.
+/// Adds seals. EPERM if sealed against that.
 pub fn seal(memory: impl AsFd, seals: Seals) -> Result<()> {
     fcntl_add_seals(memory, SealFlags::from_bits_retain(seals.bits()))
 }
 
-/// The seals on it. EINVAL for a descriptor of something that takes none, such as a file on a disk.
+/// Returns the seals. EINVAL for a descriptor that does not support them, such as a file on a disk.
 pub fn seals(memory: impl AsFd) -> Result<Seals> {
     Ok(Seals::from_bits_retain(fcntl_get_seals(memory)?.bits()))
 }
 
-/// Its size in bytes.
+/// Returns the size, in bytes.
 pub fn size_bytes(memory: impl AsFd) -> Result<u64> {
     u64::try_from(fstat(memory)?.st_size).map_err(|_| Errno::OVERFLOW)
 }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_file_on_a_disk_or_a_pipe_has_no_seals() {
-        // Of /tmp one cannot know: a file of a tmpfs has F_SEAL_SEAL.
+        // Not in /tmp, which may be a tmpfs, whose files have F_SEAL_SEAL.
         let executable = File::open("/proc/self/status").expect("a file");
         assert_eq!(seals(&executable), Err(Errno::INVAL));
         let (reader, _writer) = std::io::pipe().expect("a pipe");

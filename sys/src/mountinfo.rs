@@ -1,26 +1,27 @@
-//! What `/proc/thread-self/mountinfo` says of mounts (proc_pid_mountinfo(5)), line by line.
+//! Parser of `/proc/thread-self/mountinfo` (proc_pid_mountinfo(5)), line by line.
 
 use std::{fs, io};
 
-/// What it says of the mounts that this thread sees, a later one over an earlier one. No file system is asked
-/// that could keep us waiting.
+/// Returns the lines of all mounts visible to this thread, later ones over earlier ones. Queries no file
+/// system that could block.
 pub fn lines() -> io::Result<Vec<Vec<u8>>> {
     let table = fs::read("/proc/thread-self/mountinfo")?;
     Ok(table.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// The kernel's number of the mount: the first field. `None` for what is no such line.
+/// Returns the kernel's id of the mount: the first field. `None` for an invalid line.
 pub fn number(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?.parse().ok()
 }
 
-/// The device of what is mounted, as `MAJOR:MINOR`: the third field. `None` for what is no such line.
+/// Returns the device of the mounted file system, as `MAJOR:MINOR`: the third field. `None` for an invalid
+/// line.
 pub fn device(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').nth(2)?).ok()
 }
 
-/// Where a line says that something is mounted: the fifth field, in which blanks and backslashes are written
-/// as three octal digits. `None` for what is no such line.
+/// Returns the mount point: the fifth field, in which blanks and backslashes are encoded as three octal
+/// digits. `None` for an invalid line.
 pub fn point(line: &[u8]) -> Option<Vec<u8>> {
     let field = line.split(|&byte| byte == b' ').nth(4)?;
     let mut point = Vec::with_capacity(field.len());
@@ -41,13 +42,13 @@ pub fn point(line: &[u8]) -> Option<Vec<u8>> {
     Some(point)
 }
 
-/// The mount's own options, as in `ro,nosuid`: the sixth field. `None` for what is no such line.
+/// Returns the mount's own options, such as `ro,nosuid`: the sixth field. `None` for an invalid line.
 pub fn options(line: &[u8]) -> Option<&str> {
     std::str::from_utf8(line.split(|&byte| byte == b' ').nth(5)?).ok()
 }
 
-/// The type of the file system, as in `fuse.tombolo`: the first field after the one that is a hyphen. `None`
-/// for what is no such line.
+/// Returns the type of the file system, such as `fuse.tombolo`: the first field after the hyphen. `None` for
+/// an invalid line.
 pub fn kind(line: &[u8]) -> Option<&str> {
     let fields = line.split(|&byte| byte == b' ').skip(6);
     std::str::from_utf8(fields.skip_while(|field| *field != b"-").nth(1)?).ok()

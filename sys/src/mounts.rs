@@ -1,5 +1,5 @@
-//! A mount namespace of this process's own (mount_namespaces(7)): which mounts it sees, and through which it
-//! may change anything. And unmounting one mount and no other.
+//! Private mount namespaces (mount_namespaces(7)), read-only mounts, and race-free unmounting of a particular
+//! mount.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,8 +14,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use crate::errno::{Errno, Result, check, retry};
 use crate::open::{OwnPath, check_component, open_place};
 
-/// What a thread saw before [`unshare`]: its mounts, root and working directory. While it is there, its
-/// descriptors lead to those.
+/// A thread's mounts, root and working directory before [`unshare`], referenced by descriptors.
 #[derive(Debug)]
 pub struct Former {
     namespace: OwnedFd,
@@ -33,39 +32,39 @@ impl Former {
         })
     }
 
-    /// Has this thread see that again (setns(2)).
+    /// Returns this thread to them (setns(2)).
     ///
     /// EPERM without CAP_SYS_ADMIN and CAP_SYS_CHROOT.
     pub fn come_back(self) -> Result<()> {
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
-        // The root of that namespace is the root directory now, which another was perhaps (chroot(2)).
+        // The root directory is now that of the namespace, but may have been another one (chroot(2)).
         rustix::process::fchdir(&self.root)?;
         rustix::process::chroot(".")?;
         rustix::process::fchdir(&self.working)
     }
 }
 
-/// Gives this thread, and those that it starts later, a copy of the mounts that it sees.
+/// Gives this thread, and threads that it starts later, a copy of its mounts.
 ///
 /// EPERM without CAP_SYS_ADMIN.
 pub fn unshare() -> Result<Former> {
     let former = Former::of_this_thread()?;
-    // SAFETY: only CLONE_NEWNS, which parts the root and working directory from other threads' too: no
-    // descriptor or memory of theirs is touched.
+    // SAFETY: only CLONE_NEWNS, which also unshares root and working directory from other threads: no
+    // descriptor or memory of theirs is affected.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     Ok(former)
 }
 
-/// What is mounted and unmounted from now on arrives here from shared mounts (mount_namespaces(7), "Shared
-/// subtrees"), and nothing goes back.
+/// Makes all mounts receive mount and unmount events of shared mounts (mount_namespaces(7), "Shared
+/// subtrees"), and propagate none.
 ///
 /// EINVAL where the root directory is not that of a mount.
 pub fn only_receive() -> Result<()> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
 }
 
-/// A copy of what is mounted at `path`, or of what lies there, as a mount that is at no place yet; with the
-/// mounts beneath if `recursive`.
+/// Copies the mount, file or directory at `path` as a detached mount; including the mounts beneath if
+/// `recursive`.
 ///
 /// EINVAL for what may not be copied (`MS_UNBINDABLE`).
 pub fn copy(path: &Path, recursive: bool) -> Result<OwnedFd> {
@@ -74,16 +73,15 @@ pub fn copy(path: &Path, recursive: bool) -> Result<OwnedFd> {
     open_tree(CWD, path, flags)
 }
 
-/// An empty directory that nothing can be made in, as a mount that is at no place yet.
+/// Creates an empty read-only directory as a detached mount.
 pub fn empty() -> Result<OwnedFd> {
     let new = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(new.as_fd())?;
     fsmount(new.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
 }
 
-/// Lets nothing be changed through a mount and those beneath it: all calls that would fail with EROFS.
-/// Devices, pipes and sockets can be written to. `alone`: what is mounted and unmounted elsewhere does not
-/// arrive there any more.
+/// Makes a mount and those beneath it read-only: all changes fail with EROFS. Devices, pipes and sockets can
+/// still be written to. `alone`: mounts and unmounts elsewhere do not propagate to it any more.
 pub fn make_read_only(tree: BorrowedFd<'_>, alone: bool) -> Result<()> {
     let change = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_RDONLY,
@@ -92,8 +90,8 @@ pub fn make_read_only(tree: BorrowedFd<'_>, alone: bool) -> Result<()> {
         userns_fd: 0,
     };
     let change: *const libc::mount_attr = &raw const change;
-    // SAFETY: the path is empty and ends in NUL; the kernel reads one structure of the size that it is told,
-    // which outlives the call.
+    // SAFETY: the path is empty and ends in NUL; the kernel reads one structure of the given size, which
+    // outlives the call.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -107,30 +105,30 @@ pub fn make_read_only(tree: BorrowedFd<'_>, alone: bool) -> Result<()> {
     check(outcome).map(drop)
 }
 
-/// Mounts a copy at a path below `root`.
+/// Attaches a detached mount at a path below `root`.
 pub fn attach(tree: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     move_mount(tree, "", root, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// A root directory that is to be: mounted, and not entered yet.
+/// A future root directory: mounted, but not entered yet.
 #[derive(Debug)]
 pub struct NewRoot(OwnedFd);
 
 impl NewRoot {
-    /// Mounts a copy over the root directory.
+    /// Mounts a detached mount over the root directory.
     pub fn over(tree: OwnedFd) -> Result<Self> {
         attach(tree.as_fd(), CWD, Path::new("/"))?;
         Ok(Self(tree))
     }
 
-    /// Makes it the root directory and `/` the working directory. What was mounted before is gone, but for
-    /// what is open on it.
+    /// Makes it the root directory and `/` the working directory. Earlier mounts are gone, except for open
+    /// files.
     ///
     /// EINVAL where the root is that of the initial file system (pivot_root(2)).
     pub fn enter(self) -> Result<()> {
         rustix::process::fchdir(&self.0)?;
         rustix::process::pivot_root(".", ".")?;
-        // The old root lies over the new one now.
+        // The old root is now on top of the new one.
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
     }
@@ -142,19 +140,19 @@ impl AsFd for NewRoot {
     }
 }
 
-/// Which mount one is. From Linux 6.8 on no other ever has the same.
+/// The id of a mount. Never reused from Linux 6.8 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId(u64);
 
-/// The mount whose root lies at an entry of `dir`: the topmost. EINVAL if nothing is mounted there. Asks no
-/// file system.
+/// Returns the topmost mount at an entry of `dir`. EINVAL if nothing is mounted there. Queries no file
+/// system.
 pub fn mounted_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<MountId> {
     check_component(name)?;
     identify(dir, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 fn identify(fd: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<MountId> {
-    /// STATX_MNT_ID_UNIQUE: in place of the one that is given again, where the kernel has it.
+    /// STATX_MNT_ID_UNIQUE: requested in place of the reusable id, where the kernel supports it.
     const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = retry(|| statx(fd, name, flags, StatxFlags::MNT_ID | UNIQUE))?;
@@ -165,11 +163,11 @@ fn identify(fd: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<MountId> 
     }
 }
 
-/// Unmounts what is mounted at an entry of `dir` if it is that mount, as
-/// [`fuse_dev::unmount`](crate::fuse_dev::unmount) does. No link is followed.
+/// Unmounts the mount at an entry of `dir` if it is `mount`, as
+/// [`fuse_dev::unmount`](crate::fuse_dev::unmount) does. Follows no symbolic link.
 ///
-/// EINVAL: it is another mount, or none. A mount that is moved away between the look and the call can have
-/// another unmounted that is moved to its place, but not with `detach`.
+/// EINVAL: another mount, or none. Without `detach` there is a race: if the mount is moved away after the
+/// check, another mount moved to its place is unmounted.
 pub fn unmount_if(dir: BorrowedFd<'_>, name: &[u8], mount: MountId, detach: bool) -> Result<()> {
     let is_it = |found: Result<MountId>| if found? == mount { Ok(()) } else { Err(Errno::INVAL) };
     if detach {
@@ -178,7 +176,7 @@ pub fn unmount_if(dir: BorrowedFd<'_>, name: &[u8], mount: MountId, detach: bool
         return unmount(OwnPath::of(root.as_fd()).as_bytes(), UnmountFlags::DETACH);
     }
     is_it(mounted_at(dir, name))?;
-    // What is open on it would keep it in use.
+    // A descriptor of it would keep it busy.
     let path = [OwnPath::of(dir).as_bytes(), b"/", name].concat();
     unmount(path, UnmountFlags::NOFOLLOW)
 }

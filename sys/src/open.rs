@@ -1,4 +1,4 @@
-//! Opening: names beneath a directory, nameless files, and what is already open, once more.
+//! Opening of directory entries and unnamed files, and reopening of descriptors.
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -9,71 +9,71 @@ use std::sync::Arc;
 
 use rustix::fs::{self as rfs, Mode};
 
-/// How to open (`O_*`).
+/// Open flags (`O_*`).
 pub use rustix::fs::OFlags as OpenFlags;
-/// What a walk may do (`RESOLVE_*` of openat2).
+/// Restrictions of a path walk (`RESOLVE_*` of openat2).
 pub use rustix::fs::ResolveFlags as Resolve;
 
 use crate::errno::{Errno, Result, retry};
 use crate::namespace;
 
-/// Permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
+/// Mask of the permission bits, with set-user-id, set-group-id and sticky: the lower 12 bits of a mode.
 pub const PERMISSION_BITS: u32 = 0o7777;
 
-/// Opens a directory of the host by path, following links: the root of an export, once, at start.
+/// Opens a directory of the host by path, following symbolic links: the root of an export, once, at start.
 ///
-/// The descriptor is a place (`O_PATH`), good for the `*at` calls and nothing else.
+/// The descriptor is opened with `O_PATH`, for use in `*at` calls only.
 pub fn open_root(path: &Path) -> Result<OwnedFd> {
     retry(|| rfs::open(path, OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Opens one entry of `dir`, never through a symbolic link in that place (ELOOP, or the link itself with
-/// `PATH`).
+/// Opens an entry of `dir`, without following a symbolic link (ELOOP, or the link itself with `PATH`).
 ///
-/// `name` is a single component: with a `/` in it, or as `..`, the call is refused with EINVAL, so that what
-/// comes back is an entry of `dir`, or what is mounted on one. `mode` counts only when the call creates.
+/// `name` must be a single component, neither `..` nor with a `/` (EINVAL otherwise), so that the result is
+/// an entry of `dir`, or the root of a mount on it. `mode` is used only if the call creates the file.
 pub fn open_entry(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
     check_component(name)?;
     let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, name, flags, permission(mode)))
 }
 
-/// Opens one entry of `dir` as a place, the link itself if it is one. The kernel is told, too, never to leave
-/// `dir`.
+/// Opens an entry of `dir` with `O_PATH`, without following a symbolic link. The kernel is also instructed
+/// not to leave `dir`.
 ///
-/// `name` is a single component, as for [`open_entry`]. May wait for a disk.
+/// `name` must be a single component, as for [`open_entry`]. May block on disk I/O.
 pub fn open_place(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     check_component(name)?;
     open_beneath(dir, name, OpenFlags::PATH | OpenFlags::NOFOLLOW, Resolve::empty())
 }
 
-/// Opens the directory that `dir` lies in. Nothing keeps that inside of anything: look at where it leads.
+/// Opens the parent of `dir`. Not confined to any tree: the caller must check the result.
 pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, c"..", flags, Mode::empty()))
 }
 
-/// Walks `path` from `dir` without ever leaving it: `..` above `dir` and links that point outside give EXDEV.
+/// Walks `path` from `dir` without leaving it: `..` above `dir` and symbolic links that point outside fail
+/// with EXDEV.
 ///
-/// Magic links (those of /proc) are refused with ELOOP; `extra` narrows further: `NO_XDEV`, `NO_SYMLINKS`, or
-/// `CACHED`, which answers EAGAIN rather than wait for a disk.
+/// Magic links (those of /proc) fail with ELOOP; `extra` adds restrictions: `NO_XDEV`, `NO_SYMLINKS`, or
+/// `CACHED`, which fails with EAGAIN rather than block on disk I/O.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: Resolve) -> Result<OwnedFd> {
     let resolve = extra | Resolve::BENEATH | Resolve::NO_MAGICLINKS;
     retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
 }
 
-/// Opens a file of the host by its path, and refuses symbolic links everywhere on it (ELOOP). Nothing is
-/// waited for that a pipe has on its other side.
+/// Opens a file of the host by its path, refusing symbolic links in all components (ELOOP). Never waits for
+/// the other end of a pipe.
 ///
-/// What a path leads to can be replaced after it was checked, by all who may write to one of its directories:
-/// with this no such user has another one's file opened.
+/// Users with write permission on a directory of a path can replace the file after the path was checked: this
+/// function prevents them from redirecting it to another user's file.
 pub fn open_without_links(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     let opened = beneath_its_directory(path, flags | OpenFlags::NONBLOCK | OpenFlags::NOCTTY)?;
     rfs::fcntl_setfl(&opened, rfs::fcntl_getfl(&opened)? - OpenFlags::NONBLOCK)?;
     Ok(opened)
 }
 
-/// Opens what a path leads to as a place (`O_PATH`), as [`open_without_links`] does.
+/// Opens a path with `O_PATH`, as [`open_without_links`] does.
 pub fn place_without_links(path: &Path) -> Result<OwnedFd> {
     beneath_its_directory(path, OpenFlags::PATH)
 }
@@ -86,22 +86,20 @@ fn beneath_its_directory(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     open_beneath(dir.as_fd(), name.as_bytes(), flags, Resolve::NO_SYMLINKS)
 }
 
-/// Opens one entry of `dir` if that takes no waiting, as [`open_entry`] does otherwise; EAGAIN if it might
-/// (Linux 5.12).
+/// Opens an entry of `dir` as [`open_entry`] if that does not block; EAGAIN if it might (Linux 5.12).
 pub fn open_cached(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags) -> Result<OwnedFd> {
     check_component(name)?;
     let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
     rfs::openat2(dir, name, flags, Mode::empty(), Resolve::CACHED)
 }
 
-/// Makes a nameless file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where there is no such
-/// thing.
+/// Creates an unnamed file (`O_TMPFILE`) in the file system of `dir`; `EOPNOTSUPP` where that is unsupported.
 pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
     let flags = flags | OpenFlags::TMPFILE | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, ".", flags, permission(mode)))
 }
 
-/// Has an open file read and written through the page cache from now on, also if it was opened with O_DIRECT.
+/// Makes an open file use the page cache, even if it was opened with O_DIRECT.
 pub fn leave_direct(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = rfs::fcntl_getfl(fd)?;
     match flags.contains(OpenFlags::DIRECT) {
@@ -110,27 +108,27 @@ pub fn leave_direct(fd: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// Refuses what is not one component of a path: the empty name, `.`, `..`, and names with `/` or NUL in them.
+/// Refuses names that are not one component of a path: empty, `.`, `..`, or containing `/` or NUL.
 pub fn check_component(name: &[u8]) -> Result<()> {
     let reserved = name.is_empty() || name == b"." || name == b"..";
     if reserved || name.iter().any(|&byte| byte == b'/' || byte == 0) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// The directory of this process's descriptors: the only way from a place (`O_PATH`) to an open file.
+/// The directory of this process's descriptors: the only way to reopen an `O_PATH` descriptor for I/O.
 ///
-/// It belongs to the process that opened it. After a fork, the child opens its own.
+/// It belongs to the process that opened it. After a fork, the child must open its own.
 #[derive(Debug)]
 pub struct OwnDescriptors {
     dir: OwnedFd,
     other: Option<Arc<dyn Reopen>>,
 }
 
-/// Another process, which opens what this one may not.
+/// A helper process that may open files which this one may not.
 pub trait Reopen: fmt::Debug + Send + Sync {
-    /// Opens what `place` stands for once more, as the user that the calling thread acts as.
+    /// Reopens the object of `place`, as the user that the calling thread acts as.
     fn reopen(&self, place: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd>;
 
-    /// Gives it another name, as that user.
+    /// Creates another name of it, as that user.
     fn link(&self, place: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
 }
 
@@ -140,15 +138,15 @@ impl OwnDescriptors {
         Ok(Self { dir: open_root(Path::new("/proc/self/fd"))?, other: None })
     }
 
-    /// Has another process open files of which the kernel knows no path: landlock(7) refuses them to this
-    /// one. They were found by handle, and their names are not in memory.
+    /// Delegates the reopening of files with unknown paths to another process: landlock(7) refuses them to
+    /// this one. Such files were opened by handle, and their names are not in the kernel's cache.
     pub fn with_help(self, other: Option<Arc<dyn Reopen>>) -> Self {
         Self { other, ..self }
     }
 
-    /// Opens what `fd` stands for once more, with rights of its own (a new open file description).
+    /// Reopens the object of `fd` with its own access mode (a new open file description).
     ///
-    /// A place that is a symbolic link gives ELOOP: a link cannot be opened, only read.
+    /// ELOOP for an `O_PATH` descriptor of a symbolic link, which can only be read.
     pub fn reopen(&self, fd: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
         let mut text = [0; NUMBER_LEN];
         let name = number(fd, &mut text);
@@ -160,7 +158,7 @@ impl OwnDescriptors {
         }
     }
 
-    /// Gives what `fd` stands for another name, as [`namespace::link`] does.
+    /// Creates another name of the object of `fd`, as [`namespace::link`] does.
     pub fn link(&self, fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         let linked = namespace::link(fd, dir, name);
         match self.help_with(fd, linked.as_ref().err()) {
@@ -169,22 +167,22 @@ impl OwnDescriptors {
         }
     }
 
-    /// What may do what was refused.
+    /// Returns the helper for a refused operation, if it may succeed.
     fn help_with(&self, fd: BorrowedFd<'_>, refused: Option<&Errno>) -> Option<&dyn Reopen> {
         let other = self.other.as_deref()?;
-        // Landlock calls a second name a move to where more is allowed.
+        // Landlock treats a second name as a move to a directory with more rights.
         let is_refused = matches!(refused, Some(&(Errno::ACCESS | Errno::XDEV | Errno::PERM)));
         (is_refused && self.path(fd).is_ok_and(|path| path == PATH_UNKNOWN)).then_some(other)
     }
 
-    /// Opens a directory for listing: it needs no detour through proc.
+    /// Opens a directory for listing, without a detour through proc.
     pub fn reopen_directory(&self, fd: BorrowedFd<'_>) -> Result<OwnedFd> {
         let flags = OpenFlags::RDONLY | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
         retry(|| rfs::openat(fd, ".", flags, Mode::empty()))
     }
 
-    /// Where `fd` lies now, as the kernel spells it: an absolute path, with " (deleted)" after one without a
-    /// name.
+    /// Returns the current path of `fd` as spelled by the kernel: absolute, with " (deleted)" appended for an
+    /// unlinked file.
     pub fn path(&self, fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
         let mut text = [0; NUMBER_LEN];
         let name = number(fd, &mut text);
@@ -200,10 +198,10 @@ impl AsFd for OwnDescriptors {
     }
 }
 
-/// How the kernel spells the path of a file whose directories it does not know.
+/// The kernel's spelling of the path of a file in an unknown directory.
 pub const PATH_UNKNOWN: &[u8] = b"/";
 
-/// `/proc/self/fd/N` in a buffer of its own: for the calls that take a path and no descriptor.
+/// The text `/proc/self/fd/N` in an inline buffer, for system calls that take a path and no descriptor.
 pub(crate) struct OwnPath {
     text: [u8; OWN_PREFIX.len() + NUMBER_LEN],
     len: usize,
@@ -229,12 +227,12 @@ const OWN_PREFIX: &[u8] = b"/proc/self/fd/";
 const NUMBER_LEN: usize = 10;
 const PATH_MAX: usize = 4096;
 
-/// The permission bits of a mode as rustix wants them.
+/// Converts the permission bits of a mode to rustix's type.
 pub(crate) fn permission(mode: u32) -> Mode {
     Mode::from_raw_mode(mode & PERMISSION_BITS)
 }
 
-/// The number of a descriptor in decimal, written from the end of `text`: no allocation.
+/// Formats the number of a descriptor in decimal at the end of `text`, without allocating.
 fn number<'a>(fd: BorrowedFd<'_>, text: &'a mut [u8; NUMBER_LEN]) -> &'a [u8] {
     let mut rest = fd.as_raw_fd().unsigned_abs();
     let mut start = text.len();

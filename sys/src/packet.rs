@@ -1,5 +1,4 @@
-//! Unix sockets of whole messages (SOCK_SEQPACKET), with descriptors beside the bytes. None of the calls
-//! waits.
+//! Unix sockets of messages (SOCK_SEQPACKET) that carry descriptors. Nonblocking except where stated.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,31 +16,30 @@ use smallvec::SmallVec;
 use crate::errno::{Errno, Result, retry};
 use crate::socket::{connect_as, listen_as, listens_as};
 
-/// Most descriptors that go with one message. A peer may get a few more across.
+/// Maximum number of descriptors sent with a message. A peer may manage to send a few more.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// A message that arrived.
+/// A received message.
 #[derive(Debug)]
 pub struct Packet {
-    /// Bytes of it that are in the buffer. 0 when the peer has closed its end: empty messages are not told
-    /// from that.
+    /// Number of bytes in the buffer. 0 if the peer has closed its end, which is indistinguishable from an
+    /// empty message.
     pub len: usize,
-    /// What came beside them.
+    /// Received descriptors.
     pub descriptors: SmallVec<[OwnedFd; 1]>,
-    /// There were more bytes or descriptors than there was room for; they are gone, and the descriptors
-    /// closed.
+    /// `true` if bytes or descriptors exceeded the buffers; they are lost, and the descriptors closed.
     pub truncated: bool,
 }
 
-/// Listens at `path`, whose file has the permission bits `mode` from its first moment on, whatever the
-/// process's mask. EADDRINUSE when the path exists, whether or not it is listened on; ENAMETOOLONG beyond 107
-/// bytes.
+/// Listens at `path`, whose file has the permission bits `mode` from its creation on, independently of the
+/// process's umask. EADDRINUSE if the path exists, whether or not a process listens on it; ENAMETOOLONG
+/// beyond 107 bytes.
 pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
 
-/// Whether a process listens for such messages at `path`. Never waits: one too busy to accept is there all
-/// the same, and so is one that listens for a stream.
+/// Returns `true` if a process listens at `path`, even if it is too busy to accept, or listens for a stream.
+/// Does not block.
 pub fn listens(path: &Path) -> Result<bool> {
     match listens_as(SocketType::SEQPACKET, path) {
         Err(Errno::PROTOTYPE) => Ok(true),
@@ -49,23 +47,23 @@ pub fn listens(path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects to the listener at `path`. EAGAIN when its backlog is full, ENOENT when there is nothing,
-/// ECONNREFUSED when nothing listens there any more, EPROTOTYPE when it is a socket of another type.
+/// Connects to the listener at `path`. EAGAIN if its backlog is full, ENOENT if the path does not exist,
+/// ECONNREFUSED if nothing listens there any more, EPROTOTYPE for a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     connect_as(SocketType::SEQPACKET, path)
 }
 
-/// The next connection; EAGAIN when there is none.
+/// Accepts the next connection; EAGAIN if there is none.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     retry(|| accept_with(&listener, SocketFlags::CLOEXEC))
 }
 
-/// Two sockets that are connected to each other.
+/// Creates a pair of connected sockets.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Waits until a message can be received, or the peer has closed its end. A signal ends it too.
+/// Blocks until a message can be received, or the peer has closed its end. Also returns on a signal.
 pub fn wait(socket: impl AsFd) -> Result<()> {
     match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -73,7 +71,7 @@ pub fn wait(socket: impl AsFd) -> Result<()> {
     }
 }
 
-/// The same for so long at most, also over signals. Whether it can be.
+/// Blocks at most for `time`, also across signals. Returns `true` if a message can be received.
 pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
     let end = Instant::now() + time;
     loop {
@@ -86,8 +84,8 @@ pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
     }
 }
 
-/// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN when the peer
-/// does not read, EPIPE when it is gone.
+/// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN if the peer does
+/// not read, EPIPE if it is gone.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut room);
@@ -101,7 +99,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     retry(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags)).map(|_| ())
 }
 
-/// Takes the next message; EAGAIN when there is none yet.
+/// Receives the next message; EAGAIN if there is none.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Packet> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut room);
@@ -172,7 +170,7 @@ mod tests {
         let peer = crate::socket::peer(server.as_fd()).expect("a peer");
         assert_eq!(peer.pid.unsigned_abs(), std::process::id());
         assert_eq!(crate::socket::listens(&path), Err(Errno::PROTOTYPE));
-        // One may wait beyond the number that was asked for.
+        // The kernel admits one connection more than the backlog.
         let _waiting: Vec<_> = (0..9).map(|_| connect(&path).expect("a place")).collect();
         assert_eq!(connect(&path).err(), Some(Errno::AGAIN));
         assert_eq!(listens(&path), Ok(true));

@@ -1,4 +1,4 @@
-//! What the kernel keeps of files in memory.
+//! The kernel's page cache of a file.
 
 use std::ffi::c_void;
 use std::num::NonZero;
@@ -11,40 +11,38 @@ use rustix::param::page_size;
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Has the kernel begin to read what it does not have of a range, in bytes, and does not wait for that
-/// (posix_fadvise(2)). It reads the first part of it only: as much as it reads ahead on this file system at
-/// most, and 128 KiB where it reads nothing ahead (Linux, `force_page_cache_ra`).
+/// Starts read-ahead of the uncached part of a range, in bytes, without waiting (posix_fadvise(2)). Only the
+/// beginning is read: at most the file system's read-ahead window, and 128 KiB where that is zero (Linux,
+/// `force_page_cache_ra`).
 pub fn will_need(file: BorrowedFd<'_>, offset: u64, len_bytes: NonZero<u64>) -> Result<()> {
     retry(|| fadvise(file, offset, Some(len_bytes), Advice::WillNeed))
 }
 
-/// A file of which it can be told what the kernel has. It is mapped for that, and open as long as this lives;
-/// nothing is read through the mapping.
+/// A file whose presence in the page cache can be queried, by an otherwise unused mapping. Keeps the file
+/// open.
 pub struct Kept {
     start: NonNull<c_void>,
     len: usize,
 }
 
 impl Kept {
-    /// The first `len_bytes` of a file that is open for reading (mmap(2)). What the file has beyond its end
-    /// is never here.
+    /// Maps the first `len_bytes` of a file that is open for reading (mmap(2)). Pages beyond its end are
+    /// never cached.
     pub fn of(file: BorrowedFd<'_>, len_bytes: NonZero<u64>) -> Result<Self> {
         let len = usize::try_from(len_bytes.get()).map_err(|_| Errno::OVERFLOW)?;
         let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::NORESERVE);
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses an unused address.
         let start = unsafe { mmap(null, len, ProtFlags::READ, flags, file, 0) }?;
         Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Whether the kernel has the page of this offset, in bytes (mincore(2)): not while it is read. Of a file
-    /// that is another user's, and may not be written, it says always that it has. EINVAL beyond what is
-    /// mapped.
+    /// Returns `true` if the page at this offset, in bytes, is cached (mincore(2)) and not still being read.
+    /// For a file of another user without write permission it is always `true`. EINVAL beyond the mapping.
     pub fn is_here(&self, offset: u64) -> Result<bool> {
         let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.len).ok_or(Errno::INVAL)?;
         let page = self.start.as_ptr().wrapping_byte_add(offset - offset % page_size());
         let mut state = 0_u8;
-        // SAFETY: of one byte, which is of one page, there is one byte of an answer; the memory itself is not
-        // touched.
+        // SAFETY: the result for one byte, i.e. one page, is one byte; the memory itself is not accessed.
         check(unsafe { libc::mincore(page, 1, &raw mut state) }.into())?;
         Ok(state & 1 != 0)
     }
@@ -52,7 +50,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // SAFETY: `of` has mapped this much there, and nothing refers to it.
+        // SAFETY: `of` has mapped this length there, and nothing refers to it.
         let _ = unsafe { munmap(self.start.as_ptr(), self.len) };
     }
 }

@@ -1,23 +1,23 @@
-//! Patterns of names, as shells have them (glob(7)).
+//! Patterns of names, in shell syntax (glob(7)).
 
 use std::ffi::{CStr, CString, NulError};
 use std::fmt;
 use std::str::FromStr;
 
-/// Names of files, as glob(7) has them: with a `/` in it a path from the root of a tree, and else the last
-/// component of one. `*` stands for `/` too.
+/// A glob(7) pattern: if it contains a `/`, of paths from the root of a tree, otherwise of their last
+/// components. `*` also matches `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: CString,
     of_paths: bool,
 }
 
-/// Why a pattern is none.
+/// The reason why a pattern is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatternError {
-    /// No name is empty.
+    /// The pattern is empty.
     Empty,
-    /// No name has it.
+    /// The pattern contains a NUL.
     Nul(NulError),
 }
 
@@ -47,20 +47,21 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether it is compared with paths, and not with names.
+    /// Returns `true` if the pattern applies to paths rather than names.
     pub fn is_of_paths(&self) -> bool {
         self.of_paths
     }
 
-    /// Whether it is this name, or path from the root without a `/` in front.
+    /// Returns `true` if it matches this name, or this path from the root without a leading `/`.
     pub fn matches(&self, text: &CStr) -> bool {
         matches(&self.text, text)
     }
 }
 
-/// Whether the whole of `text` matches `pattern`. `*` stands for any bytes, `/` and leading dots included.
+/// Returns `true` if the whole of `text` matches `pattern`. `*` matches any bytes, including `/` and leading
+/// dots.
 pub fn matches(pattern: &CStr, text: &CStr) -> bool {
-    // SAFETY: both are strings that end with a NUL, and are only read.
+    // SAFETY: both are NUL-terminated strings, and are only read.
     unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), 0) == 0 }
 }
 

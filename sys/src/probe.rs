@@ -1,4 +1,4 @@
-//! Whether the kernel lets this process have a thing, found out by asking for it and giving it back.
+//! Probes for kernel features, by requesting and releasing them.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -6,8 +6,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use crate::errno::{Result, check};
 
-/// Whether file-system events can be watched (fanotify with file ids and names, as root of the machine
-/// would).
+/// Succeeds if file-system events can be watched (fanotify with file ids and names, as permitted to the
+/// machine's root).
 pub fn fanotify() -> Result<()> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     // SAFETY: the call takes two numbers.
@@ -15,16 +15,16 @@ pub fn fanotify() -> Result<()> {
     close(outcome.into())
 }
 
-/// Whether an io_uring can be set up.
+/// Succeeds if an io_uring can be created.
 pub fn io_uring() -> Result<()> {
-    // `struct io_uring_params` is 120 bytes, all zero by default.
+    // `struct io_uring_params` has 120 bytes, all zero by default.
     let mut parameters = [0_u64; 15];
     // SAFETY: the kernel reads and writes 120 bytes at the pointer, which live through the call.
     let outcome = unsafe { libc::syscall(libc::SYS_io_uring_setup, 2, parameters.as_mut_ptr()) };
     close(outcome)
 }
 
-/// Whether memory can be shared by descriptor and sealed against shrinking.
+/// Succeeds if memory can be shared by descriptor and sealed against shrinking.
 pub fn sealed_memory() -> Result<()> {
     let memory = memfd_create("tombolo-probe", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, 4096)?;
@@ -33,7 +33,7 @@ pub fn sealed_memory() -> Result<()> {
 
 fn close(outcome: libc::c_long) -> Result<()> {
     let number = libc::c_int::try_from(check(outcome)?).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     Ok(())
 }
@@ -49,7 +49,7 @@ mod tests {
         for _ in 0..50 {
             let _ = (fanotify(), io_uring(), sealed_memory());
         }
-        // Other tests of this process open and close at the same time.
+        // Other tests of this process open and close descriptors concurrently.
         assert!(open() < before + 50);
         sealed_memory().expect("every kernel since 3.17 seals");
     }

@@ -1,4 +1,4 @@
-//! The process itself: its session, its standard streams, its limits.
+//! Processes: sessions, standard streams, signals, limits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -14,32 +14,33 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin, stdout};
 
 use crate::errno::{Errno, Result, retry};
 
-/// Begins a session of its own, away from the terminal. EPERM in the first process of a group.
+/// Starts a new session, without a controlling terminal. EPERM in the leader of a process group.
 pub fn leave_session() -> Result<()> {
     setsid().map(drop)
 }
 
-/// Asks a process to end (SIGTERM). ESRCH when there is none.
+/// Sends SIGTERM to a process. ESRCH if there is none.
 pub fn terminate(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::TERM)
 }
 
-/// Kills a process (SIGKILL). ESRCH when there is none.
+/// Sends SIGKILL to a process. ESRCH if there is none.
 pub fn kill(process: u32) -> Result<()> {
     kill_process(pid(process)?, Signal::KILL)
 }
 
-/// How a process ends that does not outlive another.
+/// The signal sent to a process when its parent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// It is asked to (SIGTERM).
+    /// SIGTERM.
     Asked,
-    /// It is killed (SIGKILL).
+    /// SIGKILL.
     Killed,
 }
 
-/// Has the process that `command` starts end when the thread that starts it ends, at the latest with this
-/// process (prctl(2), `PR_SET_PDEATHSIG`). One that gives up its user or gains capabilities does not.
+/// Makes the process started by `command` end when the thread that starts it ends, at the latest with this
+/// process (prctl(2), `PR_SET_PDEATHSIG`). Ineffective for a process that changes its user or gains
+/// capabilities.
 pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     let parent = getpid();
     let signal = match death {
@@ -48,7 +49,7 @@ pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     };
     let set = move || {
         set_parent_process_death_signal(Some(signal))?;
-        // It may have ended before.
+        // The parent may have ended before.
         if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
     // SAFETY: between fork(2) and execve(2) only system calls are made: nothing is allocated and no lock is
@@ -56,25 +57,24 @@ pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     unsafe { command.pre_exec(set) };
 }
 
-/// Kills all processes of a group (SIGKILL). ESRCH when there are none.
+/// Sends SIGKILL to all processes of a group. ESRCH if there are none.
 pub fn kill_group(group: u32) -> Result<()> {
     kill_process_group(pid(group)?, Signal::KILL)
 }
 
-/// What the children of this process start becomes its own children when they end (prctl(2),
-/// PR_SET_CHILD_SUBREAPER).
+/// Makes this process the parent of orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER).
 pub fn adopt_orphans() -> Result<()> {
     set_child_subreaper(Some(getpid()))
 }
 
-/// Waits until a child has ended, and leaves it to be waited for once more: until then no other process or
-/// group has its number.
+/// Waits until a child has ended, without reaping it: until it is reaped no other process or group has its
+/// number.
 pub fn await_end(child: u32) -> Result<()> {
     let child = pid(child)?;
     retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)
 }
 
-/// Waits until no child of this process is in that group any more.
+/// Waits until no child of this process is in that group.
 pub fn await_group(group: u32) -> Result<()> {
     let group = pid(group)?;
     loop {
@@ -86,8 +86,7 @@ pub fn await_group(group: u32) -> Result<()> {
     }
 }
 
-/// A descriptor that becomes readable when the process ends. It keeps nothing of the process: a child is
-/// still to be waited for.
+/// Returns a descriptor that becomes readable when the process ends. A child must still be reaped.
 pub fn watched(process: u32) -> Result<OwnedFd> {
     pidfd_open(pid(process)?, PidfdFlags::empty())
 }
@@ -96,8 +95,8 @@ fn pid(process: u32) -> Result<Pid> {
     i32::try_from(process).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
-/// The standard input and output as descriptors that no other program gets, and `null` in their places: what
-/// is printed from now on is lost.
+/// Returns the standard input and output as descriptors that child programs do not inherit, and replaces them
+/// by `null`: later output is lost.
 pub fn take_standard_streams(null: impl AsFd) -> Result<(OwnedFd, OwnedFd)> {
     let above_standard = 3;
     let streams =
@@ -106,7 +105,7 @@ pub fn take_standard_streams(null: impl AsFd) -> Result<(OwnedFd, OwnedFd)> {
     Ok(streams)
 }
 
-/// Makes `null` the standard input and output, and `log` the standard error.
+/// Redirects standard input and output to `null`, and standard error to `log`.
 pub fn redirect_standard_streams(null: impl AsFd, log: impl AsFd) -> Result<()> {
     redirect_input_and_output(null.as_fd())?;
     dup2_stderr(log.as_fd())
@@ -117,16 +116,16 @@ fn redirect_input_and_output(null: BorrowedFd<'_>) -> Result<()> {
     dup2_stdout(null)
 }
 
-/// How many descriptors the process may have open.
+/// The limit on open descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFileLimit {
-    /// What counts now.
+    /// Current limit.
     pub soft: u64,
-    /// How far an unprivileged process may raise it.
+    /// Maximum to which an unprivileged process may raise it.
     pub hard: u64,
 }
 
-/// How many descriptors the process may have open; no limit is `u64::MAX`.
+/// Returns the limit on open descriptors; `u64::MAX` for no limit.
 pub fn open_file_limit() -> OpenFileLimit {
     let limit = getrlimit(Resource::Nofile);
     OpenFileLimit { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }

@@ -1,9 +1,9 @@
-//! Random bytes that cannot be guessed.
+//! Cryptographically secure random bytes.
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Fills `bytes` from the kernel's generator. It waits only in the first moments of a machine, before there
-/// is randomness.
+/// Fills `bytes` from the kernel's generator. Blocks only in the first moments after boot, until it is
+/// seeded.
 pub fn fill(bytes: &mut [u8]) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

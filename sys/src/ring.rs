@@ -1,8 +1,7 @@
-//! Reads and writes of one file through io_uring: many are handed to the kernel by one call, and any thread
-//! may do so.
+//! Reads and writes of one file through io_uring: several are submitted by one call, from any thread.
 //!
-//! The ring can do nothing else (io_uring_register(2), IORING_REGISTER_RESTRICTIONS): seccomp(2) does not see
-//! what goes through it.
+//! The ring is restricted to these operations (io_uring_register(2), IORING_REGISTER_RESTRICTIONS), because
+//! seccomp(2) does not filter operations of a ring.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,29 +16,29 @@ use tombolo_mem::{Sink, Source};
 use crate::errno::{Errno, Result};
 use crate::rw::{Spans, TransferFlags, spans};
 
-/// The only file that the ring knows.
+/// The ring's only registered file.
 const FILE: types::Fixed = types::Fixed(0);
 
-/// Of what only wakes the thread that waits.
+/// User data of the no-op that wakes the waiting thread.
 const WAKE: u64 = u64::MAX;
 
-/// What data go to or come from.
+/// The memory of a transfer.
 pub enum Memory {
-    /// It is read into this.
+    /// Destination of a read.
     Into(Sink),
-    /// This is written.
+    /// Source of a write.
     From(Source),
 }
 
-/// One read or write.
+/// A read or write.
 pub struct Transfer<T> {
-    /// The data's place here.
+    /// Memory.
     pub memory: Memory,
-    /// The data's place in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// As for [`rw`](crate::rw).
     pub flags: TransferFlags,
-    /// Comes back with it.
+    /// Returned with the completion.
     pub note: T,
 }
 
@@ -47,14 +46,14 @@ pub struct Transfer<T> {
 pub struct FileRing<T> {
     ring: IoUring,
     slots: Mutex<Slots<T>>,
-    /// Something was added that the kernel was not told of.
+    /// `true` if entries were added since the last submission.
     is_queued: AtomicBool,
-    /// Held while completions are waited for and taken out.
+    /// Locked while completions are awaited and removed.
     taking: Mutex<()>,
 }
 
 struct Slots<T> {
-    /// What is under way, where it stays until then: the kernel reads the spans when it is told.
+    /// Transfers in flight, at stable addresses: the kernel reads the spans at submission.
     held: Box<[Option<Held<T>>]>,
     free: Vec<usize>,
 }
@@ -64,14 +63,15 @@ struct Held<T> {
     spans: Spans,
 }
 
-// SAFETY: the spans' pointers are only passed to the kernel, which may use them on any thread; what they
-// point to is kept alive by the transfer's `Sink` or `Source`, which may be sent.
+// SAFETY: the spans' pointers are only passed to the kernel, which may use them on any thread; their memory
+// is kept alive by the transfer's `Sink` or `Source`, which are Send.
 unsafe impl<T: Send> Send for Held<T> {}
 
 impl<T> FileRing<T> {
-    /// A ring for so many transfers under way. ENOSYS, EPERM or EACCES where the system has none to give.
+    /// Creates a ring for `depth` transfers in flight. ENOSYS, EPERM or EACCES where the system does not
+    /// allow it.
     pub fn new(file: BorrowedFd<'_>, depth: u16) -> Result<Self> {
-        // One more, for what wakes.
+        // One more, for the wake-up.
         let ring = IoUring::builder()
             .setup_r_disabled()
             .build(u32::from(depth) + 1)
@@ -98,7 +98,7 @@ impl<T> FileRing<T> {
         Ok(ring)
     }
 
-    /// A filter of a container may let a ring be made, and not be entered.
+    /// Tests the ring: the seccomp filter of a container may allow its creation, but not its use.
     fn try_out(&self) -> Result<()> {
         let slots = self.slots();
         self.queue(&nop());
@@ -109,8 +109,8 @@ impl<T> FileRing<T> {
         Ok(())
     }
 
-    /// Adds a transfer, which begins with the next [`submit`](Self::submit). It comes back if there are as
-    /// many under way as there may be.
+    /// Adds a transfer, which starts with the next [`submit`](Self::submit). Returns it if the maximum number
+    /// is in flight.
     pub fn push(&self, transfer: Transfer<T>) -> Option<Transfer<T>> {
         let mut slots = self.slots();
         let Some(index) = slots.free.pop() else { return Some(transfer) };
@@ -134,33 +134,32 @@ impl<T> FileRing<T> {
         None
     }
 
-    /// With the slots locked, of which there are fewer than entries.
+    /// Adds an entry. Called with the slots locked; there are fewer slots than entries.
     fn queue(&self, entry: &Entry) {
-        // SAFETY: the lock of the slots is held wherever this is called, and no other queue is made
-        // elsewhere.
+        // SAFETY: every caller has locked the slots, and no other submission queue is created.
         let mut queue = unsafe { self.ring.submission_shared() };
-        // SAFETY: the spans stay where they are, in a slot of a box that is never moved, and what they point
-        // to stays alive, until the completion is taken out; the ring waits for that before it is dropped.
+        // SAFETY: the spans stay in a slot of a box that is never moved, and their memory stays alive, until
+        // the completion is removed; the ring waits for that before it is dropped.
         let pushed = unsafe { queue.push(entry) };
         debug_assert!(pushed.is_ok(), "fewer slots than entries");
         drop(queue);
         self.is_queued.store(true, Ordering::Release);
     }
 
-    /// Tells the kernel of all that was added.
+    /// Submits all added entries to the kernel.
     pub fn submit(&self) {
         if self.is_queued.swap(false, Ordering::AcqRel) {
             self.until_taken();
         }
     }
 
-    /// The kernel takes no more after an entry that it refuses, or when it is out of memory
-    /// (io_uring_enter(2), "RETURN VALUE").
+    /// Submits until the queue is empty. The kernel stops after an entry that it refuses, or when out of
+    /// memory (io_uring_enter(2), "RETURN VALUE").
     fn until_taken(&self) {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {
                 Ok(_) if self.is_all_taken() => return,
-                // Out of memory for a moment, or of room for completions, which another thread takes out.
+                // Out of memory temporarily, or of space for completions, which another thread removes.
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => thread::yield_now(),
                 Err(_) => return,
             }
@@ -169,14 +168,14 @@ impl<T> FileRing<T> {
 
     fn is_all_taken(&self) -> bool {
         let _slots = self.slots();
-        // SAFETY: the lock of the slots is held, and no other queue is made elsewhere.
+        // SAFETY: the slots are locked, and no other submission queue is created.
         unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Waits until something is done, and hands each over with how many bytes went.
+    /// Waits for completions, and passes each to `done` with the number of bytes transferred.
     pub fn wait(&self, mut done: impl FnMut(Transfer<T>, Result<usize>)) {
         let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: no pointer is passed; it submits nothing and waits for one completion.
+        // SAFETY: no pointer is passed; submits nothing and waits for one completion.
         let waited = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) };
         if let Err(error) = waited
             && errno(&error) == Errno::BUSY
@@ -184,7 +183,7 @@ impl<T> FileRing<T> {
             thread::yield_now();
         }
         let mut found = Vec::new();
-        // SAFETY: the lock is held wherever one is made.
+        // SAFETY: every creator of a completion queue has locked `taking`.
         unsafe { self.ring.completion_shared() }.for_each(|entry| found.push(entry));
         drop(taking);
         for entry in found {
@@ -202,7 +201,7 @@ impl<T> FileRing<T> {
         Some(held.transfer)
     }
 
-    /// Lets [`wait`](Self::wait) return.
+    /// Makes [`wait`](Self::wait) return.
     pub fn wake(&self) {
         let slots = self.slots();
         self.queue(&nop());
@@ -210,7 +209,7 @@ impl<T> FileRing<T> {
         self.submit();
     }
 
-    /// Whether nothing is under way.
+    /// Returns `true` if nothing is in flight.
     pub fn is_idle(&self) -> bool {
         let slots = self.slots();
         slots.free.len() == slots.held.len()
@@ -222,7 +221,7 @@ impl<T> FileRing<T> {
 }
 
 impl<T> Drop for FileRing<T> {
-    /// The kernel uses the memory until the end.
+    /// Waits for all transfers, because the kernel uses their memory.
     fn drop(&mut self) {
         while !self.is_idle() {
             self.submit();
@@ -231,7 +230,7 @@ impl<T> Drop for FileRing<T> {
     }
 }
 
-/// What does nothing but end.
+/// Returns an entry without effect.
 fn nop() -> Entry {
     opcode::Nop::new().build().flags(Flags::FIXED_FILE).user_data(WAKE)
 }
@@ -322,7 +321,7 @@ mod tests {
     fn what_follows_an_entry_that_the_kernel_refuses_is_taken_too() {
         let file = file();
         let Some(ring) = ring(&file, 4) else { return };
-        // It names no file, which the ring wants of each.
+        // Without a file, which the ring requires in each entry.
         ring.queue(&opcode::Nop::new().build().user_data(WAKE));
         let buffer = Buffer::new(4096);
         let memory = Memory::Into(buffer.sink(0..4096));
@@ -336,7 +335,7 @@ mod tests {
         assert_eq!(found, [(5, Ok(4096))]);
     }
 
-    /// Whatever gets hold of the process must not find a way around its seccomp filter here.
+    /// Offers no way around the seccomp filter to code that takes over the process.
     #[test]
     fn the_ring_can_neither_open_nor_connect() {
         let file = file();
@@ -350,7 +349,7 @@ mod tests {
             ring.queue(&entry.user_data(0));
             ring.until_taken();
             let taking = ring.taking.lock().expect("a lock");
-            // SAFETY: the lock is held.
+            // SAFETY: the queue is locked.
             let found: Vec<_> =
                 unsafe { ring.ring.completion_shared() }.map(|entry| entry.result()).collect();
             drop(taking);

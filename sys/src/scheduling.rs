@@ -1,13 +1,13 @@
-//! How the kernel shares processors out among threads.
+//! Scheduling of threads.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use crate::errno::{Errno, Result, check};
 
-/// Asks the kernel to give the calling thread, and those that it starts later, the processor in short turns,
-/// of about `turn` each: it gets no more of it than others, but sooner. The kernel knows turns of 0.1 to 100
-/// ms and takes the nearest (Linux 6.12; an older one does as before). Nothing else about the thread changes.
+/// Requests short time slices of about `turn` for the calling thread, and threads that it starts later: its
+/// share of the processor is unchanged, but its latency is lower. The kernel supports slices of 0.1 to 100 ms
+/// and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are unchanged.
 pub fn take_short_turns(turn: Duration) -> Result<()> {
     let mut attr = own_attr()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 && attr.sched_policy != libc::SCHED_BATCH as u32 {
@@ -17,9 +17,8 @@ pub fn take_short_turns(turn: Duration) -> Result<()> {
     set_own_attr(&attr)
 }
 
-/// Has the calling thread run whenever it can, before all that are not of this kind (`SCHED_RR`, the lowest
-/// priority; threads and processes that it starts are ordinary). For one that mostly waits. Needs
-/// `CAP_SYS_NICE`.
+/// Gives the calling thread precedence over all ordinary threads (`SCHED_RR`, the lowest priority; threads
+/// and processes that it starts are ordinary). For threads that mostly wait. Needs `CAP_SYS_NICE`.
 pub fn run_before_others() -> Result<()> {
     let mut attr = own_attr()?;
     attr.sched_policy = libc::SCHED_RR as u32;
@@ -30,7 +29,7 @@ pub fn run_before_others() -> Result<()> {
 }
 
 fn set_own_attr(attr: &libc::sched_attr) -> Result<()> {
-    // SAFETY: the kernel reads as many bytes as the structure's first field says, which is its size.
+    // SAFETY: the kernel reads the number of bytes in the structure's first field, which is its size.
     let outcome = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attr, 0) };
     check(outcome).map(drop)
 }
@@ -38,10 +37,10 @@ fn set_own_attr(attr: &libc::sched_attr) -> Result<()> {
 fn own_attr() -> Result<libc::sched_attr> {
     let mut attr = MaybeUninit::<libc::sched_attr>::zeroed();
     let size = size_of::<libc::sched_attr>();
-    // SAFETY: the kernel writes at most `size` bytes where there is room for as many.
+    // SAFETY: the kernel writes at most `size` bytes to a buffer of that size.
     let outcome = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, attr.as_mut_ptr(), size, 0) };
     check(outcome)?;
-    // SAFETY: all zeroes are a valid value, whatever of it the kernel has overwritten.
+    // SAFETY: all zeroes are a valid value, whichever fields the kernel has overwritten.
     let mut attr = unsafe { attr.assume_init() };
     attr.size = u32::try_from(size).map_err(|_| Errno::INVAL)?;
     Ok(attr)

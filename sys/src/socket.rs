@@ -1,4 +1,4 @@
-//! Unix sockets that listen, and the process at the other end.
+//! Listening unix sockets, and the credentials of peers.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -13,46 +13,45 @@ use crate::errno::{Errno, Result, retry};
 use crate::open::permission;
 use crate::umask;
 
-/// The process at the other end of a unix socket, as it was when it connected.
+/// The peer process of a unix socket, as of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its process id.
+    /// Process id.
     pub pid: i32,
-    /// Its effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group id.
     pub gid: u32,
 }
 
-/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its first moment on,
-/// whatever the process's mask. EADDRINUSE when the path exists, whether or not it is listened on;
-/// ENAMETOOLONG beyond 107 bytes.
+/// Listens on a unix socket at `path`, whose file has the permission bits `mode` from its creation on,
+/// independently of the process's umask. EADDRINUSE if the path exists, whether or not a process listens on
+/// it; ENAMETOOLONG beyond 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::STREAM, SocketFlags::empty(), path, mode, backlog)
 }
 
-/// A listening unix socket that this process was started with. The descriptor stays as it was, but that no
-/// program which this one starts gets it. EBADF when it is not open, ENOTSOCK or EINVAL when it is something
-/// else.
+/// Returns a duplicate of an inherited listening unix socket. The original stays open, but is not inherited
+/// by child programs. EBADF if it is not open, ENOTSOCK or EINVAL if it is something else.
 pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
-    // SAFETY: a number that may be no open descriptor is an error; nothing else has the new one.
+    // SAFETY: an invalid number causes an error; nothing else knows the new descriptor.
     let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => return Err(last_errno()),
-        // SAFETY: as said above.
+        // SAFETY: as above.
         new => unsafe { OwnedFd::from_raw_fd(new) },
     };
     let kind = (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?);
     if kind != (AddressFamily::UNIX, SocketType::STREAM) || !sockopt::socket_acceptconn(&socket)? {
         return Err(Errno::INVAL);
     }
-    // SAFETY: it changes a flag of a descriptor that was open a moment ago.
+    // SAFETY: changes a flag of a descriptor that was open a moment ago.
     if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
         return Err(last_errno());
     }
     Ok(socket)
 }
 
-/// The same socket as a descriptor that programs which this one starts have too, by the same number.
+/// Duplicates the socket as a descriptor that child programs inherit under the same number.
 pub fn heritable(socket: impl AsFd) -> Result<OwnedFd> {
     rustix::io::dup(socket)
 }
@@ -61,8 +60,8 @@ fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// Whether a process listens on the unix socket at `path`. Never waits: one too busy to accept is there all
-/// the same.
+/// Returns `true` if a process listens on the unix socket at `path`, even if it is too busy to accept. Does
+/// not block.
 pub fn listens(path: &Path) -> Result<bool> {
     listens_as(SocketType::STREAM, path)
 }
@@ -77,8 +76,8 @@ pub(crate) fn listen_as(
 ) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
-    // unix(7): the file takes its mode from the socket, so that it is never open to more than it should, and
-    // loses the umask, which must not take from what an operator has opened to others.
+    // unix(7): the file takes its mode from the socket, so that it is never more accessible than intended,
+    // minus the umask, which must not remove rights that the operator has granted.
     let masked = umask::mask(0, mode);
     fchmod(&socket, permission(masked.mode()))?;
     bind(&socket, &address)?;
@@ -87,7 +86,7 @@ pub(crate) fn listen_as(
     Ok(socket)
 }
 
-/// Whether a process listens at `path` with a socket of that type; EPROTOTYPE if it is one of another.
+/// Returns `true` if a process listens at `path` with a socket of that type; EPROTOTYPE for another type.
 pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
     match connect_as(kind, path) {
         Ok(_) | Err(Errno::AGAIN) => Ok(true),
@@ -96,7 +95,7 @@ pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects without waiting.
+/// Connects without blocking.
 pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -105,13 +104,13 @@ pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The process that connected.
+/// Returns the credentials of the peer process.
 pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // Not rustix's: its `Pid` has no 0, which is what the kernel says of a process in another namespace.
-    // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that many and takes
-    // any, and a length to `len_bytes`.
+    // Not rustix's: its `Pid` has no 0, which the kernel reports for a process in another namespace.
+    // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that size and allows
+    // any values, and a length to `len_bytes`.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -127,12 +126,12 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     Ok(Peer { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
-/// The supplementary groups of the process that connected, as they were then (SO_PEERGROUPS).
+/// Returns the supplementary groups of the peer process, as of its connection (SO_PEERGROUPS).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
     let mut groups = vec![0_u32; 64];
     loop {
         let mut len_bytes = libc::socklen_t::try_from(size_of_val(&*groups)).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the kernel writes at most `len_bytes` bytes to `groups`, which has that many, and a length
+        // SAFETY: the kernel writes at most `len_bytes` bytes to `groups`, which has that size, and a length
         // to `len_bytes`.
         let outcome = unsafe {
             libc::getsockopt(
@@ -150,20 +149,19 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
                 groups.truncate(count);
                 return Ok(groups);
             }
-            // It says how many there are.
+            // The kernel has stored their number.
             Some(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
             errno => return Err(errno.unwrap_or(Errno::IO)),
         }
     }
 }
 
-/// Lets so many bytes lie in the socket that the peer has not taken, as far as the system's limit
-/// (`net.core.wmem_max`) allows.
+/// Sets the size of the send buffer, limited by the system (`net.core.wmem_max`).
 pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> Result<()> {
     sockopt::set_socket_send_buffer_size(socket, bytes)
 }
 
-/// Ends a socket in both directions: threads that wait on it (also in `accept`) come back at once.
+/// Shuts a socket down in both directions: threads that wait on it (also in `accept`) return at once.
 pub fn shut_down(socket: impl AsFd) -> Result<()> {
     retry(|| shutdown(&socket, Shutdown::Both))
 }

@@ -1,4 +1,4 @@
-//! What a file is: statx into a plain structure.
+//! File attributes by statx.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,7 +7,7 @@ use rustix::fs::{self as rfs, AtFlags, Statx, StatxAttributes, StatxFlags, Statx
 use crate::errno::{Result, retry};
 use crate::open::check_component;
 
-/// A moment: seconds since 1970 (before it: negative) and nanoseconds below 10⁹, always counted upwards.
+/// A time stamp: seconds since 1970 (negative before) and nanoseconds below 10⁹, which are always added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment {
     /// Whole seconds since 1970-01-01 UTC.
@@ -16,17 +16,17 @@ pub struct Moment {
     pub nanoseconds: u32,
 }
 
-/// A device number in its two halves: how kernel interfaces pack them differs.
+/// A device number in two parts, because kernel interfaces differ in packing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Device {
-    /// Which driver.
+    /// Driver.
     pub major: u32,
-    /// Which of its devices.
+    /// Device of the driver.
     pub minor: u32,
 }
 
 impl Device {
-    /// The C library's 64-bit `dev_t`, as `mknod` takes it.
+    /// Returns the C library's 64-bit `dev_t`, as passed to `mknod`.
     pub fn packed(self) -> u64 {
         rfs::makedev(self.major, self.minor)
     }
@@ -37,61 +37,61 @@ impl Device {
 pub struct Stat {
     /// Type and permission bits, as in `st_mode`.
     pub mode: u32,
-    /// The device of the file system.
+    /// Device of the file system.
     pub device: Device,
-    /// The inode number, unique within the device while the file lives.
+    /// Inode number, unique within the device during the life of the file.
     pub inode: u64,
-    /// How many names the file has.
+    /// Number of names.
     pub links: u32,
-    /// The owner.
+    /// Owner.
     pub uid: u32,
-    /// The owning group.
+    /// Owning group.
     pub gid: u32,
-    /// The length in bytes.
+    /// Length, in bytes.
     pub size_bytes: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
-    /// The preferred size of transfers, in bytes.
+    /// Preferred transfer size, in bytes.
     pub block_size_bytes: u32,
-    /// What a device node stands for.
+    /// Device number of a device node.
     pub special: Device,
-    /// Last read.
+    /// Last access.
     pub accessed: Moment,
-    /// Last change of the content.
+    /// Last change of the data.
     pub modified: Moment,
-    /// Last change of anything.
+    /// Last change of data or attributes.
     pub changed: Moment,
-    /// Creation, where the file system keeps it.
+    /// Creation, where recorded by the file system.
     pub born: Option<Moment>,
-    /// The mount through which it was reached; 0 on kernels before 5.8.
+    /// Id of the mount by which it was accessed; 0 on kernels before 5.8.
     pub mount: u64,
-    /// Whether it is the root of a mount.
+    /// `true` for the root of a mount.
     pub mount_root: bool,
 }
 
 impl Stat {
-    /// Whether it is a directory.
+    /// Returns `true` for a directory.
     pub fn is_directory(&self) -> bool {
         self.kind() == S_IFDIR
     }
 
-    /// Whether it is a regular file.
+    /// Returns `true` for a regular file.
     pub fn is_regular(&self) -> bool {
         self.kind() == S_IFREG
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns `true` for a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind() == S_IFLNK
     }
 
-    /// The type bits of the mode.
+    /// Returns the type bits of the mode.
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT
     }
 }
 
-/// The bits of a mode that hold the type.
+/// Mask of the type in a mode.
 pub const S_IFMT: u32 = 0o170_000;
 /// A directory.
 pub const S_IFDIR: u32 = 0o040_000;
@@ -110,14 +110,15 @@ pub const S_IFSOCK: u32 = 0o140_000;
 /// Set-user-id and set-group-id.
 pub const S_ISUGID: u32 = 0o6000;
 
-/// Asks about what `fd` stands for. Does not block on a local file system: the inode is in memory.
+/// Returns the attributes of the object of `fd`. Does not block on a local file system: the inode is in
+/// memory.
 pub fn stat(fd: BorrowedFd<'_>) -> Result<Stat> {
     statx(fd, b"", AtFlags::EMPTY_PATH)
 }
 
-/// Asks about one entry of `dir`, about the link itself if it is one.
+/// Returns the attributes of an entry of `dir`, without following a symbolic link.
 ///
-/// `name` is a single component, as for [`crate::open::open_entry`]. May wait for a disk.
+/// `name` must be a single component, as for [`crate::open::open_entry`]. May block on disk I/O.
 pub fn stat_entry(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Stat> {
     check_component(name)?;
     statx(dir, name, AtFlags::SYMLINK_NOFOLLOW)

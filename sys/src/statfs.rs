@@ -1,4 +1,4 @@
-//! What a file system has left.
+//! Space and identity of file systems.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -7,25 +7,25 @@ use crate::errno::{Result, check, retry};
 /// Space and limits of one file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystemStat {
-    /// The unit of the three counts of blocks, in bytes.
+    /// Unit of the three counts of blocks, in bytes.
     pub block_size_bytes: u32,
-    /// The preferred size of transfers, in bytes.
+    /// Preferred transfer size, in bytes.
     pub io_size_bytes: u32,
-    /// All blocks.
+    /// Total blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Free blocks for users without privileges.
+    /// Free blocks available to unprivileged users.
     pub blocks_available: u64,
-    /// All inodes, 0 where they are not limited.
+    /// Total inodes; 0 if unlimited.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// The longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub name_max_len: u32,
-    /// The identity of the file system, as far as it has one.
+    /// Id of the file system, as far as it has one.
     pub id: u64,
-    /// The magic number of its type (`EXT4_SUPER_MAGIC` and so on).
+    /// Magic number of the type (`EXT4_SUPER_MAGIC` and others).
     pub magic: u64,
 }
 
@@ -42,7 +42,7 @@ pub const MAGIC_F2FS: u64 = 0xF2F5_2010;
 /// overlayfs.
 pub const MAGIC_OVERLAY: u64 = 0x794C_7630;
 
-/// Asks the file system in which `fd` lies.
+/// Returns the state of the file system of `fd`.
 pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     let raw = retry(|| rustix::fs::fstatfs(fd))?;
     let standard = retry(|| rustix::fs::fstatvfs(fd))?;
@@ -60,9 +60,9 @@ pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     })
 }
 
-/// What the file system in which `fd` (no place) lies is called, whatever machine it is attached to: its UUID
-/// where the kernel tells it (Linux 6.9), otherwise `f_fsid` and zeros. On ext4 and btrfs that comes from the
-/// UUID too; on XFS it is the device's number.
+/// Returns the identity of the file system of `fd` (not opened with `O_PATH`), independent of the machine:
+/// its UUID if the kernel reports it (Linux 6.9), otherwise `f_fsid` and zeroes. On ext4 and btrfs that is
+/// derived from the UUID too; on XFS it is the device number.
 pub fn volume_id(fd: BorrowedFd<'_>) -> Result<[u8; 16]> {
     if let Some(uuid) = uuid(fd) {
         return Ok(uuid);
@@ -77,11 +77,11 @@ fn uuid(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     /// FS_IOC_GETFSUUID: `_IOR(0x15, 0, struct fsuuid2)`.
     const GET_UUID: u32 = 2 << 30 | (REPLY_LEN as u32) << 16 | 0x15 << 8;
     let mut reply = [0_u8; REPLY_LEN];
-    // SAFETY: the kernel writes the 17 bytes that the request's number announces, into a buffer of that size.
+    // SAFETY: the kernel writes the 17 bytes encoded in the request's number, into a buffer of that size.
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(GET_UUID), reply.as_mut_ptr()) };
     check(outcome.into()).ok()?;
     let (&len, uuid) = reply.split_first()?;
-    // A file system without one says so with zeros.
+    // All zeroes: a file system without a UUID.
     let told = usize::from(len) == uuid.len() && uuid.iter().any(|&byte| byte != 0);
     uuid.first_chunk().copied().filter(|_| told)
 }

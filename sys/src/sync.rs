@@ -1,20 +1,20 @@
-//! Making writes durable. All of these wait for a disk.
+//! Synchronisation to stable storage. All of these block on disk I/O.
 
 use std::os::fd::BorrowedFd;
 
 use crate::errno::{Result, retry};
 
-/// Content and attributes of one file.
+/// Synchronises data and attributes of one file.
 pub fn file(fd: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::fsync(fd))
 }
 
-/// Content, and the attributes that it takes to read it back.
+/// Synchronises the data, and the attributes needed to read them.
 pub fn data(fd: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::fdatasync(fd))
 }
 
-/// The whole file system in which `fd` lies. It must be open, not a place.
+/// Synchronises the whole file system of `fd`, which must not be opened with `O_PATH`.
 pub fn file_system(fd: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::syncfs(fd))
 }

@@ -1,4 +1,4 @@
-//! Streams over TCP that never wait.
+//! Nonblocking TCP streams.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,27 +18,28 @@ use tombolo_mem::Sink;
 use crate::errno::{Errno, Result, check, retry};
 use crate::gather::{Gather, SPANS_MAX};
 
-/// A socket at `address`, which refuses callers until it [`listen`]s; port 0 takes a free one. An IPv6 socket
-/// at the unspecified address takes IPv4 callers as well. EADDRINUSE when another socket listens there.
+/// Returns a socket bound to `address`, which refuses connections until it [`listen`]s; port 0 selects a free
+/// one. An IPv6 socket at the unspecified address also accepts IPv4 connections. EADDRINUSE if another socket
+/// listens there.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     bound(address, SocketType::STREAM)
 }
 
-/// Takes callers from now on, and keeps up to `backlog` of them waiting. EADDRINUSE when another socket that
-/// was bound to the same address listens already.
+/// Starts listening with this backlog. EADDRINUSE if another socket bound to the same address listens
+/// already.
 pub fn listen(socket: impl AsFd, backlog: i32) -> Result<()> {
     start_listening(socket, backlog)
 }
 
-/// Begins to connect to `address`, from a port of ours or any; the stream never waits. It can be written to
-/// once it is connected or has failed, and [`connected`] says which. EACCES when the port is not for this
-/// process, EADDRINUSE or EADDRNOTAVAIL when another process has it; what else fails at once.
+/// Starts to connect to `address`, from a given port or any, without blocking. The stream becomes writable
+/// once it is connected or has failed; [`connected`] returns the result. EACCES if the port is reserved,
+/// EADDRINUSE or EADDRNOTAVAIL if it is in use; other errors that occur at once.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     connecting(address, from_port, SocketType::STREAM)
 }
 
-/// Whether connecting has come to its end: the error that it failed with, which is told once, or EAGAIN while
-/// it goes on.
+/// Succeeds once the stream is connected. Returns the error if connecting has failed, once only, and EAGAIN
+/// while in progress.
 pub fn connected(stream: impl AsFd) -> Result<()> {
     socket_error(&stream)??;
     match getpeername(&stream) {
@@ -48,15 +49,15 @@ pub fn connected(stream: impl AsFd) -> Result<()> {
     }
 }
 
-/// The address that a socket is bound to.
+/// Returns the address that a socket is bound to.
 pub fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
     let address = getsockname(socket)?;
     SocketAddr::try_from(address).map_err(|_| Errno::AFNOSUPPORT)
 }
 
-/// Takes the next caller, whose stream never waits. EAGAIN when there is none; EMFILE, ENFILE, ENOBUFS and
-/// ENOMEM when the system has no room for it, and the caller waits on; ECONNABORTED when the caller left
-/// meanwhile.
+/// Accepts the next connection as a nonblocking stream. EAGAIN if there is none; EMFILE, ENFILE, ENOBUFS and
+/// ENOMEM if the system's resources are exhausted, and the connection stays queued; ECONNABORTED if the peer
+/// has left.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, SocketAddr)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (stream, address) = retry(|| acceptfrom_with(listener, flags))?;
@@ -64,36 +65,36 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, SocketAddr)> {
     Ok((stream, canonical(address.ok_or(Errno::CONNABORTED)?)))
 }
 
-/// Sends small messages at once, and finds out when a silent peer has gone: first asked after `silence`.
+/// Disables Nagle's algorithm, and enables keepalive probes after `silence`.
 pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
     set_tcp_nodelay(&stream, true)?;
     set_socket_keepalive(&stream, true)?;
     set_tcp_keepidle(&stream, silence)
 }
 
-/// When it is closed, nothing of the stream is left: what the peer has not got is dropped, the peer is told,
-/// and the address can be used for another at once.
+/// Makes closing the stream abort it: unsent data are dropped, the peer gets a reset, and the address is
+/// reusable at once.
 pub fn forget_when_closed(stream: impl AsFd) -> Result<()> {
     set_socket_linger(stream, Some(Duration::ZERO))
 }
 
-/// From now on the stream counts as readable once so many bytes are there, at its end, or when no more have
-/// room. Receiving takes whatever there is all the same.
+/// Makes the stream readable only once this number of bytes has arrived, at its end, or when the buffer is
+/// full. Receiving still returns whatever has arrived.
 pub fn tell_from(stream: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
-/// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the stream
-/// or when there is no room. EAGAIN when nothing is there.
+/// Receives into the sinks, in order. Returns the number of bytes received, 0 only at the end of the stream
+/// or for empty sinks. EAGAIN if nothing has arrived.
 pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
     let mut spans = into.iter().flat_map(|sink| sink.segments());
     let (first, second) = (spans.next(), spans.next());
     let Some(first) = first else { return Ok(0) };
     if second.is_none() {
         return retry(|| {
-            // SAFETY: the span comes from a Sink that the caller borrows to us, which keeps the memory alive;
-            // the kernel copies into it, and no Rust reference to those bytes exists.
+            // SAFETY: the span is that of a borrowed Sink, which keeps the memory alive; the kernel copies
+            // into it, and no Rust reference to those bytes exists.
             let outcome =
                 unsafe { libc::recv(stream.as_raw_fd(), first.ptr.cast(), first.len, libc::MSG_DONTWAIT) };
             check(outcome as libc::c_long)
@@ -108,31 +109,31 @@ pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
         .collect();
     let mut message = message(&mut list);
     retry(|| {
-        // SAFETY: the message names the list, which lives on, and its spans come from Sinks that the caller
-        // borrows to us.
+        // SAFETY: the message refers to the list, which outlives the call, and its spans are those of
+        // borrowed Sinks.
         let outcome = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         check(outcome as libc::c_long)
     })
 }
 
-/// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room; EPIPE, without
-/// a signal, when the peer is gone.
+/// Sends the beginning of the list. Returns the number of bytes sent. EAGAIN if the buffer is full; EPIPE,
+/// without a signal, if the peer is gone.
 pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
     let message = message(&mut gather.spans);
     retry(|| {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the message names the list's spans, and the list borrows what lies in them; the kernel only
+        // SAFETY: the message refers to the list's spans, whose contents the list borrows; the kernel only
         // reads.
         check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) } as libc::c_long)
     })
 }
 
-/// Tells the peer that nothing more will be sent.
+/// Shuts down the sending direction.
 pub fn end_sending(stream: impl AsFd) -> Result<()> {
     retry(|| shutdown(&stream, Shutdown::Write))
 }
 
-/// Sets an option whose value is an int.
+/// Sets an integer option.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -140,28 +141,28 @@ pub(crate) fn set_option(
     value: libc::c_int,
 ) -> Result<()> {
     let value_bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the value is an int that lives through the call, and its length is given.
+    // SAFETY: the value is an int that lives through the call, and its length is passed.
     let outcome = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), value_bytes)
     };
     check(outcome.into()).map(|_| ())
 }
 
-/// A message of these spans, without an address.
+/// Returns a message of these spans, without an address.
 pub(crate) fn message(spans: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: all zero bytes is a valid `msghdr`: one without spans, address and control data.
+    // SAFETY: all zero bytes is a valid `msghdr`: without spans, address and control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = spans.as_mut_ptr();
     message.msg_iovlen = spans.len() as _;
     message
 }
 
-/// A socket that never waits, bound to the address.
+/// Returns a nonblocking socket bound to the address.
 pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if kind == SocketType::STREAM {
-        // Or a server could not start again while connections of its predecessor linger.
+        // Otherwise a server could not restart while connections of its predecessor are in TIME_WAIT.
         set_socket_reuseaddr(&socket, true)?;
     }
     if address.is_ipv6() {
@@ -171,7 +172,7 @@ pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that never waits and connects to the address, or is connected.
+/// Returns a nonblocking socket that is connecting or connected to the address.
 pub(crate) fn connecting(address: SocketAddr, from_port: Option<u16>, kind: SocketType) -> Result<OwnedFd> {
     let (family, any) = match address {
         SocketAddr::V4(_) => (AddressFamily::INET, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
@@ -180,19 +181,19 @@ pub(crate) fn connecting(address: SocketAddr, from_port: Option<u16>, kind: Sock
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if let Some(port) = from_port {
         if kind == SocketType::STREAM {
-            // A port whose last connection lingers can be used for another server.
+            // Allows the reuse of a port whose last connection is in TIME_WAIT.
             set_socket_reuseaddr(&socket, true)?;
         }
         bind_to(&socket, &SocketAddr::new(any.ip(), port))?;
     }
     match start_connecting(&socket, &address) {
-        // A signal does not stop it.
+        // A signal does not abort the attempt.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(error) => Err(error),
     }
 }
 
-/// An IPv4 address that came to an IPv6 socket is an IPv4 address.
+/// Converts IPv4-mapped IPv6 addresses to IPv4 addresses.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {
@@ -290,7 +291,7 @@ mod tests {
     fn a_stream_that_is_forgotten_leaves_its_port() {
         let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
-        // For a moment the port is free: another program may take it first, but hardly each time.
+        // The port is free for a moment, in which another program could take it, though hardly each time.
         let is_free_at_once = |_| {
             let first = connect(address, None).expect("connect");
             let port = local_address(&first).expect("address").port();

@@ -1,4 +1,4 @@
-//! A terminal that gives each key as it is pressed.
+//! Single-key input from a terminal.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -9,11 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::errno::{Errno, Result, retry};
 
 #[derive(Clone, Copy)]
-/// How the terminal was before. Keys come one by one, and are not shown, until [`restore`](Self::restore).
+/// A terminal's former mode. Keys are delivered one by one, without echo, until [`restore`](Self::restore).
 pub struct KeyMode(libc::termios);
 
 impl KeyMode {
-    /// Changes the terminal; ENOTTY if it is none. Signals by keys, as ^C, stay.
+    /// Changes the terminal's mode; ENOTTY for anything else. Keys that send signals, such as ^C, still do.
     pub fn enter(terminal: BorrowedFd<'_>) -> Result<Self> {
         let mut before = MaybeUninit::<libc::termios>::uninit();
         // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`,
@@ -29,7 +29,7 @@ impl KeyMode {
         set(terminal, &keys).map(|()| Self(before))
     }
 
-    /// Makes the terminal as it was.
+    /// Restores the terminal's former mode.
     pub fn restore(&self, terminal: BorrowedFd<'_>) -> Result<()> {
         set(terminal, &self.0)
     }
@@ -47,7 +47,7 @@ fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// What the terminal sends for one key press, if there is one in this time; empty once it has hung up.
+/// Returns the bytes of one key press within `time`; `None` if there is none, empty after a hang-up.
 pub fn key_within(terminal: BorrowedFd<'_>, time: Duration) -> Result<Option<Vec<u8>>> {
     let mut polled = [PollFd::from_borrowed_fd(terminal.as_fd(), PollFlags::IN)];
     let time = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
@@ -61,5 +61,5 @@ pub fn key_within(terminal: BorrowedFd<'_>, time: Duration) -> Result<Option<Vec
     Ok(Some(bytes[..count].to_vec()))
 }
 
-/// The longest sequences of function keys are shorter.
+/// Maximum length of a key's sequence; those of function keys are shorter.
 const KEY_BYTES_MAX: usize = 16;

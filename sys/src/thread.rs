@@ -1,17 +1,17 @@
-//! What the kernel counts for one thread.
+//! Kernel statistics of a thread.
 
 use std::mem::MaybeUninit;
 
-/// How often the calling thread has waited for something: it slept in the kernel, or gave its processor away
-/// itself. Having the processor taken away is not counted. Costs a system call (0.2 µs).
+/// Returns the number of voluntary context switches of the calling thread: sleeps in the kernel and yields,
+/// but not preemptions. Costs a system call (0.2 µs).
 pub fn waits() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel writes one `struct rusage` where we have room for one.
+    // SAFETY: the kernel writes one `struct rusage` to a buffer of that size.
     let outcome = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
     if outcome != 0 {
         return 0;
     }
-    // SAFETY: all zeroes are a valid value, whatever of it the kernel has overwritten.
+    // SAFETY: all zeroes are a valid value, whichever fields the kernel has overwritten.
     let usage = unsafe { usage.assume_init() };
     usage.ru_nvcsw.unsigned_abs()
 }

@@ -1,11 +1,11 @@
-//! Signals for one thread at a time, by a timer (timer_create(2)): for tests of calls that signals interrupt.
+//! A timer that signals one thread (timer_create(2)): for tests of interruptible system calls.
 
 use std::ptr;
 use std::time::Duration;
 
 use crate::errno::{Result, check};
 
-/// Sends the thread that started it a signal again and again, whose handler does nothing. Dropped, it stops.
+/// A periodic signal without effect to the thread that created it. Stops when dropped.
 #[derive(Debug)]
 pub struct ThreadTimer(libc::timer_t);
 
@@ -13,8 +13,8 @@ extern "C" fn do_nothing(_: libc::c_int) {}
 
 impl ThreadTimer {
     /// Signals the calling thread once each `period`, less than a second. `restarts`: the kernel restarts
-    /// what the signal interrupts where it can (SA_RESTART). The handlers, of SIGUSR1 with `restarts` and
-    /// SIGUSR2 without, stay for good.
+    /// interrupted calls where possible (SA_RESTART). The signal handlers, of SIGUSR1 with `restarts` and of
+    /// SIGUSR2 without, remain installed.
     pub fn start(period: Duration, restarts: bool) -> Result<Self> {
         let (number, flags) = if restarts { (libc::SIGUSR1, libc::SA_RESTART) } else { (libc::SIGUSR2, 0) };
         // SAFETY: all of these structures may be zero.
@@ -27,15 +27,15 @@ impl ThreadTimer {
         check(set.into())?;
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = number;
-        // SAFETY: it has no arguments.
+        // SAFETY: has no arguments.
         event.sigev_notify_thread_id = unsafe { libc::gettid() };
-        // SAFETY: both structures are there for the length of the call.
+        // SAFETY: both structures live through the call.
         let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
         check(made.into())?;
         let timer = Self(timer);
         let period = libc::timespec { tv_sec: 0, tv_nsec: period.subsec_nanos().into() };
         let when = libc::itimerspec { it_interval: period, it_value: period };
-        // SAFETY: the timer was made, and the structure is there for the length of the call.
+        // SAFETY: the timer exists, and the structure lives through the call.
         let set = unsafe { libc::timer_settime(timer.0, 0, &raw const when, ptr::null_mut()) };
         check(set.into()).map(|_| timer)
     }
@@ -43,7 +43,7 @@ impl ThreadTimer {
 
 impl Drop for ThreadTimer {
     fn drop(&mut self) {
-        // SAFETY: it was made, and is deleted once.
+        // SAFETY: the timer exists, and is deleted once.
         unsafe { libc::timer_delete(self.0) };
     }
 }

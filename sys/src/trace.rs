@@ -1,4 +1,4 @@
-//! Following the system calls of another process (ptrace(2)), for measurements: which memory it sends and
+//! Tracing of another process's system calls (ptrace(2)), for measurements of the memory that it sends and
 //! receives.
 
 use std::collections::HashSet;
@@ -6,28 +6,28 @@ use std::fs;
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// A thread of the process that is followed enters a system call or has come back from one.
+/// The entry to or return from a system call of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// It enters one.
+    /// Entry.
     Call {
-        /// Which thread.
+        /// Thread.
         thread: u32,
-        /// What the call does with data; `None` of all others.
+        /// Kind of data transfer; `None` for all other calls.
         data: Option<DataCall>,
-        /// Its arguments.
+        /// Arguments.
         arguments: [u64; 6],
     },
-    /// It has come back.
+    /// Return.
     Return {
-        /// Which thread.
+        /// Thread.
         thread: u32,
-        /// What the call returned: negative numbers are errors.
+        /// Return value: negative numbers are errors.
         value: i64,
     },
 }
 
-/// A system call that moves data between memory and a descriptor, by how its arguments name that memory.
+/// A system call that moves data between memory and a descriptor, by the arguments that refer to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataCall {
     /// From an address and a length: write(2), pwrite(2), sendto(2).
@@ -59,12 +59,11 @@ impl DataCall {
     }
 }
 
-/// Tells of every system call of a process until it ends, on this thread, which waits for it and for nothing
-/// else. Threads that the process has and those that it starts are followed. `ready` is called when no call
-/// goes by untold any more.
+/// Reports every system call of a process until it ends, on this thread, which must not wait for anything
+/// else. All its threads are traced, including later ones. `ready` is called once no call is missed any more.
 ///
-/// The process is slowed down by an order of magnitude. Its end is left to its parent, unless a signal kills
-/// it. EPERM where this process may not follow that one.
+/// Slows the process down by an order of magnitude. Its end is left to its parent, unless a signal kills it.
+/// EPERM if this process may not trace that one.
 pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) -> Result<()> {
     let mut threads = HashSet::new();
     for thread in threads_of(process)? {
@@ -80,7 +79,7 @@ pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) ->
             continue;
         }
         if status >> 16 == libc::PTRACE_EVENT_EXIT {
-            // From here on it belongs to its parent, which waits for its end.
+            // From now on it belongs to its parent, which waits for its end.
             threads.remove(&thread);
             detach(thread)?;
             continue;
@@ -107,19 +106,19 @@ fn threads_of(process: u32) -> Result<Vec<u32>> {
 
 fn seize(thread: u32) -> Result<()> {
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXIT;
-    // SAFETY: this request reads no memory of ours; the options are a number in the place of a pointer.
+    // SAFETY: this request reads no memory of ours; the options are passed in place of a pointer.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_SEIZE, id(thread)?, 0_usize, options as usize) };
     check(outcome)?;
-    // SAFETY: as above; it has no argument at all.
+    // SAFETY: as above, without arguments.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, id(thread)?, 0_usize, 0_usize) };
     check(outcome).map(drop)
 }
 
-/// The next thread that stopped or ended; `None` when none is left.
+/// Returns the next thread that stopped or ended; `None` if none is left.
 fn wait() -> Result<Option<(u32, libc::c_int)>> {
     let mut status = 0;
     let waited = retry(|| {
-        // SAFETY: the kernel writes one number to `status`, which lives as long as the call.
+        // SAFETY: the kernel writes one number to `status`, which lives through the call.
         let outcome = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
         check(outcome.into())
     });
@@ -130,22 +129,22 @@ fn wait() -> Result<Option<(u32, libc::c_int)>> {
     }
 }
 
-/// What a stop tells, if it is at a system call.
+/// Returns the event of a stop at a system call; `None` for other stops.
 fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
-    /// PTRACE_O_TRACESYSGOOD marks such stops so.
+    /// Signal of such stops, marked by PTRACE_O_TRACESYSGOOD.
     const AT_CALL: libc::c_int = libc::SIGTRAP | 0x80;
     if !libc::WIFSTOPPED(status) || libc::WSTOPSIG(status) != AT_CALL {
         return Ok(None);
     }
-    // struct ptrace_syscall_info of ptrace(2): op in the first byte, then at 24 the number, or what was
-    // returned, and the arguments.
+    // struct ptrace_syscall_info of ptrace(2): op in the first byte, then at 24 the number or return value,
+    // and the arguments.
     let mut info = [0_u64; 11];
     let size = size_of_val(&info);
-    // SAFETY: the kernel writes at most `size` bytes to `info`, which has as many.
+    // SAFETY: the kernel writes at most `size` bytes to `info`, which has that size.
     let outcome =
         unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, id(thread)?, size, info.as_mut_ptr()) };
     match check(outcome) {
-        // It was killed meanwhile, and its end is told next.
+        // Killed meanwhile; its end is reported next.
         Err(Errno::SRCH) => return Ok(None),
         outcome => outcome?,
     };
@@ -157,7 +156,7 @@ fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
     })
 }
 
-/// The signal that a stop delays.
+/// Returns the signal that a stop has delayed.
 fn signal_of(status: libc::c_int) -> libc::c_int {
     let signal = libc::WSTOPSIG(status);
     let event = status >> 16;
@@ -166,10 +165,10 @@ fn signal_of(status: libc::c_int) -> libc::c_int {
 
 fn go_on(thread: u32, signal: libc::c_int) -> Result<()> {
     let signal = usize::try_from(signal).unwrap_or_default();
-    // SAFETY: this request reads no memory of ours; the signal is a number in the place of a pointer.
+    // SAFETY: this request reads no memory of ours; the signal is passed in place of a pointer.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_SYSCALL, id(thread)?, 0_usize, signal) };
     match check(outcome) {
-        // It was killed meanwhile, and its end is told next.
+        // Killed meanwhile; its end is reported next.
         Err(Errno::SRCH) => Ok(()),
         outcome => outcome.map(drop),
     }

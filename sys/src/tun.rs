@@ -7,9 +7,9 @@ use rustix::fs::{Mode, OFlags, open};
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Makes a device of this name in the network of this thread. It goes with the descriptor, which may be read
-/// and written without waiting: one IP packet each time. The device may be moved to another network and stays
-/// this descriptor's.
+/// Creates a device of this name in the network namespace of this thread. It exists as long as the
+/// descriptor, which is nonblocking: one IP packet per read and write. The device may be moved to another
+/// namespace and stays attached.
 pub fn make(name: &str) -> Result<OwnedFd> {
     let fd = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
@@ -17,7 +17,7 @@ pub fn make(name: &str) -> Result<OwnedFd> {
         ifr_name: [0; libc::IFNAMSIZ],
         ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags },
     };
-    // One byte is left for the end.
+    // Leaves one byte for the terminator.
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         return Err(Errno::INVAL);
     }
@@ -25,7 +25,7 @@ pub fn make(name: &str) -> Result<OwnedFd> {
         *to = from.cast_signed();
     }
     retry(|| {
-        // SAFETY: the kernel reads and writes one ifreq at an address that is valid for it during the call.
+        // SAFETY: the kernel reads and writes one ifreq at an address that is valid during the call.
         let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         check(outcome.into())
     })?;

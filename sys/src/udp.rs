@@ -1,4 +1,4 @@
-//! Datagrams over UDP that never wait, answered from the address that they were sent to.
+//! Nonblocking UDP sockets that reply from the address to which a datagram was sent.
 
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, SocketAddr};
@@ -14,21 +14,21 @@ use crate::errno::{Errno, Result, check, retry};
 use crate::gather::Gather;
 use crate::tcp;
 
-/// The longest datagram that IPv4 carries, in bytes: 65,535 less the headers of IP and UDP.
+/// Maximum length of a datagram over IPv4, in bytes: 65,535 minus the headers of IP and UDP.
 pub const DATAGRAM_MAX_BYTES: usize = 65_507;
 
-/// The kernel's buffers of a socket, in bytes; it grants what its own limit allows.
+/// Requested size of a socket's kernel buffers, in bytes; limited by the system.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// The way of a datagram, and back.
+/// The addresses of a received datagram, for the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Its sender, as the socket's family writes it.
+    /// Sender, in the socket's family.
     peer: SocketAddr,
     local: Option<Local>,
 }
 
-/// Our address that a datagram was sent to, as the kernel told us and wants it back.
+/// The local address to which a datagram was sent, in the kernel's format.
 #[derive(Clone, Copy)]
 enum Local {
     V4(libc::in_pktinfo),
@@ -36,14 +36,14 @@ enum Local {
 }
 
 impl Route {
-    /// The sender of the datagram. An IPv4 address is one even if it came to an IPv6 socket.
+    /// Returns the sender of the datagram. IPv4-mapped addresses are returned as IPv4.
     pub fn peer(&self) -> SocketAddr {
         tcp::canonical(self.peer)
     }
 }
 
-/// A socket at `address`; port 0 takes a free one. At the unspecified address the kernel is asked where each
-/// datagram was sent to, and an IPv6 socket takes IPv4 callers as well.
+/// Returns a socket bound to `address`; port 0 selects a free one. At the unspecified address the kernel
+/// reports the local address of each datagram, and an IPv6 socket also accepts IPv4 datagrams.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     let socket = tcp::bound(address, SocketType::DGRAM)?;
     match address.ip() {
@@ -56,9 +56,9 @@ pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that takes and sends datagrams of one peer only, from a port of ours or any, with
-/// [`tcp::receive`] and [`tcp::send`]. What they fail with may tell of an earlier datagram: ECONNREFUSED that
-/// nothing takes them there.
+/// Returns a socket connected to one peer, from a given port or any, for use with [`tcp::receive`] and
+/// [`tcp::send`]. Their errors may relate to an earlier datagram: ECONNREFUSED if nothing listens at the
+/// peer.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     let socket = tcp::connecting(address, from_port, SocketType::DGRAM)?;
     set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES)?;
@@ -66,8 +66,7 @@ pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a datagram; returns its length and its addresses. What the sink has no room for is lost. EAGAIN
-/// when there is none.
+/// Receives a datagram. Returns its length and its addresses. Excess bytes are lost. EAGAIN if there is none.
 pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     let mut list: SmallVec<[libc::iovec; 4]> = into
         .segments()
@@ -81,21 +80,21 @@ pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
     let received = retry(|| {
-        // SAFETY: name, control and list live on and have the lengths that the message says; the list's spans
-        // come from a Sink that the caller borrows to us, so the memory is alive, and no Rust reference to
-        // those bytes exists.
+        // SAFETY: name, control and list outlive the call and have the lengths in the message; the list's
+        // spans are those of a borrowed Sink, so the memory is alive, and no Rust reference to those bytes
+        // exists.
         let outcome = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         check(outcome as libc::c_long)
     })?;
-    // SAFETY: the kernel wrote an address of that length, which it cut to the storage that we gave; the rest
-    // is zero.
+    // SAFETY: the kernel wrote an address of that length, cut to the size of the storage; the other bytes are
+    // zero.
     let peer = unsafe { SocketAddrAny::new(name, message.msg_namelen) };
     let peer = SocketAddr::try_from(peer).map_err(|_| Errno::AFNOSUPPORT)?;
     Ok((received, Route { peer, local: local(&message) }))
 }
 
-/// Sends the list as one datagram along the addresses of another. EAGAIN when there is no room, EMSGSIZE when
-/// it is longer than a datagram can be; other errors may also tell of an earlier one.
+/// Sends the list as one datagram, in reply to the datagram of `route`. EAGAIN if the buffer is full,
+/// EMSGSIZE if it is too long; other errors may relate to an earlier datagram.
 pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> Result<usize> {
     let mut name = route.peer.as_any();
     let mut control = Control::default();
@@ -109,13 +108,13 @@ pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> R
     }
     retry(|| {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: name and control live on and have the lengths that the message says; the list borrows what
-        // lies in its spans; the kernel only reads.
+        // SAFETY: name and control outlive the call and have the lengths in the message; the list borrows the
+        // contents of its spans; the kernel only reads.
         check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) } as libc::c_long)
     })
 }
 
-/// Room for one control message with either packet information, aligned as control messages are.
+/// A buffer for one control message with either packet information, aligned as control messages are.
 #[derive(Default)]
 struct Control([u64; 8]);
 
@@ -127,7 +126,7 @@ impl Control {
         message.msg_control = self.0.as_mut_ptr().cast();
         // SAFETY: pure arithmetic on a length.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the message's control buffer has room for a header, so this is its first one, aligned.
+        // SAFETY: the message's control buffer has space for a header, so this is its first one, aligned.
         let header = unsafe { libc::CMSG_FIRSTHDR(message) };
         // SAFETY: pure arithmetic on a length.
         let cmsg_len = unsafe { libc::CMSG_LEN(length) } as _;
@@ -135,12 +134,12 @@ impl Control {
         unsafe { *header = libc::cmsghdr { cmsg_len, cmsg_level: level, cmsg_type: kind } };
         // SAFETY: the data follow the header in the same buffer.
         let data = unsafe { libc::CMSG_DATA(header) };
-        // SAFETY: the buffer has room for a header and the longest value there is (asserted above).
+        // SAFETY: the buffer has space for a header and the longest value (asserted above).
         unsafe { data.cast::<T>().write_unaligned(value) };
     }
 }
 
-/// Where the datagram was sent to, if the kernel said so.
+/// Returns the local address of the datagram, if the kernel reported it.
 fn local(message: &libc::msghdr) -> Option<Local> {
     // SAFETY: the kernel filled the message's control buffer and set its length.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -153,15 +152,15 @@ fn local(message: &libc::msghdr) -> Option<Local> {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: a control message of this kind has this content (ip(7)).
                 let mut info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
-                // Back the way that routing says, not the interface it came by: the address is what the peer
-                // looks at.
+                // Replies are routed normally rather than by the interface of the request: the peer checks
+                // the address only.
                 info.ipi_ifindex = 0;
                 return Some(Local::V4(info));
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 // SAFETY: a control message of this kind has this content (ipv6(7)).
                 let mut info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
-                // A link-local address means nothing without its interface.
+                // A link-local address is meaningless without its interface.
                 if info.ipi6_addr.s6_addr[..2] != [0xfe, 0x80] {
                     info.ipi6_ifindex = 0;
                 }
@@ -169,7 +168,7 @@ fn local(message: &libc::msghdr) -> Option<Local> {
             }
             _ => {}
         }
-        // SAFETY: `header` lies in the message's control buffer.
+        // SAFETY: `header` is in the message's control buffer.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     None
@@ -182,7 +181,7 @@ fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) ->
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let address: IpAddr = match self {
-            // What goes back as the source is `ipi_spec_dst`.
+            // The source address of a reply is `ipi_spec_dst`.
             Local::V4(info) => info.ipi_spec_dst.s_addr.to_ne_bytes().into(),
             Local::V6(info) => info.ipi6_addr.s6_addr.into(),
         };
@@ -204,7 +203,7 @@ mod tests {
         awaited(|| receive(socket.as_fd(), into)).expect("a datagram")
     }
 
-    /// What there is to be received, also if the kernel delivers it a little later.
+    /// Receives with retries, because the kernel may deliver with a delay.
     fn awaited<T>(mut receive: impl FnMut() -> Result<T>) -> Result<T> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -215,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Sends a datagram from a client to `to` and back; the client is told where the answer came from.
+    /// Sends a datagram from a client to `to` and back. Returns the source address of the reply.
     fn round_trip(socket: &OwnedFd, client: &UdpSocket, to: SocketAddr) -> SocketAddr {
         client.send_to(b"hello", to).expect("send");
         let mut buffer = Buffer::new(100);
@@ -286,7 +285,7 @@ mod tests {
         send(server.as_fd(), &mut gather, &route).expect("send");
         let into = buffer.sink(0..16);
         assert_eq!(awaited(|| tcp::receive(ours.as_fd(), &[&into])), Ok(4));
-        // It hears another from now on, and its port stays its own.
+        // It now receives from another peer, and its port is unchanged.
         rustix::net::connect(&server, &SocketAddr::from((Ipv4Addr::LOCALHOST, 9))).expect("connect");
         assert_eq!(tcp::send(ours.as_fd(), &mut gather), Ok(4));
         assert_eq!(awaited(|| tcp::receive(ours.as_fd(), &[&into])), Err(Errno::CONNREFUSED));

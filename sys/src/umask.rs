@@ -1,4 +1,4 @@
-//! The mask of permission bits that new files get.
+//! Scoped umask of a single thread.
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -9,23 +9,23 @@ use rustix::thread::UnshareFlags;
 use crate::errno::Result;
 use crate::open::permission;
 
-/// Has the calling thread make a node of `mode` under `mask` until the guard is dropped, which gives the
-/// thread the process's mask back.
+/// Makes the calling thread create nodes of `mode` under `mask` until the guard is dropped, which restores
+/// the process's umask for the thread.
 ///
-/// The kernel applies the mask, since only it sees in time that a directory has a default ACL, which takes
-/// the mask's place (acl(5)). No other thread sees the mask: the thread is parted first from those that share
-/// its working directory, root and mask. Three system calls; none where the process's mask takes the same
-/// bits off this mode. The process's mask is read once, so it has to be set before.
+/// The kernel applies the umask, because only it can check atomically for a directory's default ACL, which
+/// replaces the umask (acl(5)). Other threads are unaffected: the thread is first unshared from those with
+/// which it shares working directory, root and umask. Three system calls; none if the process's umask clears
+/// the same bits of this mode. The process's umask is read once, so it must be set before.
 ///
-/// Where the kernel refuses to part threads (the seccomp filter of a container), the process's mask counts as
+/// Where the kernel refuses to unshare (the seccomp filter of a container), the process's umask applies as
 /// well.
 pub fn mask(mask: u32, mode: u32) -> Masked {
     let process = process();
     if process.is_some_and(|process| process & mode == mask & mode) {
         return Masked { process: None, mode, here: PhantomData };
     }
-    // Again each time, as a thread that was started meanwhile shares again; where none was, the kernel has
-    // nothing to do.
+    // Repeated each time, because a thread started meanwhile shares again; otherwise the kernel has nothing
+    // to do.
     let Some(process) = process.filter(|_| part().is_ok()) else {
         return Masked { process: None, mode: mode & !mask, here: PhantomData };
     };
@@ -33,18 +33,18 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     Masked { process: Some(process), mode, here: PhantomData }
 }
 
-/// While it lives, the thread has a mask. It stays on its thread.
+/// A guard while which the thread has its own umask. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the mask counts only while this lives"]
 pub struct Masked {
-    /// The process's mask, where the thread has another one for now.
+    /// The process's umask, if the thread currently has another one.
     process: Option<u32>,
     mode: u32,
     here: PhantomData<*const ()>,
 }
 
 impl Masked {
-    /// The permission bits to give to the system call that makes the node.
+    /// Returns the permission bits to pass to the system call that creates the node.
     pub fn mode(&self) -> u32 {
         self.mode
     }
@@ -58,22 +58,22 @@ impl Drop for Masked {
     }
 }
 
-/// The mask that the process was started with or gave itself; none if threads cannot be parted.
+/// Returns the process's initial umask; `None` if threads cannot be unshared.
 fn process() -> Option<u32> {
     static MASK: OnceLock<Option<u32>> = OnceLock::new();
     *MASK.get_or_init(|| {
         part().ok()?;
-        // umask(2) tells only by changing it.
+        // umask(2) returns the umask only by changing it.
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
         Some(mask.as_raw_mode())
     })
 }
 
-/// Parts the thread's file system attributes from its siblings'.
+/// Unshares the thread's file-system attributes from other threads.
 fn part() -> Result<()> {
-    // SAFETY: only CLONE_FS: no descriptor or memory of a sibling is touched, and nothing here relies on the
-    // working directory being shared.
+    // SAFETY: only CLONE_FS: no descriptor or memory of other threads is affected, and nothing here relies on
+    // a shared working directory.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
 }
 
@@ -101,7 +101,7 @@ mod tests {
             scope.spawn(|| {
                 for (mask_bits, mode) in [(0o077, 0o600), (0, 0o666), (0o111, 0o666)] {
                     let (masked_now, masked) = channel();
-                    // It shares all with the thread that starts it.
+                    // A new thread shares everything with the thread that starts it.
                     let dir = dir.path();
                     let sibling = scope.spawn(move || masked.recv().map(|()| made(dir, "sibling")));
                     let masked = mask(mask_bits, 0o666);

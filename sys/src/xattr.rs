@@ -1,6 +1,6 @@
-//! Extended attributes, on places (`O_PATH`) too, and on the link itself where the place is one.
+//! Extended attributes, also by `O_PATH` descriptors; never through a symbolic link.
 //!
-//! The calls that take a descriptor refuse a place, so the path goes through `/proc/self/fd`.
+//! The calls that take a descriptor refuse `O_PATH`, so paths through `/proc/self/fd` are used.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,18 +9,18 @@ use rustix::fs::{self as rfs, XattrFlags};
 use crate::errno::{Result, retry};
 use crate::open::OwnPath;
 
-/// What must be true for a value to be set.
+/// The precondition of setting a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetMode {
-    /// Make or replace.
+    /// Create or replace.
     Any,
-    /// EEXIST if it is there.
+    /// EEXIST if it exists.
     Create,
-    /// ENODATA if it is not.
+    /// ENODATA if it does not.
     Replace,
 }
 
-/// Reads a value into `value`; returns its length. With an empty buffer, only the length.
+/// Reads a value into `value`. Returns its length, also for an empty buffer.
 ///
 /// ERANGE if the buffer is too short, ENODATA if there is no such attribute.
 pub fn value(fd: BorrowedFd<'_>, name: &[u8], value: &mut [u8]) -> Result<usize> {
@@ -37,13 +37,12 @@ pub fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], mode: SetMode) -> Resu
     retry(|| rfs::setxattr(OwnPath::of(fd).as_bytes(), name, value, flags))
 }
 
-/// Lists the names, each ended by NUL, into `names`; returns the length. With an empty buffer, only the
-/// length.
+/// Lists the names, each terminated by NUL, in `names`. Returns their length, also for an empty buffer.
 pub fn list(fd: BorrowedFd<'_>, names: &mut [u8]) -> Result<usize> {
     retry(|| rfs::listxattr(OwnPath::of(fd).as_bytes(), &mut *names))
 }
 
-/// Takes an attribute away.
+/// Removes an attribute.
 pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     retry(|| rfs::removexattr(OwnPath::of(fd).as_bytes(), name))
 }

@@ -1,4 +1,4 @@
-//! The wrappers against a real file system: each test says what a caller relies on.
+//! Tests of the wrappers on a real file system, one for each property that callers rely on.
 
 use std::fs;
 use std::mem::MaybeUninit;
