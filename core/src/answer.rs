@@ -17,7 +17,7 @@ pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 ///
 /// `Done` is the common case and allocates nothing. Only a pending operation allocates its future (measured
 /// through four layers: see `docs/decisions/waist-answers.md`).
-#[must_use = "the failure of an operation whose answer is not read goes unseen"]
+#[must_use = "an operation's failure is lost unless its answer is read"]
 pub enum Answer<T> {
     /// The operation has finished.
     Done(Result<T>),

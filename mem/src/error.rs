@@ -16,7 +16,7 @@ pub struct OutOfBounds {
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The length is zero, or offset and length exceed the address space.
-    #[error("no mapping of {len} bytes at file offset {offset} is possible")]
+    #[error("cannot map {len} bytes at file offset {offset}")]
     Span {
         /// Offset in the file, in bytes.
         offset: u64,
@@ -24,7 +24,7 @@ pub enum MapError {
         len: u64,
     },
     /// The mapping would extend beyond the end of a regular file.
-    #[error("a mapping up to byte {end} passes the end of the file at {file_len}")]
+    #[error("mapping up to byte {end} exceeds the file's length of {file_len} bytes")]
     PastEnd {
         /// Offset of the first byte after the mapping.
         end: u64,
@@ -32,9 +32,9 @@ pub enum MapError {
         file_len: u64,
     },
     /// [`REGION_LIMIT`](crate::REGION_LIMIT) regions are mapped.
-    #[error("{} regions are mapped already", crate::REGION_LIMIT)]
+    #[error("limit of {} mapped regions reached", crate::REGION_LIMIT)]
     TooMany,
     /// A system call failed.
-    #[error("the system refuses to map the file")]
+    #[error("mapping the file failed")]
     System(#[from] io::Error),
 }

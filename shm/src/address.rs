@@ -77,13 +77,13 @@ impl fmt::Debug for GlobalAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// No region of that domain was forwarded.
-    #[error("domain {domain} is not known")]
+    #[error("unknown domain {domain}")]
     Domain {
         /// The domain.
         domain: Domain,
     },
     /// The range is outside of the domain's addressable memory.
-    #[error("{len_bytes} bytes at {offset:#x} of domain {domain} are not there to be named")]
+    #[error("{len_bytes} bytes at {offset:#x} of domain {domain} are not addressable")]
     Range {
         /// The domain.
         domain: Domain,
@@ -93,7 +93,7 @@ pub enum AddressError {
         len_bytes: u64,
     },
     /// The memory is to be written, but belongs to another domain.
-    #[error("the memory of domain {domain} is not ours to write")]
+    #[error("the memory of domain {domain} is read-only")]
     NotOurs {
         /// The domain.
         domain: Domain,
@@ -104,7 +104,7 @@ pub enum AddressError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RegionError {
     /// The number is in use.
-    #[error("domain {domain} is known already")]
+    #[error("domain {domain} exists already")]
     Known {
         /// The domain.
         domain: Domain,
@@ -113,7 +113,7 @@ pub enum RegionError {
     #[error("more than {DOMAINS_MAX} domains")]
     TooMany,
     /// The addressable range exceeds the memory.
-    #[error("a part that is outside of the memory of domain {domain}")]
+    #[error("the addressable range exceeds the memory of domain {domain}")]
     Outside {
         /// The domain.
         domain: Domain,

@@ -112,7 +112,7 @@ pub struct Assumed {
 
 /// A guard while which writes drop set-user-id and set-group-id bits. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the right is put aside only while this lives"]
+#[must_use = "the right is dropped only while this lives"]
 pub struct WithoutSetId {
     before: Option<CapabilitySet>,
     here: PhantomData<*const ()>,

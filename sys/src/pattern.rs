@@ -25,7 +25,7 @@ impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "the pattern is empty",
-            Self::Nul(_) => "there is a NUL in the pattern",
+            Self::Nul(_) => "the pattern contains a NUL",
         })
     }
 }

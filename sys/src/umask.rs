@@ -35,7 +35,7 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
 
 /// A guard while which the thread has its own umask. Bound to its thread.
 #[derive(Debug)]
-#[must_use = "the mask counts only while this lives"]
+#[must_use = "the umask applies only while this lives"]
 pub struct Masked {
     /// The process's umask, if the thread currently has another one.
     process: Option<u32>,

@@ -95,7 +95,7 @@ fn what_cannot_be_scanned_or_read_is_said() {
         ("image scan tree --advice file=eager", 2, &["FILE=whole"]),
         ("image scan tree --advice nothere=whole", 1, &["nothere", "none of its files"]),
         ("image info empty", 1, &["tombolo image scan empty"]),
-        ("image info tree", 1, &["it is no sidecar of an image"]),
+        ("image info tree", 1, &["not an image sidecar"]),
     ]);
 }
 

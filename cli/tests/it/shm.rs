@@ -378,7 +378,7 @@ fn memory_that_a_guest_has_too_is_served_and_mounted() {
         assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
     }
     assert_eq!(scratch.0.path("region").metadata().expect("made").len(), 16 << 20);
-    scratch.0.run(&words[..4]).failed(1, &["region", "another server is there"]);
+    scratch.0.run(&words[..4]).failed(1, &["region", "in use by another server"]);
     let listed = scratch.0.run(&["ls", "shm+file:region/tree"]);
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "file\n"), "{listed:?}");
     scratch.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);

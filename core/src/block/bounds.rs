@@ -110,7 +110,7 @@ impl FlushLoss {
     /// Fails if an earlier flush has failed.
     pub fn check(&self) -> Result<()> {
         match self.is_there() {
-            true => Err(Error::io("an earlier flush has failed: what was written before it may be lost")),
+            true => Err(Error::io("an earlier flush failed: data written before it may be lost")),
             false => Ok(()),
         }
     }

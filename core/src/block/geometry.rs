@@ -112,14 +112,14 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum BlockSizeError {
     /// Not a supported block size.
-    #[error("a block size is a power of two from 512 to 65536 bytes, not {block_bytes}")]
+    #[error("invalid block size of {block_bytes} bytes: must be a power of two from 512 to 65536")]
     Size {
         /// Requested block size, in bytes.
         block_bytes: u32,
     },
     /// The disk's last bytes would be lost.
     #[error(
-        "its {size_bytes} bytes are no multiple of blocks of {block_bytes} bytes: take a smaller block size"
+        "its {size_bytes} bytes are not a multiple of the block size {block_bytes}: use a smaller block size"
     )]
     Length {
         /// The disk's length, in bytes.

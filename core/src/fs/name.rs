@@ -24,10 +24,10 @@ pub enum NameError {
     #[error("the name is longer than {NAME_MAX} bytes")]
     TooLong,
     /// The name holds a `/` or a NUL byte.
-    #[error("the name holds a slash or a NUL byte")]
+    #[error("the name contains a slash or a NUL byte")]
     ForbiddenByte,
     /// The name is `.` or `..`.
-    #[error("`.` and `..` name no entry")]
+    #[error("`.` and `..` are not valid names")]
     Dots,
 }
 

@@ -31,7 +31,7 @@ pub fn read_whole(
                     let at = offset.saturating_add(done.count as u64);
                     let next = fs.read(&cx, file, at, rest).resolve().await?;
                     if next.count == 0 && !next.eof {
-                        return Err(Error::io("nothing was read where the file goes on"));
+                        return Err(Error::io("read returned no data before the end of the file"));
                     }
                     done = ReadDone { count: done.count + next.count, eof: next.eof };
                 }

@@ -43,7 +43,7 @@ impl FromStr for Watermarks {
             let mut words = text.split_ascii_whitespace().filter_map(|word| word.split_once('='));
             words.find(|(found, _)| *found == key).and_then(|(_, value)| value.parse().ok())
         };
-        let needed = |key: &str| value(key).ok_or_else(|| Error::io("these are no watermarks"));
+        let needed = |key: &str| value(key).ok_or_else(|| Error::io("invalid watermarks"));
         let refused = value("refused").unwrap_or(0);
         Ok(Self {
             change: needed("change")?,

@@ -23,7 +23,7 @@ pub enum Mode {
 
 /// An unknown name of a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{word:?} is no way to wait: poll, event, adaptive or umwait")]
+#[error("unknown doorbell mode {word:?}: use poll, event, adaptive or umwait")]
 pub struct UnknownMode {
     word: String,
 }

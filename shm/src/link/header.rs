@@ -59,19 +59,19 @@ pub struct Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// The region is shorter than a header.
-    #[error("no room for a header")]
+    #[error("too short for a header")]
     Short(#[from] OutOfBounds),
     /// Wrong magic bytes.
     #[error("not the header of a region")]
     Magic,
     /// Unsupported version.
-    #[error("a header of version {version}, and {VERSION} is known")]
+    #[error("header version {version} is not supported, expected {VERSION}")]
     Version {
         /// The version found.
         version: u32,
     },
     /// An undefined value.
-    #[error("{what} {value} means nothing")]
+    #[error("invalid {what}: {value}")]
     Value {
         /// The field.
         what: &'static str,
@@ -79,7 +79,7 @@ pub enum HeaderError {
         value: u32,
     },
     /// Inconsistent sizes.
-    #[error("sizes that make no sense")]
+    #[error("inconsistent sizes")]
     Layout(#[from] LayoutError),
 }
 

@@ -35,21 +35,21 @@ pub struct Layout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// Invalid number of slots.
-    #[error("{slots} slots: a power of two from {SLOTS_MIN} to {SLOTS_MAX} is needed")]
+    #[error("{slots} slots: must be a power of two from {SLOTS_MIN} to {SLOTS_MAX}")]
     Slots {
         /// Requested number.
         slots: u32,
     },
     /// Invalid number of slots of the back ring.
     #[error(
-        "{back_slots} slots for call-backs: a power of two from {BACK_SLOTS_MIN} to {BACK_SLOTS_MAX} is needed"
+        "{back_slots} slots for call-backs: must be a power of two from {BACK_SLOTS_MIN} to {BACK_SLOTS_MAX}"
     )]
     BackSlots {
         /// Requested number.
         back_slots: u32,
     },
     /// Invalid size of the region.
-    #[error("a region of {bytes} bytes: whole pages from {min} to {REGION_BYTES_MAX} bytes are needed")]
+    #[error("a region of {bytes} bytes: must be whole pages, {min} to {REGION_BYTES_MAX} bytes")]
     Bytes {
         /// Requested size.
         bytes: u64,

@@ -159,16 +159,16 @@ pub enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MessageError {
     /// Shorter than the fixed part, longer than the maximum, or different from the stated length.
-    #[error("a message of {bytes} bytes, which is not how long it should be")]
+    #[error("invalid length of a message: {bytes} bytes")]
     Length {
         /// Actual length, in bytes.
         bytes: usize,
     },
     /// Wrong magic bytes.
-    #[error("not a message of a link")]
+    #[error("not a link message")]
     Magic,
     /// An undefined value.
-    #[error("{what} {value} means nothing")]
+    #[error("invalid {what}: {value}")]
     Value {
         /// The field.
         what: &'static str,
@@ -176,7 +176,7 @@ pub enum MessageError {
         value: u32,
     },
     /// A text that is too long, not UTF-8, or contains control characters.
-    #[error("the {what} is not a text as it must be")]
+    #[error("the {what} is not valid text")]
     Text {
         /// The field.
         what: &'static str,
@@ -271,14 +271,14 @@ impl Goodbye {
 const REFUSAL_CODES: [(RefusalCode, u32, &str); 11] = [
     (RefusalCode::Version, 1, "no common version"),
     (RefusalCode::Features, 2, "an extension is missing"),
-    (RefusalCode::Protocol, 3, "that protocol is not spoken"),
-    (RefusalCode::Sizes, 4, "sizes that cannot be had"),
-    (RefusalCode::Memory, 5, "memory that is not as it must be"),
+    (RefusalCode::Protocol, 3, "protocol not supported"),
+    (RefusalCode::Sizes, 4, "sizes not supported"),
+    (RefusalCode::Memory, 5, "unsuitable memory"),
     (RefusalCode::Doorbell, 6, "no common doorbell"),
     (RefusalCode::NotAllowed, 7, "not allowed"),
     (RefusalCode::NoExport, 8, "no such export"),
     (RefusalCode::TooMany, 9, "too many links"),
-    (RefusalCode::Malformed, 10, "not understood"),
+    (RefusalCode::Malformed, 10, "malformed message"),
     (RefusalCode::Failed, 11, "the server failed"),
 ];
 

@@ -46,13 +46,13 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WelcomeError {
     /// The server chose something that was not offered.
-    #[error("the server's {what} is none that was offered")]
+    #[error("the server's {what} was not offered")]
     NotOffered {
         /// The field.
         what: &'static str,
     },
     /// Inconsistent sizes.
-    #[error("the server's sizes make no sense")]
+    #[error("the server's sizes are inconsistent")]
     Layout(#[from] LayoutError),
 }
 
@@ -63,7 +63,10 @@ impl Limits {
         if hello.version_min > VERSION || hello.version_max < VERSION {
             return Err(Refused::new(
                 RefusalCode::Version,
-                format_args!("{VERSION} is spoken here, not {} to {}", hello.version_min, hello.version_max),
+                format_args!(
+                    "version {VERSION} is supported, not {} to {}",
+                    hello.version_min, hello.version_max
+                ),
             ));
         }
         if !(self.features & hello.offered).contains(hello.required) {
@@ -77,8 +80,8 @@ impl Limits {
         let doorbell = [DoorbellKind::Futex, DoorbellKind::Silent]
             .into_iter()
             .find(|doorbell| doorbells.contains(*doorbell));
-        let doorbell =
-            doorbell.ok_or_else(|| Refused::new(RefusalCode::Doorbell, "neither of the client's"))?;
+        let doorbell = doorbell
+            .ok_or_else(|| Refused::new(RefusalCode::Doorbell, "none of the client's is supported"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
         // The client's request is validated first, because reducing nonsense may yield valid sizes.
         let wanted = Layout::new(hello.slots, hello.back_slots, hello.bytes).map_err(sizes)?;

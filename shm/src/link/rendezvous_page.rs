@@ -68,22 +68,22 @@ pub(super) const ATTEMPT_MASK: u32 = 0x00FF_FFFF;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
     /// Not a number of whole pages, too small for a page and two halves, or too large.
-    #[error("{bytes} bytes cannot be shared: whole pages, three at least, are needed")]
+    #[error("{bytes} bytes cannot be shared: must be whole pages, at least three")]
     Size {
         /// Size, in bytes.
         bytes: u64,
     },
     /// No server has used it yet.
-    #[error("no server has been there yet")]
+    #[error("no server has used the file yet")]
     Blank,
     /// Unsupported version.
-    #[error("a page of version {version}, and {VERSION} is known")]
+    #[error("page version {version} is not supported, expected {VERSION}")]
     Version {
         /// The version found.
         version: u32,
     },
     /// The file was truncated, or its file system is full: the mapping has been replaced by private memory.
-    #[error("the memory has lost its file: it was truncated, or there was no room for it")]
+    #[error("the shared memory was lost: its file was truncated, or its file system is full")]
     Gone,
     /// An access beyond the end, which cannot happen with a checked size.
     #[error(transparent)]

@@ -23,7 +23,7 @@ pub enum RegionError {
     #[error("the memory is not sealed")]
     NotSealed,
     /// Smaller than announced.
-    #[error("the memory has {bytes} bytes, and {wanted_bytes} are needed")]
+    #[error("the memory has {bytes} bytes, but {wanted_bytes} are needed")]
     TooSmall {
         /// Actual size.
         bytes: u64,
@@ -31,7 +31,7 @@ pub enum RegionError {
         wanted_bytes: u64,
     },
     /// Not a number of whole pages, or larger than the address space.
-    #[error("{}: {bytes} bytes are no region", path.display())]
+    #[error("{}: {bytes} bytes are not a valid region size", path.display())]
     Size {
         /// The file.
         path: PathBuf,
@@ -39,7 +39,7 @@ pub enum RegionError {
         bytes: u64,
     },
     /// The file belongs to another user, or is world-writable.
-    #[error("{}: owner {owner}, mode {mode:04o}; it must be root's or the server's own, and not for all to write", path.display())]
+    #[error("{}: owner {owner}, mode {mode:04o}; it must belong to root or the server's user, and not be world-writable", path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum RegionError {
         mode: u32,
     },
     /// The file is in use by a server.
-    #[error("{}: another server is there", path.display())]
+    #[error("{}: in use by another server", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum RegionError {
         which: Option<String>,
     },
     /// There are several, and none was requested.
-    #[error("several PCI devices share memory, name one: {}", found.join(", "))]
+    #[error("several ivshmem devices, specify one of {}", found.join(", "))]
     Several {
         /// Their addresses.
         found: Vec<String>,

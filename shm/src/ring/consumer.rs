@@ -19,7 +19,7 @@ pub struct Consumer<C = Lines> {
 /// An invalid stamp in the next slot, which no honest peer writes: an old or future lap, more messages than
 /// slots, or another epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("slot {slot} has stamp {found:#010x} where {awaited:#010x} comes next")]
+#[error("slot {slot} has stamp {found:#010x}, expected {awaited:#010x}")]
 pub struct StampFault {
     /// The slot.
     pub slot: usize,

@@ -104,7 +104,7 @@ impl WindowReader {
             .enumerate()
             .all(|(word, value)| head.load(0, word, Ordering::Relaxed) == value);
         if !is_known {
-            return Err(RegionError::io("the window", std::io::Error::other("it is of another version")));
+            return Err(RegionError::io("the window", std::io::Error::other("unsupported version")));
         }
         Ok(Self { counts: Counts::of(head, slots), memory: Arc::new(memory) })
     }

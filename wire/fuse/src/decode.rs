@@ -44,7 +44,7 @@ impl<'a> Request<'a> {
         let mut args = Args { opcode, bytes: args, total_bytes: raw.len as usize };
         let payload_elsewhere = matches!(opcode, Opcode::Write | Opcode::NotifyReply);
         if !payload_elsewhere && raw.len as usize != bytes.len() {
-            return Err(args.length("header tells another length"));
+            return Err(args.length("length differs from the header's"));
         }
         let extension_bytes = usize::from(raw.total_extlen) * 8;
         let extensions = if payload_elsewhere { &[] } else { args.split_end(extension_bytes)? };
@@ -280,7 +280,7 @@ impl<'a> Args<'a> {
             _ => return Err(self.field("unknown kind of lock")),
         };
         if raw.lk.start > raw.lk.end || raw.lk.end > lock::OFFSET_MAX {
-            return Err(self.field("range of the lock"));
+            return Err(self.field("invalid range of the lock"));
         }
         Ok(Lock {
             handle: FileHandle(raw.fh),
@@ -367,7 +367,7 @@ impl<'a> Args<'a> {
     fn text(&mut self) -> Result<&'a [u8]> {
         let end = self.bytes.iter().position(|&byte| byte == 0);
         let split = end.and_then(|end| Some((self.bytes.get(..end)?, self.bytes.get(end + 1..)?)));
-        let (text, rest) = split.ok_or_else(|| self.length("a name without an end"))?;
+        let (text, rest) = split.ok_or_else(|| self.length("unterminated name"))?;
         self.bytes = rest;
         Ok(text)
     }
@@ -400,7 +400,7 @@ impl<'a> Args<'a> {
     fn target(&mut self) -> Result<&'a [u8]> {
         let text = self.text()?;
         if text.is_empty() || text.len() > TARGET_BYTES_MAX {
-            return Err(self.field("length of the link's target"));
+            return Err(self.field("invalid length of the link's target"));
         }
         Ok(text)
     }

@@ -15,7 +15,7 @@ impl<'a> Extensions<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<Self, &'static str> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (_, _, after) = split(rest).ok_or("an extension states a wrong length")?;
+            let (_, _, after) = split(rest).ok_or("invalid length of an extension")?;
             rest = after;
         }
         Ok(Extensions(bytes))

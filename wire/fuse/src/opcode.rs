@@ -203,7 +203,7 @@ impl Extent {
             return Ok(Extent { private_bytes: least, payload_bytes: total - least });
         }
         if total - least > opcode.tail_bytes_max() {
-            return Err(length("longer than its arguments may be"));
+            return Err(length("longer than its maximum"));
         }
         Ok(Extent { private_bytes: total, payload_bytes: 0 })
     }

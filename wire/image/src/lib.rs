@@ -166,22 +166,22 @@ impl Sidecar {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Malformed {
     /// Truncated, or longer than stated.
-    #[error("its length is not what it says")]
+    #[error("wrong length")]
     Length,
     /// Wrong magic bytes.
-    #[error("it is no sidecar of an image")]
+    #[error("not an image sidecar")]
     Magic,
     /// Unsupported version.
-    #[error("it has version {0}, and only 1 is known")]
+    #[error("version {0} is not supported, expected 1")]
     Version(u32),
     /// Damaged, or being written.
-    #[error("its digest does not hold")]
+    #[error("digest mismatch")]
     Digest,
     /// An invalid value.
-    #[error("it says what cannot be")]
+    #[error("invalid value")]
     Value,
     /// Exceeds the capacity of a head.
-    #[error("there is more to say than {HEAD_BYTES_MAX} bytes hold")]
+    #[error("longer than the maximum of {HEAD_BYTES_MAX} bytes")]
     TooLarge,
 }
 

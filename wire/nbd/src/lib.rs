@@ -52,22 +52,22 @@ pub const PORT: u16 = 10809;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Malformed {
     /// Truncated message.
-    #[error("a message that ends too early")]
+    #[error("truncated message")]
     Short,
     /// Wrong magic number.
-    #[error("not a message of NBD")]
+    #[error("not an NBD message")]
     Magic,
     /// An invalid length.
-    #[error("a length of {0} bytes, which nothing of its kind has")]
+    #[error("invalid length of {0} bytes")]
     Length(u64),
     /// A name that is not UTF-8.
-    #[error("a name that is not UTF-8")]
+    #[error("name is not UTF-8")]
     Name,
     /// An invalid value.
-    #[error("a value that this place cannot have")]
+    #[error("invalid value")]
     Value,
     /// An oldstyle server, which does not support the selection of an export.
-    #[error("a server that speaks the old style of NBD, or not the fixed new one")]
+    #[error("the server does not support the fixed newstyle handshake")]
     OldStyle,
 }
 

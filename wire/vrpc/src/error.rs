@@ -7,10 +7,10 @@ use tombolo_core::fs::NameError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// A kind unknown to this version.
-    #[error("kind {0} is unknown")]
+    #[error("unknown kind {0}")]
     UnknownKind(u32),
     /// An answer to another kind of request.
-    #[error("kind {found:#x} where {expected:#x} was expected")]
+    #[error("kind {found:#x}, expected {expected:#x}")]
     WrongKind {
         /// The kind of an answer to the request.
         expected: u32,
@@ -18,13 +18,13 @@ pub enum DecodeError {
         found: u32,
     },
     /// A flag unknown to this version, or invalid for this kind.
-    #[error("flags {0:#x} are unknown here")]
+    #[error("unknown flags {0:#x}")]
     UnknownFlags(u32),
     /// A reserved byte that is not zero.
     #[error("a reserved field is not zero")]
     Reserved,
     /// An invalid value of a field.
-    #[error("{value} is no {field}")]
+    #[error("invalid {field}: {value}")]
     Value {
         /// The field.
         field: &'static str,
@@ -35,19 +35,19 @@ pub enum DecodeError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The frame is shorter than the body requires.
-    #[error("the frame lacks {missing_bytes} bytes")]
+    #[error("the frame is {missing_bytes} bytes too short")]
     FrameShort {
         /// Number of missing bytes.
         missing_bytes: usize,
     },
     /// The frame is longer than the body requires.
-    #[error("{extra_bytes} bytes of the frame mean nothing")]
+    #[error("{extra_bytes} trailing bytes in the frame")]
     FrameLong {
         /// Number of extra bytes.
         extra_bytes: usize,
     },
     /// A reference that is empty, or leaves its domain's address space.
-    #[error("{len_bytes} bytes at {address:#x} cannot be referred to")]
+    #[error("invalid reference to {len_bytes} bytes at {address:#x}")]
     Reference {
         /// The global address.
         address: u64,
@@ -55,10 +55,10 @@ pub enum DecodeError {
         len_bytes: u32,
     },
     /// A list that is too long, or empty where it must not be.
-    #[error("a list of {0} entries")]
+    #[error("invalid length of a list: {0}")]
     ListLength(u64),
     /// A status unknown to this version.
-    #[error("status {0} is unknown")]
+    #[error("unknown status {0}")]
     UnknownStatus(u32),
 }
 
@@ -69,7 +69,7 @@ pub enum EncodeError {
     #[error("the message does not fit into its frame")]
     FrameFull,
     /// A value that does not fit its field.
-    #[error("{value} is no {field}")]
+    #[error("invalid {field}: {value}")]
     Value {
         /// The field.
         field: &'static str,

@@ -57,7 +57,7 @@ fn a_stranger_is_one_line_in_the_log() {
     let lines = lines(&log);
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert!(lines[0].contains("no hello came in time"), "{}", lines[0]);
-    assert!(lines[1].contains("not a message of a link"), "{}", lines[1]);
+    assert!(lines[1].contains("not a link message"), "{}", lines[1]);
     assert!(lines[2].contains("left without a hello"), "{}", lines[2]);
     assert!(lines.iter().all(|line| line.contains(&format!("pid={}", std::process::id()))), "{lines:#?}");
 }
