@@ -152,12 +152,12 @@ mod portable {
     /// `from` must be readable and `to` writable for `len` bytes, except for faults handled by `sigbus`.
     pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         let mut at = 0;
-        let alike = (from as usize) % WORD == (to as usize) % WORD;
+        let is_aligned_alike = (from as usize) % WORD == (to as usize) % WORD;
         // SAFETY: every access is within `len` bytes; word accesses occur only where both sides are aligned.
         unsafe {
             while at < len {
                 let (f, t) = (from.add(at), to.add(at));
-                if alike && (t as usize).is_multiple_of(WORD) && len - at >= WORD {
+                if is_aligned_alike && (t as usize).is_multiple_of(WORD) && len - at >= WORD {
                     let word = AtomicUsize::from_ptr(f.cast_mut().cast()).load(Relaxed);
                     AtomicUsize::from_ptr(t.cast()).store(word, Relaxed);
                     at += WORD;

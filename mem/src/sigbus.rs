@@ -131,15 +131,15 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above. A handler must preserve errno.
     let saved = unsafe { *errno };
-    if !mend(info) {
-        pass_on(signal, info, context);
+    if !recover(info) {
+        call_previous(signal, info, context);
     }
     // SAFETY: as above.
     unsafe { *errno = saved };
 }
 
 /// Returns `true` if the fault was in a region and the instruction can be resumed.
-fn mend(info: *const libc::siginfo_t) -> bool {
+fn recover(info: *const libc::siginfo_t) -> bool {
     // SAFETY: the kernel passes a valid structure to an SA_SIGINFO handler.
     let info = unsafe { &*info };
     // Zero and below: sent by a process, so it has no address.
@@ -168,7 +168,7 @@ fn mend(info: *const libc::siginfo_t) -> bool {
 }
 
 /// Performs the former action of the signal.
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: written before this handler was installed, and never again.
     let previous = unsafe { &*PREVIOUS.0.get().cast::<libc::sigaction>() };
     match previous.sa_sigaction {

@@ -71,7 +71,7 @@ impl Vector {
             Some(last) if last.ptr.wrapping_add(last.len) == ptr && region.holds(last.ptr) => last.len += len,
             _ => self.segments.push(Segment { ptr, len }),
         }
-        self.keep(region);
+        self.add_region(region);
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl Vector {
         other.truncate(LEN_MAX - self.len);
         self.len += other.len;
         self.segments.extend(other.segments);
-        other.regions.iter().for_each(|region| self.keep(region));
+        other.regions.iter().for_each(|region| self.add_region(region));
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
@@ -191,8 +191,8 @@ impl Vector {
         (self.segments.len(), 0)
     }
 
-    fn keep(&mut self, region: &Region) {
-        if !self.regions.iter().any(|held| held.same(region)) {
+    fn add_region(&mut self, region: &Region) {
+        if !self.regions.iter().any(|existing| existing.same(region)) {
             self.regions.push(region.clone());
         }
     }

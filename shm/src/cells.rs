@@ -48,9 +48,9 @@ pub trait DoorbellWord {
     /// Returns the value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while the value is `seen`, until [woken](DoorbellWordMut::wake), for at most `timeout`. May
+    /// Sleeps while the value is `expected`, until [woken](DoorbellWordMut::wake), for at most `timeout`. May
     /// return spuriously.
-    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap;
+    fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome;
 
     /// Wakes a sleeper.
     fn wake(&self);
@@ -75,13 +75,13 @@ pub trait DoorbellWordMut: DoorbellWord {
 
 /// The outcome of a sleep on a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nap {
+pub enum SleepOutcome {
     /// Possibly woken by the peer or another thread.
-    Over,
+    Woken,
     /// The timeout expired.
     TimedOut,
     /// Sleeping is not possible: the memory lost its file, or the system forbids it.
-    Impossible,
+    Unsupported,
 }
 
 impl Cells for Lines {
@@ -133,11 +133,11 @@ impl DoorbellWord for Word {
         Word::load(self, order)
     }
 
-    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
-        match futex::wait(self, seen, timeout) {
-            Ok(Woken::Maybe | Woken::Changed) => Nap::Over,
-            Ok(Woken::TimedOut) => Nap::TimedOut,
-            Err(_) => Nap::Impossible,
+    fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome {
+        match futex::wait(self, expected, timeout) {
+            Ok(Woken::Maybe | Woken::Changed) => SleepOutcome::Woken,
+            Ok(Woken::TimedOut) => SleepOutcome::TimedOut,
+            Err(_) => SleepOutcome::Unsupported,
         }
     }
 
@@ -158,8 +158,8 @@ impl DoorbellWord for WordMut {
         Word::load(self, order)
     }
 
-    fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
-        DoorbellWord::wait(&**self, seen, timeout)
+    fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome {
+        DoorbellWord::wait(&**self, expected, timeout)
     }
 
     fn wake(&self) {

@@ -68,9 +68,9 @@ pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     let own = own();
     let same_groups = own.groups.as_slice() == identity.groups;
     if own.uid == identity.uid && own.gid == identity.gid && (same_groups || identity.uid == 0) {
-        return Ok(Assumed { undo: Undo::default(), here: PhantomData });
+        return Ok(Assumed { undo: Undo::default(), not_send: PhantomData });
     }
-    let mut guard = Assumed { undo: Undo::default(), here: PhantomData };
+    let mut guard = Assumed { undo: Undo::default(), not_send: PhantomData };
     if !same_groups {
         set_groups(identity.groups)?;
         guard.undo.groups = true;
@@ -97,9 +97,9 @@ pub fn without_set_id() -> Result<WithoutSetId> {
     let sets = thread::capabilities(None)?;
     if sets.effective.contains(CapabilitySet::FSETID) {
         set_effective(sets.effective - CapabilitySet::FSETID)?;
-        return Ok(WithoutSetId { before: Some(sets.effective), here: PhantomData });
+        return Ok(WithoutSetId { before: Some(sets.effective), not_send: PhantomData });
     }
-    Ok(WithoutSetId { before: None, here: PhantomData })
+    Ok(WithoutSetId { before: None, not_send: PhantomData })
 }
 
 /// A guard while which the thread acts as another user. Bound to its thread.
@@ -107,7 +107,7 @@ pub fn without_set_id() -> Result<WithoutSetId> {
 #[must_use = "the thread acts as another user only while this lives"]
 pub struct Assumed {
     undo: Undo,
-    here: PhantomData<*const ()>,
+    not_send: PhantomData<*const ()>,
 }
 
 /// A guard while which writes drop set-user-id and set-group-id bits. Bound to its thread.
@@ -115,7 +115,7 @@ pub struct Assumed {
 #[must_use = "the right is dropped only while this lives"]
 pub struct WithoutSetId {
     before: Option<CapabilitySet>,
-    here: PhantomData<*const ()>,
+    not_send: PhantomData<*const ()>,
 }
 
 impl Drop for WithoutSetId {

@@ -23,8 +23,8 @@ pub fn enable(file: BorrowedFd<'_>) -> Result<Alignment> {
     let flags = fcntl_getfl(file.as_fd())?;
     retry(|| fcntl_setfl(file, flags | OFlags::DIRECT))?;
     let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
-    let is_told = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    let [memory_bytes, range_bytes] = match is_told {
+    let is_reported = found.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    let [memory_bytes, range_bytes] = match is_reported {
         // statx(2): both are 0 where direct I/O is not supported for this file.
         true if found.stx_dio_offset_align == 0 => return Err(Errno::INVAL),
         true => [found.stx_dio_mem_align, found.stx_dio_offset_align],

@@ -49,23 +49,23 @@ pub struct FileRing<T> {
     /// `true` if entries were added since the last submission.
     is_queued: AtomicBool,
     /// Locked while completions are awaited and removed.
-    taking: Mutex<()>,
+    completing: Mutex<()>,
 }
 
 struct Slots<T> {
     /// Transfers in flight, at stable addresses: the kernel reads the spans at submission.
-    held: Box<[Option<Held<T>>]>,
+    in_flight: Box<[Option<InFlight<T>>]>,
     free: Vec<usize>,
 }
 
-struct Held<T> {
+struct InFlight<T> {
     transfer: Transfer<T>,
     spans: Spans,
 }
 
 // SAFETY: the spans' pointers are only passed to the kernel, which may use them on any thread; their memory
 // is kept alive by the transfer's `Sink` or `Source`, which are Send.
-unsafe impl<T: Send> Send for Held<T> {}
+unsafe impl<T: Send> Send for InFlight<T> {}
 
 impl<T> FileRing<T> {
     /// Creates a ring for `depth` transfers in flight. ENOSYS, EPERM or EACCES where the system does not
@@ -87,19 +87,19 @@ impl<T> FileRing<T> {
         submitter.register_restrictions(&mut only).map_err(|error| errno(&error))?;
         submitter.register_enable_rings().map_err(|error| errno(&error))?;
         let free = (0..usize::from(depth)).collect();
-        let held = (0..depth).map(|_| None).collect();
+        let in_flight = (0..depth).map(|_| None).collect();
         let ring = Self {
             ring,
-            slots: Mutex::new(Slots { held, free }),
+            slots: Mutex::new(Slots { in_flight, free }),
             is_queued: AtomicBool::new(false),
-            taking: Mutex::new(()),
+            completing: Mutex::new(()),
         };
-        ring.try_out()?;
+        ring.probe()?;
         Ok(ring)
     }
 
     /// Tests the ring: the seccomp filter of a container may allow its creation, but not its use.
-    fn try_out(&self) -> Result<()> {
+    fn probe(&self) -> Result<()> {
         let slots = self.slots();
         self.queue(&nop());
         drop(slots);
@@ -114,15 +114,15 @@ impl<T> FileRing<T> {
     pub fn push(&self, transfer: Transfer<T>) -> Option<Transfer<T>> {
         let mut slots = self.slots();
         let Some(index) = slots.free.pop() else { return Some(transfer) };
-        let Some(slot) = slots.held.get_mut(index) else { return Some(transfer) };
+        let Some(slot) = slots.in_flight.get_mut(index) else { return Some(transfer) };
         let spans = match &transfer.memory {
             Memory::Into(sink) => spans(sink.segments()),
             Memory::From(source) => spans(source.segments()),
         };
-        let held = slot.insert(Held { transfer, spans });
-        let (at, count) = (held.spans.as_ptr(), held.spans.len() as u32);
-        let (offset, flags) = (held.transfer.offset, held.transfer.flags.bits());
-        let entry = match held.transfer.memory {
+        let in_flight = slot.insert(InFlight { transfer, spans });
+        let (at, count) = (in_flight.spans.as_ptr(), in_flight.spans.len() as u32);
+        let (offset, flags) = (in_flight.transfer.offset, in_flight.transfer.flags.bits());
+        let entry = match in_flight.transfer.memory {
             Memory::Into(_) => {
                 opcode::Readv::new(FILE, at, count).offset(offset).rw_flags(flags as i32).build()
             }
@@ -149,16 +149,16 @@ impl<T> FileRing<T> {
     /// Submits all added entries to the kernel.
     pub fn submit(&self) {
         if self.is_queued.swap(false, Ordering::AcqRel) {
-            self.until_taken();
+            self.submit_all();
         }
     }
 
     /// Submits until the queue is empty. The kernel stops after an entry that it refuses, or when out of
     /// memory (io_uring_enter(2), "RETURN VALUE").
-    fn until_taken(&self) {
+    fn submit_all(&self) {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {
-                Ok(_) if self.is_all_taken() => return,
+                Ok(_) if self.is_all_submitted() => return,
                 // Out of memory temporarily, or of space for completions, which another thread removes.
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => thread::yield_now(),
                 Err(_) => return,
@@ -166,7 +166,7 @@ impl<T> FileRing<T> {
         }
     }
 
-    fn is_all_taken(&self) -> bool {
+    fn is_all_submitted(&self) -> bool {
         let _slots = self.slots();
         // SAFETY: the slots are locked, and no other submission queue is created.
         unsafe { self.ring.submission_shared() }.is_empty()
@@ -174,7 +174,7 @@ impl<T> FileRing<T> {
 
     /// Waits for completions, and passes each to `done` with the number of bytes transferred.
     pub fn wait(&self, mut done: impl FnMut(Transfer<T>, Result<usize>)) {
-        let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+        let completing = self.completing.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: no pointer is passed; submits nothing and waits for one completion.
         let waited = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) };
         if let Err(error) = waited
@@ -183,9 +183,9 @@ impl<T> FileRing<T> {
             thread::yield_now();
         }
         let mut found = Vec::new();
-        // SAFETY: every creator of a completion queue has locked `taking`.
+        // SAFETY: every creator of a completion queue has locked `completing`.
         unsafe { self.ring.completion_shared() }.for_each(|entry| found.push(entry));
-        drop(taking);
+        drop(completing);
         for entry in found {
             if let Some(transfer) = self.take(&entry) {
                 done(transfer, outcome(&entry));
@@ -196,9 +196,9 @@ impl<T> FileRing<T> {
     fn take(&self, entry: &cqueue::Entry) -> Option<Transfer<T>> {
         let index = usize::try_from(entry.user_data()).ok()?;
         let mut slots = self.slots();
-        let held = slots.held.get_mut(index)?.take()?;
+        let in_flight = slots.in_flight.get_mut(index)?.take()?;
         slots.free.push(index);
-        Some(held.transfer)
+        Some(in_flight.transfer)
     }
 
     /// Makes [`wait`](Self::wait) return.
@@ -212,7 +212,7 @@ impl<T> FileRing<T> {
     /// Returns `true` if nothing is in flight.
     pub fn is_idle(&self) -> bool {
         let slots = self.slots();
-        slots.free.len() == slots.held.len()
+        slots.free.len() == slots.in_flight.len()
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots<T>> {
@@ -327,7 +327,7 @@ mod tests {
         let memory = Memory::Into(buffer.sink(0..4096));
         assert!(ring.push(Transfer { memory, offset: 0, flags: TransferFlags::empty(), note: 5 }).is_none());
         ring.submit();
-        assert!(ring.is_all_taken());
+        assert!(ring.is_all_submitted());
         let mut found = Vec::new();
         while found.is_empty() {
             ring.wait(|transfer, outcome| found.push((transfer.note, outcome)));
@@ -347,12 +347,12 @@ mod tests {
             opcode::Nop::new().build(),
         ] {
             ring.queue(&entry.user_data(0));
-            ring.until_taken();
-            let taking = ring.taking.lock().expect("a lock");
+            ring.submit_all();
+            let completing = ring.completing.lock().expect("a lock");
             // SAFETY: the queue is locked.
             let found: Vec<_> =
                 unsafe { ring.ring.completion_shared() }.map(|entry| entry.result()).collect();
-            drop(taking);
+            drop(completing);
             assert_eq!(found, [-libc::EACCES]);
         }
     }

@@ -82,8 +82,8 @@ fn uuid(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     check(outcome.into()).ok()?;
     let (&len, uuid) = reply.split_first()?;
     // All zeroes: a file system without a UUID.
-    let told = usize::from(len) == uuid.len() && uuid.iter().any(|&byte| byte != 0);
-    uuid.first_chunk().copied().filter(|_| told)
+    let is_set = usize::from(len) == uuid.len() && uuid.iter().any(|&byte| byte != 0);
+    uuid.first_chunk().copied().filter(|_| is_set)
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) ->
         {
             ready();
         }
-        go_on(thread, signal_of(status))?;
+        resume(thread, signal_of(status))?;
     }
     Ok(())
 }
@@ -163,7 +163,7 @@ fn signal_of(status: libc::c_int) -> libc::c_int {
     if event != 0 || signal & 0x80 != 0 || signal == libc::SIGTRAP { 0 } else { signal }
 }
 
-fn go_on(thread: u32, signal: libc::c_int) -> Result<()> {
+fn resume(thread: u32, signal: libc::c_int) -> Result<()> {
     let signal = usize::try_from(signal).unwrap_or_default();
     // SAFETY: this request reads no memory of ours; the signal is passed in place of a pointer.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_SYSCALL, id(thread)?, 0_usize, signal) };

@@ -22,15 +22,15 @@ use crate::open::permission;
 pub fn mask(mask: u32, mode: u32) -> Masked {
     let process = process();
     if process.is_some_and(|process| process & mode == mask & mode) {
-        return Masked { process: None, mode, here: PhantomData };
+        return Masked { process: None, mode, not_send: PhantomData };
     }
     // Repeated each time, because a thread started meanwhile shares again; otherwise the kernel has nothing
     // to do.
-    let Some(process) = process.filter(|_| part().is_ok()) else {
-        return Masked { process: None, mode: mode & !mask, here: PhantomData };
+    let Some(process) = process.filter(|_| unshare_fs().is_ok()) else {
+        return Masked { process: None, mode: mode & !mask, not_send: PhantomData };
     };
     rustix::process::umask(permission(mask));
-    Masked { process: Some(process), mode, here: PhantomData }
+    Masked { process: Some(process), mode, not_send: PhantomData }
 }
 
 /// A guard while which the thread has its own umask. Bound to its thread.
@@ -40,7 +40,7 @@ pub struct Masked {
     /// The process's umask, if the thread currently has another one.
     process: Option<u32>,
     mode: u32,
-    here: PhantomData<*const ()>,
+    not_send: PhantomData<*const ()>,
 }
 
 impl Masked {
@@ -62,7 +62,7 @@ impl Drop for Masked {
 fn process() -> Option<u32> {
     static MASK: OnceLock<Option<u32>> = OnceLock::new();
     *MASK.get_or_init(|| {
-        part().ok()?;
+        unshare_fs().ok()?;
         // umask(2) returns the umask only by changing it.
         let mask = rustix::process::umask(Mode::empty());
         rustix::process::umask(mask);
@@ -71,7 +71,7 @@ fn process() -> Option<u32> {
 }
 
 /// Unshares the thread's file-system attributes from other threads.
-fn part() -> Result<()> {
+fn unshare_fs() -> Result<()> {
     // SAFETY: only CLONE_FS: no descriptor or memory of other threads is affected, and nothing here relies on
     // a shared working directory.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }

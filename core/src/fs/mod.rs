@@ -13,8 +13,8 @@ mod descriptors;
 mod dir;
 mod file_system;
 mod forward;
+mod granted_locks;
 mod groups;
-mod held_locks;
 mod id;
 mod leases;
 mod lock_table;
@@ -32,12 +32,12 @@ pub use descriptors::Descriptors;
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
+pub use granted_locks::{Granted, HeldLocks};
 pub use groups::{
     AllocateMode, DIGESTED_BYTES, DataCache, Digests, FAR, Leases, Lending, Lock, LockFamily, LockKind,
     LockRange, Locks, PACKED_BYTES_MAX, PACKED_PARTS_MAX, Packed, Packing, PersistentHandle,
     PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
-pub use held_locks::{Granted, HeldLocks};
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
 pub use leases::{Changing, LEASE_TERM, LeaseAnswer, LeaseAsk, LeaseClient, LeaseNote, LeaseTable};
 pub use lock_table::{LockTable, SessionLocks, Woken};

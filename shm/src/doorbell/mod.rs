@@ -8,9 +8,9 @@
 //!
 //! Reading order: [`Mode`], [`Sleeper`], [`Ringer`]; [`PollBackoff`].
 
-mod look;
 mod mode;
 mod poll_backoff;
+mod polling;
 mod ringer;
 mod sleeper;
 mod umwait;

@@ -7,7 +7,7 @@
 
 use std::hint::spin_loop;
 
-use crate::doorbell::look::looks_per_us;
+use crate::doorbell::polling::polls_per_us;
 
 /// Steps per pause.
 const PAUSE: u32 = 16;
@@ -37,7 +37,7 @@ impl Default for PollBackoff {
     fn default() -> PollBackoff {
         PollBackoff {
             steps: 0,
-            max: BACKOFF_MAX_NS * looks_per_us() / 1000 * PAUSE,
+            max: BACKOFF_MAX_NS * polls_per_us() / 1000 * PAUSE,
             closed_for: 0,
             is_fresh: true,
         }

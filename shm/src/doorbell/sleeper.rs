@@ -3,8 +3,8 @@ use std::time::{Duration, Instant};
 
 use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
 
-use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, Nap};
-use crate::doorbell::look::{look, looks_per_us};
+use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, SleepOutcome};
+use crate::doorbell::polling::{poll, polls_per_us};
 use crate::doorbell::{Mode, WINDOW_MAX, Window};
 use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
@@ -77,7 +77,7 @@ pub struct Sleeper<W = Word, M = WordMut> {
     nudged: M,
     /// Nonzero while we may sleep on the doorbell. Private memory, since other processes might write
     /// `notify_flag`.
-    napping: M,
+    sleeping: M,
     counts: SleeperCounts,
 }
 
@@ -86,7 +86,7 @@ pub struct Sleeper<W = Word, M = WordMut> {
 pub struct Nudger<W = Word, M = WordMut> {
     doorbell: Option<W>,
     nudged: M,
-    napping: M,
+    sleeping: M,
 }
 
 impl Sleeper {
@@ -95,20 +95,20 @@ impl Sleeper {
         let notify_flag = WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?;
         let doorbell = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         let private = Region::heap(8);
-        let (nudged, napping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
+        let (nudged, sleeping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
         let doorbell = Some(doorbell).filter(|_| ends.doorbell == DoorbellKind::Futex);
-        Ok(Sleeper::new(mode, notify_flag, doorbell, nudged, napping))
+        Ok(Sleeper::new(mode, notify_flag, doorbell, nudged, sleeping))
     }
 }
 
 impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
     /// Returns a sleeper that sets `notify_flag` while it sleeps on the peer's `doorbell`; `nudged` and
-    /// `napping` are private words of zero.
-    pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, napping: M) -> Sleeper<W, M> {
-        looks_per_us();
+    /// `sleeping` are private words of zero.
+    pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, sleeping: M) -> Sleeper<W, M> {
+        polls_per_us();
         let window = Window::default();
         let counts = SleeperCounts::default();
-        Sleeper { mode, window, notify_flag, doorbell, nudged, napping, counts }
+        Sleeper { mode, window, notify_flag, doorbell, nudged, sleeping, counts }
     }
 
     /// Returns the waiting strategy.
@@ -123,7 +123,11 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
 
     /// Returns a handle that wakes the sleeper from within this process.
     pub fn nudger(&self) -> Nudger<W, M> {
-        Nudger { doorbell: self.doorbell.clone(), nudged: self.nudged.clone(), napping: self.napping.clone() }
+        Nudger {
+            doorbell: self.doorbell.clone(),
+            nudged: self.nudged.clone(),
+            sleeping: self.sleeping.clone(),
+        }
     }
 
     /// Waits until `awaited` is ready, another thread nudges, or `timeout` expires. `awaited` must depend on
@@ -136,7 +140,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let nudged = &self.nudged;
         let is_over = || nudged.load(Relaxed) != 0 || is_late();
-        if look(self.mode, &mut self.window, &mut awaited, is_over) {
+        if poll(self.mode, &mut self.window, &mut awaited, is_over) {
             self.counts.found += 1;
             return WakeReason::Ready;
         }
@@ -169,26 +173,26 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             self.sleep_for(left, interval);
             return awaited.is_ready();
         };
-        let seen = doorbell.load(Acquire);
+        let expected = doorbell.load(Acquire);
         let sleep = self.notify_flag.load(Relaxed).wrapping_add(1) | 1;
-        // After reading `seen`: a ringer that sees the flag changes the doorbell.
+        // After reading `expected`: a ringer that sees the flag changes the doorbell.
         self.notify_flag.store(sleep, Release);
-        self.napping.store(1, Relaxed);
+        self.sleeping.store(1, Relaxed);
         // The flag is stored before the condition is polled once more, and the producer writes its message
         // before it loads the flag, so one side sees the other. The same applies to a nudge.
         M::fence();
-        let there = awaited.is_ready();
-        let mut nap = Nap::Over;
-        if !there && self.nudged.load(Relaxed) == 0 {
+        let is_ready = awaited.is_ready();
+        let mut outcome = SleepOutcome::Woken;
+        if !is_ready && self.nudged.load(Relaxed) == 0 {
             self.counts.sleeps += 1;
-            nap = doorbell.wait(seen, left);
+            outcome = doorbell.wait(expected, left);
         }
-        self.napping.store(0, Relaxed);
+        self.sleeping.store(0, Relaxed);
         self.notify_flag.store(sleep.wrapping_add(1), Release);
-        if nap == Nap::Impossible {
+        if outcome == SleepOutcome::Unsupported {
             self.sleep_for(left, interval);
         }
-        there || awaited.is_ready()
+        is_ready || awaited.is_ready()
     }
 
     /// Sleeps for the interval, unless nudged, and doubles it.
@@ -216,7 +220,7 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
         M::fence();
         let Some(doorbell) = &self.doorbell else { return };
         // The sleeper may be between its last poll and the system call: then there is no sleeping thread yet.
-        while self.napping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
+        while self.sleeping.load(Relaxed) != 0 && self.nudged.load(Relaxed) != 0 {
             doorbell.wake();
             M::yield_now();
         }

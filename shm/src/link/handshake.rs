@@ -18,7 +18,7 @@ use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
 use crate::link::terms::{Agreement, Incarnation};
 
 /// Maximum time for a client from its claim to its hello, and to prepare its half.
-pub const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The end of a link over a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct ServerHandshake {
     incarnation: Incarnation,
     attempt: u32,
     /// Our stage as published in the page.
-    said: Stage,
+    published: Stage,
     pulse: Pulse,
     watch: Watch,
     state: ServerState,
@@ -50,21 +50,21 @@ pub struct ServerHandshake {
 #[derive(Debug)]
 enum ServerState {
     /// Another server owns the page; its heartbeat is being watched.
-    Other { owner: u32 },
+    Foreign { owner: u32 },
     /// Waiting for a client.
     Open,
     /// A client has claimed the page, but sent no hello.
     Claimed { until: Instant },
     /// A hello has been received and awaits its reply.
-    Asked,
+    HelloReceived,
     /// A refusal or goodbye is left for the client to read.
-    Parting { until: Instant },
+    Closing { until: Instant },
     /// The client was welcomed and prepares its half.
     Welcomed { agreement: Agreement, until: Instant },
     /// The link is in use.
     Running,
     /// The link has ended; the owner announces with `reopen` when its memory is free.
-    Over,
+    Ended,
 }
 
 /// The result of a server's step.
@@ -104,8 +104,8 @@ impl ServerHandshake {
         let owner = page.owner.load(Ordering::SeqCst);
         let pulse = Pulse::of(&own, now);
         let attempt = page.stage(Role::Server).map_or(0, |stage| stage.attempt);
-        let state = ServerState::Other { owner };
-        let said = Stage { attempt, phase: Phase::Closed };
+        let state = ServerState::Foreign { owner };
+        let published = Stage { attempt, phase: Phase::Closed };
         Ok(ServerHandshake {
             page,
             own,
@@ -113,7 +113,7 @@ impl ServerHandshake {
             token: token.max(1),
             incarnation,
             attempt,
-            said,
+            published,
             pulse,
             watch,
             state,
@@ -123,52 +123,52 @@ impl ServerHandshake {
     /// Examines the page and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
         self.page.check()?;
-        if let ServerState::Other { owner } = self.state {
+        if let ServerState::Foreign { owner } = self.state {
             return self.take(owner, now);
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
             // Another server took over: we were stopped for longer than its timeout.
             self.watch = Watch::of(&self.own, now);
-            self.state = ServerState::Other { owner: self.page.owner.load(Ordering::SeqCst) };
+            self.state = ServerState::Foreign { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
         }
         self.pulse.beat_in(&self.own, now);
-        if self.page.stage(Role::Server) != Some(self.said) {
+        if self.page.stage(Role::Server) != Some(self.published) {
             // The client overwrote it in violation of the protocol, and another client may be waiting for it.
-            self.page.set_stage(Role::Server, self.said);
+            self.page.set_stage(Role::Server, self.published);
         }
         let client = self.page.stage(Role::Client);
-        let said = |phase| client == Some(Stage { attempt: self.attempt, phase });
+        let client_is_in = |phase| client == Some(Stage { attempt: self.attempt, phase });
         match &self.state {
             ServerState::Open if self.page.claim.load(Ordering::SeqCst) != 0 => {
-                self.state = ServerState::Claimed { until: now + HELLO_PATIENCE };
+                self.state = ServerState::Claimed { until: now + HELLO_TIMEOUT };
             }
-            ServerState::Claimed { .. } if said(Phase::Said) => {
+            ServerState::Claimed { .. } if client_is_in(Phase::Greeted) => {
                 // Copied once.
                 match self.page.message(Role::Client) {
                     Ok(Message::Hello(hello)) => {
-                        self.state = ServerState::Asked;
+                        self.state = ServerState::HelloReceived;
                         return Ok(ServerStep::Asked(Box::new(hello)));
                     }
                     _ => self.refuse(&Refused::new(RefusalCode::Malformed, "not a hello"), now)?,
                 }
             }
             ServerState::Claimed { until }
-            | ServerState::Parting { until }
+            | ServerState::Closing { until }
             | ServerState::Welcomed { until, .. }
                 if *until <= now =>
             {
                 self.open()?
             }
-            ServerState::Welcomed { agreement, .. } if said(Phase::Ready) => {
+            ServerState::Welcomed { agreement, .. } if client_is_in(Phase::Ready) => {
                 let ends = agreement.ends(Role::Server, self.own.clone(), self.peer.clone());
                 self.watch = Watch::of(&self.peer, now);
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
             // The client has read the refusal or goodbye, or has given up.
-            ServerState::Claimed { .. } | ServerState::Welcomed { .. } | ServerState::Parting { .. }
-                if said(Phase::Over) =>
+            ServerState::Claimed { .. } | ServerState::Welcomed { .. } | ServerState::Closing { .. }
+                if client_is_in(Phase::Ended) =>
             {
                 self.open()?;
             }
@@ -176,7 +176,7 @@ impl ServerHandshake {
                 let lost = self.watch.look_at(&self.peer, now) == Health::Lost;
                 let end = ended(&self.page, Role::Client, self.attempt, Phase::Ready, lost);
                 if let Some(end) = end {
-                    self.state = ServerState::Over;
+                    self.state = ServerState::Ended;
                     return Ok(ServerStep::Over(end));
                 }
             }
@@ -189,24 +189,24 @@ impl ServerHandshake {
     pub fn welcome(&mut self, agreement: &Agreement, now: Instant) -> Result<(), PageError> {
         agreement.header(Role::Server, agreement.server).format(&self.own)?;
         self.page.set_message(Role::Server, &Message::Welcome(agreement.welcome()))?;
-        self.say(Phase::Said);
-        self.state = ServerState::Welcomed { agreement: *agreement, until: now + HELLO_PATIENCE };
+        self.publish(Phase::Greeted);
+        self.state = ServerState::Welcomed { agreement: *agreement, until: now + HELLO_TIMEOUT };
         Ok(())
     }
 
     /// Refuses the requesting client. The next one is served once it has read that, or after a while.
     pub fn refuse(&mut self, refused: &Refused, now: Instant) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Refused(refused.clone()))?;
-        self.say(Phase::Refused);
-        self.state = ServerState::Parting { until: now + HELLO_PATIENCE };
+        self.publish(Phase::Refused);
+        self.state = ServerState::Closing { until: now + HELLO_TIMEOUT };
         Ok(())
     }
 
     /// Ends the link and leaves the reason in the page.
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Goodbye(goodbye.clone()))?;
-        self.say(Phase::Over);
-        self.state = ServerState::Over;
+        self.publish(Phase::Ended);
+        self.state = ServerState::Ended;
         Ok(())
     }
 
@@ -214,20 +214,20 @@ impl ServerHandshake {
     /// the link, the client gets some time to read the reason.
     pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {
-            ServerState::Over if self.said.phase == Phase::Over => {
-                self.state = ServerState::Parting { until: now + HELLO_PATIENCE };
+            ServerState::Ended if self.published.phase == Phase::Ended => {
+                self.state = ServerState::Closing { until: now + HELLO_TIMEOUT };
                 Ok(())
             }
-            ServerState::Over => self.open(),
+            ServerState::Ended => self.open(),
             _ => Ok(()),
         }
     }
 
     /// Releases the page. To be called after [`goodbye`](Self::goodbye), if there was a link.
     pub fn leave(mut self) {
-        if !matches!(self.state, ServerState::Other { .. }) {
-            if !matches!(self.state, ServerState::Over) {
-                self.say(Phase::Closed);
+        if !matches!(self.state, ServerState::Foreign { .. }) {
+            if !matches!(self.state, ServerState::Ended) {
+                self.publish(Phase::Closed);
             }
             self.page.owner.replace(self.token, 0);
         }
@@ -248,7 +248,7 @@ impl ServerHandshake {
         let current = self.page.owner.load(Ordering::SeqCst);
         if current != owner {
             self.watch = Watch::of(&self.own, now);
-            self.state = ServerState::Other { owner: current };
+            self.state = ServerState::Foreign { owner: current };
             return Ok(ServerStep::Nothing);
         }
         if owner != 0 && self.watch.look_at(&self.own, now) != Health::Lost {
@@ -265,16 +265,16 @@ impl ServerHandshake {
     fn open(&mut self) -> Result<(), PageError> {
         self.attempt = self.attempt.wrapping_add(1) & ATTEMPT_MASK;
         // The order matters: a claim of the former attempt must not be taken for one of this attempt.
-        self.say(Phase::Closed);
+        self.publish(Phase::Closed);
         self.page.claim.store(0, Ordering::SeqCst);
-        self.say(Phase::Open);
+        self.publish(Phase::Open);
         self.state = ServerState::Open;
         Ok(())
     }
 
-    fn say(&mut self, phase: Phase) {
-        self.said = Stage { attempt: self.attempt, phase };
-        self.page.set_stage(Role::Server, self.said);
+    fn publish(&mut self, phase: Phase) {
+        self.published = Stage { attempt: self.attempt, phase };
+        self.page.set_stage(Role::Server, self.published);
     }
 }
 
@@ -295,15 +295,15 @@ pub struct ClientHandshake {
 #[derive(Debug, PartialEq, Eq)]
 enum ClientState {
     /// The server is not open, or has another client.
-    Outside,
+    Waiting,
     /// The page is claimed, and the server is about to open it.
-    Early,
+    Claimed,
     /// The page is claimed and the hello was sent.
-    Asking,
+    HelloSent,
     /// The link is in use.
     Running,
     /// The link has ended.
-    Over,
+    Ended,
 }
 
 /// The result of a client's step.
@@ -339,7 +339,7 @@ impl ClientHandshake {
         hello.bytes = hello.bytes.min(own.len());
         let pulse = Pulse::of(&own, now);
         let watch = Watch::of(&peer, now);
-        let state = ClientState::Outside;
+        let state = ClientState::Waiting;
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
@@ -349,36 +349,36 @@ impl ClientHandshake {
         let server = self.page.stage(Role::Server);
         let lost = self.watch.look_at(&self.peer, now) == Health::Lost;
         match self.state {
-            ClientState::Outside => return self.claim(server),
-            ClientState::Early => return self.ask(),
-            ClientState::Asking => {
+            ClientState::Waiting => return self.claim(server),
+            ClientState::Claimed => return self.ask(),
+            ClientState::HelloSent => {
                 self.pulse.beat_in(&self.own, now);
                 match server {
                     Some(Stage { attempt, phase: Phase::Open }) if attempt == self.attempt && !lost => {}
-                    Some(Stage { attempt, phase: Phase::Said }) if attempt == self.attempt => {
+                    Some(Stage { attempt, phase: Phase::Greeted }) if attempt == self.attempt => {
                         return self.welcomed(now);
                     }
                     Some(Stage { attempt, phase: Phase::Refused }) if attempt == self.attempt => {
-                        self.give_up(Phase::Over);
+                        self.give_up(Phase::Ended);
                         return Ok(match self.page.message(Role::Server) {
                             Ok(Message::Refused(refused)) => ClientStep::Refused(refused),
                             _ => ClientStep::Over(PageEnd::Malformed),
                         });
                     }
                     _ => {
-                        self.give_up(Phase::Over);
+                        self.give_up(Phase::Ended);
                         return Ok(ClientStep::Over(PageEnd::Died));
                     }
                 }
             }
             ClientState::Running => {
                 self.pulse.beat_in(&self.own, now);
-                if let Some(end) = ended(&self.page, Role::Server, self.attempt, Phase::Said, lost) {
-                    self.give_up(Phase::Over);
+                if let Some(end) = ended(&self.page, Role::Server, self.attempt, Phase::Greeted, lost) {
+                    self.give_up(Phase::Ended);
                     return Ok(ClientStep::Over(end));
                 }
             }
-            ClientState::Over => {}
+            ClientState::Ended => {}
         }
         Ok(ClientStep::Nothing)
     }
@@ -387,7 +387,7 @@ impl ClientHandshake {
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         if self.state == ClientState::Running {
             self.page.set_message(Role::Client, &Message::Goodbye(goodbye.clone()))?;
-            self.give_up(Phase::Over);
+            self.give_up(Phase::Ended);
         }
         Ok(())
     }
@@ -397,7 +397,7 @@ impl ClientHandshake {
         if !self.page.claim.replace(0, self.token) {
             return Ok(ClientStep::Busy);
         }
-        self.state = ClientState::Early;
+        self.state = ClientState::Claimed;
         self.ask()
     }
 
@@ -405,7 +405,7 @@ impl ClientHandshake {
     fn ask(&mut self) -> Result<ClientStep, PageError> {
         if self.page.claim.load(Ordering::SeqCst) != self.token {
             // A restarted server has revoked the claim.
-            self.state = ClientState::Outside;
+            self.state = ClientState::Waiting;
             return Ok(ClientStep::Busy);
         }
         // Read after the claim: another client may have come and gone before, and then the claim is for a
@@ -415,20 +415,20 @@ impl ClientHandshake {
         };
         self.attempt = attempt;
         self.page.set_message(Role::Client, &Message::Hello(self.hello.clone()))?;
-        self.page.set_stage(Role::Client, Stage { attempt, phase: Phase::Said });
-        self.state = ClientState::Asking;
+        self.page.set_stage(Role::Client, Stage { attempt, phase: Phase::Greeted });
+        self.state = ClientState::HelloSent;
         Ok(ClientStep::Nothing)
     }
 
     fn welcomed(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         let Ok(Message::Welcome(welcome)) = self.page.message(Role::Server) else {
-            self.give_up(Phase::Over);
+            self.give_up(Phase::Ended);
             return Ok(ClientStep::Over(PageEnd::Malformed));
         };
         let agreement = match self.hello.check(&welcome) {
             Ok(agreement) => agreement,
             Err(error) => {
-                self.give_up(Phase::Over);
+                self.give_up(Phase::Ended);
                 return Ok(ClientStep::Unbelievable(error));
             }
         };
@@ -442,14 +442,14 @@ impl ClientHandshake {
     }
 
     /// Releases the claim of an unfinished attempt, if there is one.
-    fn forsake(&mut self) {
+    fn release_claim(&mut self) {
         match self.state {
-            ClientState::Asking => self.give_up(Phase::Over),
+            ClientState::HelloSent => self.give_up(Phase::Ended),
             // Not bound to an attempt yet, so the claim is withdrawn.
-            ClientState::Early => {
+            ClientState::Claimed => {
                 self.page.claim.replace(self.token, 0);
             }
-            ClientState::Outside | ClientState::Running | ClientState::Over => {}
+            ClientState::Waiting | ClientState::Running | ClientState::Ended => {}
         }
     }
 
@@ -458,22 +458,22 @@ impl ClientHandshake {
         if self.page.claim.load(Ordering::SeqCst) == self.token {
             self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase });
         }
-        self.state = ClientState::Over;
+        self.state = ClientState::Ended;
     }
 }
 
 impl Drop for ClientHandshake {
     /// Releases the claim of an unfinished handshake.
     fn drop(&mut self) {
-        self.forsake();
+        self.release_claim();
     }
 }
 
-/// Returns the reason if the peer has ended the link, whose regular phase is `goes_on`.
-fn ended(page: &Page, side: Role, attempt: u32, goes_on: Phase, lost: bool) -> Option<PageEnd> {
+/// Returns the reason if the peer has ended the link, whose regular phase is `regular`.
+fn ended(page: &Page, side: Role, attempt: u32, regular: Phase, lost: bool) -> Option<PageEnd> {
     match page.stage(side) {
-        Some(stage) if stage == (Stage { attempt, phase: goes_on }) => lost.then_some(PageEnd::Died),
-        Some(stage) if stage == (Stage { attempt, phase: Phase::Over }) => Some(match page.message(side) {
+        Some(stage) if stage == (Stage { attempt, phase: regular }) => lost.then_some(PageEnd::Died),
+        Some(stage) if stage == (Stage { attempt, phase: Phase::Ended }) => Some(match page.message(side) {
             Ok(Message::Goodbye(goodbye)) => PageEnd::Said(goodbye),
             _ => PageEnd::Malformed,
         }),
@@ -535,9 +535,9 @@ mod tests {
         let mut early = client(&region, 1, now);
         let seen = early.page.stage(Role::Server);
         server.attempt += 1;
-        server.say(Phase::Closed);
+        server.publish(Phase::Closed);
         assert!(matches!(early.claim(seen), Ok(ClientStep::Busy)));
-        server.say(Phase::Open);
+        server.publish(Phase::Open);
         assert!(matches!(early.step(now), Ok(ClientStep::Nothing)));
         server.step(now).expect("inside");
         assert!(asked(&mut server, now));
@@ -545,7 +545,7 @@ mod tests {
         // A client that leaves before its hello withdraws its claim.
         server.open().expect("inside");
         let mut gone = client(&region, 2, now);
-        server.say(Phase::Closed);
+        server.publish(Phase::Closed);
         assert!(matches!(gone.claim(seen), Ok(ClientStep::Busy)));
         drop(gone);
         assert_eq!(server.page.claim.load(Ordering::SeqCst), 0);

@@ -257,14 +257,14 @@ impl Message {
 impl Refused {
     /// Returns a refusal; the reason is truncated to its limit.
     pub fn new(code: RefusalCode, reason: impl fmt::Display) -> Refused {
-        Refused { code, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
+        Refused { code, reason: sanitized(&reason.to_string(), REASON_BYTES_MAX) }
     }
 }
 
 impl Goodbye {
     /// Returns a goodbye; the reason is truncated to its limit.
     pub fn new(cause: Cause, reason: impl fmt::Display) -> Goodbye {
-        Goodbye { cause, reason: tamed(&reason.to_string(), REASON_BYTES_MAX) }
+        Goodbye { cause, reason: sanitized(&reason.to_string(), REASON_BYTES_MAX) }
     }
 }
 
@@ -425,8 +425,8 @@ fn decode_hello(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<Hello
 }
 
 fn encode_hello(hello: &Hello, bytes: &mut Vec<u8>) {
-    let export = tamed(&hello.export, NAME_BYTES_MAX);
-    let label = tamed(&hello.label, LABEL_BYTES_MAX);
+    let export = sanitized(&hello.export, NAME_BYTES_MAX);
+    let label = sanitized(&hello.label, LABEL_BYTES_MAX);
     let raw = RawHello {
         version_min: U32::new(hello.version_min),
         version_max: U32::new(hello.version_max),
@@ -489,7 +489,7 @@ fn decode_reason(bytes: &[u8], length: impl Fn() -> MessageError) -> Result<(u32
 }
 
 fn encode_reason(code: u32, reason: &str, bytes: &mut Vec<u8>) {
-    let reason = tamed(reason, REASON_BYTES_MAX);
+    let reason = sanitized(reason, REASON_BYTES_MAX);
     bytes.extend_from_slice(RawReason { code: U32::new(code), len: len_of(&reason) }.as_bytes());
     bytes.extend_from_slice(reason.as_bytes());
 }
@@ -512,15 +512,15 @@ fn text(what: &'static str, bytes: &[u8], max: usize) -> Result<String, MessageE
 }
 
 /// Truncates the text and replaces control characters.
-fn tamed(text: &str, max: usize) -> String {
-    let mut tamed = String::new();
+fn sanitized(text: &str, max: usize) -> String {
+    let mut sanitized = String::new();
     for letter in text.chars().map(|letter| if letter.is_control() { '?' } else { letter }) {
-        if tamed.len() + letter.len_utf8() > max {
+        if sanitized.len() + letter.len_utf8() > max {
             break;
         }
-        tamed.push(letter);
+        sanitized.push(letter);
     }
-    tamed
+    sanitized
 }
 
 fn len_of(text: &str) -> U32 {

@@ -15,7 +15,7 @@ mod rendezvous_page;
 mod terms;
 
 pub use ends::{DoorbellKind, Ends, Epoch, Extent, Role};
-pub use handshake::{ClientHandshake, ClientStep, HELLO_PATIENCE, PageEnd, ServerHandshake, ServerStep};
+pub use handshake::{ClientHandshake, ClientStep, HELLO_TIMEOUT, PageEnd, ServerHandshake, ServerStep};
 pub use header::{DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError, NOTIFY_FLAG_OFFSET};
 pub use heartbeat::{BEAT, Health, Patience, Pulse, Watch};
 pub use layout::{

@@ -49,7 +49,7 @@ type Decoded<T> = Option<Result<T, MessageError>>;
 impl ForwardRegion {
     pub(super) fn decode(bytes: &[u8]) -> Decoded<ForwardRegion> {
         let raw = RawForwardRegion::read_from_bytes(bytes).ok()?;
-        Some(further(raw.domain).map(|domain| ForwardRegion {
+        Some(foreign_domain(raw.domain).map(|domain| ForwardRegion {
             domain,
             user: raw.user.get(),
             bytes: raw.bytes.get(),
@@ -72,15 +72,15 @@ impl ForwardRegion {
 impl RegionForwarded {
     pub(super) fn decode(bytes: &[u8]) -> Decoded<RegionForwarded> {
         let raw = RawOutcome::read_from_bytes(bytes).ok()?;
-        Some(further(raw.domain).and_then(|domain| match raw.outcome.get() {
-            KNOWN => Ok(RegionForwarded { domain, is_known: true }),
-            NOT_TAKEN => Ok(RegionForwarded { domain, is_known: false }),
+        Some(foreign_domain(raw.domain).and_then(|domain| match raw.outcome.get() {
+            ACCEPTED => Ok(RegionForwarded { domain, is_known: true }),
+            REFUSED => Ok(RegionForwarded { domain, is_known: false }),
             value => Err(MessageError::Value { what: "outcome", value }),
         }))
     }
 
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
-        let outcome = U32::new(if self.is_known { KNOWN } else { NOT_TAKEN });
+        let outcome = U32::new(if self.is_known { ACCEPTED } else { REFUSED });
         let raw = RawOutcome { domain: U32::new(self.domain.0.into()), outcome };
         bytes.extend_from_slice(raw.as_bytes());
     }
@@ -89,7 +89,7 @@ impl RegionForwarded {
 impl Withdraw {
     pub(super) fn decode(bytes: &[u8]) -> Decoded<Withdraw> {
         let raw = RawWithdraw::read_from_bytes(bytes).ok()?;
-        Some(further(raw.domain).map(|domain| Withdraw { domain }))
+        Some(foreign_domain(raw.domain).map(|domain| Withdraw { domain }))
     }
 
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
@@ -98,7 +98,7 @@ impl Withdraw {
 }
 
 /// Returns the number of a domain that is neither of the link's own.
-fn further(number: U32) -> Result<Domain, MessageError> {
+fn foreign_domain(number: U32) -> Result<Domain, MessageError> {
     let domain = u16::try_from(number.get()).ok().map(Domain).filter(|domain| *domain >= Domain::FIRST_OTHER);
     domain.ok_or(MessageError::Value { what: "domain", value: number.get() })
 }
@@ -128,8 +128,8 @@ struct RawWithdraw {
     domain: U32,
 }
 
-const KNOWN: u32 = 1;
-const NOT_TAKEN: u32 = 2;
+const ACCEPTED: u32 = 1;
+const REFUSED: u32 = 2;
 
 const _: () = {
     const HEAD: usize = 16;

@@ -45,13 +45,13 @@ pub(super) enum Phase {
     /// The server waits for a client.
     Open = 1,
     /// The client has sent its hello; the server, its welcome.
-    Said = 2,
+    Greeted = 2,
     /// The client has prepared its half.
     Ready = 3,
     /// The server has refused.
     Refused = 4,
     /// The side has ended the link; its message contains the reason.
-    Over = 5,
+    Ended = 5,
 }
 
 /// The phase of one side in an attempt.
@@ -163,7 +163,7 @@ impl Page {
     /// Returns the phase of a side; `None` if invalid.
     pub(super) fn stage(&self, role: Role) -> Option<Stage> {
         let word = u32::from_le(self.phase(role).load(Ordering::Acquire));
-        let phases = [Phase::Closed, Phase::Open, Phase::Said, Phase::Ready, Phase::Refused, Phase::Over];
+        let phases = [Phase::Closed, Phase::Open, Phase::Greeted, Phase::Ready, Phase::Refused, Phase::Ended];
         let phase = phases.into_iter().find(|phase| u32::from(*phase as u8) == word & 0xFF)?;
         Some(Stage { attempt: word >> 8, phase })
     }

@@ -35,13 +35,13 @@ pub fn sides<W: World>(slots: usize) -> [Side<W>; 2] {
     let side = |own: usize| {
         let peer = 1 - own;
         let epoch = Epoch::new(0x00AB_0005).expect("not zero");
-        let (nudged, napping) = (W::word(), W::word());
+        let (nudged, sleeping) = (W::word(), W::word());
         let doorbell = Some(doorbells[peer].clone());
         Side {
             producer: Producer::new(lines[own].clone(), epoch),
             consumer: Consumer::new(lines[peer].clone(), epoch),
             ringer: Arc::new(Ringer::new(Some(notify_flag[peer].clone()), doorbells[own].clone())),
-            sleeper: Sleeper::new(Mode::Event, notify_flag[own].clone(), doorbell, nudged, napping),
+            sleeper: Sleeper::new(Mode::Event, notify_flag[own].clone(), doorbell, nudged, sleeping),
         }
     };
     [side(0), side(1)]
@@ -83,7 +83,7 @@ macro_rules! world {
             use $checker::sync::{Condvar, Mutex};
             use $checker::thread;
 
-            use tombolo_shm::cells::{Cells, CellsMut, DoorbellWord, DoorbellWordMut, Nap};
+            use tombolo_shm::cells::{Cells, CellsMut, DoorbellWord, DoorbellWordMut, SleepOutcome};
 
             pub struct $name;
 
@@ -124,13 +124,13 @@ macro_rules! world {
                     self.0.0.load(order)
                 }
 
-                fn wait(&self, seen: u32, timeout: Option<Duration>) -> Nap {
+                fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome {
                     assert_eq!(timeout, None, "there is no time here");
                     let kernel = self.0.1.lock().unwrap();
-                    if self.0.0.load(Relaxed) == seen {
+                    if self.0.0.load(Relaxed) == expected {
                         drop(self.0.2.wait(kernel).unwrap());
                     }
-                    Nap::Over
+                    SleepOutcome::Woken
                 }
 
                 fn wake(&self) {

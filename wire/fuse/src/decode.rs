@@ -31,11 +31,11 @@ pub struct Decoded<'a> {
 
 impl<'a> Request<'a> {
     /// Decodes a request from its private bytes: as many as [`crate::Extent::of`] returns, copied out of the
-    /// peer's memory once. `agreed`: the capabilities negotiated by INIT; before it, empty.
+    /// peer's memory once. `negotiated`: the capabilities negotiated by INIT; before it, empty.
     ///
     /// # Errors
     /// See [`DecodeError`]. Trailing bytes and truncated arguments are errors too.
-    pub fn decode(bytes: &'a [u8], agreed: Capabilities) -> Result<Decoded<'a>> {
+    pub fn decode(bytes: &'a [u8], negotiated: Capabilities) -> Result<Decoded<'a>> {
         let Ok((raw, args)) = InHeader::read_from_prefix(bytes) else {
             return Err(DecodeError::NoHeader { found_bytes: bytes.len() });
         };
@@ -49,7 +49,7 @@ impl<'a> Request<'a> {
         let extension_bytes = usize::from(raw.total_extlen) * 8;
         let extensions = if payload_elsewhere { &[] } else { args.split_end(extension_bytes)? };
         let extensions = Extensions::new(extensions).map_err(|what| args.length(what))?;
-        let request = args.request(&raw, agreed)?;
+        let request = args.request(&raw, negotiated)?;
         if !matches!(opcode, Opcode::Init) && !args.bytes.is_empty() {
             return Err(args.length("bytes after the arguments"));
         }
@@ -65,9 +65,9 @@ struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    fn request(&mut self, raw: &InHeader, agreed: Capabilities) -> Result<Request<'a>> {
+    fn request(&mut self, raw: &InHeader, negotiated: Capabilities) -> Result<Request<'a>> {
         Ok(match self.opcode {
-            Opcode::Lookup => self.lookup(agreed)?,
+            Opcode::Lookup => self.lookup(negotiated)?,
             Opcode::Forget => Request::Forget { count: self.take::<dir::ForgetIn>()?.nlookup },
             Opcode::BatchForget => self.batch_forget()?,
             Opcode::Getattr => self.getattr()?,
@@ -100,7 +100,7 @@ impl<'a> Args<'a> {
             Opcode::Statfs => Request::Statfs,
             Opcode::Syncfs => self.take::<misc::SyncfsIn>().map(|_| Request::Syncfs)?,
             Opcode::Access => Request::Access { mask: self.take::<misc::AccessIn>()?.mask },
-            Opcode::Setxattr => self.setxattr(agreed)?,
+            Opcode::Setxattr => self.setxattr(negotiated)?,
             Opcode::Getxattr => self.getxattr()?,
             Opcode::Listxattr => Request::Listxattr { size_bytes: self.take::<xattr::GetxattrIn>()?.size },
             Opcode::Removexattr => Request::Removexattr { name: self.xattr_name()? },
@@ -251,8 +251,8 @@ impl<'a> Args<'a> {
         })
     }
 
-    fn setxattr(&mut self, agreed: Capabilities) -> Result<Request<'a>> {
-        let raw = if agreed.contains(Capabilities::SETXATTR_EXT) {
+    fn setxattr(&mut self, negotiated: Capabilities) -> Result<Request<'a>> {
+        let raw = if negotiated.contains(Capabilities::SETXATTR_EXT) {
             self.take::<xattr::SetxattrIn>()?
         } else {
             let [size, flags] = self.take::<[u32; 2]>()?;
@@ -374,11 +374,11 @@ impl<'a> Args<'a> {
 
     /// Decodes a LOOKUP. With EXPORT_SUPPORT the kernel looks up nodes that it has forgotten, and their
     /// parents.
-    fn lookup(&mut self, agreed: Capabilities) -> Result<Request<'a>> {
+    fn lookup(&mut self, negotiated: Capabilities) -> Result<Request<'a>> {
         let text = self.text()?;
         match text {
-            b"." if agreed.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupSelf),
-            b".." if agreed.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupParent),
+            b"." if negotiated.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupSelf),
+            b".." if negotiated.contains(Capabilities::EXPORT_SUPPORT) => Ok(Request::LookupParent),
             _ => self.named(text).map(|name| Request::Lookup { name }),
         }
     }

@@ -201,37 +201,38 @@ pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
     if offer.major < MAJOR || offer.minor < MINOR_MIN {
         return Negotiation::TooOld { major: offer.major, minor: offer.minor };
     }
-    let mut both = offer.capabilities & wishes.capabilities;
-    if both.contains(Capabilities::PASSTHROUGH) {
-        both -= Capabilities::WRITEBACK_CACHE;
+    let mut common = offer.capabilities & wishes.capabilities;
+    if common.contains(Capabilities::PASSTHROUGH) {
+        common -= Capabilities::WRITEBACK_CACHE;
     }
-    if both.contains(Capabilities::EXPLICIT_INVAL_DATA) {
-        both -= Capabilities::AUTO_INVAL_DATA;
+    if common.contains(Capabilities::EXPLICIT_INVAL_DATA) {
+        common -= Capabilities::AUTO_INVAL_DATA;
     }
-    if both.high() != 0 {
-        both |= Capabilities::INIT_EXT;
+    if common.high() != 0 {
+        common |= Capabilities::INIT_EXT;
     }
-    let pages_max = if both.contains(Capabilities::MAX_PAGES) { u32::from(u16::MAX) } else { PAGES_DEFAULT };
+    let pages_max =
+        if common.contains(Capabilities::MAX_PAGES) { u32::from(u16::MAX) } else { PAGES_DEFAULT };
     let pages = (wishes.max_write_bytes / PAGE_BYTES).clamp(1, pages_max);
-    let only = |capability, value: u32| if both.contains(capability) { value } else { 0 };
+    let only = |capability, value: u32| if common.contains(capability) { value } else { 0 };
     let minor = offer.minor.min(MINOR);
     let reply = InitOut {
         major: MAJOR,
         minor,
         max_readahead: offer.max_readahead_bytes.min(wishes.max_readahead_bytes),
-        flags: both.low(),
+        flags: common.low(),
         max_background: wishes.max_background,
         congestion_threshold: (u32::from(wishes.max_background) * 3 / 4) as u16,
         max_write: pages * PAGE_BYTES,
         time_gran: wishes.time_granularity_ns,
         max_pages: only(Capabilities::MAX_PAGES, pages) as u16,
         map_alignment: only(Capabilities::MAP_ALIGNMENT, u32::from(wishes.map_alignment_log2)) as u16,
-        flags2: both.high(),
+        flags2: common.high(),
         max_stack_depth: only(Capabilities::PASSTHROUGH, wishes.max_stack_depth),
         request_timeout: only(Capabilities::REQUEST_TIMEOUT, u32::from(wishes.request_timeout_s)) as u16,
         unused: [0; 11],
     };
-    Negotiation::Agreed(Agreed { minor, capabilities: both, max_write_bytes: reply.max_write, reply })
+    Negotiation::Agreed(Agreed { minor, capabilities: common, max_write_bytes: reply.max_write, reply })
 }
 
 #[cfg(test)]

@@ -92,11 +92,11 @@ impl Sidecar {
         if head_bytes(prefix)? != head.len() {
             return Err(Malformed::Length);
         }
-        let (said, seal) = head.split_last_chunk::<DIGEST_BYTES>().ok_or(Malformed::Length)?;
-        if digest(said) != *seal {
+        let (content, stored) = head.split_last_chunk::<DIGEST_BYTES>().ok_or(Malformed::Length)?;
+        if digest(content) != *stored {
             return Err(Malformed::Digest);
         }
-        let mut reader = Reader(said.get(PREFIX_BYTES..).ok_or(Malformed::Length)?);
+        let mut reader = Reader(content.get(PREFIX_BYTES..).ok_or(Malformed::Length)?);
         let (files, steps) = (reader.u32()? as usize, reader.u32()? as usize);
         if files > FILES_MAX || steps > STEPS_MAX {
             return Err(Malformed::Value);

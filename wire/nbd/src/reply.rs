@@ -114,12 +114,12 @@ impl ReplyWriter {
             out.extend(self.cookie.to_be_bytes());
             return;
         }
-        let is_long = self.style == ReplyStyle::Extended;
-        out.extend(if is_long { EXTENDED_MAGIC } else { STRUCTURED_MAGIC }.to_be_bytes());
+        let is_extended = self.style == ReplyStyle::Extended;
+        out.extend(if is_extended { EXTENDED_MAGIC } else { STRUCTURED_MAGIC }.to_be_bytes());
         out.extend(DONE.to_be_bytes());
         out.extend(kind.0.to_be_bytes());
         out.extend(self.cookie.to_be_bytes());
-        if is_long {
+        if is_extended {
             out.extend(self.offset.to_be_bytes());
             out.extend(len_bytes.to_be_bytes());
         } else {
@@ -192,9 +192,9 @@ impl ReplyHead {
         Ok(Self::Simple { cookie: reader.u64()?, status })
     }
 
-    fn chunk(reader: &mut Reader<'_>, is_long: bool) -> Result<Self> {
+    fn chunk(reader: &mut Reader<'_>, is_extended: bool) -> Result<Self> {
         let (flags, kind, cookie) = (reader.u16()?, ChunkKind(reader.u16()?), reader.u64()?);
-        let len_bytes = if is_long {
+        let len_bytes = if is_extended {
             reader.u64()?;
             reader.u64()?
         } else {
@@ -225,14 +225,14 @@ pub fn decode_hole(payload: &[u8]) -> Result<(u64, u32)> {
 pub fn decode_block_status(kind: ChunkKind, payload: &[u8]) -> Result<(u32, Vec<Extent>)> {
     let mut reader = Reader(payload);
     let context = reader.u32()?;
-    let is_long = kind == ChunkKind::BLOCK_STATUS_EXT;
-    if is_long {
+    let is_extended = kind == ChunkKind::BLOCK_STATUS_EXT;
+    if is_extended {
         // Number of extents, redundant with the length.
         reader.u32()?;
     }
     let mut extents = Vec::new();
     while !reader.0.is_empty() {
-        let (len_bytes, flags) = if is_long {
+        let (len_bytes, flags) = if is_extended {
             (reader.u64()?, reader.u64()?)
         } else {
             (u64::from(reader.u32()?), u64::from(reader.u32()?))

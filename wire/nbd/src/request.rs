@@ -120,8 +120,8 @@ impl Request {
     /// flag: QEMU's client never sets it (8.2 to 10.0 at least), and its server accepts that too.
     #[must_use]
     pub fn payload_bytes(&self, style: HeaderStyle) -> u64 {
-        let is_said = style == HeaderStyle::Extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);
-        if is_said || self.command == Command::WRITE { self.len_bytes } else { 0 }
+        let is_flagged = style == HeaderStyle::Extended && self.flags.contains(CommandFlags::PAYLOAD_LEN);
+        if is_flagged || self.command == Command::WRITE { self.len_bytes } else { 0 }
     }
 
     /// Appends the request.

@@ -111,8 +111,8 @@ const fn optional_bytes(present: bool, bytes: usize) -> usize {
 #[derive(Debug)]
 pub struct ListingWriter<'e, 'b> {
     xdr: &'e mut Encoder<'b>,
-    left_bytes: usize,
-    dir_left_bytes: usize,
+    remaining_bytes: usize,
+    remaining_dir_bytes: usize,
     entries: usize,
 }
 
@@ -145,12 +145,12 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         dir_attributes: Option<&Fattr3>,
         verifier: CookieVerifier,
         all_bytes: usize,
-        dir_left_bytes: usize,
+        remaining_dir_bytes: usize,
     ) -> Option<Self> {
-        let left_bytes = all_bytes.checked_sub(frame_bytes(dir_attributes.is_some()))?;
+        let remaining_bytes = all_bytes.checked_sub(frame_bytes(dir_attributes.is_some()))?;
         // NFS3_OK.
         xdr.u32(0).value(&dir_attributes.copied()).value(&verifier);
-        Some(Self { xdr, left_bytes, dir_left_bytes, entries: 0 })
+        Some(Self { xdr, remaining_bytes, remaining_dir_bytes, entries: 0 })
     }
 
     /// Appends an entry of READDIR. Returns `false`, writing nothing, if it does not fit.
@@ -193,13 +193,14 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
 
     fn take(&mut self, name_len: usize, plus_bytes: usize) -> bool {
         let dir_bytes = entry_bytes(name_len);
-        let left = self.left_bytes.checked_sub(dir_bytes.saturating_add(plus_bytes));
-        let (Some(left_bytes), Some(dir_left_bytes)) = (left, self.dir_left_bytes.checked_sub(dir_bytes))
+        let left = self.remaining_bytes.checked_sub(dir_bytes.saturating_add(plus_bytes));
+        let (Some(remaining_bytes), Some(remaining_dir_bytes)) =
+            (left, self.remaining_dir_bytes.checked_sub(dir_bytes))
         else {
             return false;
         };
-        self.left_bytes = left_bytes;
-        self.dir_left_bytes = dir_left_bytes;
+        self.remaining_bytes = remaining_bytes;
+        self.remaining_dir_bytes = remaining_dir_bytes;
         self.entries += 1;
         true
     }

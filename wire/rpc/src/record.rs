@@ -101,10 +101,10 @@ pub struct Records {
 enum State {
     /// At the beginning of a record.
     Start,
-    /// Before a mark; `told_bytes` of the record have been returned.
-    Between { told_bytes: usize },
-    /// Within a fragment; `left_bytes` of it have not been returned.
-    Within { told_bytes: usize, left_bytes: usize, last: bool },
+    /// Before a mark; `returned_bytes` of the record have been returned.
+    Between { returned_bytes: usize },
+    /// Within a fragment; `remaining_bytes` of it have not been returned.
+    Within { returned_bytes: usize, remaining_bytes: usize, last: bool },
 }
 
 impl Records {
@@ -116,10 +116,10 @@ impl Records {
 
     /// Returns the number of bytes returned so far of a fragmented record.
     #[must_use]
-    pub const fn told_bytes(&self) -> usize {
+    pub const fn returned_bytes(&self) -> usize {
         match self.state {
             State::Start => 0,
-            State::Between { told_bytes } | State::Within { told_bytes, .. } => told_bytes,
+            State::Between { returned_bytes } | State::Within { returned_bytes, .. } => returned_bytes,
         }
     }
 
@@ -131,18 +131,18 @@ impl Records {
     pub fn find(&mut self, front: &[u8], available_bytes: usize) -> Result<Found, RecordError> {
         match self.state {
             State::Start => self.start(front, available_bytes),
-            State::Between { told_bytes } => match self.mark(front, told_bytes)? {
+            State::Between { returned_bytes } => match self.mark(front, returned_bytes)? {
                 Err(nothing) => Ok(nothing),
                 Ok(mark) => {
-                    let left_bytes = mark.len_bytes as usize;
-                    Ok(self.piece(told_bytes, left_bytes, mark.last, Mark::BYTES, available_bytes))
+                    let remaining_bytes = mark.len_bytes as usize;
+                    Ok(self.piece(returned_bytes, remaining_bytes, mark.last, Mark::BYTES, available_bytes))
                 }
             },
-            State::Within { told_bytes, left_bytes, last } => {
+            State::Within { returned_bytes, remaining_bytes, last } => {
                 if available_bytes == 0 {
                     return Ok(Found::Nothing { missing_bytes: 1 });
                 }
-                Ok(self.piece(told_bytes, left_bytes, last, 0, available_bytes))
+                Ok(self.piece(returned_bytes, remaining_bytes, last, 0, available_bytes))
             }
         }
     }
@@ -164,12 +164,12 @@ impl Records {
     }
 
     /// Decodes the mark at the front, which may be incomplete.
-    fn mark(&self, front: &[u8], told_bytes: usize) -> Result<Result<Mark, Found>, RecordError> {
+    fn mark(&self, front: &[u8], returned_bytes: usize) -> Result<Result<Mark, Found>, RecordError> {
         let Some(bytes) = front.first_chunk() else {
             return Ok(Err(Found::Nothing { missing_bytes: Mark::BYTES.saturating_sub(front.len()) }));
         };
         let mark = Mark::from_bytes(*bytes);
-        let announced_bytes = told_bytes.saturating_add(mark.len_bytes as usize);
+        let announced_bytes = returned_bytes.saturating_add(mark.len_bytes as usize);
         if announced_bytes > self.limit_bytes {
             return Err(RecordError::TooLong { announced_bytes, limit_bytes: self.limit_bytes });
         }
@@ -179,20 +179,20 @@ impl Records {
     /// Returns the available part of a fragment whose bytes begin at `from`.
     fn piece(
         &mut self,
-        told_bytes: usize,
-        left_bytes: usize,
+        returned_bytes: usize,
+        remaining_bytes: usize,
         last: bool,
         from: usize,
         available: usize,
     ) -> Found {
-        let len = left_bytes.min(available.saturating_sub(from));
-        let told_bytes = told_bytes.saturating_add(len);
-        let left_bytes = left_bytes - len;
-        let complete = last && left_bytes == 0;
-        self.state = match left_bytes {
+        let len = remaining_bytes.min(available.saturating_sub(from));
+        let returned_bytes = returned_bytes.saturating_add(len);
+        let remaining_bytes = remaining_bytes - len;
+        let complete = last && remaining_bytes == 0;
+        self.state = match remaining_bytes {
             0 if last => State::Start,
-            0 => State::Between { told_bytes },
-            _ => State::Within { told_bytes, left_bytes, last },
+            0 => State::Between { returned_bytes },
+            _ => State::Within { returned_bytes, remaining_bytes, last },
         };
         Found::Piece { body: from..from.saturating_add(len), complete }
     }
@@ -203,7 +203,7 @@ impl Records {
 #[derive(Debug)]
 pub struct RecordAssembler {
     records: Records,
-    glued: Vec<u8>,
+    assembled: Vec<u8>,
     complete: bool,
 }
 
@@ -211,7 +211,7 @@ impl RecordAssembler {
     /// Returns an assembler of records of up to `limit_bytes`.
     #[must_use]
     pub const fn new(limit_bytes: usize) -> Self {
-        Self { records: Records::new(limit_bytes), glued: Vec::new(), complete: false }
+        Self { records: Records::new(limit_bytes), assembled: Vec::new(), complete: false }
     }
 
     /// Removes the next record from the front of `received`: returns it if complete, borrowed from there or
@@ -221,7 +221,7 @@ impl RecordAssembler {
     /// A record exceeds the limit.
     pub fn next<'r, 's: 'r>(&'r mut self, received: &mut &'s [u8]) -> Result<Option<&'r [u8]>, RecordError> {
         if std::mem::take(&mut self.complete) {
-            self.glued.clear();
+            self.assembled.clear();
         }
         loop {
             let found = self.records.find(received, received.len())?;
@@ -231,10 +231,10 @@ impl RecordAssembler {
                 Found::Nothing { .. } => return Ok(None),
                 Found::Record { body } => return Ok(Some(used.get(body).unwrap_or_default())),
                 Found::Piece { body, complete } => {
-                    self.glued.extend_from_slice(used.get(body).unwrap_or_default());
+                    self.assembled.extend_from_slice(used.get(body).unwrap_or_default());
                     if complete {
                         self.complete = true;
-                        return Ok(Some(&self.glued));
+                        return Ok(Some(&self.assembled));
                     }
                 }
             }

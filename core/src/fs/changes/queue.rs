@@ -31,7 +31,7 @@ struct State {
     first: u64,
     notices: VecDeque<Notice>,
     /// Number of the last delivered notice; delivered notices are immutable.
-    given_out: u64,
+    delivered: u64,
     /// Latest undelivered notices of each node.
     nodes: HashMap<NodeId, Latest, BuildHasherDefault<NodeHasher>>,
     /// Latest undelivered notice of each name.
@@ -132,7 +132,7 @@ impl State {
         self.names.clear();
         // A client may pass any number, including one without successors.
         self.first = if after < NUMBER_MAX { after + 1 } else { 1 };
-        self.given_out = self.first - 1;
+        self.delivered = self.first - 1;
         self.notices.push_back(Notice::Everything);
         self.everything = self.first;
     }
@@ -159,19 +159,18 @@ impl State {
 
     /// Returns `true` if an undelivered notice covers this one, extending it if necessary.
     fn absorb(&mut self, notice: &Notice) -> bool {
-        if self.everything > self.given_out {
+        if self.everything > self.delivered {
             return true;
         }
-        let is_held = |number: u64| number > self.given_out;
+        let is_undelivered = |number: u64| number > self.delivered;
         let latest = |node: &NodeId| self.nodes.get(node);
         match notice {
-            Notice::Attributes(node) => {
-                latest(node).is_some_and(|latest| is_held(latest.attributes) || is_held(latest.data))
-            }
-            Notice::Gone { node, .. } => latest(node).is_some_and(|latest| is_held(latest.gone)),
+            Notice::Attributes(node) => latest(node)
+                .is_some_and(|latest| is_undelivered(latest.attributes) || is_undelivered(latest.data)),
+            Notice::Gone { node, .. } => latest(node).is_some_and(|latest| is_undelivered(latest.gone)),
             Notice::Data { node, start, last } => {
                 let number = latest(node).map_or(0, |latest| latest.data);
-                if !is_held(number) {
+                if !is_undelivered(number) {
                     return false;
                 }
                 if let Some(Notice::Data { start: first, last: end, .. }) =
@@ -183,7 +182,7 @@ impl State {
             }
             Notice::Name { dir, name } => {
                 !self.names.is_empty()
-                    && self.names.get(&(*dir, name.clone())).is_some_and(|number| is_held(*number))
+                    && self.names.get(&(*dir, name.clone())).is_some_and(|number| is_undelivered(*number))
             }
             Notice::Everything => false,
         }
@@ -194,13 +193,13 @@ impl State {
         if self.has_ended {
             return Some(Err(Error::Disconnected));
         }
-        let is_known = self.is_watched && (self.first.saturating_sub(1)..=self.given_out).contains(&since);
-        if is_known {
+        let is_valid = self.is_watched && (self.first.saturating_sub(1)..=self.delivered).contains(&since);
+        if is_valid {
             self.notices.drain(..(since + 1 - self.first) as usize);
             self.first = since + 1;
         } else {
             self.is_watched = true;
-            self.restart(since.max(self.given_out));
+            self.restart(since.max(self.delivered));
         }
         if self.notices.is_empty() {
             return None;
@@ -216,14 +215,16 @@ impl State {
             list.extend(self.notices.front().cloned());
         }
         let last = self.first + list.len() as u64 - 1;
-        if last > self.given_out {
-            self.given_out = last;
-            let given_out = self.given_out;
-            let is_held = |number: u64| number > given_out;
+        if last > self.delivered {
+            self.delivered = last;
+            let delivered = self.delivered;
+            let is_undelivered = |number: u64| number > delivered;
             self.nodes.retain(|_, latest| {
-                is_held(latest.attributes) || is_held(latest.data) || is_held(latest.gone)
+                is_undelivered(latest.attributes)
+                    || is_undelivered(latest.data)
+                    || is_undelivered(latest.gone)
             });
-            self.names.retain(|_, number| is_held(*number));
+            self.names.retain(|_, number| is_undelivered(*number));
         }
         Some(Ok(Notices { last, list }))
     }

@@ -44,7 +44,7 @@ impl Claim {
 
 #[derive(Debug, Default)]
 pub(super) struct FileLocks {
-    held: Vec<Claim>,
+    granted: Vec<Claim>,
     waiters: VecDeque<Waiter>,
 }
 
@@ -90,7 +90,7 @@ impl FileLocks {
 
     /// Returns all locks that conflict with `claim`.
     pub(super) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
-        self.held.iter().filter(|held| held.conflicts_with(claim))
+        self.granted.iter().filter(|granted| granted.conflicts_with(claim))
     }
 
     /// Grants a claim without conflicts, replacing the owner's locks in its range.
@@ -98,36 +98,36 @@ impl FileLocks {
         self.cut(claim.owner, claim.lock.range);
         let mut merged = claim;
         // Adjacent locks of the same kind are merged, as F_GETLK shows (fcntl(2)).
-        self.held.retain(|held| {
-            let joins = held.owner == merged.owner
-                && held.lock.kind == merged.lock.kind
-                && adjacent(held.lock.range, merged.lock.range);
-            if joins {
-                merged.lock.range.start = merged.lock.range.start.min(held.lock.range.start);
-                merged.lock.range.last = merged.lock.range.last.max(held.lock.range.last);
+        self.granted.retain(|granted| {
+            let is_mergeable = granted.owner == merged.owner
+                && granted.lock.kind == merged.lock.kind
+                && adjacent(granted.lock.range, merged.lock.range);
+            if is_mergeable {
+                merged.lock.range.start = merged.lock.range.start.min(granted.lock.range.start);
+                merged.lock.range.last = merged.lock.range.last.max(granted.lock.range.last);
             }
-            !joins
+            !is_mergeable
         });
-        self.held.push(merged);
+        self.granted.push(merged);
     }
 
     /// Releases `range` of `owner`, cutting locks that extend beyond it.
     pub(super) fn cut(&mut self, owner: Owner, range: LockRange) {
-        let mut rests = Vec::new();
-        self.held.retain(|held| {
-            if held.owner != owner || !overlap(held.lock.range, range) {
+        let mut remainders = Vec::new();
+        self.granted.retain(|granted| {
+            if granted.owner != owner || !overlap(granted.lock.range, range) {
                 return true;
             }
-            let LockRange { start, last } = held.lock.range;
+            let LockRange { start, last } = granted.lock.range;
             if let Some(before) = range.start.checked_sub(1).filter(|&before| before >= start) {
-                rests.push(with_range(*held, LockRange { start, last: before }));
+                remainders.push(with_range(*granted, LockRange { start, last: before }));
             }
             if let Some(after) = range.last.checked_add(1).filter(|&after| after <= last) {
-                rests.push(with_range(*held, LockRange { start: after, last }));
+                remainders.push(with_range(*granted, LockRange { start: after, last }));
             }
             false
         });
-        self.held.append(&mut rests);
+        self.granted.append(&mut remainders);
     }
 
     /// Releases all locks taken through an opening, and ends its waits.
@@ -182,15 +182,15 @@ impl FileLocks {
 
     fn drop_claims(
         &mut self,
-        told: impl Fn() -> Error,
+        error: impl Fn() -> Error,
         mut ended: impl FnMut(Owner, Option<Waker>),
-        is_meant: impl Fn(&Claim) -> bool,
+        is_affected: impl Fn(&Claim) -> bool,
     ) {
-        self.held.retain(|held| !is_meant(held));
+        self.granted.retain(|granted| !is_affected(granted));
         self.waiters.retain(|waiter| {
-            let stays = !is_meant(&waiter.claim);
+            let stays = !is_affected(&waiter.claim);
             if !stays {
-                ended(waiter.claim.owner, waiter.grant.settle(Err(told())));
+                ended(waiter.claim.owner, waiter.grant.settle(Err(error())));
             }
             stays
         });
@@ -203,12 +203,12 @@ impl FileLocks {
 
     /// Returns the number of locked ranges.
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.granted.len()
     }
 
     /// Returns `true` if there are neither locks nor waiters.
     pub(super) fn is_unused(&self) -> bool {
-        self.held.is_empty() && self.waiters.is_empty()
+        self.granted.is_empty() && self.waiters.is_empty()
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
 
     fn ranges(table: &FileLocks) -> Vec<(u64, u64)> {
         let mut ranges: Vec<_> =
-            table.held.iter().map(|held| (held.lock.range.start, held.lock.range.last)).collect();
+            table.granted.iter().map(|granted| (granted.lock.range.start, granted.lock.range.last)).collect();
         ranges.sort_unstable();
         ranges
     }

@@ -278,19 +278,19 @@ impl Table {
             let locks = self.files.get(&node);
             locks.into_iter().flat_map(|locks| locks.conflicts(claim).map(|held| held.owner)).collect()
         };
-        let mut seen = Vec::new();
-        let mut todo = owners_in_way(claim, node);
-        while let Some(owner) = todo.pop() {
+        let mut visited = Vec::new();
+        let mut pending = owners_in_way(claim, node);
+        while let Some(owner) = pending.pop() {
             if owner == claim.owner {
                 return true;
             }
-            if seen.contains(&owner) {
+            if visited.contains(&owner) {
                 continue;
             }
-            seen.push(owner);
+            visited.push(owner);
             for &(_, node) in self.waiting.iter().filter(|(waiting, _)| *waiting == owner) {
                 let Some(locks) = self.files.get(&node) else { continue };
-                todo.extend(locks.waiting_for(owner).flat_map(|claim| owners_in_way(claim, node)));
+                pending.extend(locks.waiting_for(owner).flat_map(|claim| owners_in_way(claim, node)));
             }
         }
         false

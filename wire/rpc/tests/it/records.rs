@@ -61,7 +61,7 @@ proptest! {
         let mut finder = Records::new(limit);
         let mut rest = &stream[..];
         loop {
-            let told_before = finder.told_bytes();
+            let told_before = finder.returned_bytes();
             match finder.find(rest, rest.len()) {
                 Err(RecordError::TooLong { announced_bytes, limit_bytes }) => {
                     prop_assert!(announced_bytes > limit_bytes);
@@ -93,7 +93,7 @@ fn a_record_of_one_fragment_stays_where_it_is() {
     assert_eq!(finder.find(&stream[..2], 2), Ok(Found::Nothing { missing_bytes: 2 }));
     assert_eq!(finder.find(&stream[..4], 7), Ok(Found::Nothing { missing_bytes: 3 }));
     assert_eq!(finder.find(&stream[..4], 100), Ok(Found::Record { body: 4..10 }));
-    assert_eq!(finder.told_bytes(), 0);
+    assert_eq!(finder.returned_bytes(), 0);
 }
 
 #[test]

@@ -20,7 +20,7 @@ const SLICE_US: u32 = 1;
 
 /// Polls as mode and window prescribe. Returns `true` if the message has arrived; otherwise it is time to
 /// sleep, or, in a mode that never sleeps, `is_over` (called every few microseconds) has returned `true`.
-pub(super) fn look(
+pub(super) fn poll(
     mode: Mode,
     window: &mut Window,
     awaited: &mut impl Awaited,
@@ -33,7 +33,7 @@ pub(super) fn look(
         return false;
     }
     if mode == Mode::Umwait && umwait::is_available() {
-        return rest(awaited, is_over);
+        return wait_for_write(awaited, is_over);
     }
     if spin(EAGER_US, awaited) {
         return true;
@@ -59,7 +59,7 @@ pub(super) fn look(
 
 /// Polls for about `for_us` microseconds.
 fn spin(for_us: u32, awaited: &mut impl Awaited) -> bool {
-    for _ in 0..for_us.saturating_mul(looks_per_us()) {
+    for _ in 0..for_us.saturating_mul(polls_per_us()) {
         if awaited.is_ready() {
             return true;
         }
@@ -68,7 +68,7 @@ fn spin(for_us: u32, awaited: &mut impl Awaited) -> bool {
     false
 }
 
-fn rest(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
+fn wait_for_write(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
     while !awaited.is_ready() {
         if is_over() {
             return false;
@@ -85,19 +85,19 @@ fn rest(awaited: &mut impl Awaited, mut is_over: impl FnMut() -> bool) -> bool {
 
 /// Returns the number of polls per microsecond: reading a clock takes longer than a poll, and in some guests
 /// a system call. Calibrated once, in about 50 µs.
-pub(super) fn looks_per_us() -> u32 {
-    const LOOKS: u32 = 256;
-    static FOUND: OnceLock<u32> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+pub(super) fn polls_per_us() -> u32 {
+    const POLLS: u32 = 256;
+    static CALIBRATED: OnceLock<u32> = OnceLock::new();
+    *CALIBRATED.get_or_init(|| {
         let time = || {
             let start = Instant::now();
-            (0..LOOKS).for_each(|_| spin_loop());
+            (0..POLLS).for_each(|_| spin_loop());
             start.elapsed()
         };
         // The minimum: others may use the processor in between.
         let shortest = (0..5).map(|_| time()).min().unwrap_or_default();
         let nanos = u32::try_from(shortest.as_nanos()).unwrap_or(u32::MAX).max(1);
-        (LOOKS * 1000 / nanos).clamp(1, 1000)
+        (POLLS * 1000 / nanos).clamp(1, 1000)
     })
 }
 
@@ -113,7 +113,7 @@ mod tests {
                 times += 1;
                 times == 3
             };
-            assert!(!look(mode, &mut Window::default(), &mut || false, is_over));
+            assert!(!poll(mode, &mut Window::default(), &mut || false, is_over));
             assert_eq!(times, asked, "{mode}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
                     looks += 1;
                     looks > after
                 };
-                assert!(look(mode, &mut Window::default(), &mut awaited, || false), "{mode} {after}");
+                assert!(poll(mode, &mut Window::default(), &mut awaited, || false), "{mode} {after}");
             }
         }
     }

@@ -30,41 +30,41 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
         let Lock { family, owner, range, .. } = granted.lock;
         self.give_back(family, owner, range);
         self.0.retain(|held| {
-            let joins = is_next_to(held.lock.range, granted.lock.range)
+            let is_mergeable = is_next_to(held.lock.range, granted.lock.range)
                 && (held.open, &held.note) == (granted.open, &granted.note)
                 && held.lock == Lock { range: held.lock.range, ..granted.lock };
-            if joins {
+            if is_mergeable {
                 let range = &mut granted.lock.range;
                 range.start = range.start.min(held.lock.range.start);
                 range.last = range.last.max(held.lock.range.last);
             }
-            !joins
+            !is_mergeable
         });
         self.0.push(granted);
     }
 
     /// Removes an owner's locks in a range; parts outside of it remain.
     pub fn give_back(&mut self, family: LockFamily, owner: LockOwner, range: LockRange) {
-        let mut rests = Vec::new();
+        let mut remainders = Vec::new();
         self.0.retain(|held| {
             let Lock { range: has, .. } = held.lock;
-            let is_meant = (held.lock.family, held.lock.owner) == (family, owner);
-            if !is_meant || !overlap(has, range) {
+            let is_affected = (held.lock.family, held.lock.owner) == (family, owner);
+            if !is_affected || !overlap(has, range) {
                 return true;
             }
-            let mut rest = |start, last| {
+            let mut remainder = |start, last| {
                 let lock = Lock { range: LockRange { start, last }, ..held.lock };
-                rests.push(Granted { lock, ..held.clone() });
+                remainders.push(Granted { lock, ..held.clone() });
             };
             if has.start < range.start {
-                rest(has.start, range.start - 1);
+                remainder(has.start, range.start - 1);
             }
             if range.last < has.last {
-                rest(range.last + 1, has.last);
+                remainder(range.last + 1, has.last);
             }
             false
         });
-        self.0.append(&mut rests);
+        self.0.append(&mut remainders);
     }
 
     /// Returns `true` if releasing that range splits a lock in two.
