@@ -183,12 +183,12 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: the address came from sigaction with SA_SIGINFO set, so it is a function of this type.
+            // SAFETY: installed by sigaction with SA_SIGINFO, so it is a function of this type.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: the address came from sigaction without SA_SIGINFO, so it is a function of this type.
+            // SAFETY: installed by sigaction without SA_SIGINFO, so it is a function of this type.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
             handler(signal);
         }

@@ -38,8 +38,8 @@ pub struct Window {
     counts: Counts<LinesMut>,
     seen: Counts<Lines>,
     memory: Arc<OwnedFd>,
-    /// The mapping of files to slots: a secret, so that a client knows the slots of only those files that it
-    /// was told of.
+    /// The mapping of files to slots: a secret, so that a client knows the slots of only those files whose
+    /// versions it received.
     places: RandomState,
 }
 

@@ -1,4 +1,4 @@
-//! Negotiation of version and capabilities: a pure function of the kernel's offer and the server's wishes.
+//! Negotiation of version and capabilities: a pure function of the kernel's offer and our preferences.
 
 use crate::layout::init::{InitIn, InitOut};
 use bitflags::bitflags;
