@@ -135,12 +135,12 @@ mod tests {
     /// Returns an answer that pends once and is woken by another thread.
     fn slow<T: Send + 'static>(value: T) -> Answer<T> {
         let mut value = Some(value);
-        let mut asked = false;
+        let mut polled = false;
         Answer::later(std::future::poll_fn(move |context| {
-            if asked {
+            if polled {
                 return Poll::Ready(value.take().ok_or(Error::Interrupted));
             }
-            asked = true;
+            polled = true;
             let waker = context.waker().clone();
             std::thread::spawn(move || waker.wake());
             Poll::Pending

@@ -46,9 +46,9 @@ mod tests {
 
     /// Returns a future that is ready at its second poll, which another thread triggers.
     fn slow(value: u32) -> impl Future<Output = u32> {
-        let mut asked = false;
+        let mut polled = false;
         poll_fn(move |context| {
-            if std::mem::replace(&mut asked, true) {
+            if std::mem::replace(&mut polled, true) {
                 return Poll::Ready(value);
             }
             let waker = context.waker().clone();

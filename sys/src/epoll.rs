@@ -74,8 +74,8 @@ impl Epoll {
             tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         });
-        let mut room = [MaybeUninit::uninit(); EVENTS_MAX];
-        match sys::wait(&self.0, &mut room, timeout.as_ref()) {
+        let mut space = [MaybeUninit::uninit(); EVENTS_MAX];
+        match sys::wait(&self.0, &mut space, timeout.as_ref()) {
             Ok((happened, _)) => events.extend(happened.iter().map(event)),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -108,8 +108,8 @@ impl Fanotify {
     pub fn read(&self, buffer: &mut Vec<u8>, mut take: impl FnMut(&Event<'_>)) -> Result<bool> {
         buffer.clear();
         buffer.reserve(BATCH_BYTES);
-        let room: &mut [MaybeUninit<u8>] = buffer.spare_capacity_mut();
-        let bytes = match retry(|| rustix::io::read(&self.0, &mut *room).map(|(bytes, _)| bytes.len())) {
+        let space: &mut [MaybeUninit<u8>] = buffer.spare_capacity_mut();
+        let bytes = match retry(|| rustix::io::read(&self.0, &mut *space).map(|(bytes, _)| bytes.len())) {
             Ok(len) => len,
             Err(Errno::AGAIN) => return Ok(false),
             Err(error) => return Err(error),

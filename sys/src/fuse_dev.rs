@@ -162,8 +162,12 @@ pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd>
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .output()?;
     if !helper.status.success() {
-        let said = String::from_utf8_lossy(&helper.stderr).trim().to_owned();
-        return Err(std::io::Error::other(if said.is_empty() { "fusermount3 refused".into() } else { said }));
+        let message = String::from_utf8_lossy(&helper.stderr).trim().to_owned();
+        return Err(std::io::Error::other(if message.is_empty() {
+            "fusermount3 refused".into()
+        } else {
+            message
+        }));
     }
     Ok(receive_descriptor(&ours)?)
 }

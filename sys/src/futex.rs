@@ -17,10 +17,10 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Sleeps while the word has the value `seen`, until another thread [wakes](wake) the sleepers on the same
-/// memory, at most for `timeout`. The word may be in a read-only mapping. EFAULT if the file behind it was
-/// truncated.
-pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> {
+/// Sleeps while the word has the value `expected`, until another thread [wakes](wake) the sleepers on the
+/// same memory, at most for `timeout`. The word may be in a read-only mapping. EFAULT if the file behind it
+/// was truncated.
+pub fn wait(word: &Word, expected: u32, timeout: Option<Duration>) -> Result<Woken> {
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
@@ -28,7 +28,8 @@ pub fn wait(word: &Word, seen: u32, timeout: Option<Duration>) -> Result<Woken> 
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word's address is valid while it is borrowed, and so is the timeout; the kernel only reads
     // both.
-    let outcome = unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAIT, seen, timeout) };
+    let outcome =
+        unsafe { libc::syscall(libc::SYS_futex, word.address(), libc::FUTEX_WAIT, expected, timeout) };
     match check(outcome) {
         Ok(_) | Err(Errno::INTR) => Ok(Woken::Maybe),
         Err(Errno::AGAIN) => Ok(Woken::Changed),

@@ -87,8 +87,8 @@ pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
 /// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN if the peer does
 /// not read, EPIPE if it is gone.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut room);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if descriptors.len() > DESCRIPTORS_MAX {
         return Err(Errno::INVAL);
     }
@@ -101,8 +101,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 
 /// Receives the next message; EAGAIN if there is none.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Packet> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut room);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags))?;
     let mut descriptors = SmallVec::new();

@@ -67,12 +67,12 @@ mod tests {
         let (file, page) = (tempfile::tempfile().expect("a file"), page_size() as u64);
         file.set_len(16 << 20).expect("a hole");
         file.write_all_at(b"x", 3 * page).expect("a page");
-        let kept = Kept::of(file.as_fd(), NonZero::new(16 << 20).expect("not zero")).expect("mapped");
-        assert_eq!(kept.is_here(3 * page), Ok(true));
-        assert_eq!(kept.is_here(4 * page - 1), Ok(true));
-        assert_eq!(kept.is_here(8 << 20), Ok(false));
-        assert_eq!(kept.is_here(16 << 20), Err(Errno::INVAL));
+        let cached = Kept::of(file.as_fd(), NonZero::new(16 << 20).expect("not zero")).expect("mapped");
+        assert_eq!(cached.is_here(3 * page), Ok(true));
+        assert_eq!(cached.is_here(4 * page - 1), Ok(true));
+        assert_eq!(cached.is_here(8 << 20), Ok(false));
+        assert_eq!(cached.is_here(16 << 20), Err(Errno::INVAL));
         file.set_len(0).expect("nothing is left");
-        assert_eq!(kept.is_here(3 * page), Ok(false));
+        assert_eq!(cached.is_here(3 * page), Ok(false));
     }
 }

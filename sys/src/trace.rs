@@ -59,8 +59,8 @@ impl DataCall {
     }
 }
 
-/// Reports every system call of a process until it ends, on this thread, which must not wait for anything
-/// else. All its threads are traced, including later ones. `ready` is called once no call is missed any more.
+/// Reports every system call of a process, blocking this thread until the process ends. All its threads are
+/// traced, including later ones. `ready` is called once no call is missed any more.
 ///
 /// Slows the process down by an order of magnitude. Its end is left to its parent, unless a signal kills it.
 /// EPERM if this process may not trace that one.
@@ -199,14 +199,14 @@ mod tests {
     fn reads_and_writes_of_a_process_are_traced() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("cat");
         let process = child.id();
-        let (to, told) = channel();
+        let (to, reported) = channel();
         let follower = std::thread::spawn(move || {
             let mut moments = Vec::new();
             let followed =
                 follow(process, || to.send(()).expect("the test waits"), |moment| moments.push(moment));
             followed.map(|()| moments)
         });
-        if told.recv().is_err() {
+        if reported.recv().is_err() {
             let refused = follower.join().expect("no panic").expect_err("it ended early");
             panic!("may not follow: {refused}");
         }

@@ -189,14 +189,14 @@ mod tests {
             assert!(matches!(bounds.check_new_size(size_bytes), Err(Error::InvalidArgument)));
         }
         assert_eq!((bounds.padded(8191), bounds.padded(8192)), (8192, 8192));
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let notified = Arc::new(Mutex::new(Vec::new()));
         let watch: Arc<SizeWatch> = Arc::new({
-            let told = told.clone();
-            move |size_bytes| told.lock().expect("a lock").push(size_bytes)
+            let notified = notified.clone();
+            move |size_bytes| notified.lock().expect("a lock").push(size_bytes)
         });
         bounds.watch(&watch);
         bounds.resized(8192);
         bounds.resized(8192);
-        assert_eq!(*told.lock().expect("a lock"), [8192]);
+        assert_eq!(*notified.lock().expect("a lock"), [8192]);
     }
 }

@@ -132,8 +132,8 @@ pub trait FileSystem: Send + Sync {
     /// Makes a file or directory stable.
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()>;
     /// Reads into the start of `into`. The result is short at the end of the file, and before data that
-    /// cannot be read: then [`ReadDone::eof`] is not set, and a read of the remainder returns the error, as
-    /// [`read_whole`](super::read_whole) does.
+    /// cannot be read: then [`ReadDone::eof`] is not set, and a read of the remainder, as by
+    /// [`read_whole`](super::read_whole), returns the error.
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
     /// Writes all of `from`, or returns how much was written.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;

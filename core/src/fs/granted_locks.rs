@@ -29,14 +29,14 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
     pub fn add(&mut self, mut granted: Granted<T>) {
         let Lock { family, owner, range, .. } = granted.lock;
         self.give_back(family, owner, range);
-        self.0.retain(|held| {
-            let is_mergeable = is_next_to(held.lock.range, granted.lock.range)
-                && (held.open, &held.note) == (granted.open, &granted.note)
-                && held.lock == Lock { range: held.lock.range, ..granted.lock };
+        self.0.retain(|existing| {
+            let is_mergeable = is_next_to(existing.lock.range, granted.lock.range)
+                && (existing.open, &existing.note) == (granted.open, &granted.note)
+                && existing.lock == Lock { range: existing.lock.range, ..granted.lock };
             if is_mergeable {
                 let range = &mut granted.lock.range;
-                range.start = range.start.min(held.lock.range.start);
-                range.last = range.last.max(held.lock.range.last);
+                range.start = range.start.min(existing.lock.range.start);
+                range.last = range.last.max(existing.lock.range.last);
             }
             !is_mergeable
         });
@@ -46,15 +46,15 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
     /// Removes an owner's locks in a range; parts outside of it remain.
     pub fn give_back(&mut self, family: LockFamily, owner: LockOwner, range: LockRange) {
         let mut remainders = Vec::new();
-        self.0.retain(|held| {
-            let Lock { range: has, .. } = held.lock;
-            let is_affected = (held.lock.family, held.lock.owner) == (family, owner);
+        self.0.retain(|existing| {
+            let Lock { range: has, .. } = existing.lock;
+            let is_affected = (existing.lock.family, existing.lock.owner) == (family, owner);
             if !is_affected || !overlap(has, range) {
                 return true;
             }
             let mut remainder = |start, last| {
-                let lock = Lock { range: LockRange { start, last }, ..held.lock };
-                remainders.push(Granted { lock, ..held.clone() });
+                let lock = Lock { range: LockRange { start, last }, ..existing.lock };
+                remainders.push(Granted { lock, ..existing.clone() });
             };
             if has.start < range.start {
                 remainder(has.start, range.start - 1);
@@ -69,9 +69,9 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
 
     /// Returns `true` if releasing that range splits a lock in two.
     pub fn is_split_by(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
-        self.0.iter().any(|held| {
-            let Lock { range: has, .. } = held.lock;
-            (held.lock.family, held.lock.owner) == (family, owner)
+        self.0.iter().any(|existing| {
+            let Lock { range: has, .. } = existing.lock;
+            (existing.lock.family, existing.lock.owner) == (family, owner)
                 && has.start < range.start
                 && range.last < has.last
         })
@@ -79,26 +79,26 @@ impl<T: Clone + PartialEq> HeldLocks<T> {
 
     /// Removes the process's record locks after it closed a descriptor.
     pub fn closed(&mut self, owner: LockOwner) {
-        self.0.retain(|held| (held.lock.family, held.lock.owner) != (LockFamily::Posix, owner));
+        self.0.retain(|existing| (existing.lock.family, existing.lock.owner) != (LockFamily::Posix, owner));
     }
 
     /// Removes the locks of an opening that has ended.
     pub fn released(&mut self, open: OpenId) {
-        self.0.retain(|held| held.open != open);
+        self.0.retain(|existing| existing.open != open);
     }
 
     /// Returns the locks taken through an opening.
     pub fn of(&self, open: OpenId) -> Vec<Granted<T>> {
-        self.0.iter().filter(|held| held.open == open).cloned().collect()
+        self.0.iter().filter(|existing| existing.open == open).cloned().collect()
     }
 
     /// Returns the record locks of other owners that conflict with this one.
     pub fn conflicts(&self, lock: &Lock) -> impl Iterator<Item = &Lock> {
-        self.0.iter().map(|held| &held.lock).filter(|held| {
-            (held.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)
-                && held.owner != lock.owner
-                && (held.kind == LockKind::Write || lock.kind == LockKind::Write)
-                && overlap(held.range, lock.range)
+        self.0.iter().map(|existing| &existing.lock).filter(|existing| {
+            (existing.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)
+                && existing.owner != lock.owner
+                && (existing.kind == LockKind::Write || lock.kind == LockKind::Write)
+                && overlap(existing.range, lock.range)
         })
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn ranges(locks: &HeldLocks<()>, open: u64) -> Vec<(u64, u64)> {
-        let mut all: Vec<_> = locks.of(OpenId(open)).iter().map(|held| held.lock.range).collect();
+        let mut all: Vec<_> = locks.of(OpenId(open)).iter().map(|existing| existing.lock.range).collect();
         all.sort_by_key(|range| range.start);
         all.iter().map(|range| (range.start, range.last)).collect()
     }
@@ -180,7 +180,8 @@ mod tests {
         locks.add(granted(1, 5, 0, 9));
         let read = Lock { kind: LockKind::Read, ..granted(1, 6, 20, 29).lock };
         locks.add(Granted { lock: read, ..granted(1, 6, 20, 29) });
-        let in_the_way = |lock: Lock| locks.conflicts(&lock).map(|held| held.owner.0).collect::<Vec<_>>();
+        let in_the_way =
+            |lock: Lock| locks.conflicts(&lock).map(|existing| existing.owner.0).collect::<Vec<_>>();
         assert_eq!(in_the_way(granted(1, 7, 0, u64::MAX).lock), [5, 6]);
         assert_eq!(in_the_way(granted(1, 5, 0, u64::MAX).lock), [6]);
         assert_eq!(in_the_way(Lock { kind: LockKind::Read, ..granted(1, 7, 9, 25).lock }), [5]);

@@ -1,8 +1,8 @@
 //! The header page of a region (docs/formats/link.md, "Header").
 //!
-//! The first 64 bytes describe the region, for debugging tools; authoritative is the agreement made over a
-//! socket. The words behind them change continuously. Each has a pair of cache lines to itself (processors
-//! fetch pairs), so that one side's stores do not steal a line that the other is polling.
+//! The first 64 bytes describe the region, for debugging tools; an agreement made over a socket takes
+//! precedence. The words behind them change continuously. Each has a pair of cache lines to itself
+//! (processors fetch pairs), so that one side's stores do not steal a line that the other is polling.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;

@@ -27,13 +27,13 @@ pub struct Header {
 
 impl Header {
     pub(crate) fn new(opcode: Opcode, raw: &InHeader) -> Header {
-        let known = |id| (id != INVALID_ID).then_some(id);
+        let visible = |id| (id != INVALID_ID).then_some(id);
         Header {
             opcode,
             unique: Unique(raw.unique),
             node: NodeId(raw.nodeid),
-            uid: known(raw.uid),
-            gid: known(raw.gid),
+            uid: visible(raw.uid),
+            gid: visible(raw.gid),
             pid: raw.pid,
         }
     }

@@ -120,15 +120,15 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed::Length)?;
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(Malformed::Length)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Length)?;
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Malformed::Length)?;
         self.0 = rest;
-        Ok(*taken)
+        Ok(*bytes)
     }
 
     fn u8(&mut self) -> Result<u8> {

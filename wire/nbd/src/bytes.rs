@@ -8,15 +8,15 @@ pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed::Short)?;
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(Malformed::Short)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed::Short)?;
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Malformed::Short)?;
         self.0 = rest;
-        Ok(*taken)
+        Ok(*bytes)
     }
 
     pub(crate) fn u16(&mut self) -> Result<u16> {

@@ -82,8 +82,8 @@ impl<'f, W: FrameSink + ?Sized> Encoder<'f, W> {
     /// Writes to the body. All offsets are constants that [`Shape::new`] has checked.
     #[inline]
     pub fn put<T: IntoBytes + Immutable>(&mut self, at: usize, value: &T) {
-        if let Some(room) = self.body.get_mut(at..at + size_of::<T>()) {
-            room.copy_from_slice(value.as_bytes());
+        if let Some(space) = self.body.get_mut(at..at + size_of::<T>()) {
+            space.copy_from_slice(value.as_bytes());
         }
     }
 

@@ -269,7 +269,7 @@ impl<'a> Field<'a, ShortName> for Name<'a> {
         let bytes = self.as_bytes();
         let mut field = NameField { name: [0; 27], name_len: len_byte(bytes) };
         match field.name.get_mut(..bytes.len()) {
-            Some(room) => room.copy_from_slice(bytes),
+            Some(space) => space.copy_from_slice(bytes),
             None => to.frame.bytes(bytes)?,
         }
         to.put(at, &field);

@@ -48,8 +48,8 @@ impl FrameSink for FrameBuf<'_> {
     #[inline]
     fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(end) = self.len.checked_add(bytes.len()) else { return false };
-        let Some(room) = self.memory.get_mut(self.len..end) else { return false };
-        room.copy_from_slice(bytes);
+        let Some(space) = self.memory.get_mut(self.len..end) else { return false };
+        space.copy_from_slice(bytes);
         self.len = end;
         true
     }

@@ -83,7 +83,7 @@ pub trait Changes: Send + Sync {
     ///
     /// A request for notices after `since` acknowledges those up to it; until then they can be requested
     /// again. The first call subscribes, with any number, and is answered by [`Notice::Everything`] at once.
-    /// The same answers a call with a number that has been discarded, and one of a session whose queue
+    /// [`Notice::Everything`] also answers a call with a discarded number, and one of a session whose queue
     /// overflowed. A session receives no notices of its own changes.
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices>;
 

@@ -204,10 +204,10 @@ impl State {
         if self.notices.is_empty() {
             return None;
         }
-        let mut room = limit_bytes;
+        let mut budget = limit_bytes;
         let fits = |notice: &&Notice| {
-            let left = room.checked_sub(notice.size_bytes());
-            room = left.unwrap_or(0);
+            let left = budget.checked_sub(notice.size_bytes());
+            budget = left.unwrap_or(0);
             left.is_some()
         };
         let mut list: Vec<_> = self.notices.iter().take_while(fits).cloned().collect();

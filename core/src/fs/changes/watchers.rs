@@ -55,10 +55,10 @@ impl<S> Watchers<S> {
     /// Drops ended sessions and applies `change` to the others.
     fn keep(&self, change: impl FnOnce(&mut Vec<Weak<S>>)) {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        let mut kept: Vec<_> =
+        let mut live: Vec<_> =
             sessions.iter().filter(|session| session.strong_count() > 0).cloned().collect();
-        change(&mut kept);
-        *sessions = kept.into();
+        change(&mut live);
+        *sessions = live.into();
         self.count.store(sessions.len(), Ordering::SeqCst);
     }
 }

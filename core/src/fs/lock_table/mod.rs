@@ -87,7 +87,7 @@ impl SessionLocks {
         let claim = self.claim(file, lock)?;
         let table = self.table.table();
         let conflict = table.files.get(&file.node).and_then(|locks| locks.conflict(&claim));
-        Ok(conflict.map(|held| held.lock))
+        Ok(conflict.map(|granted| granted.lock))
     }
 
     /// Acquires a lock through an opening with these flags; see [`Locks::lock`](super::Locks::lock). The
@@ -276,7 +276,7 @@ impl Table {
     fn would_deadlock(&self, claim: &Claim, node: NodeId) -> bool {
         let owners_in_way = |claim: &Claim, node: NodeId| -> Vec<Owner> {
             let locks = self.files.get(&node);
-            locks.into_iter().flat_map(|locks| locks.conflicts(claim).map(|held| held.owner)).collect()
+            locks.into_iter().flat_map(|locks| locks.conflicts(claim).map(|granted| granted.owner)).collect()
         };
         let mut visited = Vec::new();
         let mut pending = owners_in_way(claim, node);

@@ -110,9 +110,9 @@ impl Flavors {
     /// Returns these flavors; `None` if there are more than [`FLAVORS_MAX`].
     #[must_use]
     pub fn new(flavors: &[AuthFlavor]) -> Option<Self> {
-        let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: flavors.len() };
-        kept.flavors.get_mut(..flavors.len())?.copy_from_slice(flavors);
-        Some(kept)
+        let mut list = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: flavors.len() };
+        list.flavors.get_mut(..flavors.len())?.copy_from_slice(flavors);
+        Some(list)
     }
 }
 
@@ -141,11 +141,11 @@ impl std::fmt::Debug for Flavors {
 /// The protocol sets no limit. Exceeding ours is an error: no server offers as many.
 impl<'a> Decode<'a> for Flavors {
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        let mut kept = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };
-        for flavor in kept.flavors.iter_mut().take(kept.len) {
+        let mut list = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };
+        for flavor in list.flavors.iter_mut().take(list.len) {
             *flavor = xdr.value()?;
         }
-        Ok(kept)
+        Ok(list)
     }
 }
 
