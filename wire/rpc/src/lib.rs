@@ -8,7 +8,7 @@
 //! use tombolo_wire_rpc::{Accepted, CallHeader, Credential, ReplyHeader, Xid};
 //! use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
 //!
-//! A client sends a call.
+//! // A client sends a call.
 //! let mut message = Vec::new();
 //! let call = CallHeader::new(Xid(7), 100_003, 3, 0, Credential::None);
 //! call.encode(&mut Encoder::new(&mut message));
