@@ -1,8 +1,8 @@
-//! One number among those that a client or a server keeps.
+//! Counters of clients and servers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that all threads change.
+/// A counter shared by all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,12 +1,12 @@
 //! ONC RPC (RFC 5531), server and client: over TCP, UDP, and links in shared memory.
 //!
-//! - [`server`] receives calls over TCP and UDP and sends replies; what a call means is the business of a
-//!   [`Service`](server::Service).
-//! - [`client`] makes calls over TCP, UDP and links, and makes them again where nothing was answered.
+//! - [`server`] receives calls over TCP and UDP and sends replies; a [`Service`](server::Service) interprets
+//!   the calls.
+//! - [`client`] makes calls over TCP, UDP and links, and retransmits calls that were not answered.
 //! - [`link`] carries the same messages over a link: its server hands calls to the same
 //!   [`Service`](server::Service).
 //!
-//! Not here: the codec (`wire/rpc`), programs and procedures (`front/nfs-server`, `back/nfs-client`), the
+//! Non-goals: the codec (`wire/rpc`), programs and procedures (`front/nfs-server`, `back/nfs-client`), the
 //! portmapper, TLS itself (`host/tls`), RPCSEC_GSS.
 //!
 //! Main types: [`server::Server`], [`server::Service`], [`client::RpcClient`], [`link::RpcLinks`],

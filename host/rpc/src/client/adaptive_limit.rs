@@ -1,82 +1,81 @@
-//! Finds a good in-flight limit by trying: more while that is faster, fewer while calls only wait for each
+//! Search for a good in-flight limit: more calls while that is faster, fewer while calls only wait for each
 //! other.
 //!
-//! Time is cut into rounds of a few answers for each call that may be outstanding. At first the limit doubles
-//! as long as each round moves more than the one before. From then on it is held, and now and then a round is
-//! tried with more or with fewer; what it moved is compared with the rounds before and after it, so that a
-//! link that becomes slower or faster by itself does not mislead. Rounds in which callers wanted less than
-//! the limit teach nothing.
+//! Time is divided into rounds of a few answers for each call of the limit. The limit doubles at first, as
+//! long as each round moves more than the one before. Afterwards it is held, and a larger or smaller limit is
+//! probed periodically; the result is compared with the rounds before and after it, so that changes of the
+//! network itself do not mislead. Rounds in which callers did not reach the limit are ignored.
 
 use std::time::{Duration, Instant};
 
-/// The limit at first, until a call says how long calls are; then as many as are so long together, within
-/// bounds. Short ones must be many to keep a client busy, and long ones that wait in memory leave the caches.
+/// Initial limit, until the first call shows their length; then as many as move `START_BYTES` together,
+/// within bounds. Many short ones are needed to keep a client busy; long ones that wait in memory leave the
+/// caches.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
 
-/// A round lasts for so many answers for each call of the limit, for so many answers, and for so long at
-/// least.
+/// Minimum duration of a round: answers for each call of the limit, answers in total, and time.
 const ROUND_TURNS: u32 = 3;
 const ROUND_ANSWERS_MIN: u32 = 16;
 const ROUND_MIN: Duration = Duration::from_millis(4);
 
-/// Doubling goes on while a round moves so much more.
+/// Relative gain for which doubling continues.
 const START_GAIN: f64 = 1.08;
-/// A higher limit is kept if it moves so much more; a lower one as well.
+/// Relative gain for which a higher or lower limit is adopted.
 const GAIN: f64 = 1.03;
-/// A lower limit is kept that moves hardly less, if calls only wait for each other:
+/// Relative rate at which a lower limit is adopted if calls only wait for each other,
 const NO_LOSS: f64 = 0.985;
-/// they take so many times as long as the fastest did.
+/// that is, if they take this many times as long as the fastest.
 const QUEUEING: u32 = 3;
 
-/// Rounds between two attempts: at first, and at most, where they come to nothing.
+/// Number of rounds between two attempts: initially, and at most after unsuccessful ones.
 const CALM: (u32, u32) = (2, 16);
 
-/// Of so many attempts one is downwards even if calls do not wait for each other.
+/// Interval of downward attempts while calls do not wait for each other.
 const DOWNWARDS: u32 = 4;
 
-/// The state of the search.
+/// State of the search.
 #[derive(Clone, Debug)]
 pub(super) struct AdaptiveLimit {
     max: u32,
     has_begun: bool,
-    /// The limit that is held, or doubled.
+    /// The limit being held or doubled.
     held: u32,
     phase: Phase,
     round: Round,
-    /// What the last round with the limit that is held has moved, in bytes per second.
+    /// Rate of the last round with the held limit, in bytes per second.
     rate: f64,
     calm: u32,
     attempts: u32,
-    /// The fastest call of late.
+    /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// Calls of the last round with the limit that is held take longer than that by far.
+    /// `true` if calls of the last round with the held limit took far longer than that.
     queueing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The limit doubles; what it was before.
+    /// The limit doubles, from this value.
     Doubling { before: u32 },
-    /// It stays for so many rounds.
+    /// The limit stays for this number of rounds.
     Holding { rounds: u32 },
     /// Another limit is tried.
     Trying { limit: u32 },
-    /// It was tried and moved so much; how much does the one that is held move now?
+    /// Another limit was tried, and moved this much; the held limit is measured again for comparison.
     Comparing { limit: u32, moved: f64 },
 }
 
-/// A stretch of time in which the limit stays the same.
+/// A period with a constant limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Answers to calls that were made under the limit of before.
+    /// Number of answers still expected to calls made under the previous limit.
     earlier: u32,
     since: Option<Instant>,
     answers: u32,
     bytes: u64,
     took: Duration,
-    /// Times that as many calls were outstanding as may be.
+    /// Number of times that the limit was reached.
     fills: u32,
 }
 
@@ -98,7 +97,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// The limit of now.
+    /// Returns the current limit.
     pub(super) fn limit(&self) -> u32 {
         match self.phase {
             Phase::Trying { limit } => limit,
@@ -106,7 +105,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// A call is made that moves so many bytes. The first decides where the search begins.
+    /// Records a call that moves `bytes`. The first one determines the initial limit.
     pub(super) fn begun(&mut self, bytes: usize) {
         if !self.has_begun {
             self.has_begun = true;
@@ -116,12 +115,12 @@ impl AdaptiveLimit {
         }
     }
 
-    /// As many calls are outstanding as may be.
+    /// Records that the limit is reached.
     pub(super) fn filled(&mut self) {
         self.round.fills += 1;
     }
 
-    /// A call was answered that moved so many bytes and took so long.
+    /// Records the answer to a call.
     pub(super) fn answered(&mut self, now: Instant, bytes: usize, took: Duration) {
         self.fastest = Some(self.fastest.map_or(took, |fastest| fastest.min(took)));
         let limit = self.limit();
@@ -136,7 +135,7 @@ impl AdaptiveLimit {
         round.took += took;
         let lasted = now.saturating_duration_since(since);
         let enough = match self.phase {
-            // Over a long link each round costs; and it lasts.
+            // Over a long-distance network each round is expensive, and long enough.
             Phase::Doubling { .. } => 2 * limit,
             _ => (ROUND_TURNS * limit).max(ROUND_ANSWERS_MIN),
         };
@@ -150,7 +149,7 @@ impl AdaptiveLimit {
         self.end_round(rate, mean, wanted_more);
     }
 
-    /// A call or its answer was lost: half the limit, but not twice for what was lost together.
+    /// Halves the limit after a loss, but not again for calls lost together.
     pub(super) fn lost(&mut self) {
         if self.round.earlier == 0 {
             self.held = (self.limit() / 2).max(1);
@@ -159,7 +158,7 @@ impl AdaptiveLimit {
     }
 
     fn end_round(&mut self, rate: f64, mean: Duration, wanted_more: bool) {
-        // What was the fastest under another load is forgotten in time.
+        // The fastest time under another load is forgotten gradually.
         self.fastest = self.fastest.map(|fastest| fastest + fastest / 64);
         if !wanted_more {
             if !matches!(self.phase, Phase::Doubling { .. }) {
@@ -203,7 +202,8 @@ impl AdaptiveLimit {
         let held = self.held;
         let downwards = self.queueing || held >= self.max || self.attempts.is_multiple_of(DOWNWARDS);
         let limit = match downwards {
-            // In long strides as well: where memory caches overflow, fewer are no better until they are few.
+            // In large steps as well: where memory caches overflow, fewer calls are no faster until they are
+            // few.
             true if self.queueing || self.attempts.is_multiple_of(2 * DOWNWARDS) => held.div_ceil(2),
             true => held - (held / 3).max(1).min(held - 1),
             false => (held + (held / 2).max(1)).min(self.max),
@@ -220,7 +220,7 @@ impl AdaptiveLimit {
         let is_better = moved > usual * GAIN || limit < self.held && self.queueing && moved > usual * NO_LOSS;
         if is_better {
             self.held = limit;
-            // More of the same may be better still.
+            // Another step in the same direction may be better still.
             return self.hold(0);
         }
         self.hold((self.calm * 2).min(CALM.1));
@@ -231,7 +231,7 @@ impl AdaptiveLimit {
         self.change(Phase::Holding { rounds });
     }
 
-    /// Goes on with another limit. The calls that are out were made under the one before.
+    /// Changes the limit. Outstanding calls were made under the previous one.
     fn change(&mut self, phase: Phase) {
         let before = self.limit();
         self.phase = phase;

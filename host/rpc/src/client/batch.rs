@@ -1,4 +1,4 @@
-//! Calls on their way out over one connection.
+//! Batches of calls to send over one connection.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,10 @@ use tombolo_sys::Errno;
 use tombolo_sys::gather::Gather;
 use tombolo_wire_rpc::Mark;
 
-/// What fills data up to a multiple of four bytes (RFC 4506 §3).
+/// Padding of data to a multiple of four bytes (RFC 4506 §3).
 const PADDING: [u8; 3] = [0; 3];
 
-/// A call as it goes over the wire.
-/// Its data are in use as long as it exists.
+/// An encoded call. Its data are in use as long as it exists.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// Record mark, header and arguments.
@@ -21,27 +20,27 @@ pub(super) struct Message {
     pub(super) data: Option<Source>,
 }
 
-/// Calls in the order in which they are sent. The sending thread owns it; no lock is held meanwhile.
+/// Calls in sending order. Owned by the sending thread, which holds no lock meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,
-    /// Bytes of the first that were sent.
+    /// Number of bytes of the first call already sent.
     sent: usize,
 }
 
-/// How far sending got.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Everything is out.
+    /// Everything is sent.
     Done,
-    /// The socket takes no more at present.
+    /// The socket buffer is full.
     Full,
-    /// The connection is broken; or this datagram could not be sent.
+    /// The connection is broken, or this datagram could not be sent.
     Failed(Errno),
 }
 
 impl Message {
-    /// What it takes up in a stream.
+    /// Returns the length in a stream.
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.data.as_ref().map_or(0, |data| data.len().next_multiple_of(4))
     }
@@ -68,8 +67,8 @@ impl Batch {
         self.items.push_back((xid, message));
     }
 
-    /// Sends until everything is out or the socket takes no more; or the first as a datagram, which has no
-    /// record mark. How many bytes went.
+    /// Sends until everything is sent or the socket is full; over UDP the first call only, without record
+    /// mark. Returns the number of bytes sent.
     pub(super) fn send(&mut self, socket: &dyn Socket, datagrams: bool) -> (usize, Progress) {
         let mut bytes = 0;
         loop {
@@ -89,7 +88,7 @@ impl Batch {
                     bytes += sent;
                     self.sent += sent;
                     if datagrams {
-                        // It went as a whole.
+                        // A datagram is sent as a whole.
                         self.sent = self.items.front().map_or(0, |(_, message)| message.len());
                         return (bytes, Progress::Done);
                     }
@@ -100,25 +99,25 @@ impl Batch {
         }
     }
 
-    /// The first call, if all of it is out.
+    /// Removes the first call, if it is completely sent.
     pub(super) fn pop_sent(&mut self) -> Option<(u32, Message)> {
         let (_, first) = self.items.front()?;
         self.sent = self.sent.checked_sub(first.len())?;
         self.items.pop_front()
     }
 
-    /// The first call, whether it is out or not.
+    /// Removes the first call, sent or not.
     pub(super) fn pop(&mut self) -> Option<(u32, Message)> {
         self.sent = 0;
         self.items.pop_front()
     }
 
-    /// The calls in it.
+    /// Returns the transaction ids of the calls.
     pub(super) fn xids(&self) -> impl Iterator<Item = u32> + '_ {
         self.items.iter().map(|(xid, _)| *xid)
     }
 
-    /// How far a call in this batch is out.
+    /// Returns the progress of a call in this batch.
     pub(super) fn stage(&self, xid: u32) -> Stage {
         match self.items.front() {
             Some((first, message)) if *first == xid && self.sent > 0 => match message.data {
@@ -129,20 +128,20 @@ impl Batch {
         }
     }
 
-    /// Takes out a call of which nothing was sent.
+    /// Removes a call of which nothing was sent.
     pub(super) fn remove(&mut self, xid: u32) -> Option<Message> {
         let at = self.items.iter().position(|(item, _)| *item == xid)?;
         self.items.remove(at).map(|(_, message)| message)
     }
 }
 
-/// How far a call is out.
+/// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing of it.
+    /// Nothing is sent.
     Whole,
-    /// Some; the rest is ours alone, and can be sent whatever its caller does.
+    /// Partly sent; the remainder is private, and can be sent whatever the caller does.
     Begun,
-    /// Some; the rest lies in its caller's memory.
+    /// Partly sent; the remainder lies in the caller's memory.
     BegunWithData,
 }

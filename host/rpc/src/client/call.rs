@@ -1,4 +1,4 @@
-//! What is called, and what comes back.
+//! Calls and replies.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,30 +7,30 @@ use tombolo_core::Interrupt;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_rpc::Credential;
 
-/// One call, but for its arguments.
+/// One call, without its arguments.
 pub struct Call<'a> {
-    /// Another program of the same server, and its version; `None` is the client's own.
+    /// Program and version, if other than the client's own, of the same server.
     pub program: Option<(u32, u32)>,
-    /// What to do.
+    /// Procedure number.
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
-    /// File data behind the arguments, sent from where they lie; the padding is added. They are in use until
-    /// the call is answered, because it may have to be sent again.
+    /// File data behind the arguments, sent without a copy and without padding. In use until the call is
+    /// answered, as it may have to be retransmitted.
     pub data: Option<Source>,
-    /// Where file data of the reply go.
+    /// Destination of the reply's file data.
     pub receive_buffer: Option<ReceiveBuffer>,
-    /// How long the results may get beside file data, in bytes, where that is more than some hundreds: over a
-    /// link, memory is found for them. Too little costs a second call.
+    /// Expected length of the results without file data, in bytes, if more than a few hundred: over a link it
+    /// determines the reply buffer. Too small a value costs a second call.
     pub results_bytes: usize,
-    /// Whether it counts against the in-flight limit. Calls that do not never wait behind those that do.
+    /// `true` if the call counts against the in-flight limit. Other calls never wait behind those that do.
     pub bulk: bool,
-    /// The caller's wish that it end.
+    /// Interrupt that ends the call.
     pub interrupt: Interrupt,
 }
 
 impl<'a> Call<'a> {
-    /// A call without data that cannot be interrupted.
+    /// Returns a call without data that cannot be interrupted.
     #[must_use]
     pub fn new(procedure: u32, credential: Credential<'a>) -> Self {
         Self {
@@ -46,12 +46,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Where file data of a reply go.
+/// Destination of a reply's file data.
 #[derive(Clone)]
 pub struct ReceiveBuffer {
-    /// The memory, in use until the call is answered.
+    /// Memory, in use until the call is answered.
     pub sink: Sink,
-    /// Says where in the results the data lie.
+    /// Function that locates the data in the results.
     pub find: FindData,
 }
 
@@ -61,31 +61,30 @@ impl fmt::Debug for ReceiveBuffer {
     }
 }
 
-/// Looks at the first bytes of a procedure's results, of which there are so many in all, and says where file
-/// data lie.
+/// A function that locates file data, given the first bytes of a procedure's results and their total length.
 ///
-/// It is asked again with more bytes when it says [`DataLocation::More`], but with no more than 4 KiB before
-/// all have come.
+/// It is called again with more bytes after [`DataLocation::More`], but with no more than 4 KiB until all are
+/// received.
 pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
-/// Where file data lie.
+/// Location of file data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataLocation {
-    /// That cannot be seen yet.
+    /// More bytes are needed.
     More,
-    /// There, within the results. Longer than the sink or beyond the results, the reply is garbage.
+    /// Range within the results. If it exceeds the sink or the results, the reply is malformed.
     Data(Range<usize>),
-    /// There are none.
+    /// No file data.
     None,
 }
 
-/// The answer to a call that was carried out.
+/// Reply to an executed call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The results: those before the data if there were data for the receive_buffer, and else all.
+    /// Results: those before the data if data went to the receive buffer, otherwise all.
     pub results: Vec<u8>,
-    /// Bytes of data that lie in the receive_buffer's sink, from its beginning.
+    /// Number of bytes of data in the receive buffer, from its beginning.
     pub data_bytes: usize,
-    /// Where in the results the data were; empty without data.
+    /// Position of the data in the results; empty without data.
     pub data_announced: Range<usize>,
 }

@@ -1,4 +1,4 @@
-//! What is known of one call.
+//! State of one call.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,10 +8,10 @@ use super::call::ReceiveBuffer;
 use super::pending::{Cell, Outcome};
 use tombolo_core::Interrupt;
 
-/// Data from so many bytes on are worth receiving straight into their place.
+/// Minimum length of data to be received straight into their destination.
 const LONG_BUFFER_BYTES: usize = 8 << 10;
 
-/// A call that moves so much keeps its connection busy: 13 ms at 80 Mbit/s.
+/// Amount of data with which a call occupies its connection for long: 13 ms at 80 Mbit/s.
 const MUCH_BYTES: usize = 128 << 10;
 
 /// A new call.
@@ -23,52 +23,52 @@ pub(super) struct NewCall {
     pub(super) interrupt: Interrupt,
 }
 
-/// What is known of one call.
+/// State of one call.
 pub(super) struct CallEntry {
-    /// Its number among all calls: they are sent again in this order.
+    /// Sequence number among all calls: retransmissions keep this order.
     pub(super) serial: u64,
     pub(super) procedure: u32,
-    /// Where its outcome is told.
+    /// Destination of the outcome.
     pub(super) cell: Option<Arc<Cell>>,
-    /// None while it is in a batch.
+    /// `None` while the call is in a batch.
     pub(super) message: Option<Message>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) has_long_buffer: bool,
     pub(super) bulk: bool,
     pub(super) interrupt: Interrupt,
     pub(super) state: CallState,
-    /// The connection, once it does not wait for the limit.
+    /// Index of the connection, once the call does not wait for the limit.
     pub(super) connection: usize,
-    /// Some of it was sent over the present socket.
+    /// `true` if part of it was sent over the current socket.
     pub(super) out: bool,
-    /// Bytes of the call, and with those that it asks for.
+    /// Length of the call, and that of call and requested data.
     pub(super) call_bytes: usize,
     pub(super) bytes: usize,
-    /// When it no longer waited for the limit.
+    /// Time since when it does not wait for the limit.
     pub(super) begun_at: Instant,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub(super) sent_at: Instant,
     pub(super) transmissions: u32,
-    /// Attempts to connect that failed meanwhile.
+    /// Number of failed attempts to connect meanwhile.
     pub(super) failures: u32,
-    /// The silence of the server in which its interrupt was watched last.
+    /// Silence of the server during which its interrupt was last watched.
     pub(super) watched_in: u64,
-    /// Its interrupt is watched for good: it is old itself.
+    /// `true` if its interrupt is watched permanently, as the call itself is overdue.
     pub(super) is_watched: bool,
-    /// Its outcome, delivered when the sending thread is done with its memory.
+    /// Outcome to be delivered once the sending thread has finished with its memory.
     pub(super) decided: Option<Outcome>,
 }
 
-/// Where a call is.
+/// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// It waits for the in-flight limit.
+    /// Waiting for the in-flight limit.
     Waiting,
-    /// It is in a queue of its connection.
+    /// In a queue of its connection.
     Queued,
-    /// It is in the batch of its connection.
+    /// In the batch of its connection.
     Sending,
-    /// It is out.
+    /// Sent.
     Sent,
 }
 
@@ -101,18 +101,18 @@ impl CallEntry {
         }
     }
 
-    /// Whether it keeps a connection busy for long.
+    /// Returns `true` if the call occupies a connection for long.
     pub(super) fn moves_much(&self) -> bool {
         self.bytes >= MUCH_BYTES
     }
 
-    /// Whether a reply over this connection can be its answer. Not of one whose end is decided while it is
-    /// being sent: its memory goes back to its owner as soon as that is done.
+    /// Returns `true` if a reply over this connection may answer the call. `false` if its end was decided
+    /// while it is being sent: its memory returns to its owner as soon as that is done.
     pub(super) fn can_be_answered(&self, connection: usize) -> bool {
         self.out && self.decided.is_none() && self.connection == connection
     }
 
-    /// Gives up what belongs to others.
+    /// Releases resources that belong to others.
     pub(super) fn let_go(&mut self) {
         self.message = None;
         self.receive_buffer = None;

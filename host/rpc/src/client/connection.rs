@@ -1,4 +1,4 @@
-//! One connection: what is to be sent, and its state.
+//! One connection: send queues and state.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,59 +10,59 @@ use super::error::Fault;
 use super::wire::{Socket, SocketToken};
 use tombolo_sys::Errno;
 
-/// How long to wait before another attempt to connect: at first, and at most.
+/// Initial and maximum delay between attempts to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// One connection.
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// Sockets that it has had.
+    /// Number of sockets used so far.
     pub(super) generation: u64,
     pub(super) socket: Option<Arc<dyn Socket>>,
-    /// Calls to be sent: those that never wait for bulk, and the others.
+    /// Queued calls: urgent ones, which never wait for bulk, and bulk ones.
     pub(super) urgent: VecDeque<u32>,
     pub(super) bulk: VecDeque<u32>,
-    /// What the socket did not take; empty while a thread sends.
+    /// Calls that the socket did not accept; empty while a thread sends.
     pub(super) batch: Batch,
-    /// A thread sends, and will send what is queued meanwhile.
+    /// `true` while a thread sends; it will also send calls queued meanwhile.
     pub(super) sending: bool,
-    /// The socket was full; an event follows when it is writable.
+    /// `true` if the socket is full; an event reports when it is writable.
     pub(super) full: bool,
-    /// It became writable while a thread sent.
+    /// `true` if it became writable while a thread was sending.
     pub(super) again: bool,
-    /// Calls of this connection that are not answered, and the bytes of them and of what they ask for.
+    /// Number of unanswered calls, and bytes that they send and request.
     pub(super) calls: usize,
     pub(super) bytes: usize,
-    /// Those of them that ask for much data.
+    /// Number of those with a long receive buffer.
     pub(super) landings: usize,
-    /// The last sign of life: something was received, or the peer took something after the socket was full.
+    /// Last sign of life: data received, or data accepted after the socket was full.
     pub(super) heard_at: Instant,
-    /// Since when there have been calls that are not answered.
+    /// Time since when calls have been outstanding.
     pub(super) waiting_since: Instant,
-    /// A call was answered over this socket: it is worth connecting again at once.
+    /// `true` if a call was answered over this socket, so that it is worth reconnecting at once.
     pub(super) useful: bool,
-    /// What the last failure was.
+    /// Last system error.
     pub(super) last_error: Option<Errno>,
-    /// The same in words, where it was not the system that failed.
+    /// Last fault, if other than a system error.
     pub(super) last_fault: Option<Fault>,
     back_off: Duration,
 }
 
-/// How a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// There is none, and no need for one yet.
+    /// Not connected, and not needed yet.
     Idle,
-    /// It is being made.
+    /// Connecting.
     Connecting {
-        /// Since then.
+        /// Start of the attempt.
         since: Instant,
     },
-    /// Calls go over it.
+    /// Connected.
     Up,
-    /// The last one failed.
+    /// Lost; waiting to reconnect.
     Waiting {
-        /// Another attempt is made then.
+        /// Time of the next attempt.
         until: Instant,
     },
 }
@@ -91,17 +91,17 @@ impl Connection {
         }
     }
 
-    /// The token of its present socket.
+    /// Returns the token of the current socket.
     pub(super) fn token(&self, index: usize) -> SocketToken {
         SocketToken::new(index, self.generation)
     }
 
-    /// Whether it is there or on its way, so that the engine need not be told of calls.
+    /// Returns `true` if it is established or in progress, so that the engine need not be notified of calls.
     pub(super) fn is_made(&self) -> bool {
         self.phase != Phase::Idle
     }
 
-    /// Whether it was never made.
+    /// Returns `true` if no socket was ever used.
     pub(super) fn is_new(&self) -> bool {
         self.phase == Phase::Idle && self.generation == 0
     }
@@ -110,35 +110,35 @@ impl Connection {
         self.phase == Phase::Up
     }
 
-    /// The queue of bulk calls, or of the others.
+    /// Returns the queue of bulk calls, or of urgent ones.
     pub(super) fn queue(&mut self, bulk: bool) -> &mut VecDeque<u32> {
         if bulk { &mut self.bulk } else { &mut self.urgent }
     }
 
-    /// The next call to be sent.
+    /// Removes the next call to send.
     pub(super) fn next(&mut self) -> Option<u32> {
         self.urgent.pop_front().or_else(|| self.bulk.pop_front())
     }
 
-    /// Whether there is something to send and no thread sends.
+    /// Returns `true` if calls are queued, the socket is ready and no thread is sending.
     pub(super) fn wants_to_send(&self) -> bool {
         let is_empty = self.batch.is_empty() && self.urgent.is_empty() && self.bulk.is_empty();
         self.is_up() && !self.sending && !self.full && !is_empty
     }
 
-    /// Since when nothing has been heard that was waited for; none if nothing is.
+    /// Returns the time since which outstanding calls have seen no sign of life; `None` without such calls.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         (self.calls > 0).then(|| self.heard_at.max(self.waiting_since))
     }
 
-    /// A call was answered over it.
+    /// Records an answered call.
     pub(super) fn answered(&mut self) {
         self.useful = true;
         self.back_off = BACK_OFF.0;
     }
 
-    /// When to connect again, the last socket being lost now. At once after one that was of use; or else
-    /// later each time.
+    /// Returns the time of the next attempt after the connection is lost: now if the last socket was useful,
+    /// otherwise after an increasing delay.
     pub(super) fn next_attempt(&mut self, now: Instant) -> Instant {
         if self.useful {
             return now;

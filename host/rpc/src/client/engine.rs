@@ -1,9 +1,8 @@
-//! The part that receives, connects and watches the clock: one thread's, and deterministic given what its
-//! wire does.
+//! Receiving, connecting and time-outs, run by one thread; deterministic given the wire's behaviour.
 //!
-//! Only the engine ends calls (but for those whose end it decided while they were being sent), so what it
-//! receives into always has a waiting owner. It holds no lock while it receives, sends or wakes; only what it
-//! looks up for the replies that came together, and what it copies of them, is under one.
+//! Only the engine ends calls (except those whose end it decided while they were being sent), so a buffer
+//! being received into always has a waiting owner. It holds no lock while it receives, sends or wakes; the
+//! lock covers the look-up of calls for the replies of one batch, and the copying of short replies.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,15 +16,14 @@ use super::state::State;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
 
-/// Replies and bytes of one turn; then their waiters are woken.
+/// Maximum numbers of replies and bytes received before their waiters are woken.
 const TURN_REPLIES: usize = 64;
 const TURN_BYTES: usize = 2 << 20;
 
-/// Run by the receiver thread, or by its owner.
+/// The client's event handler, run by the receiver thread or by its owner.
 ///
-/// Its owner tells it of events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
-/// [`next_deadline`](Self::next_deadline) is reached, which may have become sooner whenever a call was made
-/// or ended.
+/// The owner reports events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
+/// [`next_deadline`](Self::next_deadline) is reached; any call made or ended may bring the deadline forward.
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) lanes: Vec<Option<ConnectionIo>>,
@@ -34,25 +32,25 @@ pub struct Engine {
     pub(super) ended: bool,
 }
 
-/// The receiving side of one connection.
+/// Receiving side of one connection.
 pub(super) struct ConnectionIo {
     pub(super) token: SocketToken,
     pub(super) socket: Arc<dyn Socket>,
     pub(super) reader: ReplyReader,
-    /// There may be more to receive.
+    /// `true` if there may be more to receive.
     pub(super) readable: bool,
     pub(super) low_water: LowWater,
-    /// The end of the stream is there behind what was received last, and no further event will report it.
+    /// `true` if the end of the stream follows the data received last; no further event will report it.
     pub(super) finished: bool,
 }
 
-/// How receiving ended.
+/// Result of receiving.
 enum End {
-    /// Nothing more is there.
+    /// No more data.
     Empty,
-    /// There may be more, but first the waiters are woken.
+    /// The quota is used up: the waiters are woken before receiving continues.
     Used,
-    /// The connection is of no use any more.
+    /// The connection is lost.
     Lost(Errno),
 }
 
@@ -63,7 +61,7 @@ impl Engine {
         Self { shared, lanes, finished: Finished::default(), probe: Probe::default(), ended: false }
     }
 
-    /// Something happened to a socket. Events of sockets that are gone are ignored.
+    /// Handles an event of a socket. Events of sockets already closed are ignored.
     pub fn ready(&mut self, token: SocketToken, event: Event) {
         let index = token.index();
         let Some(lane) = self.lane(index).filter(|lane| lane.token == token) else { return };
@@ -76,16 +74,16 @@ impl Engine {
         self.tell();
     }
 
-    /// The peer sends no more: what it has sent is there to be received, and then the end. Told before
-    /// [`ready`](Self::ready).
+    /// Handles the end of the peer's stream: its remaining data can be received, then the end. Must be called
+    /// before [`ready`](Self::ready).
     pub fn finished(&mut self, token: SocketToken) {
         if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
             lane.finished = true;
         }
     }
 
-    /// Tries to receive where there is one connection only, without being told that there is anything.
-    /// Whether there was.
+    /// Tries to receive without an event, if there is exactly one connection. Returns `true` if there was
+    /// work.
     pub(super) fn look(&mut self) -> bool {
         let mut places =
             self.lanes.iter_mut().enumerate().filter_map(|(index, lane)| Some((index, lane.as_mut()?)));
@@ -96,7 +94,7 @@ impl Engine {
         worked
     }
 
-    /// Does what is due, and what callers have left to do.
+    /// Runs timers that are due and work deferred by callers.
     pub fn expire(&mut self) {
         let now = self.shared.wire.now();
         let is_called = self.shared.alarm.take();
@@ -110,7 +108,7 @@ impl Engine {
         self.tell();
     }
 
-    /// When to call [`expire`](Self::expire) next; none if nothing is awaited.
+    /// Returns the time of the next [`expire`](Self::expire); `None` if nothing is awaited.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.ended {
@@ -123,7 +121,7 @@ impl Engine {
         self.shared.lock().armed
     }
 
-    /// Whether the last client is gone and all calls have ended: nothing more will happen.
+    /// Returns `true` once the last client is dropped and all calls have ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -133,18 +131,19 @@ impl Engine {
         self.lanes.get_mut(index)?.as_mut()
     }
 
-    /// Tells those whose calls have ended.
+    /// Wakes the waiters of ended calls.
     fn tell(&mut self) {
         self.finished.wake(&self.shared);
     }
 
-    /// The socket is writable again.
+    /// Handles a socket that is writable again.
     fn writable(&mut self, index: usize) {
         let now = self.shared.wire.now();
         if let Some(connection) = self.shared.lock().connections.get_mut(index) {
             connection.again = connection.sending;
             if connection.full {
-                // The peer has taken something: it is there. What the socket alone takes says nothing of it.
+                // The peer has received something, so it is alive. Data in the socket buffer alone prove
+                // nothing.
                 connection.heard_at = now;
             }
             connection.full = false;
@@ -152,8 +151,8 @@ impl Engine {
         self.shared.pump(index, &mut self.finished);
     }
 
-    /// Receives what there is over a connection, up to a limit, and lets go on what waited for it. Whether
-    /// there was anything.
+    /// Receives from a connection, up to a limit, and resumes sends that waited. Returns `true` if there was
+    /// work.
     fn turn(&mut self, index: usize) -> bool {
         if !self.lane(index).is_some_and(|lane| lane.readable) {
             return false;
@@ -188,7 +187,7 @@ impl Engine {
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return End::Empty,
                 Err(error) if shared.datagrams => {
-                    // It tells of a datagram that was sent before.
+                    // The error concerns a datagram sent earlier.
                     shared.lock().note_error(index, error);
                     replies += 1;
                     continue;
@@ -224,7 +223,7 @@ impl Engine {
         End::Used
     }
 
-    /// After replies, or a new limit: what waited for them goes on.
+    /// Resumes calls that waited for replies or for the in-flight limit.
     pub(super) fn let_go_on(&mut self) {
         let now = self.shared.wire.now();
         let mut next = 0;
@@ -247,7 +246,8 @@ impl Engine {
     }
 }
 
-/// Answers the calls whose replies are there. How many; an error if the stream makes no sense any more.
+/// Completes the calls whose replies were received. Returns their number, or an error if the stream is
+/// malformed.
 fn answer_all(
     shared: &Shared,
     state: &mut State,

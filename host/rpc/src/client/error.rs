@@ -1,4 +1,4 @@
-//! Why a call has no answer.
+//! Errors of calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tombolo_wire_rpc::{Accepted, RecordError, Rejected};
 
 use super::tunnel::TunnelFault;
 
-/// Whose call it was: [`Options::label`](super::Options::label) and the procedure.
+/// The callee, as named in errors: [`Options::label`](super::Options::label) and the procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callee {
     pub(super) label: Arc<str>,
-    /// The procedure that was called.
+    /// Procedure number.
     pub procedure: u32,
 }
 
 impl Callee {
-    /// [`Options::label`](super::Options::label).
+    /// Returns [`Options::label`](super::Options::label).
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
@@ -32,100 +32,100 @@ impl fmt::Display for Callee {
     }
 }
 
-/// Why a call has no answer.
+/// Reason why a call has no reply.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum CallError {
-    /// No connection could be made (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    /// No connection could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: cannot connect: {source}")]
     Unreachable {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         source: Errno,
     },
-    /// No connection could be made that is secure (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    /// No secure connection could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: no secure connection: {source}")]
     Insecure {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         source: TlsError,
     },
-    /// The program that is the connection has ended (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    /// The connection's command has ended (only with [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: {source}")]
     NoTunnel {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// Why the last one ended.
+        /// Reason why the last one ended.
         source: TunnelFault,
     },
-    /// There is no link to the server (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    /// No link to the server could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: no link: {why}")]
     NoLink {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// Why the last attempt failed.
+        /// Error of the last attempt.
         why: Arc<str>,
     },
-    /// The server did not answer in time (with [`Recovery::Soft`](super::Recovery::Soft) only).
+    /// The server did not answer in time (only with [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: timed out")]
     TimedOut {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
     },
-    /// The caller wished it. Whether the server carried it out is not known.
+    /// The caller interrupted the call. The server may or may not have executed it.
     #[error("{callee}: interrupted")]
     Interrupted {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
     },
-    /// The server does not believe the caller, or speaks another RPC.
+    /// The server rejected the credential or the RPC version.
     #[error("{callee}: call denied: {why:?}")]
     Refused {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// What the server says.
+        /// Reason given by the server.
         why: Rejected,
     },
-    /// The server has no such program, version or procedure, or cannot make sense of the arguments.
+    /// The server has no such program, version or procedure, or could not decode the arguments.
     #[error("{callee}: call not executed: {why:?}")]
     NotServed {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// What the server says.
+        /// Reason given by the server.
         why: Accepted,
     },
-    /// The reply makes no sense.
+    /// The reply is malformed.
     #[error("{callee}: invalid reply: {why}")]
     Garbage {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// What is wrong.
+        /// The fault.
         why: Garbage,
     },
-    /// The call is longer than the transport takes.
+    /// The call exceeds the transport's maximum length.
     #[error("{callee}: call of {len_bytes} bytes is too long")]
     TooLong {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
-        /// Its length.
+        /// Length of the call.
         len_bytes: usize,
     },
-    /// The client ended before the answer came.
+    /// The client ended before the call was answered.
     #[error("{callee}: client stopped")]
     Ended {
-        /// Whose call it was.
+        /// The callee.
         callee: Callee,
     },
 }
 
-/// Why a connection is of no use, where that is not the system's word.
+/// Reason, other than a system error, why a connection is unusable.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum Fault {
-    /// That of TLS.
+    /// TLS fault.
     #[error("no secure connection: {0}")]
     Tls(TlsError),
-    /// That of a program.
+    /// Fault of the connection's command.
     #[error("{0}")]
     Tunnel(TunnelFault),
 }
@@ -139,42 +139,42 @@ impl Fault {
     }
 }
 
-/// What is wrong with a reply.
+/// Fault of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Garbage {
-    /// Its header.
+    /// The header is malformed.
     #[error("header: {0}")]
     Header(tombolo_wire_xdr::Error),
-    /// It is longer than [`Options::reply_bytes_max`](super::Options::reply_bytes_max).
+    /// The reply exceeds [`Options::reply_bytes_max`](super::Options::reply_bytes_max).
     #[error("{0}")]
     Record(RecordError),
-    /// It answers another call.
+    /// The transaction id is that of another call.
     #[error("wrong xid")]
     OtherCall,
-    /// It is longer than any reply to this call, and was not sent for that reason.
+    /// The reply exceeds the maximum for this call, and was not sent.
     #[error("longer than its buffer")]
     BufferTooSmall,
-    /// The server says that it will not answer.
+    /// The server declined to answer.
     #[error("empty")]
     Silence,
-    /// It breaks the rules of the link.
+    /// The answer violates the link's protocol.
     #[error("link protocol violation")]
     Link,
-    /// Data lie where the reply ends or beyond, or they are more than were asked for.
+    /// The data exceed the results or the requested length.
     #[error("{len_bytes} bytes of data at {start} of {results_bytes}, {room_bytes} requested")]
     Data {
-        /// Where the data begin in the results.
+        /// Start of the data in the results.
         start: usize,
-        /// How many there are.
+        /// Length of the data.
         len_bytes: usize,
-        /// How long the results are.
+        /// Length of the results.
         results_bytes: usize,
-        /// How many were asked for.
+        /// Requested length.
         room_bytes: usize,
     },
 }
 
-/// Why a reply is no answer, before it is known whose.
+/// Reason why a reply is a failure, before the callee is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     Refused(Rejected),

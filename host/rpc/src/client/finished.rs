@@ -1,4 +1,4 @@
-//! Calls that have come to their end, told once no lock is held.
+//! Delivery of outcomes while no lock is held.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -9,22 +9,22 @@ use super::shared::Shared;
 use smallvec::SmallVec;
 use tombolo_mem::Source;
 
-/// Calls that have come to their end, and others to wake. Only [`wake`](Self::wake) drops anything: the owner
-/// of memory may do anything when it comes back.
+/// Ended calls, and other waiters to wake. Only [`wake`](Self::wake) drops anything: the owner of returned
+/// memory may do anything.
 #[derive(Default)]
 pub(super) struct Finished {
-    /// A sending caller finds one or two, the engine many.
+    /// Ended calls: one or two for a sending caller, many for the engine.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
-    /// Those of them that were told, to be used again.
+    /// Delivered ones, for reuse.
     told: SmallVec<[Box<CallEntry>; 2]>,
     /// Other waiters.
     pub(super) wakers: Vec<Waker>,
-    /// Data of calls that ended before.
+    /// Data of calls that ended earlier.
     pub(super) data: Vec<Source>,
 }
 
 impl Finished {
-    /// Drops the memory of calls that have ended, and wakes the waiters.
+    /// Drops the memory of ended calls, and wakes the waiters.
     pub(super) fn wake(&mut self, shared: &Shared) {
         self.data.clear();
         if !self.calls.is_empty() {
@@ -37,7 +37,7 @@ impl Finished {
             self.told.drain(..).for_each(|entry| state.keep_entry(entry));
         }
         for waker in self.wakers.drain(..) {
-            // It may go on with a task right here; if that panics, the others shall be woken all the same.
+            // A wake-up may run a task on this thread; if that panics, the others must be woken nevertheless.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 tracing::error!(callee = &*shared.label, "task panicked on its reply");
             }

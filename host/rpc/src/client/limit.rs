@@ -1,11 +1,11 @@
-//! How many bulk calls may be outstanding.
+//! In-flight limit of bulk calls.
 
 use std::time::{Duration, Instant};
 
 use super::adaptive_limit::AdaptiveLimit;
 use super::options::InFlight;
 
-/// The limit of now.
+/// The current limit.
 #[derive(Clone, Debug)]
 pub(super) enum Limit {
     Fixed(u32),
@@ -20,7 +20,7 @@ impl Limit {
         }
     }
 
-    /// How many may be outstanding.
+    /// Returns the current limit.
     pub(super) fn count(&self) -> u32 {
         match self {
             Self::Fixed(count) => *count,
@@ -28,28 +28,28 @@ impl Limit {
         }
     }
 
-    /// A bulk call is made that moves so many bytes.
+    /// Records a bulk call that moves `bytes`.
     pub(super) fn begun(&mut self, bytes: usize) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.begun(bytes);
         }
     }
 
-    /// As many are outstanding as may be.
+    /// Records that the limit is reached.
     pub(super) fn filled(&mut self) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.filled();
         }
     }
 
-    /// A bulk call was answered that moved so many bytes and took so long.
+    /// Records the answer to a bulk call.
     pub(super) fn answered(&mut self, now: Instant, bytes: usize, took: Duration) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.answered(now, bytes, took);
         }
     }
 
-    /// A call or its answer was lost.
+    /// Records a lost call or answer.
     pub(super) fn lost(&mut self) {
         if let Self::Adaptive(adaptive) = self {
             adaptive.lost();
@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    /// A call's way: a client that prepares one at a time, a link that carries one at a time, a server with
-    /// some workers, and the way back.
+    /// A simulated path: a client that prepares one call at a time, a network that carries one at a time, a
+    /// server with some workers, and the return path.
     #[derive(Clone, Copy)]
     struct Path {
         name: &'static str,
@@ -75,9 +75,9 @@ mod tests {
         latency_us: f64,
         server_us: f64,
         workers: usize,
-        /// From so many calls on each takes longer: caches overflow.
+        /// Number of calls from which each takes longer, as caches overflow.
         crowd: u32,
-        /// Times vary by so much.
+        /// Relative variation of times.
         noise: f64,
     }
 
@@ -93,8 +93,8 @@ mod tests {
         noise: 0.1,
     };
 
-    /// Calls for so long as fast as the limit allows; bytes per microsecond, and the limits of the second
-    /// half's rounds.
+    /// Makes calls as fast as the limit allows. Returns the rate in bytes per microsecond, and the limits
+    /// during the second half.
     fn run(path: &Path, mode: InFlight, time_us: f64, seed: u64) -> (f64, Vec<u32>) {
         let (mut limit, mut random) = (Limit::new(mode), fastrand::Rng::with_seed(seed));
         let start = Instant::now();

@@ -1,12 +1,11 @@
 //! Calls over a link in shared memory.
 //!
-//! No receiver is woken for each reply here: polling a call looks for its answer, and only what takes long is
-//! woken by the link's own thread. So a link is no [`Wire`](super::Wire): the engine takes a stream of bytes,
-//! and its receiver's wake-up alone takes longer than a whole GETATTR over a link (docs/benchmarks.md). What
-//! a reply says is read where the engine reads it, too. The state of the client (numbers, the in-flight
-//! limit, time) is that of calls over the network; what is different is the way out and back, and what
-//! happens when the link is lost: another one is asked for ([`Route`]), and what was not answered is sent
-//! again with the same number.
+//! No receiver is woken for each reply: polling a call checks for its answer, and the link's own thread wakes
+//! only slow calls. A link is therefore no [`Wire`](super::Wire): the engine expects a byte stream, and the
+//! wake-up of its receiver alone takes longer than a whole GETATTR over a link (docs/benchmarks.md). Replies
+//! are decoded by the same code. The client's state (transaction ids, in-flight limit, timers) is that of
+//! calls over the network; sending and receiving differ, and so does recovery: after the loss of a link,
+//! [`Route`] reconnects, and unanswered calls are retransmitted with the same id.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,29 +31,29 @@ use tombolo_host_links::client::{Call, LineError};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::task;
 
-/// The way out of a client over a link.
+/// Link transport of a client.
 pub(super) struct Linked {
     pub(super) route: Arc<Route>,
     interrupts: Interrupts,
     recovery: Recovery,
     patience: Duration,
     reply_bytes_max: usize,
-    /// Calls that have ended: their memory is for the next.
+    /// Memory of ended calls, for reuse.
     spare: FreeList<Box<State>>,
 }
 
-/// More are not kept.
+/// Maximum number retained.
 const SPARE_MAX: usize = 64;
 
-/// A call, made over a link.
+/// A call over a link.
 pub(super) struct LinkedCall {
     shared: Arc<Shared>,
     linked: Arc<Linked>,
-    /// Always there, but for the moment in which it is given back.
+    /// `None` only while it is being returned to the spare list.
     state: Option<Box<State>>,
 }
 
-/// What is asked.
+/// Content of a call.
 pub(super) struct Request {
     pub(super) procedure: u32,
     pub(super) xid: u32,
@@ -63,17 +62,17 @@ pub(super) struct Request {
     pub(super) data: Option<Source>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
-    /// How much of a reply may follow its frame.
+    /// Size of the reply buffer for the part beyond the frame.
     pub(super) buffer_bytes: usize,
 }
 
-/// What is known of a call.
+/// State of a call.
 struct State {
     request: Request,
-    /// The server has asked for more.
+    /// `true` once the server has requested a larger reply buffer.
     is_widened: bool,
     begun_at: Instant,
-    /// It counts against the in-flight limit.
+    /// `true` while it counts against the in-flight limit.
     counted: bool,
     transmissions: u32,
     stage: Stage,
@@ -82,16 +81,15 @@ struct State {
 }
 
 enum Stage {
-    /// It waits for the in-flight limit.
+    /// Waiting for the in-flight limit.
     Held(NextPermit),
-    /// It waits for a link.
+    /// Waiting for a link.
     Linkless,
-    /// It waits for bulk memory of this link.
+    /// Waiting for bulk memory of this link.
     Roomless(Arc<Live>),
-    /// It is out. The answer was not looked for yet, if `fresh`. Bulk memory was taken for it, if
-    /// `has_memory`.
+    /// Sent. `fresh`: the answer was not checked for yet. `has_memory`: the call uses bulk memory.
     Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
-    /// The outcome is known, and told at most once.
+    /// Ended; the outcome is returned at most once.
     Over(Option<Outcome>),
 }
 
@@ -120,8 +118,8 @@ impl Request {
 }
 
 impl LinkedCall {
-    /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow.
-    /// `counted` says that it counts against the limit already.
+    /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow. `counted`:
+    /// the call already counts against the limit.
     pub(super) fn begin(
         shared: &Arc<Shared>,
         linked: &Arc<Linked>,
@@ -159,7 +157,7 @@ impl LinkedCall {
         call
     }
 
-    /// Whether its outcome is known without another look.
+    /// Returns `true` if the outcome is known without another poll.
     pub(super) fn is_ready(&self) -> bool {
         self.state.as_ref().is_some_and(|state| matches!(state.stage, Stage::Over(Some(_))))
     }
@@ -211,7 +209,7 @@ impl State {
         }
     }
 
-    /// Goes on as far as it can without waiting. Ready if there is more to do.
+    /// Advances without waiting. Returns `Ready` if it can advance further.
     fn step(&mut self, shared: &Arc<Shared>, linked: &Arc<Linked>, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
             Stage::Held(room) => {
@@ -229,7 +227,7 @@ impl State {
                     self.stage = Stage::Linkless;
                 } else {
                     drop(state);
-                    // Others were faster.
+                    // Other calls took the permits.
                     self.stage = Stage::Held(NextPermit::new(shared.clone()));
                 }
                 Poll::Ready(())
@@ -240,7 +238,7 @@ impl State {
             }
             Stage::Roomless(live) => {
                 live.wait_for_room(context.waker());
-                // It may have come before that.
+                // Memory may have been returned before the registration.
                 self.send(shared, linked, Some(context.waker()));
                 if matches!(self.stage, Stage::Roomless(_) | Stage::Linkless) {
                     Poll::Pending
@@ -260,7 +258,7 @@ impl State {
         }
     }
 
-    /// Sends it over the present link, if there is one and it has a slot and memory.
+    /// Sends the call over the current link, if there is one with a slot and memory.
     fn send(&mut self, shared: &Shared, linked: &Linked, waiter: Option<&Waker>) {
         let Some(live) = linked.route.live(waiter) else {
             self.stage = Stage::Linkless;
@@ -286,7 +284,7 @@ impl State {
         };
     }
 
-    /// The link has said something, or that it is lost.
+    /// Handles the answer, or the loss of the link.
     fn answered(
         &mut self,
         shared: &Arc<Shared>,
@@ -308,7 +306,7 @@ impl State {
         };
         let outcome = match live.take_reply(reply, reply_buffer) {
             Ok(body) => self.read(shared, &body),
-            // Once: a server that wants more the second time is not to be believed.
+            // Once only: a second request for a larger buffer is a violation.
             Err(ReplyError::BufferTooSmall(bytes))
                 if !self.is_widened
                     && bytes > self.request.buffer_bytes
@@ -320,8 +318,8 @@ impl State {
             }
             Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
             Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
-            // A malformed reply would be malformed again, so this call fails; others are sent again over the
-            // next link.
+            // A malformed reply would be malformed again, so this call fails; others are retransmitted over
+            // the next link.
             Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
         live.gave_back();
@@ -351,7 +349,7 @@ impl State {
         Ok(reply)
     }
 
-    /// Why the call is given up, if so.
+    /// Returns the error if the call has timed out or is interrupted.
     fn impatience(
         &mut self,
         shared: &Arc<Shared>,
@@ -385,7 +383,7 @@ impl State {
         if let Some(after) = next {
             let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), self.begun_at + after));
             if Pin::new(sleep).poll(context).is_ready() {
-                // Its time has come just now, or the client has ended: the next look tells.
+                // It is due just now, or the client has ended: the next poll decides.
                 self.sleep = None;
                 context.waker().wake_by_ref();
             }
@@ -393,7 +391,7 @@ impl State {
         None
     }
 
-    /// Gives up the answer.
+    /// Ends the call with an error, whatever its stage.
     fn abandon(&mut self, error: CallError) {
         let stage = std::mem::replace(&mut self.stage, Stage::Over(Some(Err(error))));
         if let Stage::Sent { live, call, has_memory, .. } = stage {
@@ -401,7 +399,7 @@ impl State {
         }
     }
 
-    /// It counts against the limit no more.
+    /// Returns the permit, if it has one.
     fn leave(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.counted) {
             let now = shared.wire.now();
@@ -411,7 +409,7 @@ impl State {
         }
     }
 
-    /// Gives up what belongs to others.
+    /// Releases resources that belong to others.
     fn let_go(&mut self) {
         (self.request.data, self.request.receive_buffer) = (None, None);
         (self.sleep, self.raised) = (None, None);
@@ -419,9 +417,9 @@ impl State {
     }
 }
 
-/// Gives up the answer of a call. If it was or will be sent, its bulk memory is in use until it is answered,
-/// and then wakes its waiters. The link may end before. A call without such memory is not waited for, so no
-/// more are waited for than the memory holds, however long the server says nothing.
+/// Abandons the answer of a call. Bulk memory of a sent call stays in use until it is answered or the link
+/// ends, so a task waits for that and then wakes the waiters for memory. Calls without bulk memory need no
+/// task, so the link's memory bounds the number of tasks, however long the server is silent.
 fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
     if has_memory {
         let live = Arc::downgrade(live);

@@ -1,21 +1,21 @@
-//! Being told of data when there is much of it, not at each packet.
+//! Receive low-water marks: one wake-up for many packets.
 //!
-//! While a long reply comes in over a link that is slower than memory, each packet would wake the receiver.
-//! It sleeps until as much has come as two milliseconds bring, or what is missing of the reply. A fast path:
-//! without it, all works the same.
+//! While a long reply arrives over a network slower than memory, each packet would wake the receiver. Instead
+//! it sleeps until two milliseconds' worth of data have arrived, or the remainder of the reply. Only an
+//! optimization: without it everything works the same.
 
 use std::time::{Duration, Instant};
 
 use super::wire::Socket;
 
-/// As much as comes in this time is waited for; so short that nothing else notices.
+/// Time whose expected data are awaited, short enough to be negligible otherwise.
 const TIME: Duration = Duration::from_millis(2);
-/// So much of it at most: what has come is taken while more comes.
+/// Maximum mark: data are received while more arrive.
 const BYTES_MAX: usize = 256 << 10;
-/// For less it is not worth the system calls.
+/// Minimum mark; a lower one is not worth the system calls.
 const BYTES_MIN: usize = 32 << 10;
 
-/// How much one socket waits for.
+/// Low-water mark of one socket.
 #[derive(Debug)]
 pub(super) struct LowWater {
     bytes: usize,
@@ -27,8 +27,8 @@ impl LowWater {
         Self { bytes: 1, last_turn: None }
     }
 
-    /// A turn has received so many bytes, and nothing is left. Of the reply that is coming in so many are
-    /// missing.
+    /// Updates the mark after a turn that received `bytes` and emptied the socket, with `missing` bytes of a
+    /// reply outstanding.
     pub(super) fn after_turn(&mut self, socket: &dyn Socket, bytes: usize, missing: usize, now: Instant) {
         let wanted = match self.last_turn.replace(now) {
             Some(last) => wanted(bytes, now.saturating_duration_since(last), missing),
@@ -58,10 +58,10 @@ mod tests {
         // 1 Gbit/s.
         assert_eq!(wanted(125_000, ms(1), 1 << 20), 250_000);
         assert_eq!(wanted(125_000, ms(1), 100_000), 100_000);
-        // 10 Gbit/s, and what comes at once.
+        // 10 Gbit/s, and instantaneous arrival.
         assert_eq!(wanted(1_250_000, ms(1), 1 << 20), BYTES_MAX);
         assert_eq!(wanted(1 << 20, Duration::ZERO, 1 << 20), BYTES_MAX);
-        // A slow link, the end of a reply, nothing of a reply.
+        // A slow network, the end of a reply, no reply.
         assert_eq!(wanted(4000, ms(10), 1 << 20), 1);
         assert_eq!(wanted(125_000, ms(1), 20_000), 1);
         assert_eq!(wanted(125_000, ms(1), 0), 1);

@@ -1,26 +1,25 @@
-//! The client side of ONC RPC over TCP and UDP (RFC 5531): many calls outstanding, one thread that receives.
+//! The client side of ONC RPC over TCP and UDP (RFC 5531): many outstanding calls, one receiver thread.
 //!
-//! A caller's thread encodes its call and sends it at once, file data from where they lie. One receiver
-//! thread for each client takes all replies that a wake-up finds, receives file data straight into their
-//! buffers, and then wakes the waiters. The state of every call is explicit, in a table by transaction id.
-//! What the server does not answer is sent again: over UDP by round-trip estimates, over TCP by reconnecting
-//! and sending what is outstanding once more, with the same id.
+//! The caller's thread encodes its call and sends it at once, file data without a copy. One receiver thread
+//! for each client drains all replies of a wake-up, receives file data straight into their buffers, and then
+//! wakes the waiters. A table indexed by transaction id contains the state of every call. Unanswered calls
+//! are retransmitted with the same id: over UDP by round-trip estimates, over TCP after reconnecting.
 //!
-//! The [`Engine`] knows sockets, the clock and chance by the traits of [`Wire`] only, and does nothing by
-//! itself: a simulation can turn it in one thread, and get the same each time.
+//! The [`Engine`] uses sockets, clock and random numbers only through the traits of [`Wire`], and acts only
+//! when called: a simulation can run it deterministically in one thread.
 //!
-//! A connection may be a program's standard input and output (`tunnel`).
+//! A connection may be the standard input and output of a program (`tunnel`).
 //!
-//! Over a link in shared memory there is no engine: see `link_call`.
+//! Calls over a link in shared memory bypass the engine: see `link_call`.
 //!
-//! Not here: what procedures mean, retries of failed operations, TLS itself (`host/tls`), RPCSEC_GSS.
+//! Non-goals: the meaning of procedures, retries of failed operations, TLS itself (`host/tls`), RPCSEC_GSS.
 //!
 //! Main types: [`RpcClient`], [`Call`], [`Pending`], [`Reply`], [`CallError`], [`Options`]; [`Engine`],
 //! [`Wire`], [`Socket`].
 //!
-//! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for what goes
-//! out; `engine`, `reply_reader` and `reply` for what comes in; `reconnect` for time-outs and connections,
-//! `probe` for lines that were cut; `limit` and `round_trip`; `secure_socket`; `tunnel`.
+//! Reading order: `rpc_client`, `state` and `call_entry`; `sending`, `connection` and `batch` for sending;
+//! `engine`, `reply_reader` and `reply` for receiving; `reconnect` for time-outs and connections, `probe` for
+//! dead connections; `limit` and `round_trip`; `secure_socket`; `tunnel`.
 
 mod adaptive_limit;
 mod batch;

@@ -1,4 +1,4 @@
-//! The callee, and how it is called.
+//! Callee and client options.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,46 +7,45 @@ use std::time::Duration;
 use super::tunnel::Tunnel;
 use tombolo_host_tls::ClientTls;
 
-/// Connections at most.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 16;
 
-/// What carries the calls.
+/// Transport of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Connections, with record marks.
+    /// TCP connections, with record marks.
     Tcp,
-    /// Datagrams; a call or reply of more than 65,507 bytes does not fit one.
+    /// UDP datagrams, for calls and replies of up to 65,507 bytes.
     Udp,
 }
 
 /// One version of one program of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Where it is served.
+    /// Address of the server.
     pub address: SocketAddr,
-    /// How.
+    /// Transport.
     pub transport: Transport,
-    /// The program.
+    /// Program number.
     pub program: u32,
-    /// Its version.
+    /// Version number.
     pub version: u32,
 }
 
-/// How many bulk calls may be outstanding at a time.
+/// In-flight limit of bulk calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// So many; at least one.
+    /// A fixed number, at least one.
     Fixed(u32),
-    /// As many as turn out well: more while that makes it faster, fewer when calls only wait longer or get
-    /// lost.
+    /// An adaptive number: raised while throughput grows, lowered when calls only wait longer or are lost.
     Adaptive {
-        /// No more than these.
+        /// Upper bound.
         max: u32,
     },
 }
 
 impl InFlight {
-    /// The most calls that it may come to.
+    /// Returns the upper bound of the limit.
     #[must_use]
     pub fn max(self) -> u32 {
         match self {
@@ -55,63 +54,59 @@ impl InFlight {
     }
 }
 
-/// What happens while the server does not answer.
+/// Behaviour while the server does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Calls are sent again until they are answered, for ever.
+    /// Retransmit calls until they are answered.
     Hard,
-    /// A call fails after so many time-outs as [`Options::retries`] says, and one more.
+    /// Fail a call after [`Options::retries`] + 1 time-outs.
     Soft,
 }
 
-/// When an interrupt ends a call whose answer is still to come.
+/// Effect of an interrupt on a call that is not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupts {
-    /// At once.
+    /// End the call at once.
     Always,
-    /// Once the server has been silent for two seconds, or has not answered this call for as long: until then
-    /// the answer is worth waiting for.
+    /// End the call once the server has been silent for two seconds, or this call unanswered for as long.
     WhenSilent,
-    /// Never.
+    /// Ignore interrupts.
     Never,
 }
 
-/// How a client works.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Connections, 1 to 16. They are made when there is use for them. UDP has one socket. The first of
-    /// several has no calls that move 128 KiB and more, so that nothing small waits behind them.
+    /// Number of connections, 1 to 16, established on demand. UDP uses one socket. The first of several
+    /// carries no calls that move 128 KiB or more, so that small calls are not delayed by them.
     pub connections: usize,
-    /// Bulk calls of this client that may be outstanding at a time; further ones wait, in order.
+    /// In-flight limit of this client's bulk calls; further ones are queued.
     pub in_flight: InFlight,
-    /// TCP: a server that is silent for so long while calls are outstanding is connected to anew, and a call
-    /// that is not answered in this time is sent again. UDP: the first call is sent again after so long;
-    /// later ones as round trips take.
+    /// TCP: silence with calls outstanding before the client reconnects, and time before an unanswered call
+    /// is retransmitted. UDP: initial retransmission time-out; later ones follow round-trip estimates.
     pub timeout: Duration,
-    /// With [`Recovery::Soft`]: a call fails after so many time-outs and one more.
+    /// With [`Recovery::Soft`]: number of time-outs before the last one, which fails the call.
     pub retries: u32,
-    /// What happens while the server does not answer.
+    /// Behaviour while the server does not answer.
     pub recovery: Recovery,
-    /// What interrupts do.
+    /// Effect of interrupts.
     pub interrupts: Interrupts,
-    /// Whether to call from a port below 1024, as many servers demand: true insists, none does it where we
-    /// may.
+    /// Use of a local port below 1024, which many servers require: `Some(true)` insists, `None` uses one
+    /// where permitted.
     pub reserved_port: Option<bool>,
-    /// The longest reply, in bytes. A call that is answered by a longer one fails, and the connection is made
-    /// anew.
+    /// Maximum length of a reply, in bytes. A longer reply fails its call and closes the connection.
     pub reply_bytes_max: usize,
-    /// With this no call is sent but over TLS (RFC 9289), and only to the server that it is for. UDP has
-    /// none.
+    /// TLS configuration: calls are sent over TLS only (RFC 9289), to the authenticated server. Not available
+    /// over UDP.
     pub tls: Option<Arc<ClientTls>>,
-    /// With this each connection is a process of a program, and the target's address means nothing. Instead
-    /// of TLS, and of UDP.
+    /// Command that carries each connection; the target's address is then unused. Excludes TLS and UDP.
     pub tunnel: Option<Arc<Tunnel>>,
-    /// Whose calls these are, for errors and the log: `host:/name`.
+    /// Name of the server for errors and logs: `host:/name`.
     pub label: String,
 }
 
 impl Options {
-    /// What suits this transport.
+    /// Returns the defaults for a transport.
     #[must_use]
     pub fn of(transport: Transport) -> Self {
         let (timeout, retries) = match transport {
@@ -133,7 +128,7 @@ impl Options {
         }
     }
 
-    /// With every value at one that works.
+    /// Returns the options with every value clamped to a usable range.
     pub(super) fn checked(mut self, target: &Target) -> Self {
         self.connections = match target.transport {
             Transport::Tcp => self.connections.clamp(1, CONNECTIONS_MAX),
@@ -149,7 +144,7 @@ impl Options {
 }
 
 impl Default for Options {
-    /// For TCP.
+    /// Returns the defaults for TCP.
     fn default() -> Self {
         Self::of(Transport::Tcp)
     }

@@ -1,4 +1,4 @@
-//! A call whose answer is awaited.
+//! Pending calls.
 
 use std::fmt;
 use std::future::Future;
@@ -12,22 +12,22 @@ use super::error::CallError;
 use super::link_call::LinkedCall;
 use tombolo_core::block_on;
 
-/// What a call comes to.
+/// Outcome of a call.
 pub(super) type Outcome = Result<Reply, CallError>;
 
-/// A call that was made. Dropping it gives up the answer, not the call: its memory stays in use until it is
+/// A pending call. Dropping it abandons the answer, not the call: its memory stays in use until it is
 /// answered.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Pending(Inner);
 
 enum Inner {
-    /// The engine tells the answer.
+    /// Completed by the engine.
     Told(Arc<Cell>),
-    /// It is looked for.
+    /// Completed by polling the link.
     Linked(LinkedCall),
 }
 
-/// Where the answer is put.
+/// A cell for the outcome of a call.
 #[derive(Debug, Default)]
 pub(super) struct Cell(Mutex<Answer>);
 
@@ -37,7 +37,7 @@ enum Answer {
     Unknown,
     Awaited(Waker),
     Known(Outcome),
-    /// It was, and was taken.
+    /// The outcome was taken.
     Taken,
 }
 
@@ -50,13 +50,12 @@ impl Pending {
         Self(Inner::Linked(call))
     }
 
-    /// Waits for the answer on this thread. For a client whose receiver is another one.
+    /// Blocks this thread until the call is answered. Requires a client with its own receiver thread.
     pub fn wait(self) -> Outcome {
         block_on(self)
     }
 
-    /// Whether the answer is there; over a link, whether it was found already: that of a call that was sent
-    /// is looked for by those that poll it.
+    /// Returns `true` if the answer is available. Over a link, answers are found only by polling.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.0 {
@@ -87,7 +86,7 @@ impl fmt::Debug for Pending {
 }
 
 impl Cell {
-    /// One that was used before and is unreferenced; or else a new one.
+    /// Returns a reset cell if `before` is unreferenced, otherwise a new one.
     pub(super) fn renewed(before: Option<Arc<Self>>) -> Arc<Self> {
         let mut cell = before.unwrap_or_default();
         match Arc::get_mut(&mut cell) {
@@ -97,12 +96,12 @@ impl Cell {
         cell
     }
 
-    /// One whose answer is there.
+    /// Returns a cell with an outcome.
     pub(super) fn known(outcome: Outcome) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Answer::Known(outcome))))
     }
 
-    /// Puts the answer in, and returns the waiter to wake.
+    /// Stores the outcome, and returns the waiter to wake.
     pub(super) fn put(&self, outcome: Outcome) -> Option<Waker> {
         match mem::replace(&mut *self.lock(), Answer::Known(outcome)) {
             Answer::Awaited(waker) => Some(waker),
@@ -110,7 +109,7 @@ impl Cell {
         }
     }
 
-    /// Takes the answer if it is there; or else registers the waiter.
+    /// Takes the outcome if it is available; otherwise registers the waiter.
     fn take(&self, waiter: &Waker) -> Option<Outcome> {
         let mut answer = self.lock();
         match &mut *answer {

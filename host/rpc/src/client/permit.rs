@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use super::shared::Shared;
 
-/// Ready when a permit is free.
+/// A future that is ready when a permit is free.
 ///
-/// A waiter is woken when a quarter of the limit is free, and after all replies of a turn were seen, so that
-/// there is much to do at once. All waiters are woken: check again with
+/// Waiters are woken when a quarter of the limit is free, and after all replies of a turn are handled, so
+/// that there is much to do at once. All waiters are woken: check again with
 /// [`has_permit`](super::RpcClient::has_permit).
 pub struct NextPermit {
     shared: Arc<Shared>,

@@ -1,8 +1,10 @@
-//! Whether a server that is silent can be reached. After a cut of the line TCP tries again at intervals that
-//! have grown with the cut, and no attempt to connect that began in it ends sooner. So while a server is
-//! silent another connection is tried again and again, each time from the start. The first one that is made
-//! after some that were not shows that the line is back: calls are sent again over connections that are new.
-//! One that is made at once shows that the server takes its time, and nothing is changed.
+//! Reachability probes of a silent server.
+//!
+//! After a network outage TCP retries at intervals that have grown with its length, and an attempt to connect
+//! begun during the outage ends no sooner. While a server is silent, fresh connections are therefore
+//! attempted again and again. The first success after failures shows that the network is back: calls are
+//! retransmitted over new connections. An immediate success shows that the server is merely slow, and nothing
+//! is changed.
 
 use std::time::{Duration, Instant};
 
@@ -12,38 +14,37 @@ use super::state::{SILENT, State};
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// A line on which no connection is made in this time is cut, or so long that its connections are left alone.
-/// TCP tries again after 1 s, so that one lost packet is no cut.
+/// Time without success after which the network is considered down, or too slow to interfere with its
+/// connections. TCP retries after 1 s, so a single lost packet is no outage.
 const ANSWER: Duration = Duration::from_millis(1500);
 
-/// Between two probes where the network says at once that the host cannot be reached.
+/// Interval of probes that fail at once because the host is unreachable.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Between two looks at a connection that is being made.
+/// Polling interval of a connection attempt.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Between two probes while they tell of no cut.
+/// Interval of probes while there is no outage.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What is known of a silence.
+/// State of the probes during one silence.
 #[derive(Default)]
 pub(super) struct Probe {
     connecting: Option<(Box<dyn Socket>, Instant)>,
-    /// A probe was not answered in this silence.
+    /// `true` if a probe failed during this silence.
     was_cut: bool,
 }
 
-/// What a probe has come to.
+/// Result of a probe.
 enum Found {
     Nothing,
-    /// The server's host answers.
+    /// The server's host responds.
     Reached,
     Unreachable,
 }
 
 impl Engine {
-    /// Looks whether a server that is silent can be reached, and has calls sent again if it could not be and
-    /// can now.
+    /// Probes a silent server, and reconnects if it has become reachable again.
     pub(super) fn probe(&mut self, now: Instant) {
         let target = {
             let mut state = self.shared.lock();
@@ -85,7 +86,7 @@ impl Engine {
 
     fn look_at(&mut self, socket: Box<dyn Socket>, since: Instant, now: Instant) -> Found {
         match socket.finish_connecting() {
-            // A host that refuses is there.
+            // A host that refuses is reachable.
             Ok(()) | Err(Errno::CONNREFUSED) => {
                 socket.shut_down();
                 Found::Reached
@@ -100,9 +101,9 @@ impl Engine {
         }
     }
 
-    /// Replaces the connections that waited for the line.
+    /// Replaces the connections stalled by the outage.
     fn connect_anew(&mut self, now: Instant) {
-        tracing::debug!(callee = &*self.shared.label, "the line was cut and is back");
+        tracing::debug!(callee = &*self.shared.label, "network is back after an outage: reconnecting");
         let mut state = self.shared.lock();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let Some(connection) = state.connections.get(index) else { continue };
@@ -111,7 +112,7 @@ impl Engine {
             if !is_silent {
                 continue;
             }
-            // Nothing is said against the server.
+            // The loss is not the server's fault.
             state.lose(index, None, now, &mut self.finished);
             *lane = None;
             if let Some(connection) = state.connections.get_mut(index)
@@ -126,8 +127,7 @@ impl Engine {
 }
 
 impl State {
-    /// Whether something is learnt from probes. Where a connection was refused it is known that the host can
-    /// be reached.
+    /// Returns `true` if probes are useful. A refused connection already shows that the host is reachable.
     fn has_probes(&self) -> bool {
         let is_refused = |connection: &Connection| {
             matches!(connection.phase, Phase::Waiting { .. })
@@ -141,7 +141,7 @@ impl State {
         silent.is_some_and(|since| now.saturating_duration_since(since) >= SILENT)
     }
 
-    /// When the next probe is due, or a look at one.
+    /// Returns the time of the next probe, or of the next poll of one.
     pub(super) fn probe_deadline(&self) -> Option<Instant> {
         let silent = self.silent_since().filter(|_| self.has_probes())?;
         Some(self.probe_at.unwrap_or(silent + SILENT))

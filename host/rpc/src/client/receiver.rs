@@ -1,4 +1,4 @@
-//! The receiver thread of a client over real sockets.
+//! Receiver thread of a client over sockets.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,13 +12,13 @@ use super::wire::{Event, SocketToken};
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll;
 
-/// When waiting fails, as it does where the kernel has no memory, it is tried again after so long.
+/// Delay after a failed wait, as when the kernel lacks memory.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Of so many looks one is at everything, and the others at the connection if there is only one.
+/// One poll in this many covers all events; the others try the connection if there is exactly one.
 const LOOKS: u32 = 8;
 
-/// Starts it. It ends with the last client.
+/// Starts the thread. It ends with the last client.
 pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
     let receiver = Receiver { engine, wire, events: Vec::new(), window: PollWindow::default() };
     thread::Builder::new().name("rpc-receiver".into()).spawn(move || receiver.run())?;
@@ -45,7 +45,7 @@ impl Receiver {
         }
     }
 
-    /// Looks for events as long as that pays. Whether there were any, or there is something to do.
+    /// Polls for events for as long as that pays. Returns `true` if there is work.
     fn look_on(&mut self) -> bool {
         if !self.window.is_open() {
             return false;
@@ -77,7 +77,7 @@ impl Receiver {
         self.window.slept(since.elapsed());
     }
 
-    /// Waits for events and turns to them. Whether there were any.
+    /// Waits for events and handles them. Returns `true` if there were any.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         let shared = self.engine.shared.clone();
         let Some(wakeup) = &shared.alarm.wakeup else { return false };
@@ -102,7 +102,7 @@ impl Receiver {
         any
     }
 
-    /// A fault of ours shall not leave all calls without an answer.
+    /// Contains a panic of the engine, so that other calls are still answered.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let engine = &mut self.engine;
         let outcome = catch_unwind(AssertUnwindSafe(|| work(engine)));

@@ -1,4 +1,4 @@
-//! What the engine does by the clock, and what callers have left to it: connecting, giving up, sending again,
+//! Timer-driven work of the engine, and work deferred by callers: connecting, time-outs, retransmission,
 //! interrupts.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tombolo_core::Interrupt;
 use tombolo_sys::Errno;
 
 impl Engine {
-    /// Does what is due.
+    /// Runs all work that is due.
     pub(super) fn attend(&mut self, now: Instant, is_due: bool) {
         if self.shared.lock().ended {
             return self.end(now);
@@ -44,11 +44,11 @@ impl Engine {
         state.armed = if is_due { next } else { [state.armed, next].into_iter().flatten().min() };
     }
 
-    /// The connection is of no use any more.
+    /// Handles a lost connection.
     pub(super) fn lose(&mut self, index: usize, why: Errno) {
         let now = self.shared.wire.now();
         tracing::debug!(callee = &*self.shared.label, index, %why, "connection lost");
-        // Of a soft call it is the error.
+        // For a soft call, the fault becomes its error.
         let is_hard = self.shared.lock().options.recovery == Recovery::Hard;
         if let Some(fault) = self.lane(index).filter(|_| is_hard).and_then(|lane| lane.socket.fault())
             && let Some(suppressed) = self.shared.faults.allow()
@@ -59,11 +59,11 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(index) {
             *lane = None;
         }
-        // It is made anew when that is due, which may be now.
+        // Reconnects when due, which may be now.
         self.shared.alarm.raise();
     }
 
-    /// Whether connecting has come to its end.
+    /// Completes connecting, if the socket is ready.
     pub(super) fn go_on_connecting(&mut self, index: usize) {
         let is_connecting = {
             let state = self.shared.lock();
@@ -90,8 +90,8 @@ impl Engine {
         }
     }
 
-    /// The server is there: the other connections are made before calls need them, which saves each its first
-    /// round trip.
+    /// Establishes the remaining connections once the server responds, before calls need them: each is saved
+    /// the first round trip.
     fn connect_others(&mut self, now: Instant) {
         for index in 0..self.lanes.len() {
             let is_new = {
@@ -167,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// Ends a call, also one whose data are being received.
+    /// Ends a call, also while its data are being received.
     fn end_call(&mut self, xid: u32, error: CallError, now: Instant) {
         for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.reader.direct_xid() == Some(xid)) {
             lane.reader.abandon_direct();
@@ -175,7 +175,7 @@ impl Engine {
         self.shared.lock().end(xid, Err(error), now, &mut self.finished);
     }
 
-    /// With [`Recovery::Soft`]: ends the calls that have waited long enough.
+    /// Fails calls that have timed out, with [`Recovery::Soft`].
     fn give_up(&mut self, now: Instant) {
         let lost = self.shared.lock().given_up(now);
         for (xid, error) in lost {
@@ -183,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// Has the interrupts of all calls watched once the server is silent.
+    /// Watches the interrupts of all calls once the server is silent.
     fn watch_interrupts(&mut self, now: Instant) {
         let watched = self.shared.lock().newly_watched(now);
         for (xid, interrupt) in watched {
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Ends the calls whose interrupt was raised, if it is time for that.
+    /// Ends calls whose interrupt was raised, if interrupts apply to them.
     fn interrupt(&mut self, now: Instant) {
         let interrupted = self.shared.lock().interrupted(now);
         for (xid, error) in interrupted {
@@ -199,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// The last client is gone.
+    /// Ends all calls and connections after the last client is dropped.
     fn end(&mut self, now: Instant) {
         self.lanes.iter_mut().for_each(|lane| *lane = None);
         let mut state = self.shared.lock();
@@ -221,8 +221,8 @@ impl Engine {
 }
 
 impl State {
-    /// Something was received over this connection. True if it was told before that the server does not
-    /// respond.
+    /// Records data received over this connection. Returns `true` if the server was reported as not
+    /// responding.
     pub(super) fn heard(&mut self, index: usize, now: Instant) -> bool {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.heard_at = now;
@@ -234,7 +234,7 @@ impl State {
         self.unresponsive_since.take().is_some()
     }
 
-    /// Whether it is to be told now that the server does not respond: once for each silence.
+    /// Returns `true` if the server must now be reported as not responding, once for each silence.
     fn becomes_unresponsive(&mut self, now: Instant) -> bool {
         let since = self.silent_since().filter(|_| self.unresponsive_since.is_none());
         let since = since.filter(|since| now.saturating_duration_since(*since) >= NOT_RESPONDING);
@@ -242,19 +242,19 @@ impl State {
         since.is_some()
     }
 
-    /// Whether much data are awaited over this connection that have a place of their own.
+    /// Returns `true` if this connection awaits data with a long receive buffer.
     pub(super) fn awaits_data(&self, index: usize) -> bool {
         !self.datagrams() && self.connections.get(index).is_some_and(|connection| connection.landings > 0)
     }
 
-    /// An earlier datagram came to nothing.
+    /// Records the error of an earlier datagram.
     pub(super) fn note_error(&mut self, index: usize, error: Errno) {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.last_error = Some(error);
         }
     }
 
-    /// When to look at the clock next; none if nothing is awaited.
+    /// Returns the time of the next timer; `None` if nothing is awaited.
     fn next_deadline(&self) -> Option<Instant> {
         let (timeout, patience) = (self.options.timeout, self.patience());
         let soft = self.options.recovery == Recovery::Soft;
@@ -266,7 +266,7 @@ impl State {
         });
         let of_calls = self.calls.values().flat_map(|entry| {
             let again = (entry.state == CallState::Sent).then(|| entry.sent_at + self.wait_for(entry));
-            // Of a datagram it is the last time-out that counts.
+            // Over UDP the last retransmission time-out counts instead.
             let patient = soft && !self.datagrams() && entry.state != CallState::Waiting;
             let lost = patient.then(|| entry.begun_at + patience);
             let old = self.is_to_be_watched(entry).then(|| entry.begun_at + SILENT);
@@ -283,7 +283,7 @@ impl State {
         all.chain(self.timers.next()).min()
     }
 
-    /// How long to wait before this call is sent again.
+    /// Returns the time before this call is retransmitted.
     fn wait_for(&self, entry: &CallEntry) -> Duration {
         match self.datagrams() {
             true => self.round_trips[usize::from(entry.bulk)].wait(entry.transmissions),
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Queues the calls again that should have been answered by now.
+    /// Queues overdue calls for retransmission.
     fn send_again(&mut self, now: Instant) {
         let is_due = |entry: &CallEntry| {
             entry.state == CallState::Sent
@@ -315,7 +315,7 @@ impl State {
         }
     }
 
-    /// The calls that have waited long enough, and what to tell their callers.
+    /// Returns the calls that have timed out, with their errors.
     fn given_up(&self, now: Instant) -> Vec<(u32, CallError)> {
         if self.options.recovery == Recovery::Hard {
             return Vec::new();
@@ -328,7 +328,7 @@ impl State {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
             }
-            // Refusals of a server that never answered are final; one that did may be restarting.
+            // Refusals of a server that never answered are final; a server that did may be restarting.
             _ => {
                 now.saturating_duration_since(entry.begun_at) >= patience
                     || !self.known && entry.failures > retries
@@ -350,12 +350,13 @@ impl State {
         lost.into_iter().map(|(xid, entry)| (xid, error(entry))).collect()
     }
 
-    /// Whether nothing was heard of the server for long enough that interrupts end calls.
+    /// Returns `true` if the server has been silent for long enough that interrupts end calls.
     fn is_silent(&self, now: Instant) -> bool {
         self.silent_since().is_some_and(|since| now.saturating_duration_since(since) >= SILENT)
     }
 
-    /// Whether an interrupt ends this call now. A server that answers others may still never answer this one.
+    /// Returns `true` if an interrupt ends this call now. A server that answers other calls may still never
+    /// answer this one.
     fn may_interrupt(&self, entry: &CallEntry, now: Instant) -> bool {
         match self.options.interrupts {
             Interrupts::Always => true,
@@ -364,13 +365,14 @@ impl State {
         }
     }
 
-    /// Whether the call's interrupt is to be watched once the call is old.
+    /// Returns `true` if the call's interrupt must be watched once the call is overdue.
     fn is_to_be_watched(&self, entry: &CallEntry) -> bool {
         let when_silent = self.options.interrupts == Interrupts::WhenSilent;
         when_silent && !entry.is_watched && entry.interrupt.can_be_raised()
     }
 
-    /// Calls whose interrupts are to be watched from now on, because the server is silent or they are old.
+    /// Returns calls whose interrupts must be watched from now on, because the server is silent or they are
+    /// overdue.
     fn newly_watched(&mut self, now: Instant) -> Vec<(u32, Interrupt)> {
         if self.options.interrupts != Interrupts::WhenSilent {
             return Vec::new();
@@ -393,7 +395,7 @@ impl State {
         watched
     }
 
-    /// Calls that end because their interrupt was raised.
+    /// Returns the calls ended by their interrupts.
     fn interrupted(&mut self, now: Instant) -> Vec<(u32, CallError)> {
         let raised = std::mem::take(&mut self.raised);
         let mut ending = Vec::new();
@@ -407,7 +409,7 @@ impl State {
     }
 }
 
-/// Whether a call has waited so long that an interrupt ends it whatever else the server says.
+/// Returns `true` if a call is so overdue that an interrupt ends it, even if the server responds to others.
 fn is_old(entry: &CallEntry, now: Instant) -> bool {
     now.saturating_duration_since(entry.begun_at) >= SILENT
 }

@@ -1,4 +1,4 @@
-//! What a reply says, from its bytes.
+//! Decoding of replies.
 
 use super::call::{DataLocation, FindData, ReceiveBuffer, Reply};
 use super::error::{Failure, Garbage};
@@ -8,39 +8,39 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_rpc::{Accepted, ReplyBody, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Error};
 
-/// A reply that came in whole.
+/// A completely received reply.
 pub(super) struct Incoming {
     pub(super) xid: u32,
     pub(super) outcome: Result<Reply, Failure>,
-    /// Bytes of file data that were copied to their place.
+    /// Number of bytes of file data that were copied to their destination.
     pub(super) copied_bytes: usize,
 }
 
 impl Incoming {
-    /// Whether it makes no sense.
+    /// Returns `true` if the reply is malformed.
     pub(super) fn is_garbage(&self) -> bool {
         matches!(self.outcome, Err(Failure::Garbage(_)))
     }
 }
 
-/// What the first bytes of a reply say.
+/// Interpretation of a reply's beginning.
 pub(super) enum Judged {
-    /// Too little.
+    /// More bytes are needed.
     More,
-    /// All of it is results, from here on.
+    /// Results without file data.
     Plain { results_at: usize },
-    /// Results begin here, and data lie there in them.
+    /// Results with file data at `range`.
     Data { results_at: usize, range: Range<usize> },
-    /// It is no answer.
+    /// Not a successful reply.
     Failed(Failure),
 }
 
-/// The transaction id at the front of a message (RFC 5531 §9).
+/// Returns the transaction id at the front of a message (RFC 5531 §9).
 pub(super) fn xid_of(body: &[u8]) -> Option<u32> {
     body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Looks at a reply of `body_bytes`, of which `body` has come.
+/// Interprets a reply of `body_bytes`, of which `body` is the part received.
 pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&ReceiveBuffer>) -> Judged {
     let is_whole = body.len() >= body_bytes;
     let mut xdr = Decoder::new(body);
@@ -74,7 +74,7 @@ pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&Rece
     }
 }
 
-/// Reads a reply that is there in one piece; none if it answers nothing.
+/// Decodes a reply in contiguous memory. Returns `None` if no such call is outstanding.
 pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -> Option<Incoming> {
     let xid = xid_of(body)?;
     let Known { receive_buffer, spare } = lookup(xid)?;
@@ -83,8 +83,8 @@ pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -
     Some(Incoming { xid, outcome, copied_bytes })
 }
 
-/// Reads the reply to a call: its first bytes, and behind them what the peer may still change. Its data are
-/// copied to where they belong, once.
+/// Decodes the reply to a call: a private copy of its beginning, and the remainder in memory that the peer
+/// may still change. Data are copied once, to their destination.
 pub(super) fn read(
     xid: u32,
     body: &[u8],
@@ -94,7 +94,7 @@ pub(super) fn read(
 ) -> Result<Reply, Failure> {
     let judged = judge(body, body.len() + behind.len(), receive_buffer);
     if matches!(judged, Judged::More) && !behind.is_empty() {
-        // A server may divide its reply as it likes.
+        // The server may split its reply anywhere.
         let mut all = body.to_vec();
         append(&mut all, behind, 0);
         return read(xid, &all, &Source::new(), receive_buffer, results);
@@ -119,7 +119,7 @@ pub(super) fn read(
     }
 }
 
-/// Adds what is in `source` from `from` on.
+/// Appends the bytes of `source` from `from` on.
 fn append(to: &mut Vec<u8>, source: &Source, from: usize) {
     let before = to.len();
     to.resize(before + source.len().saturating_sub(from), 0);
@@ -127,7 +127,7 @@ fn append(to: &mut Vec<u8>, source: &Source, from: usize) {
     to.truncate(before + copied);
 }
 
-/// Copies the data of a reply: what of them is in its first bytes, and what follows those.
+/// Copies a reply's data from the beginning and from the remainder.
 fn copy_data(body: &[u8], behind: &Source, data: Range<usize>, sink: &Sink) -> usize {
     let there = body.get(data.start.min(body.len())..data.end.min(body.len())).unwrap_or_default();
     let copied = sink.write_at(0, there);

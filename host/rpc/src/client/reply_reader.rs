@@ -1,9 +1,8 @@
-//! Replies as they come in over one connection.
+//! Receiving of replies over one connection.
 //!
-//! What is received goes to a staging buffer, many small replies at a time. Of a reply whose data have a
-//! place of their own the rest is received straight there, and only what came along with its head is copied.
-//! What goes wrong with one reply is that call's failure; a record that is too long is that as well, and what
-//! follows in the stream is of no use any more.
+//! Data are received into a staging buffer, many small replies at a time. The data of a reply with a receive
+//! buffer go straight there, except for the part that arrived with the reply's head, which is copied. A
+//! malformed reply fails its call; a record that is too long also makes the remainder of the stream unusable.
 
 use std::mem;
 
@@ -16,19 +15,20 @@ use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
 use tombolo_wire_rpc::{Found as Part, Mark, RecordError, Records};
 
-/// Received at a time; a datagram fits.
+/// Size of the staging buffer; a datagram fits.
 const STAGING_BYTES: usize = 64 << 10;
 
-/// The same while data are awaited that have a place of their own: little of them comes here then.
+/// Number of bytes received into it while data with a receive buffer are awaited: few of them should arrive
+/// here.
 const STAGING_SHORT_BYTES: usize = 4 << 10;
 
-/// Whose data cannot be found in so many bytes, of its reply all is awaited.
+/// Length of a reply's beginning in which its data must be located; otherwise the whole reply is collected.
 const HEAD_BYTES_MAX: usize = 4 << 10;
 
-/// The receiving side of one connection.
+/// Receiving side of one connection.
 pub(super) struct ReplyReader {
     staging: Buffer,
-    /// What lies there and was not looked at yet.
+    /// Range of unprocessed bytes.
     start: usize,
     end: usize,
     stage: Stage,
@@ -36,19 +36,19 @@ pub(super) struct ReplyReader {
     limit_bytes: usize,
 }
 
-/// What the next bytes belong to.
+/// Destination of the next bytes.
 enum Stage {
-    /// A record begins.
+    /// A new record.
     Start,
-    /// A record that is awaited as a whole, since it is longer than what came or in pieces.
+    /// A record collected as a whole, because it is longer than the bytes received or fragmented.
     Collect { body: Vec<u8>, rest: Rest },
-    /// Data that are received in their place.
+    /// Data received into their receive buffer.
     Land(DirectReply),
-    /// Bytes to drop.
+    /// Bytes to skip.
     Skip { bytes: usize },
 }
 
-/// What is still to come of a record that is collected.
+/// Remainder of a record being collected.
 #[derive(Clone, Copy)]
 enum Rest {
     Bytes(usize),
@@ -59,28 +59,28 @@ struct DirectReply {
     xid: u32,
     reply: Reply,
     copied_bytes: usize,
-    /// The rest of it; as long as what is still to come.
+    /// Remaining part of the receive buffer.
     sink: Sink,
-    /// What follows the data.
+    /// Number of bytes of the record behind the data.
     behind_bytes: usize,
 }
 
-/// What is found next in what was received.
+/// Next item in the received bytes.
 pub(super) enum Step {
-    /// Nothing before more is received.
+    /// More bytes are needed.
     Receive,
     /// A reply.
     Reply(Incoming),
-    /// One that answers nothing, and is skipped.
+    /// A reply that matches no call, skipped.
     Unknown,
 }
 
-/// Says what is known of the call that a reply answers.
+/// A look-up of the call that a reply answers.
 pub(super) type Lookup<'a> = &'a mut dyn FnMut(u32) -> Option<Known>;
 
-/// The stream makes no sense from here on.
+/// A violation that makes the remainder of the stream unusable.
 pub(super) struct ProtocolError {
-    /// What stands where the record's transaction id does.
+    /// Bytes in the position of the record's transaction id.
     pub(super) xid: u32,
     pub(super) why: RecordError,
 }
@@ -91,13 +91,13 @@ impl Step {
     }
 }
 
-/// How much was received.
+/// Amounts received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) bytes: usize,
-    /// Of those, what went straight to its place.
+    /// Part received straight into its receive buffer.
     pub(super) direct: usize,
-    /// The buffers could have taken more.
+    /// `true` if the buffers were not filled.
     pub(super) is_less: bool,
 }
 
@@ -113,7 +113,7 @@ impl ReplyReader {
         }
     }
 
-    /// The call whose data are being received, if any are.
+    /// Returns the call whose data are being received, if any.
     pub(super) fn direct_xid(&self) -> Option<u32> {
         match &self.stage {
             Stage::Land(direct) => Some(direct.xid),
@@ -121,7 +121,7 @@ impl ReplyReader {
         }
     }
 
-    /// Bytes of data that are missing of the reply that is coming in.
+    /// Returns the number of data bytes missing from the reply being received.
     pub(super) fn missing_data(&self) -> usize {
         match &self.stage {
             Stage::Land(direct) => direct.sink.len(),
@@ -129,15 +129,14 @@ impl ReplyReader {
         }
     }
 
-    /// Lets go of the memory that data are being received into; the rest of that reply is skipped.
+    /// Releases the receive buffer in use; the remainder of its reply is skipped.
     pub(super) fn abandon_direct(&mut self) {
         if let Stage::Land(direct) = &self.stage {
             self.stage = Stage::Skip { bytes: direct.sink.len() + direct.behind_bytes };
         }
     }
 
-    /// Receives as much as the buffers take. `short` says that data with a receive buffer of their own are
-    /// awaited.
+    /// Receives as much as the buffers take. `short`: data with a receive buffer of their own are awaited.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
         self.make_room();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
@@ -156,14 +155,14 @@ impl ReplyReader {
         Ok(Received { bytes, direct, is_less: bytes < room })
     }
 
-    /// Takes a whole datagram out of what was received.
+    /// Extracts a whole datagram.
     pub(super) fn datagram(&mut self, lookup: Lookup<'_>) -> Step {
         let (start, end) = (mem::take(&mut self.start), mem::take(&mut self.end));
         let body = self.staging.as_slice().and_then(|bytes| bytes.get(start..end)).unwrap_or_default();
         Step::of(whole(body, lookup))
     }
 
-    /// Finds the next reply in what was received.
+    /// Extracts the next reply from the received bytes.
     pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, ProtocolError> {
         loop {
             let (used, step) = match mem::replace(&mut self.stage, Stage::Start) {
@@ -185,10 +184,10 @@ impl ReplyReader {
         }
     }
 
-    /// A record begins, if anything does.
+    /// Begins a record, if bytes are available.
     fn start(&mut self, lookup: Lookup<'_>) -> Result<(usize, Option<Step>), ProtocolError> {
         let receive = Ok((0, Some(Step::Receive)));
-        // No other thread has a part of it between two system calls.
+        // Only this thread accesses the staging buffer between two system calls.
         let bytes =
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let Some(mark) = bytes.first_chunk().map(|mark| Mark::from_bytes(*mark)) else { return receive };
@@ -200,7 +199,7 @@ impl ReplyReader {
         let body_bytes = mark.len_bytes as usize;
         let body = bytes.get(Mark::BYTES..).unwrap_or_default();
         if body_bytes > self.limit_bytes {
-            // Its transaction id is waited for: whose reply it is.
+            // Wait for the transaction id, to name the call.
             let Some(xid) = xid_of(body) else { return receive };
             let why = RecordError::TooLong { announced_bytes: body_bytes, limit_bytes: self.limit_bytes };
             return Err(ProtocolError { xid, why });
@@ -218,7 +217,7 @@ impl ReplyReader {
         }
     }
 
-    /// More of a record that is awaited as a whole.
+    /// Continues a record that is collected as a whole.
     fn collect(
         &mut self,
         mut body: Vec<u8>,
@@ -237,7 +236,7 @@ impl ReplyReader {
                 let found = match self.records.find(bytes, bytes.len()) {
                     Ok(found) => found,
                     Err(why) => {
-                        // The mark of this piece stands in front of what is missing of the transaction id.
+                        // This fragment's mark stands in front of the missing part of the transaction id.
                         let front = body.iter().chain(bytes.iter().skip(Mark::BYTES)).copied();
                         let front: SmallVec<[u8; 4]> = front.take(4).collect();
                         if let Some(xid) = xid_of(&front) {
@@ -252,7 +251,7 @@ impl ReplyReader {
                         body.extend_from_slice(bytes.get(piece.clone()).unwrap_or_default());
                         *complete
                     }
-                    // Within a record in pieces there are pieces only.
+                    // A fragmented record yields fragments only.
                     Part::Nothing { .. } | Part::Record { .. } => {
                         self.stage = Stage::Collect { body, rest: Rest::Pieces };
                         return Ok((0, Some(Step::Receive)));
@@ -271,7 +270,7 @@ impl ReplyReader {
         })
     }
 
-    /// Data are complete, or more of them must come.
+    /// Completes a reply whose data are received, or requests more.
     fn receive_direct(&mut self, direct: DirectReply) -> (usize, Option<Step>) {
         if !direct.sink.is_empty() {
             self.stage = Stage::Land(direct);
@@ -282,7 +281,7 @@ impl ReplyReader {
         (0, Some(Step::Reply(Incoming { xid, outcome: Ok(reply), copied_bytes })))
     }
 
-    /// Moves the bytes in the staging buffer to its front, if there is little space behind them.
+    /// Moves unprocessed bytes to the front of the staging buffer, if little space is left behind them.
     fn make_room(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -295,8 +294,8 @@ impl ReplyReader {
     }
 }
 
-/// A record begins of which only a part has come: what the rest of it is, and what is known already. None if
-/// that is too little.
+/// Begins a partly received record. Returns the stage for its remainder, and a step if already determined;
+/// `None` if more bytes are needed.
 fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());
@@ -327,7 +326,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             sink.truncate(range.len());
             let copied_bytes = sink.write_at(0, there);
             sink.advance(copied_bytes);
-            // What is missing is the rest of the data and what stands behind them.
+            // Missing are the rest of the data and the bytes behind them.
             let behind_bytes = missing.saturating_sub(sink.len());
             let reply = Reply { results, data_bytes: range.len(), data_announced: range };
             Some((Stage::Land(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))

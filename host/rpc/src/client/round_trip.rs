@@ -1,18 +1,18 @@
-//! How long an answer takes, and how long to wait for one (RFC 6298).
+//! Round-trip estimation and retransmission time-outs (RFC 6298).
 
 use std::time::Duration;
 
-/// What is waited at least: a server that is busy for a moment is not asked again.
+/// Minimum retransmission time-out: a server busy for a moment gets no duplicates.
 const WAIT_MIN: Duration = Duration::from_millis(200);
-/// What is waited at most, however often the wait was doubled.
+/// Maximum retransmission time-out, after any number of doublings.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The clock's granularity, `G`.
+/// Clock granularity, `G`.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// An estimate of round trips. Samples come from calls that were sent once only (Karn).
+/// An estimate of round trips. Samples are taken from calls sent only once (Karn).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
-    /// Before there is an estimate.
+    /// Time-out before the first sample.
     first_wait: Duration,
     estimate: Option<Estimate>,
 }
@@ -21,7 +21,7 @@ pub(super) struct RoundTrip {
 struct Estimate {
     smoothed: Duration,
     variation: Duration,
-    /// The shortest so far.
+    /// Minimum so far.
     least: Duration,
 }
 
@@ -30,7 +30,7 @@ impl RoundTrip {
         Self { first_wait, estimate: None }
     }
 
-    /// An answer took so long (§2.2, §2.3).
+    /// Adds a sample (§2.2, §2.3).
     pub(super) fn sample(&mut self, time: Duration) {
         self.estimate = Some(match self.estimate {
             None => Estimate { smoothed: time, variation: time / 2, least: time },
@@ -42,17 +42,17 @@ impl RoundTrip {
         });
     }
 
-    /// The smoothed round trip; none before the first.
+    /// Returns the smoothed round trip; `None` before the first sample.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.smoothed)
     }
 
-    /// The shortest round trip; none before the first.
+    /// Returns the shortest round trip; `None` before the first sample.
     pub(super) fn least(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.least)
     }
 
-    /// How long to wait for an answer to a call that was sent `transmissions` times (§2.3, §5.5).
+    /// Returns the time-out of a call sent `transmissions` times (§2.3, §5.5).
     pub(super) fn wait(&self, transmissions: u32) -> Duration {
         let once = match self.estimate {
             None => self.first_wait,

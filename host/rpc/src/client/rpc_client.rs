@@ -1,4 +1,4 @@
-//! What programs make calls with.
+//! Client API.
 
 use std::future::Future;
 use std::io;
@@ -33,25 +33,25 @@ use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// A client of one program of one server. Clones share it; it ends with the last of them.
+/// A client of one program of one server. Clones share it; dropping the last of them ends it.
 #[derive(Clone)]
 pub struct RpcClient(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    /// Dropped by the last client.
+    /// Guard dropped with the last client; ends the engine.
     user: Arc<User>,
-    /// Where calls go if not to the engine, which only keeps the time then.
+    /// Link transport. If set, calls bypass the engine, which then only runs timers.
     linked: Option<Arc<Linked>>,
     target: Target,
     interrupts: Interrupts,
 }
 
 impl RpcClient {
-    /// Starts over real sockets, with a receiver thread of its own. Connecting happens with the first call.
+    /// Starts a client over sockets, with its own receiver thread. It connects with the first call.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// The system lacks a thread or descriptor.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
         let alarm = Alarm::with_wakeup()?;
         let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), &options)?);
@@ -60,11 +60,11 @@ impl RpcClient {
         Ok(client)
     }
 
-    /// Starts over links in shared memory. Other clients may have the same route, for other programs of the
-    /// same server.
+    /// Starts a client over links in shared memory. The route may be shared with clients of other programs of
+    /// the same server.
     ///
     /// # Errors
-    /// The system has no thread or descriptor left.
+    /// The system lacks a thread or descriptor.
     pub fn over_links(
         route: Arc<Route>,
         (program, version): (u32, u32),
@@ -82,7 +82,7 @@ impl RpcClient {
         Ok(client)
     }
 
-    /// Over any wire, without a thread: the owner of the [`Engine`] runs it.
+    /// Creates a client over any wire, without a thread: the owner of the [`Engine`] runs it.
     #[must_use]
     pub fn over(wire: Arc<dyn Wire>, target: Target, options: Options) -> (Self, Engine) {
         Self::with(wire, target, options, Alarm::default(), None)
@@ -105,7 +105,7 @@ impl RpcClient {
         (Self(Arc::new(Handle { shared, user, linked, target, interrupts })), engine)
     }
 
-    /// A client of another program at the same place, over the same connections.
+    /// Returns a client of another program at the same address, over the same connections.
     #[must_use]
     pub fn of_program(&self, (program, version): (u32, u32)) -> Self {
         let Handle { shared, user, linked, target, interrupts } = &*self.0;
@@ -119,10 +119,10 @@ impl RpcClient {
     }
 
     /// Makes a call. This thread encodes it, and sends it at once if the in-flight limit and the socket
-    /// allow; else it waits its turn. `encode_arguments` writes everything that stands before [`Call::data`],
-    /// with their length.
+    /// allow; otherwise the call is queued. `encode_arguments` writes everything before [`Call::data`],
+    /// including the length of the data.
     ///
-    /// Nothing here waits, but for the kernel to copy what is sent.
+    /// Does not block, except for the kernel to copy what is sent.
     pub fn call(&self, call: Call<'_>, encode_arguments: impl FnOnce(&mut Encoder<'_>)) -> Pending {
         if let Some(linked) = &self.0.linked {
             return self.call_over(linked, call, encode_arguments);
@@ -132,7 +132,7 @@ impl RpcClient {
         head.extend_from_slice(&[0; Mark::BYTES]);
         let mut xdr = Encoder::new(&mut head);
         let (program, version) = self.program_of(&call);
-        // It is numbered when it takes its place among the others.
+        // The xid is assigned when the call is queued.
         xdr.value(&CallHeader::new(Xid(0), program, version, call.procedure, call.credential));
         encode_arguments(&mut xdr);
         let mut message = Message { head, data: call.data.filter(|data| !data.is_empty()) };
@@ -167,7 +167,7 @@ impl RpcClient {
         let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt, .. } = call;
         let shared = &self.0.shared;
         let data_bytes = receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
-        // What stands before file data fits in a frame.
+        // The part before file data fits in a frame.
         let buffer_bytes = if data_bytes > 0 { data_bytes.next_multiple_of(4) } else { results_bytes };
         let data = data.filter(|data| !data.is_empty());
         let (xid, head) = (0, Vec::new());
@@ -188,7 +188,7 @@ impl RpcClient {
         call.program.unwrap_or((self.0.target.program, self.0.target.version))
     }
 
-    /// Puts a call in its place, and sends it if it may go.
+    /// Queues a call, and sends it if possible.
     fn insert(&self, call: NewCall) -> (u32, Arc<Cell>) {
         let shared = &self.0.shared;
         let (bulk, now) = (call.bulk, shared.wire.now());
@@ -212,51 +212,51 @@ impl RpcClient {
         (xid, cell)
     }
 
-    /// The wire's clock. Users of this client take all time-outs from it.
+    /// Returns the wire's time, on which all time-outs of this client's users must be based.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.0.shared.wire.now()
     }
 
-    /// A future that is ready after so long.
+    /// Returns a future that is ready after `time`.
     #[must_use]
     pub fn sleep(&self, time: Duration) -> Sleep {
         Sleep::new(self.0.shared.clone(), self.now() + time)
     }
 
-    /// Whether a bulk call would not have to wait for the in-flight limit.
+    /// Returns `true` if a bulk call would not have to wait for the in-flight limit.
     #[must_use]
     pub fn has_permit(&self) -> bool {
         self.0.shared.lock().has_permit()
     }
 
-    /// A future that is ready when a permit is free.
+    /// Returns a future that is ready when a permit is free.
     #[must_use]
     pub fn permit(&self) -> NextPermit {
         NextPermit::new(self.0.shared.clone())
     }
 
-    /// Changes the in-flight limit. Calls that are out stay out.
+    /// Changes the in-flight limit. Outstanding calls are not affected.
     pub fn set_in_flight(&self, limit: InFlight) {
         self.0.shared.lock().limit = Limit::new(limit);
-        // Others may go on now.
+        // Waiting calls may now proceed.
         self.0.shared.alarm.raise();
     }
 
-    /// The in-flight limit of now.
+    /// Returns the current in-flight limit.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.0.shared.lock().limit.count()
     }
 
-    /// The shortest time that an answer took which little had to travel for: no longer than the line is. None
-    /// before the first.
+    /// Returns the shortest round trip of a non-bulk call, an upper bound of the network's round-trip time.
+    /// `None` before the first.
     #[must_use]
     pub fn round_trip_min(&self) -> Option<Duration> {
         self.0.shared.lock().round_trip_min()
     }
 
-    /// What it has done so far.
+    /// Returns a snapshot of the client's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.0.shared.counters.read();
@@ -265,19 +265,19 @@ impl RpcClient {
         counts
     }
 
-    /// The links that calls go over, if they do.
+    /// Returns the link route, if calls use one.
     #[must_use]
     pub fn route(&self) -> Option<&Arc<Route>> {
         self.0.linked.as_ref().map(|linked| &linked.route)
     }
 
-    /// The callee; over links the address means nothing.
+    /// Returns the callee; over links the address is meaningless.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.0.target
     }
 
-    /// Gives back the memory of results, for later ones.
+    /// Returns a buffer of results for reuse.
     pub fn recycle(&self, results: Vec<u8>) {
         self.0.shared.lock().keep_head(results);
     }
@@ -289,7 +289,7 @@ impl std::fmt::Debug for RpcClient {
     }
 }
 
-/// Ends the engine when it is dropped.
+/// A guard that ends the engine when it is dropped.
 struct User(Arc<Shared>);
 
 impl Drop for User {
@@ -299,7 +299,7 @@ impl Drop for User {
     }
 }
 
-/// Tells the engine when a call's interrupt is raised.
+/// A waker that notifies the engine of a raised interrupt.
 struct Watch {
     shared: Weak<Shared>,
     xid: u32,
@@ -314,7 +314,7 @@ impl Wake for Watch {
     }
 }
 
-/// Has the engine told when this interrupt is raised, or if it is.
+/// Notifies the engine when this interrupt is raised, or if it is already.
 pub(super) fn watch(shared: &Arc<Shared>, xid: u32, interrupt: &Interrupt) {
     if !interrupt.can_be_raised() {
         return;

@@ -1,5 +1,5 @@
-//! A stream of this machine that carries calls only once it has TLS (RFC 9289): it asks for that, shakes
-//! hands, and never falls back.
+//! A TCP stream that carries calls only once it has TLS (RFC 9289): it sends the probe, performs the
+//! handshake, and never falls back.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use tombolo_sys::{Errno, Result, tcp};
 use tombolo_wire_rpc::{Mark, Probe, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// No answer to a probe is longer: RFC 5531 bounds its verifier.
+/// Maximum length of an answer to a probe: RFC 5531 bounds its verifier.
 const ANSWER_MAX_BYTES: usize = 512;
 
 pub(super) struct SecureSocket {
@@ -27,19 +27,19 @@ pub(super) struct SecureSocket {
     target: Target,
     probe: Probe,
     stage: Mutex<Stage>,
-    /// Calls can be sent.
+    /// `true` once calls can be sent.
     is_up: AtomicBool,
 }
 
-/// How far connecting is.
+/// Progress of connecting.
 enum Stage {
     Connecting,
-    /// The probe, and how much of it was sent.
+    /// Sending the probe, of which a number of bytes are sent.
     Asking(Vec<u8>, usize),
-    /// What has come of the answer. Not a byte more of the stream is taken: that is the session's.
+    /// Receiving the answer. No further byte of the stream may be read: it belongs to the session.
     Hearing(Vec<u8>),
     Handshaking,
-    /// There is no TLS.
+    /// The server does not offer TLS.
     Refused,
 }
 
@@ -56,7 +56,7 @@ impl SecureSocket {
         question
     }
 
-    /// Goes one stage on, if the socket lets it.
+    /// Advances by one stage, if the socket is ready.
     fn advance(&self, stage: &mut Stage) -> Result<()> {
         match stage {
             Stage::Connecting => {
@@ -107,7 +107,7 @@ impl SecureSocket {
     }
 }
 
-/// How many bytes of the answer are to come, as far as it tells. None if it is longer than any, or in pieces.
+/// Returns the number of bytes of the answer still to be received; `None` if it is too long or fragmented.
 fn missing(answer: &[u8]) -> Option<usize> {
     let Some((mark, body)) = answer.split_first_chunk() else { return Some(Mark::BYTES - answer.len()) };
     let mark = Mark::from_bytes(*mark);

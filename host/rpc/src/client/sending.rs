@@ -1,4 +1,4 @@
-//! Sending over a connection, and what becomes of its calls when it is lost.
+//! Sending over a connection, and recovery of its calls when it is lost.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::state::State;
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// Calls and bytes of one batch; then urgent ones can go before what waits still.
+/// Maximum number of calls and bytes of a batch; between batches, urgent calls overtake queued ones.
 const BATCH_COUNT_MAX: usize = 16;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
@@ -26,7 +26,8 @@ pub(super) struct Job {
 }
 
 impl State {
-    /// What to send over a connection, if there is something and no thread sends. The caller has to send it.
+    /// Prepares the next batch of a connection, unless a thread is already sending or nothing is queued. The
+    /// caller must send it.
     pub(super) fn begin_sending(&mut self, index: usize, now: Instant) -> Option<Job> {
         let limits = if self.datagrams() { (1, 0) } else { (BATCH_COUNT_MAX, BATCH_BYTES_MAX) };
         let connection = self.connections.get_mut(index).filter(|connection| connection.wants_to_send())?;
@@ -53,7 +54,7 @@ impl State {
         Some(Job { index, generation: connection.generation, socket, batch })
     }
 
-    /// A batch was sent, as far as that went. What to send next, if anything.
+    /// Records the progress of a sent batch. Returns the next one, if any.
     pub(super) fn after_sending(
         &mut self,
         mut job: Job,
@@ -65,7 +66,7 @@ impl State {
         let connection = self.connections.get_mut(index)?;
         connection.sending = false;
         if connection.generation != job.generation {
-            // It was lost meanwhile, and its calls are in the queues for the next.
+            // The connection was lost meanwhile; its calls are queued for the next one.
             self.take_back(&mut job.batch, finished);
             self.connections.get_mut(index)?.batch = job.batch;
             return self.begin_sending(index, now);
@@ -94,8 +95,8 @@ impl State {
         self.begin_sending(index, now)
     }
 
-    /// The connection is of no use any more: its calls wait for the next. `why` is none if that was our own
-    /// wish.
+    /// Closes a connection, and queues its calls for the next. `why` is `None` if this client closed it on
+    /// purpose.
     pub(super) fn lose(&mut self, index: usize, why: Option<Errno>, now: Instant, finished: &mut Finished) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if matches!(connection.phase, Phase::Idle | Phase::Waiting { .. }) {
@@ -132,14 +133,14 @@ impl State {
         self.limit.lost();
     }
 
-    /// Gives the messages of a batch back to their calls.
+    /// Returns the messages of a batch to their calls.
     fn take_back(&mut self, batch: &mut Batch, finished: &mut Finished) {
         while let Some((xid, message)) = batch.pop() {
             self.put_back(xid, message, CallState::Queued, finished);
         }
     }
 
-    /// Gives a message back to its call, which ends if that was decided meanwhile.
+    /// Returns a message to its call, and ends the call if that was decided meanwhile.
     fn put_back(&mut self, xid: u32, message: Message, call_state: CallState, finished: &mut Finished) {
         let Some(entry) = self.calls.get_mut(&xid) else {
             finished.data.extend(message.data);
@@ -152,13 +153,13 @@ impl State {
         }
     }
 
-    /// A call in the batch of this connection whose end was decided while it was being sent.
+    /// Returns a call in this connection's batch whose end was decided while it was being sent.
     fn take_decided(&mut self, index: usize) -> Option<(u32, Outcome)> {
         let batch = &self.connections.get(index)?.batch;
         batch.xids().find_map(|xid| Some((xid, self.calls.get_mut(&xid)?.decided.take()?)))
     }
 
-    /// A datagram could not be sent: as if it was lost on its way.
+    /// Treats a datagram that could not be sent as lost in transit.
     fn drop_datagram(&mut self, index: usize, batch: &mut Batch, error: Errno, finished: &mut Finished) {
         let Some((xid, message)) = batch.pop() else { return };
         self.put_back(xid, message, CallState::Sent, finished);

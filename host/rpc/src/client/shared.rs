@@ -1,4 +1,4 @@
-//! What callers and the engine share.
+//! State shared by callers and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,15 @@ use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
-/// What callers and the engine share.
+/// State shared by callers and the engine.
 pub(super) struct Shared {
     pub(super) wire: Arc<dyn Wire>,
     pub(super) counters: Counters,
     pub(super) alarm: Alarm,
     pub(super) label: Arc<str>,
-    /// Whether it is UDP.
+    /// `true` over UDP.
     pub(super) datagrams: bool,
-    /// Of the log lines about connections that are of no use.
+    /// Rate limit of log messages about faulty connections.
     pub(super) faults: RateLimit,
     state: Mutex<State>,
 }
@@ -32,7 +32,7 @@ impl Shared {
         Arc::new(Self { wire, counters, alarm, label, datagrams, faults: RateLimit::default(), state })
     }
 
-    /// The callee's host.
+    /// Returns the host name of the callee.
     pub(super) fn host(&self) -> &str {
         self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
     }
@@ -41,14 +41,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what waits for this connection, unless another thread does.
+    /// Sends what is queued for this connection, unless another thread is sending.
     pub(super) fn pump(&self, index: usize, finished: &mut Finished) {
         let now = self.wire.now();
         let job = self.lock().begin_sending(index, now);
         self.send(job, finished);
     }
 
-    /// Sends this, and what is there to be sent over the same connection then.
+    /// Sends a batch, and batches queued for the same connection meanwhile.
     pub(super) fn send(&self, mut job: Option<Job>, finished: &mut Finished) {
         while let Some(mut sending) = job {
             let index = sending.index;
@@ -62,17 +62,17 @@ impl Shared {
             let lost = generation != state.connections.get(index).map(|connection| connection.generation);
             drop(state);
             if lost {
-                // Connecting again is the engine's.
+                // Only the engine reconnects.
                 self.alarm.raise();
             }
         }
     }
 }
 
-/// Has the engine turn to what it must do by itself.
+/// A flag that makes the engine run deferred work.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// None where no thread sleeps.
+    /// Wakes the sleeping receiver thread; `None` if the engine has none.
     pub(super) wakeup: Option<EventFd>,
     any: AtomicBool,
     asleep: AtomicBool,
@@ -83,7 +83,7 @@ impl Alarm {
         Ok(Self { wakeup: Some(EventFd::new()?), ..Self::default() })
     }
 
-    /// There is something to do.
+    /// Requests a run of the engine.
     pub(super) fn raise(&self) {
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst)
@@ -94,20 +94,20 @@ impl Alarm {
         }
     }
 
-    /// Whether there is something to do.
+    /// Returns `true` if the alarm is raised.
     pub(super) fn is_raised(&self) -> bool {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Whether there is something to do; from now on there is not.
+    /// Clears the alarm. Returns `true` if it was raised.
     pub(super) fn take(&self) -> bool {
         self.is_raised() && self.any.swap(false, Ordering::SeqCst)
     }
 
-    /// Runs `sleep` unless there is something to do; what comes meanwhile ends it.
+    /// Runs `sleep` unless the alarm is raised; a later alarm ends the sleep.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
-        // An alarm from before this line may have seen the thread awake.
+        // An earlier alarm may have found the thread awake.
         if !self.is_raised() {
             sleep();
         }

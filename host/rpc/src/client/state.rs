@@ -1,4 +1,4 @@
-//! The state of every call, under one lock that is never held while sending, receiving or waking.
+//! State of all calls, under one lock that is never held while sending, receiving or waking.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,50 +21,51 @@ use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
-/// Entries are reused after so many calls: the waiter of an outcome may not be done with it yet.
+/// Number of newer spare entries required before one is reused: the waiter of its outcome may still be using
+/// it.
 const SPARE_MIN: usize = 8;
 
-/// Entries and buffers that are kept for the next calls.
+/// Maximum number of entries and of buffers retained for reuse.
 const SPARE_MAX: usize = 256;
 
-/// A buffer that is longer is not kept.
+/// Maximum capacity of a retained buffer.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
-/// What is known of a client's calls.
+/// State of a client's calls.
 pub(super) struct State {
     pub(super) options: Options,
     pub(super) target: Target,
     pub(super) calls: HashMap<u32, Box<CallEntry>, BuildHasherDefault<XidHasher>>,
     pub(super) connections: Vec<Connection>,
-    /// Bulk calls that wait for the limit, and perhaps some that have ended since.
+    /// Bulk calls waiting for the limit; may contain calls that have ended.
     waiting: VecDeque<u32>,
     pub(super) waiting_count: u32,
-    /// Bulk calls that do not wait for it.
+    /// Number of bulk calls within the limit.
     pub(super) bulk_out: u32,
     pub(super) limit: Limit,
-    /// Of small calls, and of bulk calls.
+    /// Estimates for small calls and for bulk calls.
     pub(super) round_trips: [RoundTrip; 2],
-    /// The waiters for a permit.
+    /// Waiters for a permit.
     pub(super) permit_waiters: Vec<Waker>,
     pub(super) timers: Timers,
-    /// When the engine looks at the clock next, at the latest.
+    /// Time of the engine's next timer.
     pub(super) armed: Option<Instant>,
     /// Calls whose interrupt may have been raised.
     pub(super) raised: Vec<u32>,
-    /// The interrupts of all calls are watched, because the server is silent.
+    /// `true` if the interrupts of all calls are watched because the server is silent.
     pub(super) watching: bool,
-    /// Since when the server has not been responding, once that has been told.
+    /// Start of the current outage, once it was logged.
     pub(super) unresponsive_since: Option<Instant>,
-    /// The server has answered a call.
+    /// `true` once the server has answered a call.
     pub(super) known: bool,
-    /// When to look again whether the server can be reached, while it is silent.
+    /// Time of the next probe of the silent server.
     pub(super) probe_at: Option<Instant>,
-    /// The wire has no probes.
+    /// `true` if the wire does not support probes.
     pub(super) has_no_probes: bool,
-    /// Times that the server was silent for long.
+    /// Number of long silences of the server.
     pub(super) silences: u64,
     pub(super) ended: bool,
-    /// Calls that were sent again.
+    /// Number of retransmitted calls.
     pub(super) retransmissions: u64,
     label: Arc<str>,
     next_xid: u32,
@@ -73,10 +74,10 @@ pub(super) struct State {
     heads: Vec<Vec<u8>>,
 }
 
-/// What a reply has to know of its call.
+/// Data of a call needed to receive its reply.
 pub(super) struct Known {
     pub(super) receive_buffer: Option<ReceiveBuffer>,
-    /// For the results.
+    /// Buffer for the results.
     pub(super) spare: Vec<u8>,
 }
 
@@ -120,12 +121,12 @@ impl State {
         Callee { label: self.label.clone(), procedure }
     }
 
-    /// An empty buffer that was used before, if there is one.
+    /// Returns an empty buffer, reused if possible.
     pub(super) fn head(&mut self) -> Vec<u8> {
         self.heads.pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for the next call.
+    /// Retains a buffer for reuse.
     pub(super) fn keep_head(&mut self, mut head: Vec<u8>) {
         if self.heads.len() < SPARE_MAX && (1..=SPARE_BYTES_MAX).contains(&head.capacity()) {
             head.clear();
@@ -133,14 +134,14 @@ impl State {
         }
     }
 
-    /// The transaction id of a call that is not kept here.
+    /// Returns the transaction id for a call not stored here.
     pub(super) fn number(&mut self) -> u32 {
         let xid = self.next_xid;
         self.next_xid = xid.wrapping_add(1);
         xid
     }
 
-    /// A bulk call that is not kept here, and moves so many bytes, is made; false if the limit is reached.
+    /// Counts a bulk call, moving `bytes`, that is not stored here. Returns `false` if the limit is reached.
     pub(super) fn begin_bulk(&mut self, bytes: usize) -> bool {
         if self.bulk_out >= self.limit.count() {
             return false;
@@ -153,14 +154,14 @@ impl State {
         true
     }
 
-    /// It has ended. The waiters for a permit to wake.
+    /// Counts the end of such a call. Returns the waiters for a permit to wake.
     pub(super) fn end_bulk(&mut self, now: Instant, bytes: usize, took: Duration) -> Vec<Waker> {
         self.bulk_out = self.bulk_out.saturating_sub(1);
         self.limit.answered(now, bytes, took);
         if self.has_many_permits() { mem::take(&mut self.permit_waiters) } else { Vec::new() }
     }
 
-    /// Takes a call in; its transaction id, and where its outcome will be told.
+    /// Stores a call. Returns its transaction id and the cell for its outcome.
     pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> (u32, Arc<Cell>) {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
@@ -176,8 +177,8 @@ impl State {
         let mut spare = if self.spare.len() > SPARE_MIN { self.spare.pop_front() } else { None };
         let cell = Cell::renewed(spare.as_mut().and_then(|spare| spare.cell.take()));
         let mut entry = CallEntry::new(call, cell.clone(), serial, now);
-        // One that moves little does not wait for those that move much, where it has a connection without
-        // them.
+        // A call that moves little does not wait behind large ones if there is a connection reserved for
+        // small calls.
         entry.bulk &= self.connections.len() == 1 || entry.moves_much();
         let bulk = entry.bulk;
         let entry = match spare {
@@ -197,7 +198,7 @@ impl State {
         (xid, cell)
     }
 
-    /// Lets bulk calls go on that waited for the limit, as far as it allows.
+    /// Queues waiting bulk calls, as far as the limit allows.
     pub(super) fn admit_waiting(&mut self, now: Instant) {
         while self.bulk_out < self.limit.count() {
             let Some(xid) = self.waiting.pop_front() else { break };
@@ -208,12 +209,12 @@ impl State {
         }
     }
 
-    /// Puts a call in the queue of the connection that has least to do. The first of several has none that
-    /// move much, so that over a slow line nothing small waits behind them.
+    /// Assigns a call to the least loaded connection. The first of several carries no large calls, so that
+    /// small calls over a slow network are not delayed by them.
     fn admit(&mut self, xid: u32, now: Instant) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let load = |(_, connection): &(usize, &mut Connection)| {
-            // One that is idle is worth making if all others are busy.
+            // An idle connection is worth establishing if all others are busy.
             (connection.calls > 0, connection.calls > 0 && !connection.is_up(), connection.bytes)
         };
         let first = usize::from(self.connections.len() > 1 && entry.moves_much());
@@ -238,15 +239,15 @@ impl State {
         connection.queue(entry.bulk).push_back(xid);
     }
 
-    /// What there is to know of the call that a reply over this connection answers; none if it answers
-    /// nothing.
+    /// Returns the data needed to receive a reply over this connection, or `None` if no such call is
+    /// outstanding.
     pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<Known> {
         let entry = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index))?;
         let receive_buffer = entry.receive_buffer.clone();
         Some(Known { receive_buffer, spare: self.head() })
     }
 
-    /// The reply of a call has come over this connection. False if there is no such call.
+    /// Completes a call with its reply. Returns `false` if no such call is outstanding.
     pub(super) fn answer(
         &mut self,
         index: usize,
@@ -268,7 +269,7 @@ impl State {
         }
         if entry.bulk {
             let moved = outcome.as_ref().map_or(0, |reply| reply.data_bytes) + entry.call_bytes;
-            // With the time in line for the socket: a limit that is too high makes that longer.
+            // Includes the time queued for the socket: too high a limit lengthens it.
             self.limit.answered(now, moved, now.saturating_duration_since(entry.begun_at));
         }
         let procedure = entry.procedure;
@@ -277,9 +278,8 @@ impl State {
         true
     }
 
-    /// The stream of this connection makes no sense from a reply on: the call that it names fails, or else it
-    /// would be sent again for the same. Connecting anew is in no hurry, whatever was answered before. False
-    /// if it names no call.
+    /// Fails the call named by a malformed reply; it would otherwise be retransmitted and fail again. The
+    /// reconnect is delayed, regardless of earlier answers. Returns `false` if no such call is outstanding.
     pub(super) fn fail_malformed(
         &mut self,
         index: usize,
@@ -297,7 +297,7 @@ impl State {
         true
     }
 
-    /// Ends a call, now or when the sending thread is done with its memory.
+    /// Ends a call, now or once the sending thread has finished with its memory.
     pub(super) fn end(&mut self, xid: u32, outcome: Outcome, now: Instant, finished: &mut Finished) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let index = entry.connection;
@@ -311,9 +311,9 @@ impl State {
             }
             match connection.batch.stage(xid) {
                 Stage::Whole => entry.message = connection.batch.remove(xid),
-                // The rest of it goes out as it is; what answers it is not known any more.
+                // The remainder is still sent; its reply will be unknown.
                 Stage::Begun => {}
-                // Its memory may change from now on, so the record must never be complete.
+                // Its memory may change from now on, so the record must never be completed.
                 Stage::BegunWithData => broken = true,
             }
         }
@@ -323,7 +323,7 @@ impl State {
         }
     }
 
-    /// Forgets a call, and has its outcome told.
+    /// Removes a call, and passes on its outcome.
     pub(super) fn remove(&mut self, xid: u32, outcome: Outcome, finished: &mut Finished) {
         let Some(mut entry) = self.calls.remove(&xid) else { return };
         if entry.state == CallState::Waiting {
@@ -342,40 +342,40 @@ impl State {
         finished.calls.push((entry, outcome));
     }
 
-    /// Keeps what an ended call has left for the next.
+    /// Retains the entry of an ended call for reuse.
     pub(super) fn keep_entry(&mut self, entry: Box<CallEntry>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push_back(entry);
         }
     }
 
-    /// Whether a bulk call would go on at once.
+    /// Returns `true` if a bulk call would proceed at once.
     pub(super) fn has_permit(&self) -> bool {
         self.bulk_out + self.waiting_count < self.limit.count()
     }
 
-    /// Whether the waiters for permits are to be woken: a quarter of the limit is free, so that they have
-    /// some to do.
+    /// Returns `true` if at least a quarter of the limit is free, which makes waking the permit waiters
+    /// worthwhile.
     pub(super) fn has_many_permits(&self) -> bool {
         let limit = self.limit.count();
         self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)
     }
 
-    /// Since when the server has said nothing although calls wait for it; none while it speaks or nothing is
-    /// wanted.
+    /// Returns the time since which the server has been silent with calls outstanding; `None` if it responds
+    /// or nothing is outstanding.
     pub(super) fn silent_since(&self) -> Option<Instant> {
-        // One connection that hears something is enough.
+        // One responding connection is enough.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;
         let heard = self.connections.iter().map(|connection| connection.heard_at).max()?;
         Some(silent.max(heard))
     }
 
-    /// How long a call of this client is worth waiting for, with [`Recovery::Soft`](super::Recovery::Soft).
+    /// Returns the total time-out of a call with [`Recovery::Soft`](super::Recovery::Soft).
     pub(super) fn patience(&self) -> Duration {
         self.options.timeout.saturating_mul(self.options.retries.saturating_add(1))
     }
 
-    /// When the engine should look at the clock for a call that is made now.
+    /// Returns the time of the timer for a call made now.
     pub(super) fn alarm_for_call(&self, bulk: bool, now: Instant) -> Instant {
         let wait = match self.datagrams() {
             true => self.round_trips[usize::from(bulk)].wait(1),
@@ -384,7 +384,7 @@ impl State {
         now + wait.min(SILENT)
     }
 
-    /// Has the engine look at the clock then, at the latest. Whether that is news.
+    /// Sets the engine's timer to `at` at the latest. Returns `true` if that brings it forward.
     pub(super) fn arm(&mut self, at: Instant) -> bool {
         let is_news = self.armed.is_none_or(|armed| armed > at);
         if is_news {
@@ -393,12 +393,12 @@ impl State {
         is_news
     }
 
-    /// The shortest round trip of calls that are not bulk.
+    /// Returns the shortest round trip of calls that are not bulk.
     pub(super) fn round_trip_min(&self) -> Option<Duration> {
         self.round_trips[usize::from(false)].least()
     }
 
-    /// What there is now.
+    /// Adds the current gauges to `counts`.
     pub(super) fn read_gauges(&self, now: Instant, counts: &mut Counts) {
         counts.retransmissions = self.retransmissions;
         counts.outstanding = self.calls.len() as u64;
@@ -411,13 +411,13 @@ impl State {
     }
 }
 
-/// A server that says nothing for so long is one that calls may be interrupted for.
+/// Silence of the server after which calls may be interrupted.
 pub(super) const SILENT: Duration = Duration::from_secs(2);
 
-/// A server that says nothing for so long is told of: it is away, or so slow that people wonder.
+/// Silence of the server after which it is reported as not responding.
 pub(super) const NOT_RESPONDING: Duration = Duration::from_secs(5);
 
-/// Transaction ids follow each other, and a server cannot choose them: spreading them is enough.
+/// A hash of transaction ids. They are sequential, and not chosen by the server: spreading them is enough.
 #[derive(Default)]
 pub(super) struct XidHasher(u64);
 

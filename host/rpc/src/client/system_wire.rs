@@ -1,4 +1,4 @@
-//! The sockets and the clock of this machine.
+//! Sockets and clock of the operating system.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,23 +15,23 @@ use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, random, socket, tcp, udp};
 
-/// The ports that servers take for those of a privileged caller; below are those of well-known services.
+/// Ports that servers accept as those of a privileged caller; lower ones belong to well-known services.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 
-/// How often, and after what pause, the port of the last connection is asked for before another one is taken.
+/// Number of attempts, and delay between them, to reuse the last connection's port before another is chosen.
 const PORT_ATTEMPTS: u32 = 10;
 const PORT_PAUSE: Duration = Duration::from_millis(1);
 
-/// An idle peer is asked whether it is there after so long.
+/// Idle time before TCP keep-alive probes.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The token of the wakeup; no socket has this number.
+/// Token of the wake-up event; no socket has this number.
 const WAKEUP: u64 = u64::MAX;
 
-/// Sockets of this machine, watched by an epoll.
+/// Sockets of the operating system, watched by an epoll instance.
 pub(super) struct SystemWire {
     epoll: Epoll,
-    /// The port that each connection was made from last. A server may know a call that is sent again by it.
+    /// Last local port of each connection. Servers may recognize retransmitted calls by it.
     ports: Mutex<BTreeMap<usize, u16>>,
     tls: Option<Arc<ClientTls>>,
     tunnel: Option<Arc<Tunnel>>,
@@ -43,7 +43,7 @@ struct SystemSocket {
 }
 
 impl SystemWire {
-    /// `wakeup` ends [`wait`](Self::wait).
+    /// Creates a wire; `wakeup` interrupts [`wait`](Self::wait).
     pub(super) fn new(wakeup: Option<&EventFd>, options: &Options) -> Result<Self> {
         let epoll = Epoll::new()?;
         if let Some(wakeup) = wakeup {
@@ -53,7 +53,7 @@ impl SystemWire {
         Ok(Self { epoll, ports: Mutex::default(), tls, tunnel })
     }
 
-    /// Waits for something to happen, or for so long. Events go to `events`; the wakeup is no event.
+    /// Waits for events or the time-out. The wake-up is not reported as an event.
     pub(super) fn wait(
         &self,
         events: &mut Vec<Event>,
@@ -76,7 +76,7 @@ impl SystemWire {
         }
     }
 
-    /// From the port of before if there was one, or as is wished.
+    /// Opens a socket from the previous port if possible, otherwise as configured.
     fn open_again(&self, target: &Target, index: usize, reserved_port: Option<bool>) -> Result<OwnedFd> {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let again = ports.get(&index).and_then(|port| Self::open_from(target, *port));
@@ -91,8 +91,8 @@ impl SystemWire {
         Ok(fd)
     }
 
-    /// From this port if it can be had within milliseconds: a caller that is just sending holds the last
-    /// connection's socket for so long.
+    /// Opens a socket from this port if it becomes free within milliseconds: a caller in the middle of
+    /// sending holds the last socket for that long.
     fn open_from(target: &Target, port: u16) -> Option<OwnedFd> {
         for _ in 0..PORT_ATTEMPTS {
             match Self::open(target, Some(port)) {
@@ -103,7 +103,7 @@ impl SystemWire {
         None
     }
 
-    /// From a reserved port if there is one for us.
+    /// Opens a socket from a free reserved port, if permitted.
     fn open_reserved(&self, target: &Target, insist: bool) -> Result<OwnedFd> {
         let count = RESERVED_PORTS.len() as u64;
         let start = self.random() % count;
@@ -137,7 +137,7 @@ impl Wire for SystemWire {
         }
         self.epoll.add(&fd, token.number(), Interest::Changes)?;
         if let Some(tls) = &self.tls {
-            // Datagrams never go out in its place.
+            // Calls never fall back to datagrams.
             let is_stream = target.transport == Transport::Tcp;
             let session = tls.session().ok().filter(|_| is_stream).ok_or(Errno::PROTONOSUPPORT)?;
             return Ok(Box::new(SecureSocket::new(fd, session, target, self.random())));
@@ -159,13 +159,13 @@ impl Wire for SystemWire {
 
     fn random(&self) -> u64 {
         let mut bytes = [0; 8];
-        // Where the kernel has none, the first transaction id can be foreseen, and that is all.
+        // Without a random source, the first transaction id is predictable, which is harmless.
         let _ = random::fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     }
 }
 
-/// So that the port is free for the next one at once. It may not be connected; then there is nothing to end.
+/// Resets the connection, so that its port is free at once. Errors are ignored: it may not be connected.
 pub(super) fn shut_down(fd: &OwnedFd) {
     let _ = tcp::forget_when_closed(fd);
     let _ = socket::shut_down(fd);
@@ -188,12 +188,12 @@ impl Socket for SystemSocket {
     }
 
     fn is_emptied_by_less(&self) -> bool {
-        // Of a stream; a datagram may be followed by another.
+        // Streams only; a datagram may be followed by another.
         self.transport == Transport::Tcp
     }
 
     fn tell_from(&self, bytes: usize) {
-        // Where it cannot be, it is told of less.
+        // On failure, events are merely more frequent.
         let _ = tcp::tell_from(&self.fd, bytes);
     }
 

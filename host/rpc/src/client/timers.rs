@@ -1,4 +1,4 @@
-//! Sleeping until a deadline.
+//! Timers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use super::shared::Shared;
 
-/// Ready at some time, by the clock of a client's wire. Once the client has ended, at once.
+/// A future that is ready at a time of the client's clock, or once the client has ended.
 pub struct Sleep {
     shared: Arc<Shared>,
     until: Instant,
     id: Option<u64>,
 }
 
-/// The sleepers.
+/// Pending sleeps.
 #[derive(Default)]
 pub(super) struct Timers {
     sleepers: BTreeMap<(Instant, u64), Waker>,
@@ -24,19 +24,19 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// When the next one is due.
+    /// Returns the time of the next timer.
     pub(super) fn next(&self) -> Option<Instant> {
         self.sleepers.keys().next().map(|(until, _)| *until)
     }
 
-    /// Takes those that are due.
+    /// Removes the wakers that are due.
     pub(super) fn take_due(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         while let Some(first) = self.sleepers.first_entry().filter(|first| first.key().0 <= now) {
             wakers.push(first.remove());
         }
     }
 
-    /// Takes all.
+    /// Removes all wakers.
     pub(super) fn take_all(&mut self, wakers: &mut Vec<Waker>) {
         wakers.extend(std::mem::take(&mut self.sleepers).into_values());
     }
@@ -65,7 +65,7 @@ impl Future for Sleep {
         let before = state.timers.sleepers.insert((this.until, id), context.waker().clone());
         let is_news = state.arm(this.until);
         drop(state);
-        // Only now: it may be what keeps a task.
+        // Dropped without the lock: the waker may be the last reference to a task.
         drop(before);
         if is_news {
             this.shared.alarm.raise();
@@ -78,7 +78,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waker = self.shared.lock().timers.sleepers.remove(&(self.until, id));
-            // Only now that the lock is given up: it may be what keeps a task.
+            // Dropped without the lock: the waker may be the last reference to a task.
             drop(waker);
         }
     }

@@ -1,9 +1,7 @@
-//! A program as a connection: what it takes at its standard input and gives at its standard output, as `ssh
-//! HOST tombolo serve --stdio …` does.
+//! A connection over the standard input and output of a command, such as `ssh HOST tombolo serve --stdio …`.
 //!
-//! Each connection is a process. A thread reads what it says at its standard error, and reaps it when it
-//! ends. The program is killed with the connection, whatever it is waiting for, with all that it has started
-//! in its process group.
+//! Each connection is a process. A thread reads its standard error, and reaps it when it ends. Closing the
+//! connection kills the process and everything that it started in its process group.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,38 +23,38 @@ use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, process, socket, tcp};
 
-/// A program that has closed its output is given so long to say why, and to end.
+/// Time for a command that has closed its output to report the reason and to end.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// So much of a line of the program is kept.
+/// Maximum length of a retained line of output.
 const LINE_BYTES_MAX: usize = 400;
 
-/// How to start a program that is a connection to a server.
+/// A command that connects to a server.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// The server, for errors and the log.
+    /// Name of the server, for errors and the log.
     label: String,
     program: OsString,
     arguments: Vec<OsString>,
     running: Mutex<Running>,
 }
 
-/// The processes that there are.
+/// Running processes.
 #[derive(Debug, Default)]
 struct Running {
     all: Vec<Weak<Process>>,
-    /// No other is started.
+    /// `true` once no process may be started.
     closed: bool,
 }
 
-/// Why a program was no connection, or is none any more.
+/// Reason why a command ended its connection, or made none.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 pub struct TunnelFault {
-    /// The program.
+    /// Name of the command.
     pub program: Arc<str>,
-    /// Its exit code; none if a signal ended it.
+    /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// The last line that it wrote to its standard error.
+    /// Last line of its standard error.
     pub said: Arc<str>,
 }
 
@@ -71,25 +69,25 @@ impl fmt::Display for TunnelFault {
 }
 
 impl Tunnel {
-    /// Nothing is started yet. `label` is what people call the server.
+    /// Returns a tunnel without starting the command. `label` is the server's name for users.
     #[must_use]
     pub fn new(label: String, program: OsString, arguments: Vec<OsString>) -> Arc<Self> {
         Arc::new(Self { label, program, arguments, running: Mutex::default() })
     }
 
-    /// What people call the server.
+    /// Returns the server's name for users.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// The program.
+    /// Returns the command's name.
     #[must_use]
     pub fn program(&self) -> String {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// Kills all processes, and returns when they are reaped. No other is started.
+    /// Kills all processes, and returns when they are reaped. No other can be started.
     pub fn close(&self) {
         let mut running = lock(&self.running);
         running.closed = true;
@@ -113,7 +111,7 @@ impl Tunnel {
     }
 
     fn spawned(&self) -> io::Result<TunnelSocket> {
-        // The thread first: without it the program would never be reaped.
+        // The thread must exist first: without it the process would never be reaped.
         let (hand_over, taken) = mpsc::channel::<(Child, Arc<Process>)>();
         let label = self.label.clone();
         thread::Builder::new().name("tunnel".into()).spawn(move || {
@@ -127,7 +125,7 @@ impl Tunnel {
             .stdin(OwnedFd::from(theirs.try_clone()?))
             .stdout(OwnedFd::from(theirs))
             .stderr(Stdio::piped())
-            // What a terminal sends to us is not for it.
+            // Signals of our terminal are not for the command.
             .process_group(0)
             .spawn()?;
         let process = Arc::new(Process {
@@ -136,7 +134,7 @@ impl Tunnel {
             told: Condvar::new(),
             killed: AtomicBool::new(false),
         });
-        // It waits for nothing else.
+        // The thread waits for nothing else.
         let _ = hand_over.send((child, process.clone()));
         Ok(TunnelSocket { stream: ours.into(), process, program: self.program().into() })
     }
@@ -146,14 +144,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One process of a tunnel, which leads a group of its own.
+/// One process of a tunnel, the leader of its own group.
 #[derive(Debug)]
 struct Process {
     id: u32,
-    /// What it came to, once it is reaped: its number may be another's from then on.
+    /// Exit status, once it is reaped. Its process id may be reused from then on.
     end: Mutex<Option<End>>,
     told: Condvar,
-    /// Whether we had it end: that is no fault.
+    /// `true` if this client killed it, which is no fault.
     killed: AtomicBool,
 }
 
@@ -164,7 +162,7 @@ struct End {
 }
 
 impl Process {
-    /// Kills it and what it has started, if it is not reaped.
+    /// Kills it and everything that it started, unless it is already reaped.
     fn kill(&self) {
         let end = lock(&self.end);
         if end.is_none() {
@@ -173,7 +171,7 @@ impl Process {
         }
     }
 
-    /// Waits until it is reaped.
+    /// Blocks until it is reaped, at most for `at_most`.
     fn wait(&self, at_most: Duration) {
         let end = lock(&self.end);
         let waited = self.told.wait_timeout_while(end, at_most, |end| end.is_none());
@@ -181,7 +179,7 @@ impl Process {
     }
 }
 
-/// Reads what a program says until it ends, and reaps it.
+/// Reads a command's standard error until it ends, and reaps it.
 fn attend(mut child: Child, process: &Process, label: &str) {
     let mut words = Words { label, line: Vec::new(), last: String::new() };
     if let Err(errno) = listen(&mut child, &mut words) {
@@ -190,7 +188,7 @@ fn attend(mut child: Child, process: &Process, label: &str) {
     }
     words.end_line();
     let mut end = lock(&process.end);
-    // What it has left behind in its group goes with it.
+    // Processes left in its group end with it.
     let _ = process::kill_group(process.id);
     let code = child.wait().ok().and_then(|status| status.code());
     *end = Some(End { code, said: words.last.into() });
@@ -201,7 +199,7 @@ fn attend(mut child: Child, process: &Process, label: &str) {
 const STDERR: u64 = 0;
 const PROCESS: u64 = 1;
 
-/// Others may hold its standard error for longer than it lives, so its end counts.
+/// Reads standard error until the process ends. Other processes may hold it open for longer.
 fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
     let (epoll, watched) = (Epoll::new()?, process::watched(child.id())?);
     epoll.add(&watched, PROCESS, Interest::Readable)?;
@@ -215,7 +213,7 @@ fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
         let said = events.iter().any(|event| event.token == STDERR);
         match stderr.as_mut().filter(|_| said).map(|stderr| stderr.read(&mut piece)) {
             Some(Ok(count @ 1..)) => words.take(piece.get(..count).unwrap_or_default()),
-            // Dropped, it leaves the set.
+            // Dropping it removes it from the set.
             Some(_) => stderr = None,
             None if !events.is_empty() => return Ok(()),
             None => {}
@@ -223,7 +221,7 @@ fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
     }
 }
 
-/// The lines of a program. They are the peer's: bounded, and without control characters.
+/// Lines of output of a command. They are the peer's: bounded, and stripped of control characters.
 struct Words<'a> {
     label: &'a str,
     line: Vec<u8>,
@@ -265,14 +263,14 @@ impl AsFd for TunnelSocket {
 }
 
 impl Socket for TunnelSocket {
-    /// Whether it leads anywhere, the first answer says.
+    /// Succeeds at once: only the first reply shows whether the server is reached.
     fn finish_connecting(&self) -> Result<()> {
         Ok(())
     }
 
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
         match tcp::send(self.stream.as_fd(), gather) {
-            // Receiving tells more.
+            // Receiving returns the details.
             Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::AGAIN),
             outcome => outcome,
         }

@@ -1,4 +1,4 @@
-//! Sockets, a clock and chance: what an engine has of the world.
+//! Abstraction of sockets, clock and random numbers, as used by the engine.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result};
 
-/// Makes sockets, and tells the time. Nothing that it does waits.
+/// A factory of sockets, and a clock. No operation blocks.
 pub trait Wire: Send + Sync {
-    /// Begins to connect. Events of the socket are told with this token; it must be told that it is writable
-    /// once it is connected or has failed. An error counts as a connection that failed.
+    /// Begins to connect. Events of the socket carry this token; it must be reported writable once it is
+    /// connected or has failed. An error counts as a failed connection.
     fn connect(
         &self,
         target: &Target,
@@ -19,55 +19,55 @@ pub trait Wire: Send + Sync {
         reserved_port: Option<bool>,
     ) -> Result<Box<dyn Socket>>;
 
-    /// Begins to connect, only to see whether that can be done: the socket is in no events, and is asked by
-    /// [`finish_connecting`](Socket::finish_connecting). EOPNOTSUPP where nothing would be learnt from it.
+    /// Begins to connect as a probe: the socket has no events, and is polled by
+    /// [`finish_connecting`](Socket::finish_connecting). Returns EOPNOTSUPP if probes are not supported.
     fn probe(&self, _target: &Target) -> Result<Box<dyn Socket>> {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// The time by this wire's clock.
+    /// Returns the current time of this wire's clock.
     fn now(&self) -> Instant;
 
-    /// An unpredictable number.
+    /// Returns an unpredictable number.
     fn random(&self) -> u64;
 }
 
-/// One connection, or one UDP socket that is connected. Threads may send and receive at the same time, but no
-/// two of them send.
+/// One connection, or one connected UDP socket. Threads may send and receive concurrently, but only one at a
+/// time sends.
 pub trait Socket: Send + Sync {
-    /// Whether connecting has come to its end: the error that it failed with, or EAGAIN while it goes on.
+    /// Completes connecting. Returns the error of a failed attempt, or EAGAIN while it is in progress.
     fn finish_connecting(&self) -> Result<()>;
 
-    /// Sends the beginning of the list, or all of it as one datagram; returns how many bytes went. EAGAIN
-    /// when there is no room: then it is told once it is writable.
+    /// Sends a prefix of the list, or all of it as one datagram, and returns its length. Returns EAGAIN if
+    /// the socket is full; an event then reports that it is writable.
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
 
-    /// Receives into the sinks, one after the other; returns how many bytes came, 0 at the end of a stream.
-    /// EAGAIN when nothing is there: then it is told once it is readable. A datagram is received whole or
-    /// cut.
+    /// Receives into the sinks in order, and returns the number of bytes, 0 at the end of a stream. Returns
+    /// EAGAIN if nothing is available; an event then reports that it is readable. A datagram is received
+    /// whole or truncated.
     fn receive(&self, into: &[&Sink]) -> Result<usize>;
 
-    /// Why it is of no use, where that was not the system's word. Does not wait.
+    /// Returns the fault, other than a system error, that made the socket unusable. Does not block.
     fn fault(&self) -> Option<Fault> {
         None
     }
 
-    /// Ends it in both directions, for all holders.
+    /// Shuts down both directions, for all holders.
     fn shut_down(&self);
 
-    /// Whether a receive that brought less than asked for has taken all there was, so that another is in vain
-    /// before it is told once more. The end of a stream must then be told with
+    /// Returns `true` if a short receive means that nothing is left, so that another is futile before the
+    /// next event. The end of a stream must then be reported with
     /// [`Engine::finished`](super::Engine::finished).
     fn is_emptied_by_less(&self) -> bool {
         false
     }
 
-    /// From now on it need not be told readable before so many bytes are there, or the end, or no more have
-    /// room.
+    /// Sets the low-water mark: readiness need not be reported before this many bytes are available, except
+    /// at the end of the stream or with a full buffer.
     fn tell_from(&self, _bytes: usize) {}
 }
 
-/// Names a socket among those of an engine, for ever.
+/// A unique name of a socket of an engine, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketToken(u64);
 
@@ -78,13 +78,13 @@ impl SocketToken {
         Self(generation << Self::INDEX_BITS | index as u64 & 0xff)
     }
 
-    /// From what [`number`](Self::number) said.
+    /// Returns the token with this [`number`](Self::number).
     #[must_use]
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// As a number.
+    /// Returns the token's number.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
@@ -95,11 +95,11 @@ impl SocketToken {
     }
 }
 
-/// What happened to a socket.
+/// An event of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// There is something to receive, be it the end or an error.
+    /// `true` if there is something to receive, including end of stream and errors.
     pub readable: bool,
-    /// It is writable again, or connecting has ended.
+    /// `true` if it is writable, or connecting has ended.
     pub writable: bool,
 }

@@ -1,4 +1,4 @@
-//! An answer, checked.
+//! Validation of answers received over a link.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use super::route::Live;
 use tombolo_host_links::client::Reply;
 use tombolo_host_links::{End, ProtocolError};
 
-/// A reply where it came: first a private copy of its frame, then what lies in the place. The server may
-/// change the latter at any moment, so it is copied once and then looked at.
+/// A reply in place: a private copy of its frame, and the remainder in bulk memory. The server may change the
+/// latter at any moment, so it must be copied once before it is examined.
 pub(crate) struct Body {
     pub(crate) reply: Reply,
-    /// What follows its frame.
+    /// Remainder of the reply behind the frame.
     pub(crate) placed: Source,
 }
 
-/// Why an answer is no reply.
+/// Reason why an answer carries no reply.
 pub(crate) enum ReplyError {
-    /// A place of so many bytes would do.
+    /// The reply buffer must have this many bytes.
     BufferTooSmall(usize),
-    /// Nothing is said to that call.
+    /// The server does not answer this call.
     Silence,
-    /// It breaks the rules.
+    /// The answer violates the protocol.
     ProtocolError(ProtocolError),
 }
 
 impl Live {
-    /// Looks at an answer; `place` is the number of the span that was named for the reply. Where the answer
-    /// breaks the rules the link is cut.
+    /// Validates an answer. `reply_buffer` is the index of the span offered for the reply. A protocol
+    /// violation cuts the link.
     pub(crate) fn take_reply(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
         let heard = self.check(reply, reply_buffer);
         if let Err(ReplyError::ProtocolError(error)) = &heard {
@@ -38,7 +38,7 @@ impl Live {
         heard
     }
 
-    /// The server is not to be believed.
+    /// Cuts the link after a protocol violation by the server.
     pub(crate) fn cut(&self, error: ProtocolError) {
         self.line.cut(End::ProtocolError(error));
     }

@@ -6,18 +6,18 @@ use std::task::Waker;
 
 use tombolo_host_runtime::lock;
 
-/// The waiters for bulk memory of a link. Giving memory back wakes them.
+/// Waiters for bulk memory of a link, woken when memory is returned.
 #[derive(Debug, Default)]
 pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
-    /// Locked while two spans are taken, from before the first until both or none are.
+    /// Locked while a pair of spans is taken, from before the first until both or none are.
     pair: Mutex<()>,
 }
 
 impl BulkSpace {
-    /// Has the waiter woken when there may be some. To be looked for once more after this, for it may have
-    /// come meanwhile.
+    /// Registers a waker for returned memory. The caller must retry afterwards, as memory may have been
+    /// returned meanwhile.
     pub(super) fn wait(&self, waiter: &Waker) {
         let mut waiters = lock(&self.waiters);
         if !waiters.iter().any(|waker| waker.will_wake(waiter)) {
@@ -26,13 +26,13 @@ impl BulkSpace {
         self.is_waited.store(true, Ordering::SeqCst);
     }
 
-    /// Takes memory while no other thread has the first of two spans only.
+    /// Runs `take` while no other thread has taken the first of two spans only.
     pub(super) fn with_whole_pairs<T>(&self, take: impl FnOnce() -> T) -> T {
         let _pair = lock(&self.pair);
         take()
     }
 
-    /// Some may have been given back, or the link was lost.
+    /// Wakes the waiters: memory may have been returned, or the link is lost.
     pub(super) fn changed(&self) {
         if self.is_waited.load(Ordering::SeqCst) {
             let waiters = {

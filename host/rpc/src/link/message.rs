@@ -1,19 +1,19 @@
-//! The bodies of requests and answers.
+//! Bodies of requests and answers.
 
 use thiserror::Error;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::link::FRAME_BYTES;
 
-/// What travels in the buffer of a request's id is no longer.
+/// Capacity of the buffer that belongs to a request's id.
 pub(super) const FRAME_MAX: usize = FRAME_BYTES as usize;
 
-/// Data up to this length travel in the frame with what stands before them: the receiver copies them once
-/// more, which costs less than another memory access. What is longer is read where it lies.
+/// Maximum length of data sent in the frame: copying them a second time costs less than another memory
+/// access. Longer data are read where they lie.
 pub(super) const SHORT_DATA_BYTES: usize = 512;
 
-/// The kind of a request: a call.
+/// Request kind of a call.
 const CALL: u32 = 1;
-/// The kind of its answer.
+/// Kind of the answer to a call.
 const ANSWER: u32 = CALL | 1 << 31;
 
 const REPLY: u32 = 0;
@@ -23,60 +23,60 @@ const SILENCE: u32 = 2;
 /// A piece of bulk memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where.
+    /// Start address.
     pub address: GlobalAddress,
-    /// How long: at least one byte.
+    /// Length, at least one byte.
     pub len_bytes: u32,
 }
 
-/// A request, but for its frame.
+/// A request, without its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMessage {
-    /// What follows the frame; both together are the call.
+    /// Remainder of the call behind the frame.
     pub data: Option<Part>,
-    /// Where the server puts what of its reply follows the frame.
+    /// Destination of the reply's remainder behind its frame.
     pub reply_buffer: Option<Part>,
 }
 
-/// An answer, but for its frame.
+/// An answer, without its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyMessage {
-    /// The reply is the frame, and behind it so many bytes of the place.
+    /// The reply is the frame followed by the beginning of the reply buffer.
     Reply {
-        /// How many.
+        /// Number of bytes in the reply buffer.
         placed_bytes: u32,
     },
-    /// There is a reply, and its buffer is too small.
+    /// The reply does not fit in the reply buffer.
     BufferTooSmall {
-        /// A place of so many bytes would do.
+        /// Sufficient size of a reply buffer.
         needed_bytes: u32,
     },
-    /// Nothing is said to that.
+    /// The call gets no reply.
     Silence,
 }
 
-/// Why a body is none.
+/// Reason why a body is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Another kind of request or answer.
+    /// Unknown kind of request or answer.
     #[error("kind {kind:#x} is not an ONC RPC message")]
     Kind {
         /// The kind.
         kind: u32,
     },
-    /// A status that there is not.
+    /// Unknown status of an answer.
     #[error("unknown answer status {status}")]
     Status {
         /// The status.
         status: u32,
     },
-    /// Something that must be zero is not.
+    /// Reserved bytes are not zero.
     #[error("reserved bytes are not zero")]
     NotZero,
 }
 
 impl CallMessage {
-    /// As it goes over the link: kind and body.
+    /// Encodes the request as kind and body.
     #[must_use]
     pub fn encode(&self) -> (u32, [u8; 48]) {
         let mut body = [0; 48];
@@ -85,10 +85,10 @@ impl CallMessage {
         (CALL, body)
     }
 
-    /// As it came.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// It is not as the document says.
+    /// The body does not conform to docs/formats/rpc-link.md.
     pub fn decode(kind: u32, body: &[u8; 48]) -> Result<Self, MessageError> {
         if kind != CALL {
             return Err(MessageError::Kind { kind });
@@ -99,7 +99,7 @@ impl CallMessage {
 }
 
 impl ReplyMessage {
-    /// As it goes over the link: kind and body.
+    /// Encodes the answer as kind and body.
     #[must_use]
     pub fn encode(&self) -> (u32, [u8; 48]) {
         let (status, bytes) = match *self {
@@ -113,10 +113,10 @@ impl ReplyMessage {
         (ANSWER, body)
     }
 
-    /// As it came.
+    /// Decodes an answer.
     ///
     /// # Errors
-    /// It is not as the document says.
+    /// The body does not conform to docs/formats/rpc-link.md.
     pub fn decode(kind: u32, body: &[u8; 48]) -> Result<Self, MessageError> {
         if kind != ANSWER {
             return Err(MessageError::Kind { kind });
@@ -149,7 +149,7 @@ fn part(body: &[u8; 48], at: usize) -> Result<Option<Part>, MessageError> {
     }
 }
 
-/// For places within the body only.
+/// Reads a word at `at`, which must lie within the body.
 fn word(body: &[u8; 48], at: usize) -> u32 {
     body.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn there_is_one_way_to_say_each_thing() {
         let (kind, body) = CallMessage { data: Some(a_part(5, 1)), reply_buffer: None }.encode();
-        // Lengths and addresses may be anything; everything else is fixed.
+        // Lengths and addresses are arbitrary; everything else is fixed.
         for at in [12, 13, 14, 15, 28, 32, 40, 47] {
             let mut other = body;
             other[at] = 1;

@@ -1,14 +1,13 @@
-//! Messages of ONC RPC over links, as NFS sends them over a network (docs/formats/rpc-link.md).
+//! ONC RPC over links, as NFS uses it over a network (docs/formats/rpc-link.md).
 //!
 //! [`RpcLinks`] hands the calls of links to the same [`Service`](crate::server::Service) that answers them
-//! over TCP and UDP. [`Route`] is the way of a client to such a server: one link, and another one when that
-//! is lost; [`RpcClient`](crate::client::RpcClient) makes its calls over it.
+//! over TCP and UDP. [`Route`] connects a client to such a server, and reconnects when the link is lost;
+//! [`RpcClient`](crate::client::RpcClient) makes its calls over it.
 //!
-//! What is short travels in the buffer of a request's id. File data and what else does not fit there lie in
-//! bulk memory, which the client gives out on both sides: they are copied once by each side, as over the
-//! waist's own protocol.
+//! Short messages travel in the buffer of a request's id. File data and longer messages lie in bulk memory,
+//! which the client allocates on both sides: each side copies them once, as in the waist's own protocol.
 //!
-//! Not here: what a call says, when it is made again.
+//! Non-goals: interpretation and retransmission of calls.
 //!
 //! Reading order: `message`, `server`, `reply`; `route`, `sending`, `answer`.
 

@@ -1,4 +1,4 @@
-//! A reply on its way into the memory that the client reads.
+//! Replies, written to memory that the client reads.
 
 use tombolo_mem::Sink;
 
@@ -7,7 +7,7 @@ use crate::server::{Exchange, Outcome};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
 
-/// Ends a call with what the service says.
+/// Ends a call with the service's result.
 pub(super) fn respond(
     responder: Responder,
     exchange: &mut Exchange,
@@ -43,7 +43,7 @@ fn send(responder: Responder, exchange: &mut Exchange, reply_buffer: Option<Part
     }
     let (frame, rest) = reply.split_at(reply.len().min(FRAME_MAX));
     let placed = rest.len() + padded_bytes;
-    // No reply comes near four gibibytes.
+    // No reply approaches 4 GiB.
     let placed_bytes = u32::try_from(placed).unwrap_or(u32::MAX);
     if placed > buffer_bytes {
         return say(responder, ReplyMessage::BufferTooSmall { needed_bytes: placed_bytes }, &[]);

@@ -1,4 +1,4 @@
-//! The route to one server: a link, and another one when it is lost.
+//! Route to one server: a link, replaced when it is lost.
 
 use std::any::Any;
 use std::error::Error;
@@ -12,33 +12,32 @@ use super::bulk_space::BulkSpace;
 use tombolo_host_links::client::Line;
 use tombolo_host_runtime::lock;
 
-/// Makes links to one export of one server, on which ONC RPC is spoken.
+/// A factory of ONC RPC links to one export of one server.
 pub trait Dial: Send + Sync {
-    /// A link, over which nothing was sent yet. It may block for some seconds. All links of one `Dial` must
-    /// be asked for as the same client ([`Incarnation`](tombolo_shm::link::Incarnation)), for by that the
-    /// server tells a call that comes again from a new one.
+    /// Connects a new link. May block for some seconds. All links of one `Dial` must be made as the same
+    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)): the server recognizes retransmitted calls by
+    /// it.
     ///
     /// # Errors
-    /// There is none now; there may be one later.
+    /// No link can be made now; a later attempt may succeed.
     fn dial(&self) -> Result<Dialed, DialError>;
 }
 
-/// Why there is no link.
+/// Reason why no link could be made.
 pub type DialError = Box<dyn Error + Send + Sync>;
 
-/// A link, over which nothing was sent yet.
+/// A new link, over which nothing was sent yet.
 pub struct Dialed {
     /// The link.
     pub line: Line,
-    /// What must live as long as the link: the socket whose end is its end, say.
+    /// Resources that must live as long as the link, such as its control socket.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
-/// How long to wait before a link is asked for again: at first, and at most.
+/// Initial and maximum delay between attempts to reconnect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The route to one server. When its link is lost, a thread reconnects until it succeeds or the route is
-/// dropped.
+/// Route to one server. When its link is lost, a thread reconnects until it succeeds or the route is dropped.
 pub struct Route {
     dial: Arc<dyn Dial>,
     label: Arc<str>,
@@ -46,15 +45,15 @@ pub struct Route {
 }
 
 struct RouteState {
-    /// None while there is no link.
+    /// Current link; `None` while there is none.
     live: Option<Arc<Live>>,
-    /// A thread asks for one.
+    /// `true` while a thread is reconnecting.
     is_searching: bool,
-    /// The waiters for one.
+    /// Waiters for a link.
     waiters: Vec<Waker>,
-    /// Why the last attempt to make one has failed.
+    /// Error of the last attempt.
     why: Arc<str>,
-    /// How many links there have been.
+    /// Number of links made so far.
     links: u64,
 }
 
@@ -66,11 +65,10 @@ pub(crate) struct Live {
 }
 
 impl Route {
-    /// A route over links that `dial` makes, the first of them at once. `label` says in errors and logs where
-    /// it leads.
+    /// Connects the first link of a route. `label` names the server in errors and logs.
     ///
     /// # Errors
-    /// There is no link.
+    /// The link could not be made.
     pub fn start(dial: impl Dial + 'static, label: impl Into<Arc<str>>) -> Result<Arc<Self>, DialError> {
         let first = Live::new(dial.dial()?);
         let state = RouteState {
@@ -83,20 +81,20 @@ impl Route {
         Ok(Arc::new(Self { dial: Arc::new(dial), label: label.into(), state: Mutex::new(state) }))
     }
 
-    /// Where it leads.
+    /// Returns the name of the server for logs.
     #[must_use]
     pub fn label(&self) -> &Arc<str> {
         &self.label
     }
 
-    /// How many links there have been.
+    /// Returns the number of links made so far.
     #[must_use]
     pub fn links(&self) -> u64 {
         lock(&self.state).links
     }
 
-    /// So much data of a call or a reply fits in the bulk memory of the present link beside that of others; a
-    /// power of two.
+    /// Returns the amount of call or reply data, a power of two, that fits in the current link's bulk memory
+    /// along with those of other calls.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
         let state = lock(&self.state);
@@ -104,13 +102,13 @@ impl Route {
             let line = &live.line;
             line.out_area().capacity_bytes().min(line.in_area().capacity_bytes()) / 4
         });
-        // Any link can carry a page.
+        // Every link can carry a page.
         let most = u32::try_from(quarter).unwrap_or(u32::MAX).max(4096);
         1 << most.ilog2()
     }
 
-    /// The present link. None while there is none; then the waiter, if there is one, is woken when that has
-    /// changed, and another link is asked for if there was no thread for that when the last one was lost.
+    /// Returns the current link. `None` if there is none: the waiter is then woken on the next change, and a
+    /// reconnect is started unless one is in progress.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut state = lock(&self.state);
         if let (None, Some(waiter)) = (&state.live, waiter) {
@@ -127,12 +125,12 @@ impl Route {
         state.live.clone()
     }
 
-    /// Why there is no link.
+    /// Returns the reason why there is no link.
     pub(crate) fn why(&self) -> Arc<str> {
         lock(&self.state).why.clone()
     }
 
-    /// A call has found that this link is lost. Another one is asked for, unless that is so already.
+    /// Reports a lost link, and starts to reconnect unless that is in progress.
     pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
         let was_live = {
             let mut state = lock(&self.state);
@@ -149,14 +147,14 @@ impl Route {
         }
     }
 
-    /// Begins the search that was just noted.
+    /// Starts the reconnect thread; `is_searching` is already set.
     fn dial_again(self: &Arc<Self>) {
         let (route, dial) = (Arc::downgrade(self), self.dial.clone());
         let search = move || search(&route, &*dial);
         if let Err(error) = thread::Builder::new().name("link-again".into()).spawn(search) {
             tracing::error!(server = &*self.label, %error, "cannot start the reconnect thread");
             self.fail(&error);
-            // The next waiter tries again.
+            // The next waiter retries.
             lock(&self.state).is_searching = false;
         }
     }
@@ -179,7 +177,7 @@ impl Route {
     }
 }
 
-/// Asks for a link until there is one. It does not keep the route.
+/// Reconnects until it succeeds or the route is dropped.
 fn search(route: &Weak<Route>, dial: &dyn Dial) {
     let mut pause = PAUSE.0;
     while route.strong_count() > 0 {
@@ -200,12 +198,13 @@ impl Live {
         Arc::new(Self { line, room: BulkSpace::default(), _keep: keep })
     }
 
-    /// Has the waiter woken when there may be bulk memory, or the link is lost. Look again after this.
+    /// Wakes the waiter when bulk memory is returned or the link is lost. The caller must check again
+    /// afterwards.
     pub(crate) fn wait_for_room(&self, waiter: &Waker) {
         self.room.wait(waiter);
     }
 
-    /// Bulk memory may have been given back.
+    /// Wakes waiters after bulk memory was returned.
     pub(crate) fn gave_back(&self) {
         self.room.changed();
     }
@@ -217,7 +216,7 @@ impl fmt::Debug for Route {
     }
 }
 
-/// An error with its sources, in one line.
+/// Formats an error and its sources on one line.
 fn full(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -245,7 +244,7 @@ mod tests {
     #[test]
     fn a_waiter_on_a_route_without_a_search_starts_one() {
         let (asked, asks) = channel();
-        // As when there was no thread for it.
+        // State after the reconnect thread could not be started.
         let state =
             RouteState { live: None, is_searching: false, waiters: Vec::new(), why: "".into(), links: 1 };
         let route = Arc::new(Route {

@@ -1,4 +1,4 @@
-//! A call on its way to the server.
+//! Sending of calls to the server.
 
 use tombolo_mem::Source;
 use tombolo_shm::address::GlobalAddress;
@@ -8,35 +8,35 @@ use super::message::{CallMessage, FRAME_MAX, Part, SHORT_DATA_BYTES};
 use super::route::Live;
 use tombolo_host_links::client::{Call, FrameWriter, Spans};
 
-/// A call, and how much memory its reply needs.
+/// A call, and the memory that its reply needs.
 pub(crate) struct Outgoing<'a> {
     /// Header and arguments.
     pub(crate) head: &'a [u8],
-    /// File data behind them; the padding is added.
+    /// File data behind them, without padding.
     pub(crate) data: Option<&'a Source>,
-    /// So much of the reply may follow its frame.
+    /// Size of the reply buffer for the part beyond the frame.
     pub(crate) buffer_bytes: usize,
 }
 
-/// What came of sending.
+/// Result of sending.
 pub(crate) enum Attempt {
-    /// It is out. Of its spans that one is where the reply goes.
+    /// The call is sent.
     Sent {
-        /// To be awaited.
+        /// The pending answer.
         call: Call,
-        /// The place's number among the spans, if there is one.
+        /// Index of the reply buffer among the spans, if there is one.
         reply_buffer: Option<usize>,
-        /// There are spans.
+        /// `true` if the call uses bulk memory.
         has_memory: bool,
     },
-    /// There is no bulk memory for it now.
+    /// Bulk memory is exhausted at present.
     BufferTooSmall,
-    /// It would not fit in all of it.
+    /// The call exceeds all of the link's bulk memory.
     TooLong,
 }
 
 impl Live {
-    /// Sends a call, if the link has a slot and memory. All that it refers to is copied when this returns.
+    /// Sends a call, if the link has a slot and memory. All data are copied before it returns.
     pub(crate) fn send(&self, outgoing: &Outgoing<'_>) -> Attempt {
         let Outgoing { head, data, buffer_bytes } = *outgoing;
         let line = &self.line;
@@ -48,7 +48,7 @@ impl Live {
         if !fits(line.out_area(), out_bytes) {
             return Attempt::TooLong;
         }
-        // The server says so if it needs more.
+        // The server reports if it needs more.
         let buffer_bytes = buffer_bytes.min(capacity(line.in_area()));
         let Some((out, reply_buffer)) = self.take(out_bytes, buffer_bytes) else {
             return Attempt::BufferTooSmall;
@@ -56,7 +56,7 @@ impl Live {
         let mut asked = CallMessage::default();
         let mut spans = Spans::none();
         if let Some(span) = out {
-            // A span of the line's own area is memory of it.
+            // A span of the link's own area always has memory.
             let Ok(mut sink) = line.out_sink(&span) else { return Attempt::TooLong };
             sink.write_at(0, rest);
             sink.advance(rest.len());
@@ -83,15 +83,15 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// A span of either side, where it is needed, or neither. A first span that was given back for want of
-    /// the second must wake no waiter, for a failed attempt has looked while no pair was half taken: else the
-    /// waiters would wake each other, or themselves, for ever.
+    /// Takes a span of each side, as needed, or none. Returning the first span for lack of the second must
+    /// wake no waiter: a failed attempt has checked while no pair was half taken. Otherwise waiters would
+    /// wake each other, or themselves, forever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;
             Some((out, take(self.line.in_area(), buffer_bytes)?))
         };
-        // One span alone is taken or not.
+        // A single span is taken atomically.
         let taken = if out_bytes == 0 || buffer_bytes == 0 { take() } else { None };
         taken.or_else(|| self.room.with_whole_pairs(take))
     }
@@ -111,7 +111,7 @@ fn capacity(area: &Area) -> usize {
     usize::try_from(area.capacity_bytes()).unwrap_or(usize::MAX)
 }
 
-/// No span for no bytes; none if memory is short.
+/// Takes a span, or none for zero bytes. Returns `None` if memory is short.
 fn take(area: &Area, len_bytes: usize) -> Option<Option<Span>> {
     if len_bytes == 0 { Some(None) } else { area.take(len_bytes as u64).map(Some) }
 }

@@ -1,4 +1,4 @@
-//! The server's side: a session for each link, whose calls go to a service that knows no links.
+//! Server side: a session for each link, whose calls are handed to a transport-independent service.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,13 +18,13 @@ use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits, BufferPo
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::task;
 
-/// The longest call, in bytes: as much as a service may take a buffer for.
+/// Maximum length of a call, in bytes: the largest buffer available to a service.
 const CALL_BYTES_MAX: usize = BUFFER_MAX_BYTES;
 
-/// Exchanges that one link keeps for its next calls, beside memory for one future.
+/// Maximum number of exchanges that a link retains, in addition to memory for one future.
 const SPARE_MAX: usize = 32;
 
-/// A service of ONC RPC for links, each of which leads to one of its exports.
+/// An ONC RPC service over links, each of which is bound to one export.
 pub struct RpcLinks<S> {
     service: Arc<S>,
     exports: Vec<String>,
@@ -32,13 +32,13 @@ pub struct RpcLinks<S> {
 }
 
 impl<S: Service> RpcLinks<S> {
-    /// Links are given for these exports, by name; the service keeps the callers of each to that one
-    /// ([`LinkOrigin::export`]). `limits` are for the data of replies.
+    /// Creates a service that offers these exports by name; the service confines the callers of a link to its
+    /// export ([`LinkOrigin::export`]). `limits` apply to reply data.
     pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
         Self { service, exports, pool: BufferPool::new(limits) }
     }
 
-    /// The export of that name; without one the only one there is.
+    /// Returns the export of that name; an empty name selects the only export.
     fn export(&self, name: &str) -> Option<&str> {
         match (name, &*self.exports) {
             ("", [only]) => Some(only),
@@ -66,7 +66,7 @@ impl<S: Service> LinkService for RpcLinks<S> {
     }
 }
 
-/// What the calls of a link share.
+/// Exchanges and memory shared by the calls of a link.
 struct ExchangePool {
     buffers: Buffers,
     pool: Arc<BufferPool>,
@@ -84,10 +84,10 @@ impl ExchangePool {
     }
 }
 
-/// Memory of a call's future: made where it will be polled, and used for one call after the other.
+/// Memory of a call's future, pinned before the first poll and reused from call to call.
 type Slot<F> = Pin<Box<Option<F>>>;
 
-/// The futures of a service have a type without a name.
+/// Creates a session; generic, as the type of a service's futures cannot be named.
 fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, exchanges: Arc<ExchangePool>) -> Arc<dyn Session> {
     let begin = move |exchange| S::serve(service.clone(), caller.clone(), exchange);
     Arc::new(RpcSession { begin, exchanges, slots: FreeList::new(1) })
@@ -128,8 +128,7 @@ where
     }
 }
 
-/// Polls the call again, now with a waker that means it. If it panics its responder is dropped, which ends
-/// the link.
+/// Polls the pending call with a real waker. A panic drops the responder, which ends the link.
 fn go_on<F>(mut slot: Slot<F>, exchanges: Arc<ExchangePool>, responder: Responder, reply_buffer: Option<Part>)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
@@ -141,7 +140,7 @@ where
     });
 }
 
-/// A slot that is empty stays pending, and is never polled.
+/// Polls the future. An empty slot, which is never polled, would stay pending.
 fn poll<F: Future>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<F::Output> {
     let Some(future) = slot.as_mut().as_pin_mut() else { return Poll::Pending };
     let polled = future.poll(context);
@@ -151,8 +150,8 @@ fn poll<F: Future>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<F::Out
     polled
 }
 
-/// Puts a call in, and says where a long reply goes. The head is a private copy; the rest stays where the
-/// client has put it.
+/// Stores a request in the exchange, and returns its reply buffer. The head is a private copy; the remainder
+/// stays in the client's memory.
 fn take_in(
     exchange: &mut Exchange,
     request: &Request<'_>,
@@ -168,7 +167,7 @@ fn take_in(
     if len_bytes > CALL_BYTES_MAX {
         return Err(malformed(&format_args!("call of {len_bytes} bytes is too long")));
     }
-    // Where the place is not ours to write, the client lies whether or not it is used.
+    // An invalid reply buffer is a violation whether or not it is used.
     if let Some(reply_buffer) = asked.reply_buffer {
         responder.sink(reply_buffer.address, u64::from(reply_buffer.len_bytes))?;
     }

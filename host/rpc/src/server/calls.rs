@@ -1,5 +1,5 @@
-//! Running calls: on the event thread while they are ready, as tasks when they are not; and where their
-//! replies go.
+//! Execution of calls: on the event thread while they are ready, as tasks once they are pending; and delivery
+//! of their replies.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,12 +18,12 @@ use tombolo_host_runtime::task;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::udp::{self, Route};
 
-/// What a call that goes on holds beside its buffers, by estimate: its future, its exchange, its task.
+/// Estimated memory of a pending call in addition to its buffers: future, exchange and task.
 const LATER_BYTES: usize = 4 << 10;
 
-/// Runs the calls of one event thread.
+/// An executor for the calls of one event thread.
 pub(super) trait Calls: Send {
-    /// Begins a call. `destination` is asked only if it is not answered at once.
+    /// Begins a call. `destination` is evaluated only if the call is not answered at once.
     fn run(
         &mut self,
         peer: &Arc<Peer>,
@@ -31,21 +31,21 @@ pub(super) trait Calls: Send {
         destination: &dyn Fn() -> Destination,
     ) -> Ran;
 
-    /// Whether the reply to a call that begins so may need a buffer.
+    /// Returns `true` if the reply to a call beginning with `head` may need a buffer.
     fn needs_buffer(&self, head: &[u8]) -> bool;
 }
 
-/// What became of a call.
+/// Result of beginning a call.
 pub(super) enum Ran {
-    /// It is answered.
+    /// The call is complete.
     Done(Box<Exchange>, Outcome),
-    /// It will be, by the thread that wakes it.
+    /// The thread that wakes the call will send its reply.
     Later,
-    /// Its service panicked.
+    /// The service panicked.
     Panicked,
 }
 
-/// The calls of one service.
+/// Returns an executor for the calls of one service.
 pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<dyn Calls> {
     let asked = service.clone();
     let needs_buffer = Box::new(move |head: &[u8]| asked.needs_buffer(head));
@@ -53,18 +53,17 @@ pub(super) fn calls_of<S: Service>(service: Arc<S>, common: Arc<Common>) -> Box<
     Box::new(Runner { begin, needs_buffer, common, slots: Vec::new() })
 }
 
-/// Memory of a call's future. It is made where it will be polled, and its memory serves one call after the
-/// other.
+/// Memory of a call's future, pinned before the first poll and reused from call to call.
 type Slot<F> = Pin<Box<Option<F>>>;
 
-/// Whether a call with this head needs a buffer of its own for the reply.
+/// A predicate on a call's head: the reply may need a buffer of its own.
 type NeedsBuffer = dyn Fn(&[u8]) -> bool + Send;
 
 struct Runner<B, F> {
     begin: B,
     needs_buffer: Box<NeedsBuffer>,
     common: Arc<Common>,
-    /// Slots that no call has. There is one at most: calls that go on take theirs along.
+    /// Unused slots, at most one: a pending call keeps its slot.
     slots: Vec<Slot<F>>,
 }
 
@@ -92,7 +91,7 @@ where
                 Ran::Done(exchange, outcome)
             }
             Poll::Ready(None) => {
-                // What is left of it may panic once more.
+                // Dropping the future may panic again.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(slot)));
                 self.common.counters.panics.add(1);
                 Ran::Panicked
@@ -110,7 +109,8 @@ where
     }
 }
 
-/// Polls a call. None once it has panicked; then, as when it is ready, its future is gone.
+/// Polls a call. Returns `None` once it has panicked. The future is dropped after a panic and when it is
+/// ready.
 fn poll<F>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<Option<(Box<Exchange>, Outcome)>>
 where
     F: Future<Output = (Box<Exchange>, Outcome)>,
@@ -128,8 +128,7 @@ where
     polled.unwrap_or(Poll::Ready(None))
 }
 
-/// Polls the call again, now with a waker that means it, until it is ready. The thread that wakes it then
-/// sends its reply.
+/// Polls the pending call with a real waker until it is ready. The thread that wakes it then sends its reply.
 fn go_on<F>(mut slot: Slot<F>, finish: Finish)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
@@ -145,15 +144,15 @@ where
     });
 }
 
-/// Where a call's reply goes.
+/// Destination of a call's reply.
 pub(super) enum Destination {
-    /// To a connection.
+    /// A connection.
     SharedConnection(Arc<SharedConnection>),
-    /// To the sender of a datagram.
+    /// The sender of a datagram.
     Datagram(Arc<Datagrams>, Return),
 }
 
-/// Ends a call, also one that panicked or was forgotten.
+/// A pending call's completion; dropping it fails the call, for instance after a panic.
 struct Finish {
     destination: Option<Destination>,
     common: Arc<Common>,
@@ -177,7 +176,7 @@ impl Finish {
             }
             Destination::Datagram(datagrams, back) => datagrams.answer(back, &exchange, outcome),
         }
-        // Its buffers go back before it waits for its next use.
+        // Buffers are returned before the exchange is retained for reuse.
         exchange.clear();
         self.common.spare.give_back(exchange);
         destination.give_back(LATER_BYTES);
@@ -203,7 +202,7 @@ impl Destination {
         }
     }
 
-    /// Gives back memory, and with it what else the call had.
+    /// Returns memory to the account, and wakes the event thread if the connection is below its limits again.
     fn give_back(&self, bytes: usize) {
         self.account().give_back(bytes);
         if let Destination::SharedConnection(shared) = self {
@@ -219,7 +218,7 @@ pub(super) struct Datagrams {
     pub(super) calls: AtomicUsize,
 }
 
-/// How the reply gets back.
+/// The path of a reply to a datagram.
 pub(super) struct Return {
     pub(super) client: Arc<Client>,
     pub(super) route: Route,
@@ -234,12 +233,12 @@ impl Datagrams {
         self.socket.as_fd()
     }
 
-    /// Whether there is a call that is not answered.
+    /// Returns `true` if calls are unanswered.
     pub(super) fn has_calls(&self) -> bool {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Sends a reply, if there is one; a client retransmits after a lost datagram.
+    /// Sends the reply, if there is one. A lost datagram is retransmitted by the client.
     pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
         if outcome == Outcome::Reply {
             self.send(exchange, &back.route);

@@ -1,10 +1,10 @@
-//! Clients, by address: what all connections and datagrams of one address may have together, connections
-//! among it.
+//! Clients by address: limits shared by all connections and datagrams of one address, among them the number
+//! of connections.
 //!
-//! An address has as many connections as it leaves free at most: one alone gets half of all, the next half of
-//! what is left, and there is always something left for others. Where a new connection exceeds the limit,
-//! idle ones are closed: first those that never asked anything, then those that have been silent longest, of
-//! the address that has the most, or of the caller's.
+//! An address may have at most as many connections as it leaves free: a single one gets half of all, the next
+//! one half of the remainder, and there is always something left for others. When a new connection exceeds
+//! the limit, idle ones are closed, of the address that has the most or of the caller's: first those that
+//! never had a call answered, then the longest idle.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 use super::common::Common;
 use super::shared_connection::SharedConnection;
 
-/// All clients that have something.
+/// All clients in use.
 pub(super) struct Clients {
     pool: Arc<BufferPool>,
     calls_max: usize,
@@ -39,17 +39,17 @@ impl Clients {
         by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
     }
 
-    /// The client that has the most connections.
+    /// Returns the client with the most connections.
     pub(super) fn with_most_connections(&self) -> Option<Arc<Client>> {
         self.lock().values().max_by_key(|client| client.connections.count()).cloned()
     }
 
-    /// Whether no client is known.
+    /// Returns `true` if no client is registered.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Forgets those that have nothing.
+    /// Removes unused clients.
     pub(super) fn sweep(&self) {
         self.lock().retain(|_, client| Arc::strong_count(client) > 1);
     }
@@ -71,18 +71,18 @@ impl Clients {
     }
 }
 
-/// So many addresses are known before those that have nothing are forgotten at once.
+/// Number of clients at which unused ones are removed at once.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// One address.
+/// A client address.
 pub(super) struct Client {
-    /// Its memory.
+    /// Memory account of the client.
     pub(super) share: Arc<ClientAccount>,
-    /// What its datagrams have of it.
+    /// The datagrams' part of that account.
     pub(super) datagrams: Arc<ConnectionAccount>,
-    /// Its connections.
+    /// Connections of the client.
     pub(super) connections: Connections,
-    /// Calls begun and not answered.
+    /// Number of calls begun and not answered.
     calls: AtomicUsize,
     calls_max: usize,
     waiters: Waiters,
@@ -96,7 +96,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// How many there are, and will be as soon as their threads have them.
+    /// Returns the number of connections, including those not yet taken over by their threads.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -117,7 +117,7 @@ impl Connections {
         self.lock().remove(&key(shared));
     }
 
-    /// What `pick` makes of them, as far as it makes something.
+    /// Returns all results of `pick` that are not `None`.
     pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<SharedConnection>) -> Option<T>) -> Vec<T> {
         self.lock().values().filter_map(pick).collect()
     }
@@ -127,19 +127,19 @@ impl Connections {
     }
 }
 
-/// Its address in memory: there is no other while it is kept.
+/// Returns the connection's address in memory, unique while it exists.
 fn key(shared: &Arc<SharedConnection>) -> u64 {
     Arc::as_ptr(shared).addr() as u64
 }
 
 impl Client {
-    /// Has the waiter woken when another call may be begun; the first of all if it was woken in vain. Look
-    /// again after this, for that may be so already.
+    /// Wakes the waiter when another call may begin; a waiter woken without success goes to the front. The
+    /// caller must check again afterwards, as that may be so already.
     pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         queued.stand(&self.waiters, None, waiter);
     }
 
-    /// Wakes one waiter, if calls may begin: a woken waiter that leaves some wakes the next.
+    /// Wakes one waiter, if calls may begin; a waiter that leaves some of the limit wakes the next.
     pub(super) fn pass_on(&self) {
         if self.is_below_limit() {
             self.waiters.wake_one();
@@ -158,33 +158,33 @@ impl Client {
         }
     }
 
-    /// Whether another call may be begun.
+    /// Returns `true` if another call may begin.
     pub(super) fn is_below_limit(&self) -> bool {
         self.calls.load(Ordering::SeqCst) < self.calls_max
     }
 }
 
-/// A connection that never had a call answered may be closed for another after this.
+/// Idle time after which a connection that never had a call answered may be closed in favour of another.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
 
-/// One that had may be after this.
+/// Idle time after which any other connection may be.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// So many are closed at a time: looking for them takes a while.
+/// Maximum number closed at a time, as the search takes a while.
 const BATCH: usize = 64;
 
-/// Leave to have one connection.
+/// A permit for one connection.
 pub(super) struct Admitted {
     common: Arc<Common>,
     client: Arc<Client>,
 }
 
 impl Admitted {
-    /// None at the limit.
+    /// Returns a permit, or `None` at the limit.
     pub(super) fn new(common: &Arc<Common>, client: &Arc<Client>) -> Option<Self> {
         let (all, own) = (&common.counters.connections, &client.connections);
         let free = (common.options.connections_max as u64).saturating_sub(all.get());
-        // Only the thread that listens adds any.
+        // Only the listening thread adds connections.
         if own.count() >= free {
             return None;
         }
@@ -193,7 +193,7 @@ impl Admitted {
         Some(Self { common: common.clone(), client: client.clone() })
     }
 
-    /// Whose it is.
+    /// Returns the client that has the connection.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.client
     }
@@ -206,10 +206,10 @@ impl Drop for Admitted {
     }
 }
 
-/// When a connection did something last, as far as sweeps have seen it.
+/// Time of a connection's last activity, as noted by sweeps.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
-    /// Since the server's start; the lowest bit says whether a call was answered.
+    /// Milliseconds since the server's start, shifted by one; the lowest bit is set if a call was answered.
     last_ms: AtomicU64,
 }
 
@@ -219,8 +219,8 @@ impl Activity {
         self.last_ms.store(ms << 1 | u64::from(answered), Ordering::Relaxed);
     }
 
-    /// Those that never had a call answered come first, then those that did something longest ago. None if it
-    /// may not be closed.
+    /// Returns a sort key: connections that never had a call answered first, then by last activity. `None` if
+    /// the connection may not be closed.
     fn rank(&self, now_ms: u64) -> Option<(bool, u64)> {
         let noted = self.last_ms.load(Ordering::Relaxed);
         let (last_ms, answered) = (noted >> 1, noted & 1 == 1);
@@ -230,7 +230,7 @@ impl Activity {
     }
 }
 
-/// Has connections closed that do nothing, so that this client may have another soon. Whether there were any.
+/// Closes idle connections, so that this client may soon have another. Returns `true` if there were any.
 pub(super) fn make_room(common: &Common, client: &Arc<Client>) -> bool {
     let largest = common.clients.with_most_connections();
     largest.is_some_and(|largest| close_idle(common, &largest)) || close_idle(common, client)
@@ -246,7 +246,7 @@ fn close_idle(common: &Common, client: &Client) -> bool {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
         idle.truncate(BATCH);
     }
-    // A few of few: most of those that are left may be in use in a moment.
+    // Few at a time: most of the remaining ones may be in use in a moment.
     let count = client.connections.count() as usize;
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));

@@ -1,4 +1,4 @@
-//! What all threads of one server share, and what it has done, in numbers.
+//! State and counters shared by all threads of a server.
 #![expect(clippy::vec_box, reason = "the boxes travel")]
 
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
-/// No more exchanges than these wait for their next use.
+/// Maximum number of exchanges retained for reuse.
 const SPARE_MAX: usize = 256;
 
-/// What all threads of one server share.
+/// State shared by all threads of one server.
 pub(super) struct Common {
     pub(super) started: Instant,
     pub(super) options: Options,
     pub(super) counters: Counters,
     pub(super) pool: Arc<BufferPool>,
     pub(super) clients: Clients,
-    /// Exchanges that come back from other threads than the one that took them.
+    /// Exchanges released by threads other than the one that took them.
     pub(super) spare: FreeList<Box<Exchange>>,
     pub(super) lines: Lines,
 }
 
-/// The log lines that callers can cause.
+/// Rate limits of log messages that clients can cause.
 #[derive(Default)]
 pub(super) struct Lines {
     pub(super) refused: RateLimit,
@@ -54,21 +54,21 @@ impl Common {
     }
 }
 
-/// One event thread's exchanges.
+/// The exchanges of one event thread.
 pub(super) struct Exchanges {
     common: Arc<Common>,
     own: Vec<Box<Exchange>>,
 }
 
 impl Exchanges {
-    /// More are not kept: a batch takes one at a time, but what was answered later takes one each.
+    /// Maximum number retained: a batch takes one at a time, but calls answered later take one each.
     const COUNT_MAX: usize = 32;
 
     pub(super) fn new(common: Arc<Common>) -> Self {
         Self { common, own: Vec::with_capacity(Self::COUNT_MAX) }
     }
 
-    /// An exchange that takes its buffers from there.
+    /// Takes an exchange whose buffers are charged to `buffers`.
     pub(super) fn take(&mut self, buffers: &Buffers) -> Box<Exchange> {
         let Some(mut exchange) = self.own.pop().or_else(|| self.common.spare.take()) else {
             return Box::new(Exchange::new(buffers.clone()));
@@ -87,53 +87,52 @@ impl Exchanges {
     }
 }
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
-/// exactly.
+/// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections there are (a gauge).
+    /// Open connections (a gauge).
     pub connections: u64,
-    /// Connections there have been.
+    /// Connections accepted.
     pub connections_total: u64,
-    /// Callers that were turned away: not admitted, or one too many.
+    /// Connections and datagrams refused: address not admitted, or too many connections.
     pub refused: u64,
-    /// Connections that were closed because their peer took no replies.
+    /// Connections closed because the peer did not receive its replies.
     pub closed_stuck: u64,
-    /// Connections that were closed because their peer said nothing of use.
+    /// Connections closed because they were idle.
     pub closed_silent: u64,
-    /// Connections that were closed because they were idle and the limit was reached.
+    /// Idle connections closed because the limit of connections was reached.
     pub closed_for_others: u64,
-    /// Connections that were closed because a record was longer than is taken.
+    /// Connections closed because a record exceeded the maximum length.
     pub closed_too_long: u64,
-    /// Connections that were closed because TLS was not asked for, or its handshake failed.
+    /// Connections closed because TLS was not requested, or its handshake failed.
     pub closed_insecure: u64,
     /// Calls received.
     pub calls: u64,
-    /// Those of them that were not answered at once.
+    /// Calls not answered at once.
     pub later: u64,
-    /// Those of them whose service panicked.
+    /// Calls whose service panicked.
     pub panics: u64,
-    /// Datagrams that were dropped because the client's limits were reached, and replies that the socket did
-    /// not take.
+    /// Datagrams dropped because the client's limits were reached, and replies that the socket did not
+    /// accept.
     pub datagrams_dropped: u64,
-    /// Bytes of calls, with their marks.
+    /// Bytes of calls, with their record marks.
     pub received_bytes: u64,
-    /// Bytes of replies, with their marks.
+    /// Bytes of replies, with their record marks.
     pub sent_bytes: u64,
-    /// Bytes of buffers that are lent to clients (a gauge).
+    /// Bytes of buffers lent to clients (a gauge).
     pub lent_bytes: u64,
 }
 
 macro_rules! counters {
     ($($name:ident),* $(,)?) => {
-        /// The numbers where they are counted.
+        /// The live counters behind [`Counts`].
         #[derive(Debug, Default)]
         pub(super) struct Counters {
             $(pub(super) $name: Counter,)*
         }
 
         impl Counters {
-            /// The numbers of now; but for `lent_bytes`, which others know.
+            /// Returns the current values, with `lent_bytes` 0: the buffer pool counts those.
             pub(super) fn read(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* lent_bytes: 0 }
             }

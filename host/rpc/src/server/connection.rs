@@ -1,4 +1,4 @@
-//! One connection, as its event thread has it: receiving, and its life.
+//! Receiving side and life cycle of one connection, as owned by its event thread.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,24 +17,25 @@ use tombolo_sys::{Errno, tcp};
 use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_host_runtime::waiters::{Queued, Waiter};
 
-/// Calls of one turn; then other connections have theirs.
+/// Maximum number of calls served in one turn, for fairness.
 const TURN_CALLS_MAX: usize = 32;
 
-/// Bytes received in one turn.
+/// Maximum number of bytes received in one turn.
 const TURN_BYTES_MAX: usize = 2 << 20;
 
-/// So many bytes of replies are sent before the turn ends: their buffers come back while they are warm.
+/// Number of queued reply bytes that triggers a send before the turn ends, so that their buffers are reused
+/// while cached.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// A client that sends a call slowly has to send so much of it now and then, or it counts as idle.
+/// Number of bytes of an incomplete call that count as activity; slower clients are considered idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
-/// What a peer may still send after we have said our last word: closing before it is read could destroy that
-/// word.
+/// Limits on reading after the last reply: closing a socket with unread input could destroy that reply in
+/// transit.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
-/// What an event thread serves its connections with.
+/// Resources of an event thread, shared by its connections.
 pub(super) struct ThreadContext {
     pub(super) common: Arc<Common>,
     pub(super) calls: Box<dyn Calls>,
@@ -46,28 +47,29 @@ pub(super) struct ThreadContext {
 pub(super) struct Connection {
     pub(super) shared: Arc<SharedConnection>,
     reader: RecordReader,
-    /// A call that was received and waits for memory.
+    /// A received call waiting for memory.
     postponed: Option<(Source, Option<Lease>)>,
     phase: Phase,
     security: Security,
-    /// There may be something to receive.
+    /// `true` if there may be data to receive.
     pub(super) readable: bool,
-    /// The peer sends no more: the end follows what was received last, and no further event will come.
+    /// `true` if the peer has stopped sending: end of stream follows the data received last, and no further
+    /// event is reported.
     pub(super) finished: bool,
-    /// It is in the queue of those that have a turn.
+    /// `true` if the connection is queued for a turn.
     pub(super) queued: bool,
-    /// It waits for its limits or for memory, and will be told.
+    /// `true` if the connection waits for limits or memory; it will be woken.
     waits: bool,
-    /// Where it waits for memory or calls.
+    /// Registration with the waiters for memory or calls.
     wait: Queued,
-    /// It has been of use: a call was answered.
+    /// `true` once a call was answered.
     answered: bool,
-    /// Calls received since it was last seen active, and bytes.
+    /// Calls and bytes received since the last recorded activity.
     active_calls: usize,
     active_bytes: usize,
-    /// Bytes on the area that a look found; the turn that follows at once counts them.
+    /// Bytes that a look put in the area; counted by the turn that follows immediately.
     found_bytes: usize,
-    /// When it came, or was seen active last.
+    /// Time of the connection's start or of its last recorded activity.
     since: Instant,
 }
 
@@ -75,51 +77,51 @@ pub(super) struct Connection {
 enum Phase {
     /// Calls are received.
     Open,
-    /// No call is received any more; those that were are answered.
+    /// Receiving has ended; calls already received are answered.
     Ended,
-    /// The replies that wait are sent, and nothing else.
+    /// Only the queued replies are sent.
     Sealed,
-    /// Everything is sent; what still comes is thrown away.
+    /// All replies are sent; input is read and discarded.
     Lingering { until: Instant, bytes: usize },
 }
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TurnResult {
-    /// There was something to do.
+    /// `true` if something was received or served.
     pub(super) worked: bool,
-    /// How it goes on.
+    /// The next step.
     pub(super) then: NextStep,
 }
 
-/// How a connection goes on.
+/// Next step of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NextStep {
-    /// Something must happen first.
+    /// Wait for an event.
     #[default]
     Wait,
-    /// There is more to do.
+    /// Take another turn.
     Again,
-    /// It is to be closed.
+    /// Close the connection.
     Close,
 }
 
-/// Why a turn ended.
+/// Reason for the end of a turn.
 enum End {
-    /// Nothing more was there.
+    /// No more input.
     Empty,
-    /// Others have their turn.
+    /// The turn's quota is used up.
     Used,
-    /// It has to wait for limits or memory.
+    /// A limit was reached, or memory is short.
     Limits,
-    /// The peer sends no more.
+    /// The peer has stopped sending.
     Eof,
-    /// Nothing more shall be received.
+    /// Receiving must stop.
     Seal,
     Broken,
 }
 
-/// What was done in one turn.
+/// Work done in one turn.
 struct Work {
     calls: usize,
     bytes: usize,
@@ -148,28 +150,29 @@ impl Connection {
         }
     }
 
-    /// Whether a turn would be in vain until it is told.
+    /// Returns `true` if a turn would be futile until the connection is woken.
     pub(super) fn must_wait(&self) -> bool {
         self.waits && self.phase == Phase::Open
     }
 
-    /// Whether it waits for the peer's part of a handshake.
+    /// Returns `true` during the TLS handshake.
     pub(super) fn is_shaking_hands(&self) -> bool {
         self.security == Security::Handshaking
     }
 
-    /// The peer is gone, or the connection broke.
+    /// Handles a disconnect or an error reported by epoll.
     pub(super) fn hung_up(&mut self) -> NextStep {
         self.readable = true;
         match self.phase {
-            // Receiving tells more.
+            // Receiving returns the details.
             Phase::Open if !self.waits => NextStep::Again,
             Phase::Lingering { .. } => NextStep::Again,
             _ => NextStep::Close,
         }
     }
 
-    /// Tries to receive, with as little ado as can be. True if it needs a turn, before anyone else has one.
+    /// Tries to receive at the least possible cost. Returns `true` if the connection needs a turn, which must
+    /// be the next one: the receive area contains its data.
     pub(super) fn look(&mut self, context: &mut ThreadContext) -> bool {
         if self.phase != Phase::Open || self.waits {
             return false;
@@ -187,21 +190,21 @@ impl Connection {
                 self.readable = false;
                 false
             }
-            // The turn finds the same, or the end after an error.
+            // The turn finds the same, or the end of the stream after an error.
             Ok(0) | Err(_) => true,
         }
     }
 
-    /// Receives and serves what there is, up to a limit.
+    /// Receives and serves calls, up to a limit.
     pub(super) fn turn(&mut self, context: &mut ThreadContext) -> TurnResult {
         let mut turn = TurnResult::default();
         if self.phase == Phase::Open && self.shared.is_sealed() {
-            // By a call that was answered later.
+            // Sealed by a call that was answered later.
             self.phase = Phase::Sealed;
         }
         let is_dead = self.shared.is_dead();
         if self.found_bytes > 0 && (is_dead || self.phase != Phase::Open) {
-            // Too late; and the area is the next connection's.
+            // The data can no longer be served, and the area must be free for the next connection.
             self.found_bytes = 0;
             self.reader.leave(&mut context.area, &self.shared.buffers);
         }
@@ -219,7 +222,7 @@ impl Connection {
         turn
     }
 
-    /// Receives no more, and answers what it has received.
+    /// Stops receiving; calls already received are answered.
     pub(super) fn end(&mut self) -> NextStep {
         if self.phase == Phase::Open {
             self.phase = Phase::Ended;
@@ -228,12 +231,13 @@ impl Connection {
         if self.shared.has_calls() { NextStep::Wait } else { NextStep::Close }
     }
 
-    /// Whether it is to be looked at again soon, if memory gets short: it waits, or lets replies wait.
+    /// Returns `true` if the connection should be checked early when memory is short: it waits for memory, or
+    /// has unsent replies.
     pub(super) fn is_doubtful(&self) -> bool {
         self.must_wait() || self.shared.is_untaken()
     }
 
-    /// Looks whether it is to be closed, now and then; and gives up memory that it does not need.
+    /// Checks the time-outs, and releases unused memory.
     pub(super) fn sweep(&mut self, common: &Common, now: Instant) -> NextStep {
         let (options, counters) = (&common.options, &common.counters);
         if self.is_active() && (self.answered || self.reader.is_within_record()) {
@@ -268,7 +272,8 @@ impl Connection {
         NextStep::Wait
     }
 
-    /// Whether something of note was received since this was last so: calls, or more of one than a trickle.
+    /// Returns `true` if there was activity since the last such result: a call, or more than a trickle of
+    /// one.
     fn is_active(&mut self) -> bool {
         let active = self.active_calls > 0 || self.active_bytes >= TRICKLE_BYTES;
         if active {
@@ -277,10 +282,10 @@ impl Connection {
         active
     }
 
-    /// How long the peer may say nothing.
+    /// Returns the maximum time without activity.
     fn patience(&self, options: &Options) -> Duration {
         match self.reader.is_within_record() {
-            // The rest of the record should follow, and its memory may be what others wait for.
+            // The remainder of the record is due, and other connections may be waiting for its memory.
             true if !self.waits || self.reader.has_begun() => options.stuck_after.min(options.silent_after),
             _ if self.answered => Duration::MAX,
             _ if self.is_shaking_hands() => options.stuck_after.min(options.silent_after),
@@ -306,7 +311,7 @@ impl Connection {
         }
         shared.flush();
         self.reader.leave(&mut context.area, &shared.buffers);
-        // Also where it did not wait: it may have been woken for limits that it does not need.
+        // Also if this connection did not wait: it may have been woken for limits that it does not need.
         shared.client.pass_on();
         match end {
             End::Empty => {}
@@ -330,7 +335,8 @@ impl Connection {
             if work.calls >= TURN_CALLS_MAX || work.bytes >= TURN_BYTES_MAX {
                 return End::Used;
             }
-            // What has begun to come in has its memory. It must go on, or all might wait for each other.
+            // A record in progress already has its memory. It must proceed, or connections might deadlock on
+            // memory.
             if !shared.is_below_limits() || !(self.reader.has_begun() || shared.client.is_below_limit()) {
                 return End::Limits;
             }
@@ -358,7 +364,7 @@ impl Connection {
                         return End::Seal;
                     }
                 }
-                // RFC 9289 §4.1: within a session it is silently discarded.
+                // RFC 9289 §4.1: a probe within a session is silently discarded.
                 Ok(Step::Serve(record, _))
                     if self.security == Security::Secured && security::is_probe(&record) => {}
                 Ok(Step::Serve(record, lease)) => {
@@ -397,13 +403,13 @@ impl Connection {
         let shared = &self.shared;
         let received =
             self.reader.receive(&mut context.area, &shared.buffers, |into| shared.receive(into))?;
-        // What was received may be decrypted in part.
+        // Decrypted data may be left in the session.
         self.readable = received.more || self.finished || self.security == Security::Secured;
         Ok(received.bytes)
     }
 
-    /// Whether this is the first call of a connection that may do without TLS, and does. From then on it has
-    /// none.
+    /// Accepts a plain first call if this address may do without TLS. Returns `true` if so; the connection
+    /// then stays unencrypted.
     fn goes_without_tls(&mut self, context: &ThreadContext, first: &Source) -> bool {
         let is_plain =
             !security::is_probe(first) && context.common.options.admits_plain(&self.shared.peer.origin);
@@ -413,11 +419,11 @@ impl Connection {
         is_plain
     }
 
-    /// Answers the first call of a connection that must have TLS. False if nothing more shall be received.
+    /// Answers the first call of a connection that requires TLS. Returns `false` if receiving must stop.
     fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
         let first = FirstCall::of(record);
         let session = match (&first, &context.common.options.tls) {
-            // What stands behind the probe was sent by another than the one that shakes hands, or too early.
+            // Data behind the probe was injected, or sent too early.
             (FirstCall::Probe(_), Some(tls)) if self.reader.is_empty(&context.area) => Some(tls.session()),
             _ => None,
         };
@@ -434,11 +440,11 @@ impl Connection {
             self.security = Security::Handshaking;
             return true;
         }
-        security::refused(&context.common, &self.shared.peer, &"no TLS was asked for");
+        security::refused(&context.common, &self.shared.peer, &"TLS not requested");
         false
     }
 
-    /// Goes on with the handshake. How the turn ends, if that is not done.
+    /// Continues the handshake. Returns the end of the turn if it is not complete.
     fn shake_hands(&mut self, context: &ThreadContext) -> Option<End> {
         let (shared, session) = (&self.shared, self.shared.session.get()?);
         if !self.readable {
@@ -459,13 +465,13 @@ impl Connection {
                     Some(fault) => security::refused(&context.common, &shared.peer, &fault),
                     None => security::refused(&context.common, &shared.peer, &error),
                 }
-                // What was said last is the reason, which the peer shall read.
+                // The TLS alert already queued tells the peer the reason.
                 Some(End::Seal)
             }
         }
     }
 
-    /// Serves a call. False if nothing more shall be received.
+    /// Serves a call. Returns `false` if receiving must stop.
     fn run(&mut self, context: &mut ThreadContext, record: Source, lease: Option<Lease>) -> bool {
         let shared = &self.shared;
         let mut exchange = context.exchanges.take(&shared.buffers);
@@ -496,7 +502,7 @@ impl Connection {
         }
     }
 
-    /// Asks to be told when it may go on. If that is now, it does.
+    /// Registers for a wake-up. Returns `Again` if the connection may already proceed.
     fn wait_for_room(&mut self) -> NextStep {
         let shared = &self.shared;
         self.waits = true;
@@ -514,7 +520,7 @@ impl Connection {
         if client.is_below_limit() && account.has_room() { NextStep::Again } else { NextStep::Wait }
     }
 
-    /// Whether the present phase is over.
+    /// Advances the phase if the current one is complete.
     fn move_on(&mut self, turn: &mut TurnResult) {
         match self.phase {
             Phase::Sealed if self.shared.is_finished() => {
@@ -551,8 +557,7 @@ fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
     calls.needs_buffer(head.get(..len).unwrap_or_default())
 }
 
-/// A call that is served later. A short one lies in the buffer that all connections are received into, and
-/// leaves it.
+/// Prepares a call for serving later. A short one is copied out of the shared receive area.
 fn set_aside(record: Source, lease: Lease) -> (Source, Option<Lease>) {
     match record.len() {
         len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),

@@ -1,4 +1,4 @@
-//! Calls in datagrams (RFC 5531 §11 leaves them as they are: no marks).
+//! Calls in datagrams (RFC 5531 §11: no record marks).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_sys::udp::{self, DATAGRAM_MAX_BYTES, Route};
 use tombolo_sys::{Errno, Result};
 
-/// Datagrams of one turn; then others have theirs.
+/// Maximum number of datagrams served in one turn, for fairness.
 const TURN_MAX: usize = 32;
 
-/// Senders that a socket remembers.
+/// Maximum number of senders cached by a socket.
 const SENDERS_MAX: usize = 64;
 
-/// A UDP socket, as its event thread has it.
+/// Receiving side of a UDP socket, as owned by its event thread.
 pub(super) struct DatagramReader {
     pub(super) datagrams: Arc<Datagrams>,
-    /// Received into; exchanged for another when a call keeps it.
+    /// Receive buffer; replaced when a call retains it.
     area: Option<Lease>,
     senders: Vec<Sender>,
-    /// Whose place the next new sender takes.
+    /// Index of the sender to evict next.
     oldest: usize,
 }
 
@@ -42,12 +42,12 @@ impl DatagramReader {
         Self { datagrams, area: None, senders: Vec::new(), oldest: 0 }
     }
 
-    /// Serves what is there, up to a limit. How many datagrams there were, and whether there may be more.
+    /// Serves datagrams, up to a limit. Returns their number, and `true` if there may be more.
     pub(super) fn turn(&mut self, calls: &mut dyn Calls, exchanges: &mut Exchanges) -> (usize, bool) {
         for count in 0..TURN_MAX {
             match self.receive() {
                 Ok((bytes, route)) => self.serve(bytes, route, calls, exchanges),
-                // What else it says concerns an earlier reply (ICMP), or this one datagram.
+                // Other errors concern an earlier reply (ICMP), or this one datagram.
                 Err(Errno::AGAIN) => return (count, false),
                 Err(error) => tracing::debug!(%error, "datagram receive failed"),
             }
@@ -55,7 +55,7 @@ impl DatagramReader {
         (TURN_MAX, true)
     }
 
-    /// Gives up memory that an idle socket does not need.
+    /// Frees memory that an idle socket does not need.
     pub(super) fn rest(&mut self) {
         self.area = None;
         self.senders = Vec::new();
@@ -109,7 +109,7 @@ impl DatagramReader {
         }
     }
 
-    /// The sender; none if it is not admitted.
+    /// Returns the sender, or `None` if it is not admitted.
     fn sender(&mut self, address: SocketAddr) -> Option<Sender> {
         if let Some(known) = self.senders.iter().find(|sender| sender.address == address) {
             return Some(known.clone());

@@ -1,8 +1,8 @@
-//! An event thread: waits for what happens to its connections and sockets, and serves them in turn.
+//! An event thread: waits for events of its connections and sockets, and serves them in turn.
 //!
-//! A turn is limited, so that a busy connection does not delay the others. Before the thread sleeps it looks
-//! for a while ([`tombolo_host_runtime::polling`]): straight at the connection that was the only one of late,
-//! which spares a system call, and now and then at all of them.
+//! Turns are limited, so that a busy connection does not delay the others. Before the thread sleeps it polls
+//! for a while ([`tombolo_host_runtime::polling`]): mostly the only recently active connection directly,
+//! which saves a system call, and periodically all of them.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -24,16 +24,16 @@ use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
 
-/// Of so many looks one is at everything, and the others at the one connection that is busy.
+/// One poll in this many covers all connections; the others try the busy one only.
 const LOOKS: u32 = 8;
 
-/// So many times round, and it is seen whether it is time for a sweep; before a sleep it is as well.
+/// Number of passes of the main loop between checks for a due sweep; the thread also checks before it sleeps.
 const SWEEP_PASSES: u64 = 64;
 
-/// How often to look for connections that are stuck, as long as one may be that others wait for.
+/// Interval of sweeps while a stuck connection may be occupying memory that others wait for.
 const DOUBT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often to see whether calls have ended, once the server stops.
+/// Interval of checks for the end of calls while the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
 
 /// One event thread.
@@ -46,20 +46,20 @@ pub(super) struct EventThread {
     connections: ConnectionTable,
     listening: Listening,
     sockets: Vec<DatagramReader>,
-    /// The connections that have a turn, in order.
+    /// Connections and sockets queued for a turn, in order.
     ready: VecDeque<Token>,
     busy: Busy,
     window: PollWindow,
     next_sweep: Option<Instant>,
-    /// Once the server stops: until when calls may run on.
+    /// Deadline of running calls, set once the server stops.
     stops_at: Option<Instant>,
 }
 
-/// The connections that worked last.
+/// The most recently active connection or socket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     last: Option<Token>,
-    /// How often in a row.
+    /// Number of consecutive turns with work.
     times: u32,
 }
 
@@ -70,7 +70,7 @@ impl Busy {
         self.last = Some(token);
     }
 
-    /// The connection or socket that was the only one of late.
+    /// Returns the connection or socket if it was the only recently active one.
     fn only(&self) -> Option<Token> {
         self.last.filter(|_| self.times > 0)
     }
@@ -111,7 +111,7 @@ impl EventThread {
         for pass in 1.. {
             self.read_letters();
             if pass % SWEEP_PASSES == 0u64 {
-                // A thread that is never idle sees to the stuck ones all the same.
+                // A thread that is never idle must also close stuck connections.
                 self.sweep(Instant::now());
             }
             for _ in 0..self.ready.len() {
@@ -178,7 +178,7 @@ impl EventThread {
         self.line_up(token);
     }
 
-    /// Gives a connection a turn.
+    /// Queues a connection for a turn.
     fn line_up(&mut self, token: Token) {
         if let Some(connection) = self.connections.find(token)
             && !mem::replace(&mut connection.queued, true)
@@ -187,7 +187,7 @@ impl EventThread {
         }
     }
 
-    /// One turn. Whether there was something to do.
+    /// Runs one turn. Returns `true` if there was work.
     fn turn(&mut self, token: Token) -> bool {
         let worked = match token.watched() {
             Watched::Wakeup => false,
@@ -243,18 +243,18 @@ impl EventThread {
         let shared = &connection.shared;
         let _ = self.epoll.remove(shared.stream());
         shared.kill();
-        // Calls that go on keep the descriptor; the peer shall know all the same.
+        // Pending calls keep the descriptor open; the peer must see the disconnect nevertheless.
         let _ = socket::shut_down(shared.stream());
         self.queue.connections.fetch_sub(1, Ordering::Relaxed);
         shared.client.connections.remove(shared);
-        // It may have been woken for limits that it does not need any more.
+        // The connection may have been woken for limits that it no longer needs.
         shared.client.pass_on();
     }
 
-    /// Waits for events, and queues their connections. Whether there were any.
+    /// Waits for events, and queues their connections. Returns `true` if there were any.
     fn look_around(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
-            // Out of memory, at worst; then soon again.
+            // Out of memory at worst: retry soon.
             tracing::error!(%error, "epoll_wait failed");
             std::thread::sleep(STOP_PAUSE);
         }
@@ -268,7 +268,7 @@ impl EventThread {
         let token = Token::from_number(event.token);
         match token.watched() {
             Watched::Wakeup => self.queue.wakeup.clear(),
-            // They are told again and again, so they are never in line twice for long.
+            // Level-triggered events repeat; one entry in the queue is enough.
             Watched::Listener(_) | Watched::Socket(_) => {
                 if !self.ready.contains(&token) {
                     self.ready.push_back(token);
@@ -291,7 +291,7 @@ impl EventThread {
         }
     }
 
-    /// Looks for more to do as long as that pays. Whether there is something.
+    /// Polls for work for as long as that pays. Returns `true` if there is some.
     fn look_on(&mut self) -> bool {
         if !self.window.is_open() {
             return false;
@@ -314,7 +314,7 @@ impl EventThread {
         false
     }
 
-    /// Tries to receive, without asking whether there is anything.
+    /// Tries to receive without checking for readiness first.
     fn look_at(&mut self, token: Token) -> bool {
         let in_vain = match self.connections.find(token) {
             Some(connection) => !connection.look(&mut self.context),
@@ -338,7 +338,7 @@ impl EventThread {
         self.window.slept(now.elapsed());
     }
 
-    /// Does what is to be done now and then, if it is time.
+    /// Runs periodic tasks that are due.
     fn sweep(&mut self, now: Instant) {
         self.listening.resume(&self.epoll, now);
         if self.next_sweep.is_none_or(|time| now < time) {
@@ -387,7 +387,8 @@ impl EventThread {
     }
 }
 
-/// The connections of an event thread. The token of a closed one finds none, even if its slot is used again.
+/// Connections of an event thread by token. The token of a closed connection stays invalid when its slot is
+/// reused.
 #[derive(Default)]
 pub(super) struct ConnectionTable {
     connections: Vec<Slot>,
@@ -402,7 +403,7 @@ struct Slot {
 }
 
 impl ConnectionTable {
-    /// The token of the connection that is put in next.
+    /// Returns the token of the next connection to be inserted.
     pub(super) fn next_token(&self) -> Token {
         let slot = self.free.last().copied().unwrap_or(self.connections.len() as u32);
         let use_count = self.connections.get(slot as usize).map_or(0, |slot| slot.use_count);

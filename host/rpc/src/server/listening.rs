@@ -1,4 +1,4 @@
-//! Where calls are taken: addresses, the sockets that are bound to them, and taking callers in.
+//! Listening sockets: binding, accepting and admission.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,29 +15,30 @@ use super::common::Common;
 use super::service::Transport;
 use super::thread_queue::{ThreadQueue, Token};
 
-/// Callers of one turn; then those that are connected have theirs.
+/// Maximum number of connections accepted in one turn, for fairness.
 const TURN_MAX: usize = 64;
 
-/// When the system has no descriptors left: it says so at once each time, and the caller waits on.
+/// Pause after running out of descriptors or memory: accept would fail at once each time, while the
+/// connection keeps waiting.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// While the event threads close connections, so that a caller gets their place.
+/// Pause while the event threads close idle connections in favour of a new one.
 const CLOSING_PAUSE: Duration = Duration::from_millis(5);
 
-/// A peer that says nothing for so long is asked whether it is there.
+/// Idle time before TCP keep-alive probes.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// The listening sockets, which one event thread has.
+/// The listening sockets, served by one event thread.
 pub(super) struct Listening {
     sockets: Vec<OwnedFd>,
     common: Arc<Common>,
     /// All event threads.
     threads: Arc<[Arc<ThreadQueue>]>,
-    /// No connection is accepted before.
+    /// End of the current pause in accepting.
     paused_until: Option<Instant>,
-    /// A new connection for which idle ones are being closed.
+    /// A new connection waiting for idle ones to be closed.
     waiting: Option<(OwnedFd, SocketAddr)>,
-    /// No idle connection was found; none is looked for before this.
+    /// Time before which no idle connection is searched for, as the last search found none.
     full_until: Option<Instant>,
 }
 
@@ -53,7 +54,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Accepts no more connections; the kernel refuses waiting ones.
+    /// Closes the listening sockets; the kernel refuses connections not yet accepted.
     pub(super) fn close(&mut self, epoll: &Epoll) {
         self.ignore(epoll);
         self.sockets.clear();
@@ -61,12 +62,12 @@ impl Listening {
         self.waiting = None;
     }
 
-    /// When [`resume`](Self::resume) is to be called.
+    /// Returns the time at which [`resume`](Self::resume) is to be called.
     pub(super) fn resumes_at(&self) -> Option<Instant> {
         self.paused_until
     }
 
-    /// After a pause, takes callers again.
+    /// Resumes accepting after a pause.
     pub(super) fn resume(&mut self, epoll: &Epoll, now: Instant) {
         if self.paused_until.is_none_or(|time| now < time) {
             return;
@@ -82,9 +83,9 @@ impl Listening {
         self.paused_until = watched.is_err().then(|| now + PAUSE);
     }
 
-    /// Accepts the connections that wait at a socket, up to a limit.
+    /// Accepts connections waiting at a socket, up to a limit.
     pub(super) fn turn(&mut self, index: usize, epoll: &Epoll) {
-        // Another socket's turn may have begun a pause after this one was lined up.
+        // Another socket's turn may have begun a pause after this one was queued.
         if self.paused_until.is_some() {
             return;
         }
@@ -105,13 +106,13 @@ impl Listening {
                     self.paused_until = Some(Instant::now() + PAUSE);
                     return;
                 }
-                // The caller's connection failed before we took it (accept(2), ERRORS).
+                // The connection failed before it was accepted (accept(2), ERRORS).
                 Err(error) => tracing::debug!(%error, "accept failed: client left"),
             }
         }
     }
 
-    /// Admits a connection, if it may. False if accepting is to pause for a moment.
+    /// Admits or refuses a connection. Returns `false` if accepting must pause for a moment.
     fn consider(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
         if !self.common.options.admits(address.ip()) {
             self.refuse(address, "address not allowed");
@@ -153,13 +154,13 @@ impl Listening {
 
     fn ignore(&self, epoll: &Epoll) {
         for socket in &self.sockets {
-            // It is not watched during a pause.
+            // Not registered during a pause.
             let _ = epoll.remove(socket);
         }
     }
 }
 
-/// Gives a connection to the event thread that has the fewest.
+/// Passes a connection to the event thread with the fewest.
 pub(super) fn hand_over(
     common: &Common,
     threads: &[Arc<ThreadQueue>],
@@ -175,45 +176,45 @@ pub(super) fn hand_over(
     }
 }
 
-/// Where calls are taken. Port 0 takes a free one; the unspecified IPv6 address takes IPv4 callers as well.
+/// Addresses to listen on. Port 0 selects a free port; the unspecified IPv6 address also accepts IPv4.
 #[derive(Clone, Debug, Default)]
 pub struct Listeners {
-    /// For connections.
+    /// TCP addresses.
     pub tcp: Vec<SocketAddr>,
-    /// For datagrams. Where an address is the one at the same place of `tcp`, with port 0, both get the same
+    /// UDP addresses. An address equal to the one at the same index of `tcp`, with port 0, gets the same
     /// port.
     pub udp: Vec<SocketAddr>,
 }
 
-/// Sockets that are bound to their addresses, and refuse connections until a server is started with them.
+/// Bound sockets, which refuse connections until a server is started with them.
 #[derive(Debug, Default)]
 pub struct Bound {
     pub(super) tcp: Vec<(SocketAddr, OwnedFd)>,
     pub(super) udp: Vec<(SocketAddr, OwnedFd)>,
 }
 
-/// Why calls cannot be taken at an address.
+/// Failure to bind a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{address} over {}: {source}", .transport.name())]
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
-    /// What would have come there.
+    /// The transport.
     pub transport: Transport,
-    /// What the system said.
+    /// The error of the system call.
     #[source]
     pub source: Errno,
 }
 
-/// So many free ports of TCP are tried until one is free for UDP too.
+/// Maximum number of attempts to find a port that is free for both TCP and UDP.
 const FREE_PORT_TRIES: usize = 50;
 
 impl Listeners {
-    /// Binds a socket to each address. They are kept from then on: no other process gets these ports before
-    /// the server has started.
+    /// Binds a socket to each address. The ports stay reserved: no other process gets them before the server
+    /// starts.
     ///
     /// # Errors
-    /// An address cannot be had: EADDRINUSE when another program has it.
+    /// An address is not available: EADDRINUSE if another program uses it.
     pub fn bind(&self) -> Result<Bound, BindError> {
         let has_common_port = self.tcp.iter().zip(&self.udp).any(|(tcp, udp)| tcp == udp && tcp.port() == 0);
         for _ in 1..FREE_PORT_TRIES {
@@ -245,7 +246,7 @@ impl Listeners {
 }
 
 impl Bound {
-    /// Where connections will be taken, with real ports.
+    /// Returns the TCP addresses, with their real ports.
     pub fn tcp_addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.tcp.iter().map(|(address, _)| *address)
     }

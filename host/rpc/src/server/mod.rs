@@ -1,19 +1,19 @@
-//! The server side of ONC RPC over TCP and UDP (RFC 5531 §11): calls in, replies out.
+//! The server side of ONC RPC over TCP and UDP (RFC 5531 §11).
 //!
-//! A call is bytes here. What they mean (headers, authentication, procedures) is the business of a
-//! [`Service`].
+//! The transport treats a call as opaque bytes; a [`Service`] interprets headers, authentication and
+//! procedures.
 //!
-//! A few event threads ([`Options::threads`]) wait for calls, each for those of its own connections. They
-//! look for a while before they sleep. What a service answers at once is sent with the other replies of the
-//! same turn; what it answers later is sent by the thread that has the answer. Every client has limits
-//! (calls, memory, patience), and one that reaches them waits alone.
+//! A few event threads ([`Options::threads`]) serve calls, each those of its own connections, and poll for a
+//! while before they sleep. Replies that are ready at once are sent in one batch at the end of a turn; later
+//! replies are sent by the thread that completes the call. Calls, memory and time are limited for each
+//! client, so a client at its limit delays no other.
 //!
-//! With [`Options::tls`] a connection carries no call before it has TLS: `security`.
+//! With [`Options::tls`] a connection must establish TLS before its first call (module `security`).
 //!
-//! Not here: clients, the portmapper, what a certificate's subject may do.
+//! Non-goals: clients, the portmapper, authorization by certificate subject.
 //!
-//! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for what
-//! comes in, `calls`, `shared_connection` and `reply_batch` for what goes out.
+//! Reading order: [`Service`], `rpc_server`, `event_thread`, `connection`; then `record_reader` for
+//! receiving, `calls`, `shared_connection` and `reply_batch` for sending.
 
 mod calls;
 mod clients;

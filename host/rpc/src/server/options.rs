@@ -1,4 +1,4 @@
-//! What an operator may set.
+//! Server options.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,47 +10,48 @@ use super::service::Origin;
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferLimits};
 use tombolo_host_tls::ServerTls;
 
-/// Data of a call at most, and what may stand in front of it.
+/// Longest call: a mebibyte of data, and its headers.
 const RECORD_MAX_BYTES: usize = (1 << 20) + (8 << 10);
 
-/// Decides which addresses may call.
+/// A predicate on addresses that may call.
 pub type Admit = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// How a server works.
+/// Options of a server.
 #[derive(Clone)]
 pub struct Options {
-    /// Event threads; at least one. By default half as many as there are cores, and four at most.
+    /// Number of event threads, at least one. Default: half the cores, at most four.
     pub threads: usize,
-    /// The longest call, in bytes; what announces more is closed. By default a mebibyte and 8 KiB, and that
-    /// is the most.
+    /// Maximum length of a call in bytes; a connection that announces more is closed. Default and upper
+    /// bound: 1 MiB + 8 KiB.
     pub record_max_bytes: usize,
-    /// What is asked about each connection and each datagram; by default all may call.
+    /// Predicate applied to each connection and datagram. Default: all may call.
     pub admit: Option<Admit>,
-    /// With this every connection must begin TLS before its first call (RFC 9289). Datagrams have none.
+    /// TLS configuration: every connection must begin TLS before its first call (RFC 9289). Datagrams are not
+    /// encrypted.
     pub tls: Option<Arc<ServerTls>>,
-    /// What is asked about a connection that calls without it; by default none may.
+    /// Predicate on addresses that may call without TLS. Default: none.
     pub admit_plain: Option<Admit>,
-    /// Connections at most, and of one address half of those that no other has. Where the limit is reached,
-    /// idle ones are closed, or the next is refused. By default 32,768.
+    /// Maximum number of connections. One address may have at most as many as it leaves free. At the limit,
+    /// idle connections are closed, or the new one is refused. Default: 32,768.
     pub connections_max: usize,
-    /// Calls of one connection that were received and whose replies are not sent yet. By default 256.
+    /// Maximum number of calls of one connection whose replies are not yet sent. Default: 256.
     pub connection_calls_max: usize,
-    /// Bytes of buffers that those calls and their replies have. By default 16 MiB.
+    /// Maximum number of bytes of buffers for those calls and replies. Default: 16 MiB.
     pub connection_bytes_max: usize,
-    /// Calls of one client address that were received and are not answered yet. By default 1,024.
+    /// Maximum number of unanswered calls of one client address. Default: 1,024.
     pub client_calls_max: usize,
-    /// Memory for calls and file data.
+    /// Limits of memory for calls and file data.
     pub buffers: BufferLimits,
-    /// A connection that has replies to take and takes none of them for so long is closed, and so is one that
-    /// has sent part of a call and nothing more. By default 30 s.
+    /// Time after which a connection is closed that receives none of its replies, or that sent part of a call
+    /// and no more. Default: 30 s.
     pub stuck_after: Duration,
-    /// The same where memory for replies is short, for a connection that takes none of its own. By default a
-    /// second.
+    /// The same where memory for replies is short, for a connection that does not receive its replies.
+    /// Default: 1 s.
     pub stuck_after_if_short: Duration,
-    /// A connection that never had a call answered is closed after so long. By default 6 minutes, as Linux's
-    /// server does; but one that has been of use stays for as long as its peer is there.
+    /// Time after which a connection is closed that never had a call answered. Default: 6 minutes, as in the
+    /// Linux server. Connections with an answered call stay open until their peer disconnects.
     pub silent_after: Duration,
-    /// For so long calls may run on when the server stops. By default 5 s.
+    /// Grace period for running calls when the server stops. Default: 5 s.
     pub grace: Duration,
 }
 
@@ -77,30 +78,30 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether this address may call.
+    /// Returns `true` if this address may call.
     pub(super) fn admits(&self, address: IpAddr) -> bool {
         self.admit.as_ref().is_none_or(|admit| admit(address))
     }
 
-    /// Whether this address may call without TLS where there is TLS.
+    /// Returns `true` if this address may call without TLS although TLS is configured.
     pub(super) fn admits_plain(&self, origin: &Origin) -> bool {
         let Origin::Network(address) = origin else { return false };
         self.admit_plain.as_ref().is_some_and(|admit| admit(address.ip()))
     }
 
-    /// With every limit at a value that works.
+    /// Returns the options with every limit raised or lowered to a usable value.
     pub(super) fn checked(mut self) -> Self {
         self.threads = self.threads.max(1);
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);
         self.connection_calls_max = self.connection_calls_max.max(1);
         self.client_calls_max = self.client_calls_max.max(1);
-        // Half a share holds the longest call and the longest reply.
+        // Half a share must fit the longest call and the longest reply.
         self.buffers.share_bytes = self.buffers.share_bytes.max(4 * BUFFER_MAX_BYTES);
         self.buffers.total_bytes = self.buffers.total_bytes.max(self.buffers.share_bytes);
         self
     }
 
-    /// How often a thread looks for connections that are stuck or silent.
+    /// Returns the interval between checks for stuck or idle connections.
     pub(super) fn sweep_interval(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(5);
         const SHORTEST: Duration = Duration::from_millis(10);

@@ -1,9 +1,9 @@
-//! Records out of a stream of bytes, in the memory that they were received into.
+//! Reassembly of records from a TCP stream, in the memory that they were received into.
 //!
-//! An event thread has one small buffer, the [`ReceiveArea`], that it receives into for one connection after
-//! the other; so an idle connection has none. What a turn leaves unfinished moves to a buffer of the
-//! connection's own. A long record (file data) gets a buffer of its size as soon as its mark is seen, and the
-//! rest of it is received straight into that.
+//! Each event thread has one small buffer, the [`ReceiveArea`], shared by its connections in turn, so an idle
+//! connection needs none. Data left over at the end of a turn moves to a buffer of the connection. A long
+//! record (file data) gets a buffer of its size as soon as its record mark is received, and the remainder is
+//! received straight into that.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use tombolo_mem::{Sink, Source};
 use tombolo_sys::{Errno, tcp};
 use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
 
-/// The area's size: many small calls.
+/// Size of the area: many small calls.
 const AREA_BYTES: usize = 16 << 10;
 
-/// With less space than this at its end, the area is exchanged for another.
+/// Minimum free space at the end of the area; with less, the buffer is replaced.
 const ROOM_MIN_BYTES: usize = 4 << 10;
 
-/// A record longer than this gets a buffer of its own.
+/// Maximum length of a record that shares the area; a longer one gets its own buffer.
 const SHORT_MAX_BYTES: usize = 8 << 10;
 
-/// So much may be received of what follows a long record: its mark tells what buffer it needs.
+/// Number of bytes received beyond a long record: enough for the next record mark, which determines the
+/// buffer needed.
 const AHEAD_BYTES: usize = 512;
 
-/// A buffer and the part of it that was received and not used up.
+/// A buffer, and the range of received bytes not yet consumed.
 struct Span {
     lease: Lease,
     start: usize,
@@ -41,7 +42,7 @@ impl Span {
         self.lease.len() - self.end
     }
 
-    /// Copies bytes to the end; they must fit.
+    /// Appends bytes, which must fit.
     fn append(&mut self, bytes: &Source) {
         let sink = self.lease.sink(self.end..self.end + bytes.len());
         self.end += bytes.copy_to_sink(&sink);
@@ -51,7 +52,7 @@ impl Span {
         self.lease.source(self.start + from..self.start + to)
     }
 
-    /// The first bytes, as many as a mark has, and how many there are.
+    /// Returns the first bytes, up to the length of a record mark, and their number.
     fn front(&self) -> ([u8; Mark::BYTES], usize) {
         let mut front = [0; Mark::BYTES];
         let len = self.bytes(0, self.len().min(Mark::BYTES)).read_at(0, &mut front);
@@ -59,25 +60,26 @@ impl Span {
     }
 }
 
-/// Where an event thread receives what is not known to be long.
+/// The buffer for records not known to be long.
 pub(super) struct ReceiveArea {
     pool: Arc<BufferPool>,
     span: Span,
 }
 
 impl ReceiveArea {
-    /// None if the pool has no buffers of that size, which it has.
+    /// Returns an area, or `None` if the pool has no buffers of that size (it does).
     pub(super) fn new(pool: Arc<BufferPool>) -> Option<Self> {
         let span = Span { lease: pool.take(AREA_BYTES)?, start: 0, end: 0 };
         Some(Self { pool, span })
     }
 
-    /// Receives and drops bytes.
+    /// Receives and discards bytes.
     pub(super) fn throw_away(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
         tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
 
-    /// Makes space to receive into. What calls still hold stays as it is; then this client pays for it.
+    /// Makes space for receiving. Bytes still referenced by calls stay valid: the buffer is then replaced,
+    /// and charged to this client.
     fn clear(&mut self, buffers: &Buffers) {
         if self.span.len() == 0 && self.span.lease.is_sole() {
             (self.span.start, self.span.end) = (0, 0);
@@ -86,7 +88,7 @@ impl ReceiveArea {
         }
     }
 
-    /// Takes another buffer, and what was not used up along.
+    /// Replaces the buffer, and copies the unconsumed bytes.
     fn exchange(&mut self, buffers: &Buffers) {
         let Some(lease) = self.pool.take(AREA_BYTES) else { return };
         let rest = self.span.bytes(0, self.span.len());
@@ -97,40 +99,40 @@ impl ReceiveArea {
     }
 }
 
-/// What there is to do next.
+/// Next step of a connection's receiving side.
 pub(super) enum Step {
-    /// Serve this record; the lease is what it lies in.
+    /// Serve this record; the lease is its buffer.
     Serve(Source, Lease),
     /// Receive more.
     Receive,
-    /// There is no memory for what comes; wait for some.
+    /// Wait for memory for the record.
     NoRoom,
 }
 
-/// What came of receiving.
+/// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) bytes: usize,
-    /// There was as much as could be taken, so there may be more.
+    /// `true` if the buffer was filled, so there may be more.
     pub(super) more: bool,
 }
 
-/// The receiving side of one connection.
+/// Receiving side of one connection.
 pub(super) struct RecordReader {
     records: Records,
     kept: Kept,
-    /// A record that comes in several fragments, as far as it has come.
+    /// Fragments received so far of a multi-fragment record.
     glued: Option<Span>,
-    /// The last record was long: the next may be as well.
+    /// `true` if the last record was long: the next is likely to be as well.
     expects_long: bool,
 }
 
-/// What a connection has between two turns.
+/// Received data that a connection retains between turns.
 enum Kept {
     Nothing,
-    /// What a turn left on the area.
+    /// Bytes left in the area by the last turn.
     Parked(Span),
-    /// A long record that is being received, and its length with its mark.
+    /// A long record being received, and its length including the mark.
     Long(Span, usize),
 }
 
@@ -140,23 +142,23 @@ impl RecordReader {
         Self { records, kept: Kept::Nothing, glued: None, expects_long: false }
     }
 
-    /// Whether a record has begun and is not complete.
+    /// Returns `true` if a record is incomplete.
     pub(super) fn is_within_record(&self) -> bool {
         !matches!(self.kept, Kept::Nothing) || self.glued.is_some()
     }
 
-    /// Whether all that was received is used up.
+    /// Returns `true` if all received bytes are consumed.
     pub(super) fn is_empty(&self, area: &ReceiveArea) -> bool {
         !self.is_within_record() && area.span.len() == 0
     }
 
-    /// Whether a record is being received into memory for all of it.
+    /// Returns `true` if a record is being received into memory reserved for all of it.
     pub(super) fn has_begun(&self) -> bool {
         let is_long = |glued: &Span| glued.lease.len() >= BUFFER_MAX_BYTES;
         matches!(self.kept, Kept::Long(..)) || self.glued.as_ref().is_some_and(is_long)
     }
 
-    /// Begins a turn: puts what was parked on the area.
+    /// Begins a turn: restores parked bytes to the area.
     pub(super) fn arrive(&mut self, area: &mut ReceiveArea) {
         if let Kept::Parked(parked) = &self.kept {
             area.span.append(&parked.bytes(0, parked.len()));
@@ -164,7 +166,7 @@ impl RecordReader {
         }
     }
 
-    /// Ends a turn: the area is free for the next connection.
+    /// Ends a turn: parks unconsumed bytes and frees the area for the next connection.
     pub(super) fn leave(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
         let span = &mut area.span;
         if span.len() > 0
@@ -180,7 +182,7 @@ impl RecordReader {
         (area.span.start, area.span.end) = (0, 0);
     }
 
-    /// Finds the next record.
+    /// Extracts the next record.
     pub(super) fn next(&mut self, area: &mut ReceiveArea, buffers: &Buffers) -> Result<Step, RecordError> {
         loop {
             if !self.can_glue(area, buffers) {
@@ -214,7 +216,7 @@ impl RecordReader {
         }
     }
 
-    /// Receives what is there, as far as it fits. EAGAIN when nothing is there; no bytes are the end of the
+    /// Receives as much as fits. Returns EAGAIN if nothing is available, and 0 bytes at the end of the
     /// stream.
     pub(super) fn receive(
         &mut self,
@@ -223,7 +225,7 @@ impl RecordReader {
         receive: impl FnOnce(&[&Sink]) -> Result<usize, Errno>,
     ) -> Result<Received, Errno> {
         let (span, most) = match &mut self.kept {
-            // No more of what follows than must be, for all of that is moved.
+            // Bytes beyond the record are copied later, so receive few of them.
             Kept::Long(span, whole) => {
                 let most = (*whole + AHEAD_BYTES).saturating_sub(span.end);
                 (span, most)
@@ -241,10 +243,10 @@ impl RecordReader {
         Ok(Received { bytes, more: bytes == room })
     }
 
-    /// Sees to it that a record can be received that is `whole` bytes long with its mark, or its mark.
+    /// Provides memory for a record, or its mark, of `whole` bytes including the mark.
     fn prepare(&mut self, whole: usize, area: &mut ReceiveArea, buffers: &Buffers) -> Step {
         match &self.kept {
-            // It was made for this record.
+            // The buffer was allocated for this record.
             Kept::Long(..) => Step::Receive,
             _ if whole <= SHORT_MAX_BYTES => {
                 if area.span.lease.len() < area.span.start + whole {
@@ -264,7 +266,7 @@ impl RecordReader {
         }
     }
 
-    /// After a long record: what was received beyond it goes to the area.
+    /// Moves bytes received beyond a long record to the area.
     fn put_down(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
         if let Kept::Long(long, _) = &self.kept {
             let ahead = long.bytes(0, long.len());
@@ -277,7 +279,8 @@ impl RecordReader {
         }
     }
 
-    /// Whether all that was received fits behind the pieces that were glued, if there are any.
+    /// Ensures that all received bytes fit behind the fragments collected so far. Returns `false` if memory
+    /// is short.
     fn can_glue(&mut self, area: &ReceiveArea, buffers: &Buffers) -> bool {
         let Some(glued) = &mut self.glued else { return true };
         let more = area.span.len();
@@ -285,8 +288,8 @@ impl RecordReader {
         if glued.room() >= more || glued.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
-        // Once, and for all that a record can be: many that grow step by step would come to wait for each
-        // other's memory.
+        // Grown once, to the maximum length of a record: records that grow step by step could deadlock on
+        // each other's memory.
         let is_long = glued.len() + more > SHORT_MAX_BYTES;
         if is_long && !buffers.account().has_room() {
             return false;
@@ -299,7 +302,7 @@ impl RecordReader {
         true
     }
 
-    /// Glues a piece to those before; the record if that completes it.
+    /// Appends a fragment to those before. Returns the record if that completes it.
     fn glue(
         &mut self,
         piece: &Source,
@@ -321,7 +324,8 @@ impl RecordReader {
     }
 }
 
-/// A buffer that the client pays for even beyond its share: no more than the area holds is put into it.
+/// Takes a buffer and charges it to the client, even beyond its share: it receives no more than the area
+/// contains.
 fn taken(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
     let lease = pool.take(len_bytes)?;
     lease.charge(buffers.account());

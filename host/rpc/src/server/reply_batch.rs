@@ -1,4 +1,4 @@
-//! Replies on their way out.
+//! Batches of replies to send.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -8,59 +8,59 @@ use tombolo_sys::Errno;
 use tombolo_sys::gather::Gather;
 use tombolo_wire_rpc::Mark;
 
-/// A reply longer than this is not copied to the others: its memory goes along.
+/// Maximum length of a reply copied into the batch; the buffer of a longer one is moved.
 const COPY_MAX_BYTES: usize = 4 << 10;
 
-/// More memory than this for small replies is not kept.
+/// Capacity retained for small replies.
 const KEPT_MAX_BYTES: usize = 64 << 10;
 
-/// What fills data up to a multiple of four bytes (RFC 4506 §3).
+/// Padding of data to a multiple of four bytes (RFC 4506 §3).
 const PADDING: [u8; 3] = [0; 3];
 
 /// Replies in the order in which they are sent.
 ///
-/// Small ones lie in one piece of memory, so that a batch of them is one span for the system call; long ones
-/// and file data follow by reference.
+/// Small replies share one buffer, so that a batch of them is a single span of the system call; long ones and
+/// file data follow by reference.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// The small replies with their marks, one after the other.
+    /// Small replies with their record marks.
     small: Vec<u8>,
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that were sent.
+    /// Number of bytes of the first piece already sent.
     sent: usize,
-    /// Bytes of `small` that belong to pieces that were sent.
+    /// Number of bytes of `small` that belong to pieces already sent.
     small_sent: usize,
-    /// Bytes to be sent.
+    /// Number of bytes to send.
     len: usize,
 }
 
-/// Some replies that are sent as a whole.
+/// Consecutive replies sent as a unit.
 struct Piece {
-    /// Bytes in the memory for small replies.
+    /// Number of bytes in the buffer of small replies.
     small: usize,
-    /// A long reply that follows, with its mark.
+    /// A long reply, with its mark in `small`.
     long: Option<Vec<u8>>,
-    /// File data that follow.
+    /// File data behind the replies.
     data: Option<ReplyData>,
-    /// How many replies those are.
+    /// Number of replies in the piece.
     replies: usize,
 }
 
-/// What came of sending.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
-    /// The replies that are out.
+    /// Number of replies sent completely.
     pub(super) replies: usize,
     pub(super) bytes: usize,
     pub(super) state: State,
 }
 
-/// How far sending got.
+/// State of the socket after sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Everything is out.
+    /// Everything is sent.
     Done,
-    /// The peer takes no more at present.
+    /// The socket buffer is full.
     Full,
     /// The connection is broken.
     Broken(Errno),
@@ -71,23 +71,23 @@ impl Batch {
         self.pieces.is_empty()
     }
 
-    /// Bytes to be sent.
+    /// Returns the number of bytes to send.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory that are not counted elsewhere: replies, but not the file data, whose buffers are
-    /// counted.
+    /// Returns the bytes of memory not accounted elsewhere: the replies, without file data, whose buffers are
+    /// accounted.
     pub(super) fn uncounted_bytes(&self) -> usize {
         let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
         self.small.len() + long.map(Vec::len).sum::<usize>()
     }
 
-    /// Adds the exchange's reply. Its memory stays with the exchange if it is small.
+    /// Adds the exchange's reply. A small reply is copied, and its buffer stays with the exchange.
     pub(super) fn push(&mut self, exchange: &mut Exchange) {
         let data = exchange.data.take().filter(|data| !data.source.is_empty());
         let data_len = data.as_ref().map_or(0, |data| data.source.len().next_multiple_of(4));
-        // RFC 5531 §11: the length has 31 bits. No reply comes near that.
+        // RFC 5531 §11: the length has 31 bits. No reply is that long.
         let mark = Mark::whole(exchange.reply.len() + data_len).map_or([0; Mark::BYTES], Mark::to_bytes);
         let reply_len = mark.len() + exchange.reply.len();
         self.len += reply_len + data_len;
@@ -99,7 +99,7 @@ impl Batch {
             (reply_len, None)
         };
         match self.pieces.back_mut() {
-            // A piece that is being sent must not grow, but this batch is not being sent.
+            // Replies are added only while this batch is not being sent.
             Some(last) if last.long.is_none() && last.data.is_none() => {
                 last.small += small;
                 (last.long, last.data) = (long, data);
@@ -109,8 +109,8 @@ impl Batch {
         }
     }
 
-    /// Sends until everything is out or the peer takes no more. `send` takes the beginning of a list, and
-    /// says how much.
+    /// Sends until everything is sent or the socket is full. `send` sends a prefix of its argument and
+    /// returns its length.
     pub(super) fn send(&mut self, mut send: impl FnMut(&mut Gather<'_>) -> Result<usize, Errno>) -> Sent {
         let (mut replies, mut bytes) = (0, 0);
         let state = loop {
@@ -135,7 +135,7 @@ impl Batch {
         Sent { replies, bytes, state }
     }
 
-    /// Forgets all replies; how many there were.
+    /// Drops all replies, and returns their number.
     pub(super) fn drain(&mut self) -> usize {
         let replies = self.pieces.iter().map(|piece| piece.replies).sum();
         self.clear();
@@ -162,7 +162,7 @@ impl Batch {
         gather
     }
 
-    /// So many bytes more are out; how many replies are with that.
+    /// Advances by `bytes` sent bytes. Returns the number of replies completed.
     fn advance(&mut self, bytes: usize) -> usize {
         self.len -= bytes;
         self.sent += bytes;

@@ -1,4 +1,4 @@
-//! Starting and stopping.
+//! Server start-up and shutdown.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use super::service::{Service, Transport};
 use super::thread_queue::ThreadQueue;
 use tombolo_sys::{Errno, tcp};
 
-/// Callers that may wait to be taken in; the kernel grants what its own limit allows.
+/// Maximum number of connections waiting to be accepted; the kernel caps it at its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Why a server does not start.
+/// Reason why a server did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// An address cannot be listened at.
+    /// A listening socket could not be set up.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The system has no descriptors, memory or threads for it.
+    /// The system lacks descriptors, memory or threads for an event thread.
     #[error("cannot start an event thread: {0}")]
     Thread(#[source] std::io::Error),
 }
@@ -44,8 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves calls that come to the sockets. None of them takes a connection before everything is there to
-    /// serve it.
+    /// Starts to serve calls on the bound sockets. Connections are accepted only once all event threads
+    /// exist.
     pub fn start<S: Service>(bound: Bound, options: Options, service: &Arc<S>) -> Result<Self, StartError> {
         let common = Common::new(options.checked());
         let udp = bound.udp.iter().map(|(address, _)| *address).collect();
@@ -64,7 +64,7 @@ impl Server {
         let (tcp, mut streams) = bound.tcp.into_iter().unzip();
         let mut server = Self { common, mailboxes, threads: Vec::new(), tcp, udp };
         for index in 0..server.mailboxes.len() {
-            // The first takes callers in; datagrams go round.
+            // The first thread accepts connections; UDP sockets are distributed round-robin.
             let own_streams = if index == 0 { std::mem::take(&mut streams) } else { Vec::new() };
             let own_sockets = sockets.iter().skip(index).step_by(server.mailboxes.len()).cloned();
             server.start_thread(index, own_streams, own_sockets, service.clone())?;
@@ -72,8 +72,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves calls over a stream that is there already: a unix socket, say. Its caller counts as one at this
-    /// address. False, and the stream is closed, where the limit of connections is reached.
+    /// Serves calls over an existing stream, such as a Unix socket, on behalf of a client at `address`.
+    /// Returns `false`, and closes the stream, if the limit of connections is reached.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         let client = self.common.clients.of(address.ip());
         let Some(admitted) = Admitted::new(&self.common, &client) else { return false };
@@ -81,23 +81,23 @@ impl Server {
         true
     }
 
-    /// Where it takes connections, with real ports.
+    /// Returns the addresses of the TCP sockets, with their real ports.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp
     }
 
-    /// Where it takes datagrams, with real ports.
+    /// Returns the addresses of the UDP sockets, with their real ports.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         &self.udp
     }
 
-    /// What it has done so far.
+    /// Returns a snapshot of the server's counters.
     pub fn counts(&self) -> Counts {
         Counts { lent_bytes: self.common.pool.lent_bytes() as u64, ..self.common.counters.read() }
     }
 
-    /// Takes no more callers and no more calls, sends the replies of those that were received, for as long as
-    /// the grace period lasts, and closes all connections. Returns when that is done.
+    /// Stops accepting connections and calls, sends the replies of calls already received within the grace
+    /// period, and closes all connections. Blocks until that is done.
     pub fn stop(self) {
         drop(self);
     }

@@ -1,5 +1,4 @@
-//! Before the first call of a connection that must have TLS (RFC 9289 §4.1): what is a probe, and what is
-//! answered to everything else.
+//! TLS start-up of a connection (RFC 9289 §4.1): the probe, and refusal of any other first call.
 
 use std::fmt::Display;
 
@@ -11,19 +10,19 @@ use tombolo_mem::Source;
 use tombolo_wire_rpc::{AuthStat, CallFault, CallHeader, Probe, Rejected, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-/// So much of a first call is looked at.
+/// Length of the examined prefix of a first call, in bytes.
 const HEAD_BYTES: usize = 1 << 10;
 
-/// How far a connection is.
+/// TLS state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Security {
-    /// It needs no TLS.
+    /// TLS is not required.
     Plain,
-    /// The client has to ask for TLS.
+    /// The client has not sent the TLS probe yet.
     Unprobed,
-    /// It has, and shows who it is.
+    /// The probe was accepted; the handshake is in progress.
     Handshaking,
-    /// Calls come through a session.
+    /// Calls are received through a TLS session.
     Secured,
 }
 
@@ -33,14 +32,14 @@ impl Security {
     }
 }
 
-/// The first call of a connection that must have TLS.
+/// Classification of the first call of a connection that requires TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstCall {
-    /// It asks for TLS.
+    /// A probe for TLS.
     Probe(Probe),
-    /// It does not.
+    /// Any other call, with its refusal.
     Refused(ReplyHeader<'static>),
-    /// It is none.
+    /// Not a call.
     None,
 }
 
@@ -51,7 +50,7 @@ impl FirstCall {
             return Self::Probe(probe);
         }
         let refusal = match CallHeader::receive(&mut Decoder::new(&head)) {
-            // RFC 5531 §9: the caller is to come with something stronger.
+            // RFC 5531 §9: the client must use stronger authentication.
             Ok(call) => Some(ReplyHeader::reject(call.xid, Rejected::Auth(AuthStat::TooWeak))),
             Err(CallFault::Refused { xid, why: Rejected::Auth(AuthStat::RejectedCred) }) => {
                 Some(ReplyHeader::reject(xid, Rejected::Auth(AuthStat::TooWeak)))
@@ -61,7 +60,7 @@ impl FirstCall {
         refusal.map_or(Self::None, Self::Refused)
     }
 
-    /// Writes the answer.
+    /// Encodes the reply.
     pub(super) fn answer(&self, reply: &mut Vec<u8>) -> Outcome {
         let mut reply = Encoder::new(reply);
         match self {
@@ -73,19 +72,19 @@ impl FirstCall {
     }
 }
 
-/// Whether a message asks for TLS.
+/// Returns `true` if a message is a probe for TLS.
 pub(super) fn is_probe(record: &Source) -> bool {
     record.len() == Probe::BYTES && Probe::receive(&record.to_vec(Probe::BYTES)).is_some()
 }
 
-/// The peer has shown who it is.
+/// Records the certificate of a peer whose handshake is complete.
 pub(super) fn secured(peer: &Peer, session: &Session) {
     let Some(certificate) = session.peer() else { return };
     tracing::info!(?peer, %certificate, "TLS session");
     let _ = peer.certificate.set(Box::new(certificate));
 }
 
-/// The connection is closed without TLS.
+/// Counts and logs a connection closed for lack of TLS.
 pub(super) fn refused(common: &Common, peer: &Peer, why: &dyn Display) {
     common.counters.closed_insecure.add(1);
     if let Some(suppressed) = common.lines.insecure.allow() {

@@ -1,4 +1,4 @@
-//! What answers calls, and what a call is made of.
+//! The service interface, and the memory of a call and its reply.
 
 use std::any::Any;
 use std::fmt;
@@ -12,62 +12,60 @@ use tombolo_host_tls::PeerCertificate;
 use tombolo_mem::Source;
 use tombolo_shm::link::Incarnation;
 
-/// So much of a call lies in [`Exchange::head`] if the call is no longer than that, in bytes.
+/// Maximum length of a call that is copied whole to [`Exchange::head`], in bytes.
 pub const HEAD_BYTES: usize = 8 << 10;
 
-/// So much of a longer one (a WRITE), in bytes.
+/// Length of the prefix copied of a longer call (a WRITE), in bytes.
 pub const LONG_HEAD_BYTES: usize = 1 << 10;
 
-/// More memory than this is not kept for the next reply, in bytes.
+/// Capacity of the reply buffer retained between calls, in bytes.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// What answers calls. Knows no transport.
+/// A handler of calls, independent of the transport.
 pub trait Service: Send + Sync + 'static {
-    /// Answers one call. The exchange is given back with the reply in it, and used again.
+    /// Answers one call. Returns the exchange with the reply in it, for reuse.
     ///
-    /// The transport polls the future once on the thread that received the call: what is ready then is sent
-    /// with the replies of the whole batch. The rest goes on as a task (`host::task`): it is polled by the
-    /// thread that wakes it, and that thread sends the reply. So the future must never block. If it panics,
-    /// the connection is closed.
+    /// The transport polls the future once on the thread that received the call; if it is ready, the reply is
+    /// sent with the batch. A pending future becomes a task (`host::task`): the thread that wakes it polls it
+    /// and sends the reply. The future must therefore never block. If it panics, the connection is closed.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
         exchange: Box<Exchange>,
     ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static;
 
-    /// Whether a call that begins so may take a buffer ([`Exchange::buffers`]). Asked only when memory is
-    /// short: a call that takes none does not wait for any then. `head` is the first bytes,
-    /// [`LONG_HEAD_BYTES`] of them at most.
+    /// Returns `true` if a call beginning with `head` may take a buffer ([`Exchange::buffers`]). Consulted
+    /// only when memory is short: a call that takes no buffer does not wait for memory. `head` has at most
+    /// [`LONG_HEAD_BYTES`] bytes.
     fn needs_buffer(&self, _head: &[u8]) -> bool {
         true
     }
 }
 
-/// What becomes of a call.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The reply in the exchange is sent.
+    /// Send the reply in the exchange.
     Reply,
-    /// Nothing is sent, and the connection goes on.
+    /// Send nothing and keep the connection open.
     Silent,
-    /// Nothing is sent; the connection is closed after the replies that wait to be sent. Over UDP the same as
-    /// `Silent`.
+    /// Send nothing; close the connection once the queued replies are sent. Over UDP the same as `Silent`.
     Close,
 }
 
-/// How calls arrive.
+/// Transport over which calls arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Records in a stream.
+    /// Records in a TCP stream.
     Tcp,
-    /// A datagram for each.
+    /// One UDP datagram for each call.
     Udp,
     /// Requests of a link over shared memory.
     Link,
 }
 
 impl Transport {
-    /// As people call it.
+    /// Returns the transport's name for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,21 +78,21 @@ impl Transport {
 
 /// The caller: a connection, a sender of datagrams, or the client of a link.
 pub struct Peer {
-    /// Where it is.
+    /// The caller's address or link.
     pub origin: Origin,
-    /// How it calls.
+    /// Transport over which the caller sends calls.
     pub transport: Transport,
-    /// The certificate that it has shown, once its connection has TLS.
+    /// Certificate presented by the peer, set once the connection has TLS.
     pub certificate: OnceLock<Box<PeerCertificate>>,
-    /// What the service wishes to remember of this peer. It is dropped some time after a connection has
-    /// ended; that of a sender of datagrams may be forgotten at any time.
+    /// State attached to this peer by the service. Dropped some time after a connection has ended; that of a
+    /// sender of datagrams may be dropped at any time.
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// Where calls come from.
+/// Origin of calls.
 #[derive(Clone, Debug)]
 pub enum Origin {
-    /// An address; an IPv4 address is one even if it came to an IPv6 socket.
+    /// A network address. IPv4-mapped IPv6 addresses appear as IPv4.
     Network(SocketAddr),
     /// A link over shared memory.
     Link(Box<LinkOrigin>),
@@ -103,25 +101,26 @@ pub enum Origin {
 /// The client of a link over shared memory.
 #[derive(Clone, Debug)]
 pub struct LinkOrigin {
-    /// What it is called in logs.
+    /// Name for logs.
     pub label: Arc<str>,
-    /// The one export that it may use.
+    /// The only export that the client may use.
     pub export: String,
-    /// Which life of which client, as it says itself: the same on all its links.
+    /// Incarnation of the client, as claimed by itself: the same on all its links.
     pub client: Incarnation,
-    /// The user whose process it is, as this kernel says, where both share a kernel.
+    /// User of the client's process, as attested by the kernel; `None` if client and server run on different
+    /// kernels.
     pub user: Option<u32>,
-    /// In whose name it may call.
+    /// Users on whose behalf the client may call.
     pub identity_policy: IdentityPolicy,
 }
 
 impl Peer {
-    /// A peer at an address that the service remembers nothing of.
+    /// Returns a peer at a network address, with no state attached.
     pub fn new(address: SocketAddr, transport: Transport) -> Arc<Self> {
         Self::at(Origin::Network(address), transport)
     }
 
-    /// A peer over shared memory.
+    /// Returns a peer over shared memory.
     pub fn of_link(link: LinkOrigin) -> Arc<Self> {
         Self::at(Origin::Link(Box::new(link)), Transport::Link)
     }
@@ -132,7 +131,7 @@ impl Peer {
 }
 
 impl Origin {
-    /// Its address in the network, if it has one.
+    /// Returns the network address, if there is one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -157,33 +156,33 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Memory of one call and its reply, used again from call to call. It travels in a box, for it is some 400
+/// Memory of one call and its reply, reused from call to call. Boxed when passed around, as it is about 400
 /// bytes long.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Private copy of the call's first bytes: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`]
-    /// of a longer one.
+    /// Private copy of the call's beginning: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of
+    /// a longer one.
     pub head: Vec<u8>,
-    /// The whole call, where it was received: file data goes on from here without a copy.
+    /// The whole call, where it was received: file data is passed on from here without a copy.
     pub record: Source,
-    /// The reply's bytes, encoded by the service; no record mark. Empty when the call arrives.
+    /// Reply encoded by the service, without record mark. Empty when the call arrives.
     pub reply: Vec<u8>,
-    /// File data that follows `reply` (READ). The transport fills it up to a multiple of four bytes. None
+    /// File data that follows `reply` (READ), padded by the transport to a multiple of four bytes. `None`
     /// when the call arrives.
     pub data: Option<ReplyData>,
-    /// Where the service takes buffers for file data.
+    /// Source of buffers for file data.
     pub buffers: Buffers,
-    /// Keeps and counts the memory of `record`.
+    /// Lease that retains and accounts for the memory of `record`.
     pub(super) lease: Option<Lease>,
 }
 
 impl Exchange {
-    /// An exchange without a call.
+    /// Returns an exchange without a call.
     pub fn new(buffers: Buffers) -> Self {
         Self { head: Vec::new(), record: Source::new(), reply: Vec::new(), data: None, buffers, lease: None }
     }
 
-    /// Puts a call in, as the transport does. The lease is what `record` lies in, if it lies in one.
+    /// Stores a received call. `lease` is the buffer that `record` lies in, if any.
     pub fn fill(&mut self, record: Source, lease: Option<Lease>) {
         self.clear();
         let head = match record.len() {
@@ -197,8 +196,7 @@ impl Exchange {
         self.lease = lease;
     }
 
-    /// As [`fill`](Self::fill), where the call's first bytes were copied already: `record` is `frame` and
-    /// then `rest`.
+    /// Stores a received call whose first bytes are already copied: `record` is `frame` followed by `rest`.
     pub(crate) fn receive(&mut self, frame: &[u8], rest: &Source, record: Source) {
         self.clear();
         let len = match record.len() {
@@ -213,7 +211,7 @@ impl Exchange {
         self.record = record;
     }
 
-    /// Lets go of the call and the reply, and keeps their memory.
+    /// Drops the call and the reply, and retains their buffers.
     pub fn clear(&mut self) {
         self.head.clear();
         self.record = Source::new();
@@ -229,12 +227,12 @@ impl Exchange {
 pub struct ReplyData {
     /// The bytes.
     pub source: Source,
-    /// The buffer that they lie in, which goes back once they are sent. None if they lie elsewhere.
+    /// Buffer that contains the bytes, returned once they are sent. `None` if they lie elsewhere.
     pub lease: Option<Lease>,
 }
 
 impl ReplyData {
-    /// The first `len_bytes` of a buffer, or all if it has fewer.
+    /// Returns the first `len_bytes` of a buffer, or all of it if it is shorter.
     pub fn new(lease: Lease, len_bytes: usize) -> Self {
         Self { source: lease.source(0..len_bytes), lease: Some(lease) }
     }

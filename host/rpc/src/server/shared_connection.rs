@@ -1,5 +1,4 @@
-//! What the threads that answer calls share with the thread that receives them: one connection's sending
-//! side.
+//! Sending side of one connection, shared by its event thread and the threads that complete its calls.
 
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,11 +17,11 @@ use tombolo_host_tls::Session;
 use tombolo_mem::Sink;
 use tombolo_sys::{Errno, tcp};
 
-/// A connection whose peer takes no replies begins no call while so many bytes of them wait: it may have the
-/// next long reply ready, and no more.
+/// Number of unsent reply bytes at which a connection begins no further calls: one long reply may be ready,
+/// and no more.
 const UNTAKEN_MAX_BYTES: usize = 1 << 20;
 
-/// The part of a connection that is shared with the threads that answer its calls.
+/// The part of a connection shared with the threads that complete its calls.
 pub(super) struct SharedConnection {
     pub(super) peer: Arc<Peer>,
     pub(super) client: Arc<Client>,
@@ -30,21 +29,23 @@ pub(super) struct SharedConnection {
     pub(super) token: Token,
     pub(super) activity: Activity,
     stream: OwnedFd,
-    /// What the stream carries, once it is to carry TLS.
+    /// TLS session, once there is one.
     pub(super) session: OnceLock<Box<Session>>,
-    /// After the stream: given back when the descriptor is closed, which calls under way keep open.
+    /// Field order: dropped after the stream, so that the connection counts until its descriptor is closed.
+    /// Pending calls keep the descriptor open.
     _admitted: Admitted,
     common: Arc<Common>,
     queue: Arc<ThreadQueue>,
-    /// Calls received whose replies are not out.
+    /// Number of calls received whose replies are not sent.
     calls: AtomicUsize,
-    /// Bytes of replies that wait while the peer takes none.
+    /// Bytes of replies waiting while the socket is full.
     untaken: AtomicUsize,
-    /// The event thread wants to know when these are below their limits.
+    /// `true` if the event thread must be woken once these are below their limits.
     waits: AtomicBool,
-    /// The event thread wants to know when there are no calls any more.
+    /// `true` if the event thread must be woken after the last call.
     ending: AtomicBool,
-    /// The send_queue's phase, to be looked at without its lock: no reply is added, nothing is sent any more.
+    /// The send queue's phase, readable without its lock: no reply is added (`sealed`), nothing is sent
+    /// (`dead`).
     sealed: AtomicBool,
     dead: AtomicBool,
     send_queue: Mutex<SendQueue>,
@@ -52,18 +53,18 @@ pub(super) struct SharedConnection {
 
 #[derive(Default)]
 struct SendQueue {
-    /// Replies that wait for the next batch.
+    /// Replies for the next batch.
     queue: Batch,
-    /// The rest of the batch that was sent in part; empty while a thread sends.
+    /// Remainder of a partly sent batch; empty while a thread sends.
     rest: Batch,
     phase: Phase,
-    /// A thread sends, and will send what is put in the queue meanwhile.
+    /// `true` while a thread sends; it will also send replies queued meanwhile.
     sending: bool,
-    /// The socket has become writable since the sending thread found it full.
+    /// `true` if the socket became writable after the sending thread found it full.
     again: bool,
-    /// When something was sent last, if the peer takes no more.
+    /// Time of the last progress, while the socket is full.
     progress: Option<Instant>,
-    /// Bytes of replies that the client pays for, because it does not take them.
+    /// Bytes of unsent replies charged to the client.
     charged: usize,
 }
 
@@ -71,9 +72,9 @@ struct SendQueue {
 enum Phase {
     #[default]
     Open,
-    /// No reply is added any more.
+    /// No reply is added.
     Sealed,
-    /// Nothing is sent any more.
+    /// Nothing is sent.
     Dead,
 }
 
@@ -112,7 +113,7 @@ impl SharedConnection {
         self.stream.as_fd()
     }
 
-    /// Receives, as [`tcp::receive`] does.
+    /// Receives from the stream or the TLS session, as [`tcp::receive`] does.
     pub(super) fn receive(&self, into: &[&Sink]) -> Result<usize, Errno> {
         match self.session.get() {
             None => tcp::receive(self.stream(), into),
@@ -120,16 +121,16 @@ impl SharedConnection {
         }
     }
 
-    /// A call was received.
+    /// Counts a received call.
     pub(super) fn begin_call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.client.begin_call();
     }
 
-    /// Puts the reply of such a call with those that wait, if there is one; how many bytes wait for the next
-    /// batch then. Nothing is sent before [`flush`](Self::flush).
+    /// Queues the reply to a call, if there is one. Returns the number of bytes in the next batch. Nothing is
+    /// sent before [`flush`](Self::flush).
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
-        // From here on it holds nothing that other connections of the client might need, but memory.
+        // From here on the call occupies only memory, none of the client's other limits.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
             let mut send_queue = self.lock();
@@ -149,7 +150,7 @@ impl SharedConnection {
         0
     }
 
-    /// A call ended without an answer, and the connection with it.
+    /// Ends a call without a reply, and with it the connection.
     pub(super) fn fail_call(&self) {
         self.client.end_calls(1);
         self.seal();
@@ -157,7 +158,7 @@ impl SharedConnection {
         self.call_attention();
     }
 
-    /// Sends what waits, unless another thread does or the peer takes no more.
+    /// Sends the queued replies, unless another thread is sending or the socket is full.
     pub(super) fn flush(&self) {
         let batch = {
             let mut send_queue = self.lock();
@@ -168,7 +169,7 @@ impl SharedConnection {
         }
     }
 
-    /// The peer may take more: sends what waits. A thread that sends already tries once more.
+    /// Sends the queued replies once the socket is writable. A thread already sending retries.
     pub(super) fn writable(&self) {
         let batch = {
             let mut send_queue = self.lock();
@@ -180,12 +181,12 @@ impl SharedConnection {
         }
     }
 
-    /// Has the event thread look here.
+    /// Schedules a turn of this connection on its event thread.
     pub(super) fn call_attention(&self) {
         self.queue.check_connection(self.token);
     }
 
-    /// Whether the calls and bytes are below their limits, and the peer takes its replies.
+    /// Returns `true` if calls, buffers and unsent replies are below their limits.
     pub(super) fn is_below_limits(&self) -> bool {
         let options = &self.common.options;
         self.calls.load(Ordering::SeqCst) < options.connection_calls_max
@@ -193,19 +194,19 @@ impl SharedConnection {
             && self.untaken.load(Ordering::SeqCst) < UNTAKEN_MAX_BYTES
     }
 
-    /// Whether replies wait for the peer to take some.
+    /// Returns `true` if replies wait because the socket is full.
     pub(super) fn is_untaken(&self) -> bool {
         self.untaken.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether others wait for memory.
+    /// Returns `true` if others wait for memory.
     pub(super) fn is_memory_short(&self) -> bool {
         self.client.share.is_short()
     }
 
-    /// Wakes the event thread, if it waits for that, once calls are below their limits.
+    /// Wakes the event thread, if it waits, once the connection is well below its limits.
     pub(super) fn ease(&self) {
-        // One turn of calls at a time, not one call.
+        // Hysteresis: the thread resumes with a batch of calls, not with each one.
         let left = self.calls.load(Ordering::SeqCst);
         let is_low = left <= self.common.options.connection_calls_max / 4 * 3 && self.is_below_limits();
         if is_low && self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst) {
@@ -213,22 +214,23 @@ impl SharedConnection {
         }
     }
 
-    /// Has the event thread look here when they are. Look again after this, for they may be so already.
+    /// Requests a wake-up below the limits. The caller must check again afterwards, as they may be met
+    /// already.
     pub(super) fn wait_for_limits(&self) {
         self.waits.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there is a call whose reply is not out.
+    /// Returns `true` if a call's reply is not sent.
     pub(super) fn has_calls(&self) -> bool {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Has the event thread look here when there is none any more. Look again after this.
+    /// Requests a wake-up after the last call. The caller must check again afterwards.
     pub(super) fn wait_for_end(&self) {
         self.ending.store(true, Ordering::SeqCst);
     }
 
-    /// From now on no reply is added; what waits is sent.
+    /// Stops accepting replies; queued ones are sent.
     pub(super) fn seal(&self) {
         let mut send_queue = self.lock();
         if send_queue.phase == Phase::Open {
@@ -237,17 +239,17 @@ impl SharedConnection {
         }
     }
 
-    /// Whether no reply is added any more.
+    /// Returns `true` if no more replies are accepted.
     pub(super) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::SeqCst)
     }
 
-    /// Whether all replies are sent.
+    /// Returns `true` if all replies are sent.
     pub(super) fn is_flushed(&self) -> bool {
         self.lock().is_idle()
     }
 
-    /// Whether no reply is added and none waits any more.
+    /// Returns `true` if no reply is queued and none will be accepted.
     pub(super) fn is_finished(&self) -> bool {
         let send_queue = self.lock();
         match send_queue.phase {
@@ -257,17 +259,17 @@ impl SharedConnection {
         }
     }
 
-    /// Whether replies wait and the peer has taken none for so long.
+    /// Returns `true` if replies wait and the peer has received nothing for `time`.
     pub(super) fn is_stuck(&self, time: Duration, now: Instant) -> bool {
         self.lock().progress.is_some_and(|last| now.saturating_duration_since(last) >= time)
     }
 
-    /// Whether it is of no use any more.
+    /// Returns `true` once the connection is unusable.
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Drops what waits. Calls go on, and their replies are dropped.
+    /// Drops the queued replies. Calls continue, and their replies are dropped.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let mut send_queue = self.lock();
@@ -278,7 +280,7 @@ impl SharedConnection {
         self.release(dropped);
     }
 
-    /// Gives up memory that an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub(super) fn rest(&self) {
         let mut send_queue = self.lock();
         if send_queue.is_idle() {
@@ -286,7 +288,7 @@ impl SharedConnection {
         }
     }
 
-    /// Sends this batch and what comes meanwhile.
+    /// Sends this batch and replies queued meanwhile.
     fn send(&self, mut batch: Batch) {
         loop {
             let sent = batch.send(|gather| match self.session.get() {
@@ -302,7 +304,7 @@ impl SharedConnection {
         }
     }
 
-    /// What to send next, if anything.
+    /// Returns the next batch to send, if any.
     fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
         let mut send_queue = self.lock();
         if send_queue.phase == Phase::Dead || matches!(sent.state, State::Broken(_)) {
@@ -342,7 +344,7 @@ impl SharedConnection {
         next
     }
 
-    /// Has the client pay for the replies that it does not take, as many as there are now.
+    /// Charges the client for its unsent replies, as many as there are now.
     fn charge(&self, send_queue: &mut SendQueue) {
         self.untaken.store(send_queue.queue.len() + send_queue.rest.len(), Ordering::SeqCst);
         let waiting = send_queue.queue.uncounted_bytes() + send_queue.rest.uncounted_bytes();
@@ -362,7 +364,7 @@ impl SharedConnection {
         }
     }
 
-    /// So many calls hold nothing any more.
+    /// Uncounts completed calls.
     fn release(&self, calls: usize) {
         if calls == 0 {
             return;
@@ -384,7 +386,7 @@ impl SendQueue {
         !self.sending && self.queue.is_empty() && self.rest.is_empty()
     }
 
-    /// What to send, if there is something and no thread sends.
+    /// Returns a batch to send, unless a thread is already sending or nothing is queued.
     fn begin_sending(&mut self) -> Option<Batch> {
         if self.sending {
             return None;
@@ -394,7 +396,7 @@ impl SendQueue {
         Some(batch)
     }
 
-    /// The rest of the last batch, or else what waits; the memory of the former serves the latter.
+    /// Returns the remainder of the last batch, or else the queued replies; the two swap their memory.
     fn next_batch(&mut self) -> Option<Batch> {
         if self.rest.is_empty() {
             if self.queue.is_empty() {

@@ -1,4 +1,4 @@
-//! How other threads speak to an event thread.
+//! Commands from other threads to an event thread.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,25 +9,25 @@ use super::clients::Admitted;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
-/// What others told an event thread.
+/// Queue of commands to an event thread.
 pub(super) struct ThreadQueue {
-    /// Rung when there is something and the thread sleeps.
+    /// Rung when there is a command and the thread sleeps.
     pub(super) wakeup: EventFd,
-    /// Connections that the thread has or will have soon.
+    /// Number of connections that the thread has or is about to get.
     pub(super) connections: AtomicUsize,
     any: AtomicBool,
     asleep: AtomicBool,
     commands: Mutex<Commands>,
 }
 
-/// What lies in a queue.
+/// Content of a queue.
 #[derive(Default)]
 pub(super) struct Commands {
-    /// Connections to look at.
+    /// Connections to check.
     pub(super) tokens: Vec<Token>,
-    /// Callers to serve.
+    /// New connections.
     pub(super) callers: Vec<(OwnedFd, SocketAddr, Admitted)>,
-    /// Nothing new is to be begun.
+    /// `true` if the thread must stop.
     pub(super) stop: bool,
 }
 
@@ -49,27 +49,27 @@ impl ThreadQueue {
         })
     }
 
-    /// Has the thread look at a connection.
+    /// Schedules a turn of a connection.
     pub(super) fn check_connection(&self, token: Token) {
         self.put(|commands| commands.tokens.push(token));
     }
 
-    /// Gives the thread a caller to serve.
+    /// Passes a new connection to the thread.
     pub(super) fn add_caller(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
         self.put(|commands| commands.callers.push((stream, address, admitted)));
     }
 
-    /// Has the thread begin nothing new, and end.
+    /// Makes the thread begin nothing new, and end.
     pub(super) fn stop(&self) {
         self.put(|commands| commands.stop = true);
     }
 
-    /// Whether there is something.
+    /// Returns `true` if there are commands.
     pub(super) fn has_commands(&self) -> bool {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Takes what there is into `commands`, whose memory is used for what comes next.
+    /// Takes all commands into `commands`, whose memory the queue reuses.
     pub(super) fn take(&self, commands: &mut Commands) {
         commands.clear();
         let mut there = self.lock();
@@ -79,10 +79,10 @@ impl ThreadQueue {
         there.stop = commands.stop;
     }
 
-    /// Runs `sleep` unless the queue has commands; a command that comes meanwhile ends it.
+    /// Runs `sleep` unless the queue has commands; a new command ends the sleep.
     pub(super) fn sleep(&self, sleep: impl FnOnce()) {
         self.asleep.store(true, Ordering::SeqCst);
-        // A command from before this line may have seen the thread awake.
+        // An earlier command may have found the thread awake.
         if !self.has_commands() {
             sleep();
         }
@@ -102,14 +102,14 @@ impl ThreadQueue {
     }
 }
 
-/// One thing that is watched, as a number that the kernel gives back with each event.
+/// A watched object, as the number that epoll returns with each event.
 ///
-/// The number of a connection has its slot and how often that slot was used, so that an event for an earlier
-/// connection is not taken for one of a later.
+/// The number of a connection consists of its slot and the slot's use count, so that an event of an earlier
+/// connection is not mistaken for one of its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(u64);
 
-/// A token taken apart.
+/// A decoded token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watched {
     Wakeup,
@@ -120,7 +120,7 @@ pub(super) enum Watched {
 
 const KIND_SHIFT: u32 = 62;
 const USE_SHIFT: u32 = 32;
-/// Uses of a slot that are told apart.
+/// Number of distinguishable uses of a slot.
 pub(super) const USES: u32 = 1 << (KIND_SHIFT - USE_SHIFT);
 
 impl Token {
