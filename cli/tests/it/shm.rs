@@ -254,9 +254,9 @@ fn failed_mounts_are_reported_in_one_line() {
     drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
     scratch
         .run(&["mount", "shm:dead/tree", "mnt"])
-        .failed(1, &["dead", "no server listens there", "tombolo serve DIR --shm"]);
+        .failed(1, &["dead", "no server is listening", "tombolo serve DIR --shm"]);
     let other = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    scratch.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not the socket of links"]);
+    scratch.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not a link socket"]);
     other.stop();
 }
 

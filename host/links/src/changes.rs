@@ -1,4 +1,4 @@
-//! The hook that is called when a client has come or gone.
+//! Hook for clients that connect or disconnect.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 pub(super) struct Changes(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
 impl Changes {
-    /// From now on `hook` is called. A second one is not.
+    /// Sets the hook, unless one is set.
     pub(super) fn call(&self, hook: Box<dyn Fn() + Send + Sync>) {
         let _ = self.0.set(hook);
     }
 
-    /// A client has come or gone. Not to be called with a lock held.
+    /// Calls the hook. Must not be called with a lock held.
     pub(super) fn tell(&self) {
         if let Some(hook) = self.0.get() {
             hook();

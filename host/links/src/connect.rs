@@ -1,4 +1,4 @@
-//! Asking for a link.
+//! Connecting to a link server.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,32 +25,32 @@ use super::forwarding::RegionForwarder;
 use super::heartbeat::Heartbeat;
 use super::welcome::goodbye;
 
-/// What to ask for.
+/// Parameters of a connection.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The export; empty for the only one there is.
+    /// Export name; empty for the only one.
     pub export: String,
-    /// What the server is to call us in its log.
+    /// Name of this client in the server's log.
     pub label: String,
-    /// Which life of which client we are; the same for all links of a process.
+    /// Incarnation of this client, the same for all links of a process.
     pub client: Incarnation,
-    /// What is to be spoken.
+    /// Protocol spoken over the link.
     pub protocol: Protocol,
-    /// Extensions that this side supports.
+    /// Supported extensions.
     pub offered: Features,
-    /// Those of them that we cannot do without.
+    /// Required extensions.
     pub required: Features,
-    /// The most that we want; the server may give less.
+    /// Maximum layout; the server may grant less.
     pub layout: Layout,
-    /// How long the server has to answer.
+    /// Time-out for the server's answer.
     pub timeout: Duration,
-    /// How long its heartbeat may be silent at a socket before the link ends. Without it, for ever: a server
-    /// that is stopped goes on some time.
+    /// Longest silence of the server's heartbeat before the link ends; `None` waits for ever, as a stopped
+    /// server may continue.
     pub silence_max: Option<Duration>,
 }
 
 impl ConnectOptions {
-    /// 64 slots, 8 MiB, vrpc, ten seconds; data may go on by reference.
+    /// Returns the defaults: 64 slots, 8 MiB, vrpc, ten seconds; forwarding of regions is supported.
     pub fn new(export: &str, label: &str, client: Incarnation) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),
@@ -66,104 +66,104 @@ impl ConnectOptions {
     }
 }
 
-/// Why there is no link.
+/// Reason why a connection failed.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// No server listens there; one may later.
-    #[error("{}: no server listens there", path.display())]
+    /// No server is listening; one may start later.
+    #[error("{}: no server is listening", path.display())]
     Away {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
     },
-    /// It is the socket of something else.
-    #[error("{}: not the socket of links", path.display())]
+    /// The socket belongs to something else.
+    #[error("{}: not a link socket", path.display())]
     NotLinks {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
     },
-    /// The server refused.
+    /// The server refused the link.
     #[error("{}: {refused}", path.display())]
     Refused {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
-        /// Why.
+        /// Refusal.
         #[source]
         refused: Refused,
     },
     /// The server did not answer in time.
     #[error("{}: the server does not answer", path.display())]
     Silent {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
     },
-    /// The server closed the socket without an answer: it ended, or has too many links.
+    /// The server closed the socket without an answer: it has ended, or has too many links.
     #[error("{}: the server closed the connection", path.display())]
     Closed {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
     },
-    /// What came is no answer.
+    /// The answer is invalid.
     #[error("{}: {fault}", path.display())]
     Answer {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the answer.
         #[source]
         fault: AnswerFault,
     },
-    /// Memory or a descriptor cannot be had.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
-        /// The system's error.
+        /// System error.
         #[source]
         source: io::Error,
     },
-    /// Our own memory cannot be had.
-    #[error("no memory to share")]
+    /// Local memory could not be allocated.
+    #[error("cannot allocate shared memory")]
     Memory(#[source] RegionError),
 }
 
-/// Why an answer to a hello is none.
+/// Fault of an answer to a hello.
 #[derive(Debug, Error)]
 pub enum AnswerFault {
-    /// It is no message.
-    #[error("the server's answer makes no sense")]
+    /// The answer is malformed.
+    #[error("malformed server reply")]
     Message(#[from] MessageError),
-    /// It is a message that answers nothing.
-    #[error("the server answers with something else")]
+    /// The message is no answer to a hello.
+    #[error("unexpected server reply")]
     Other,
-    /// It is not what was asked for.
+    /// The answer does not match the hello.
     #[error("invalid server reply")]
     Welcome(#[from] WelcomeError),
-    /// There should be one descriptor with it, and one more with a window.
-    #[error("{count} descriptors came with the answer, another number than it says")]
+    /// The number of descriptors is wrong: one is required, and one more with a window.
+    #[error("server reply with {count} descriptors, not the number that it announces")]
     Descriptors {
-        /// How many there were.
+        /// Number of descriptors.
         count: usize,
     },
-    /// The server's memory is not as it must be.
-    #[error("the server's memory is refused")]
+    /// The server's memory does not meet the requirements.
+    #[error("invalid server memory")]
     Memory(#[from] RegionError),
 }
 
-/// A link that was made, not in use yet.
+/// A new link, not in use yet.
 #[derive(Debug)]
 pub struct Connection {
-    /// What was agreed on.
+    /// Agreed parameters.
     pub agreement: Agreement,
-    /// Both sides' memory, as the client sees it.
+    /// Memory of both sides, as seen by the client.
     pub ends: Ends,
     /// The server's window, if it has one.
     pub window: Option<WindowReader>,
     socket: OwnedFd,
     silence_max: Option<Duration>,
-    /// The user of the server's process.
+    /// User of the server's process.
     user: u32,
 }
 
-/// Asks the server that listens at `path` for a link. Waits for the answer.
+/// Requests a link from the server listening at `path`. Blocks until it answers.
 pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
@@ -171,14 +171,14 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
     let hello = hello(options);
     let until = Instant::now() + options.timeout;
     let socket = dial(path, until)?;
-    // A server that turns us away at once may have closed the socket: its answer is there all the same.
+    // A server that refuses at once may have closed the socket; its answer can still be received.
     let _ = packet::send(&socket, &Message::Hello(hello.clone()).encode(), &[own.as_fd()]);
     let (welcome, memory, window) = receive(path, &socket, until)?;
     let agreement = hello.check(&welcome).map_err(|error| answer(error.into()))?;
     let window = window.map(WindowReader::map).transpose().map_err(|error| answer(error.into()))?;
     let theirs = sealed::map_peer(memory, agreement.layout.bytes()).map_err(|error| answer(error.into()))?;
     let ends = agreement.ends(Role::Client, Extent::whole(own.region().clone()), Extent::whole(theirs));
-    // Our memory is at least as large as what the server wants of it.
+    // Local memory is at least as large as the layout granted.
     agreement
         .header(Role::Client, options.client)
         .format(&ends.own)
@@ -189,9 +189,9 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 }
 
 impl Connection {
-    /// Takes the link into use. `mode` says how callers wait for answers, `label` what to call the link in
-    /// messages. When the server ends it the line is lost; when the line is lost for another reason the
-    /// server is told. Dropping the control socket ends it in order.
+    /// Starts to use the link. `mode` selects how callers wait for answers, `label` names the link in
+    /// messages. The end of the socket ends the line, and the loss of the line is reported to the server.
+    /// Dropping the control socket ends the link in order.
     pub fn start(
         self,
         watcher: &Watcher,
@@ -215,26 +215,26 @@ impl Connection {
     }
 }
 
-/// A heartbeat is a second late at times.
+/// Shortest silence that counts: a heartbeat is a second late at times.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
 
-/// The client's handler of a link control socket. When it is dropped the line is lost, whichever side ended
-/// it.
+/// The client's handler of a link control socket. Dropping it cuts the line, whichever side ended it.
 struct ClientHandler {
     line: Line,
     heartbeat: Heartbeat,
     silence_max: Option<Duration>,
-    /// Why the line is lost when this is dropped.
+    /// Reason used when this is dropped.
     end: End,
 }
 
 impl Handler for ClientHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        // A server that is late answers late, and one that is dead closes its socket: its heartbeat matters
-        // only where the client gives up.
+        // A slow server answers late, and the socket of a dead one is closed, so its heartbeat matters only
+        // where the client gives up.
         let _ = self.heartbeat.tick(now);
         let is_silent = self.silence_max.is_some_and(|max| self.heartbeat.silence() >= max);
-        // The line is cut when this is dropped: that runs tasks, and here the watcher is locked.
+        // The line is cut when this is dropped: that runs tasks, which must not happen while the watcher is
+        // locked.
         let fault = || self.heartbeat.fault().or(is_silent.then_some(End::Silent));
         self.end = self.line.end().or_else(fault)?;
         Some(goodbye(&self.end))
@@ -258,7 +258,7 @@ impl Drop for ClientHandler {
     }
 }
 
-/// How long one waits before one tries again where too many wait to be accepted.
+/// Delay before connecting again to a listener whose backlog is full.
 const CROWD_PAUSE: Duration = Duration::from_millis(5);
 
 fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
@@ -304,7 +304,7 @@ fn receive(
     let packet = loop {
         match packet::receive(socket.as_fd(), &mut buffer) {
             Ok(packet) => break packet,
-            // The server closed with our hello unread; what it sent before comes next.
+            // The server closed without reading the hello; what it sent before follows.
             Err(Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => {
                 let left = until.saturating_duration_since(Instant::now());
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use tombolo_host_runtime::lock;
 
-    /// A task that holds the last handle of a link, drops it when it is woken, and reports that.
+    /// A task that owns the last handle of a link, drops it when it is woken, and reports that.
     struct Last(Mutex<Option<ControlSocket>>, Sender<()>);
 
     impl Wake for Last {
@@ -377,7 +377,7 @@ mod tests {
         let waker = Waker::from(Arc::new(Last(Mutex::new(Some(control_socket)), sender)));
         let mut call = line.call(1, [0; 48], |_| {});
         assert!(std::pin::Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
-        // The next beat finds it gone, on the watcher's thread.
+        // The next tick detects the loss, on the watcher's thread.
         file.set_len(0).expect("truncated");
         assert_eq!(woken.recv_timeout(Duration::from_secs(20)), Ok(()));
         assert!(matches!(line.end(), Some(End::Failed(_))), "{:?}", line.end());

@@ -1,5 +1,5 @@
-//! The link control socket, which stays open beside a link: its end tells the other side's death, its last
-//! message an orderly leave.
+//! Link control socket, open for the life of a link: its end means the peer's death, its last message an
+//! orderly end.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,16 +18,15 @@ use super::end::{End, ProtocolError};
 use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
-/// What a link's owner does about its socket, on the watcher's thread: none of it may block. While
-/// [`tick`](Self::tick) and [`received`](Self::received) run the watcher is locked: they must neither end a
-/// link nor drop what may. It is dropped without that lock.
+/// Owner of a link's socket, called on the watcher's thread; no method may block. The watcher is locked
+/// during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a link nor drop what
+/// may. It is dropped without that lock.
 pub trait Handler: Send {
-    /// Called every [`TICK`], and when it is [asked](Watcher::tick_fn) for. What it returns ends the link,
-    /// and is sent to the other side; [`ended`](Self::ended) is not called then.
+    /// Runs every [`TICK`], and on [request](Watcher::tick_fn). A goodbye returned ends the link and is
+    /// sent to the peer; [`ended`](Self::ended) is not called then.
     fn tick(&mut self, now: Instant) -> Option<Goodbye>;
 
-    /// A message came that is no goodbye, with these descriptors beside it. What is returned is sent in
-    /// answer.
+    /// Handles a message other than a goodbye, with its descriptors. Returns the answer to send.
     fn received(
         &mut self,
         _message: &Message,
@@ -36,25 +35,25 @@ pub trait Handler: Send {
         Err(ProtocolError::Malformed("unexpected message on the link control socket".into()))
     }
 
-    /// The other side has ended the link.
+    /// Handles the end of the link by the peer.
     fn ended(self: Box<Self>, end: End);
 }
 
-/// What came beside a message.
+/// Descriptors attached to a message.
 pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
-/// How often links are looked after. Both sides' processes are woken so often while a link rests; what must
-/// be known sooner is told by the socket, or by [`Watcher::tick_fn`].
+/// Interval of ticks, in which both processes wake even while a link is idle. Urgent events are reported by
+/// the socket or through [`Watcher::tick_fn`].
 pub const TICK: Duration = HEARTBEAT;
 
-/// Watches the sockets of any number of links, with one thread. Dropping it says goodbye on all of them.
+/// A thread that watches the sockets of any number of links. Dropping it says goodbye on all of them.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Our end of a link control socket. Dropping it says goodbye.
+/// Local end of a link control socket. Dropping it says goodbye.
 #[derive(Debug)]
 pub struct ControlSocket {
     watched: Arc<Watched>,
@@ -62,7 +61,7 @@ pub struct ControlSocket {
     token: u64,
 }
 
-/// Says more on the socket of a link, as long as it is there. Does not keep it open.
+/// Sender of further messages on a link's socket, which it does not keep open.
 #[derive(Debug, Clone)]
 pub(super) struct ControlSender(Weak<Watched>);
 
@@ -88,15 +87,15 @@ struct WatchedLink {
 #[derive(Debug)]
 struct Watched {
     socket: OwnedFd,
-    /// Whether either side has ended it.
+    /// `true` once either side has ended it.
     over: AtomicBool,
 }
 
-/// The token of the wakeup; links count from 1.
+/// Token of the wake-up event; links count from 1.
 const WAKEUP: u64 = 0;
 
 impl Watcher {
-    /// Starts it.
+    /// Starts the watcher.
     pub fn start() -> io::Result<Watcher> {
         let shared = Arc::new(Shared {
             epoll: Epoll::new()?,
@@ -110,8 +109,8 @@ impl Watcher {
         Ok(Watcher { shared, thread: Some(thread) })
     }
 
-    /// Watches a link control socket. The handler is told when the other side ends the link, if this side has
-    /// not before.
+    /// Watches a link control socket. The handler is notified when the peer ends the link, unless this side
+    /// did before.
     pub fn watch(&self, socket: OwnedFd, handler: Box<dyn Handler>) -> io::Result<ControlSocket> {
         let watched = Arc::new(Watched { socket, over: AtomicBool::new(false) });
         let token = {
@@ -119,7 +118,7 @@ impl Watcher {
             links.last_token += 1;
             let token = links.last_token;
             if links.by_token.is_empty() {
-                // The thread may be waiting without an end in sight.
+                // The thread may be waiting without a time-out.
                 self.shared.wakeup.notify();
             }
             links.by_token.insert(token, WatchedLink { watched: Arc::clone(&watched), handler });
@@ -127,15 +126,15 @@ impl Watcher {
         };
         if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
             let link = lock(&self.shared.links).by_token.remove(&token);
-            // Not under the lock: the handler ends its link.
+            // Dropped without the lock: the handler ends its link.
             drop(link);
             return Err(error.into());
         }
         Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
     }
 
-    /// What has all links looked after soon, from any thread: to be called when one of them was ended
-    /// otherwise. Nothing once the watcher is gone.
+    /// Returns a function that makes the watcher tick soon, callable from any thread after a link was ended
+    /// otherwise. It does nothing once the watcher is dropped.
     pub(super) fn tick_fn(&self) -> impl FnOnce() + Send + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || {
@@ -145,7 +144,7 @@ impl Watcher {
         }
     }
 
-    /// How many links are watched.
+    /// Returns the number of watched links.
     pub fn count(&self) -> usize {
         lock(&self.shared.links).by_token.len()
     }
@@ -155,8 +154,8 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.wakeup.notify();
-        // Its own thread may be the one that drops it: the end of a link wakes waiting tasks, and one of them
-        // may have held the last of its session.
+        // It may be dropped on its own thread: the end of a link wakes waiting tasks, one of which may own
+        // the last reference to its session.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -175,7 +174,7 @@ impl ControlSocket {
         self.end(&Goodbye::new(Cause::Leaving, ""));
     }
 
-    /// Ends the link and tells the other side why. Does not wait for it.
+    /// Ends the link and sends the reason to the peer. Does not block.
     pub fn end(&self, goodbye: &Goodbye) {
         self.watched.end(goodbye);
         let link = lock(&self.shared.links).by_token.remove(&self.token);
@@ -184,12 +183,12 @@ impl ControlSocket {
         }
     }
 
-    /// To send further messages.
+    /// Returns a sender of further messages.
     pub(super) fn sender(&self) -> ControlSender {
         ControlSender(Arc::downgrade(&self.watched))
     }
 
-    /// Whether either side has ended the link.
+    /// Returns `true` if either side has ended the link.
     pub fn is_over(&self) -> bool {
         self.watched.over.load(Ordering::Acquire)
     }
@@ -202,7 +201,7 @@ impl Drop for ControlSocket {
 }
 
 impl ControlSender {
-    /// Says something; never waits. EAGAIN when the other side does not read, EPIPE when the link is over.
+    /// Sends a message without blocking. Returns EAGAIN if the peer does not read, EPIPE if the link is over.
     pub(super) fn send(&self, message: &Message, memory: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let watched = self.0.upgrade().filter(|watched| !watched.over.load(Ordering::Acquire));
         let watched = watched.ok_or(Errno::PIPE)?;
@@ -210,10 +209,10 @@ impl ControlSender {
     }
 }
 
-/// What a look at a socket found.
+/// Result of reading a socket.
 enum Found {
     Nothing,
-    /// The other side has ended the link.
+    /// The peer has ended the link.
     End(End),
     Message(Message, Descriptors),
 }
@@ -223,15 +222,15 @@ impl Watched {
         if self.over.swap(true, Ordering::AcqRel) {
             return;
         }
-        // A peer that is gone or does not read learns it from the end of the socket.
+        // A peer that is gone or does not read is informed by the end of the socket.
         let _ = packet::send(&self.socket, &Message::Goodbye(goodbye.clone()).encode(), &[]);
         let _ = socket::shut_down(&self.socket);
     }
 
     fn look(&self) -> Found {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        // Linux reports that the peer closed with something of ours unread before it hands out what the peer
-        // sent: receive again.
+        // If the peer closed without reading something, Linux reports that before the peer's own messages:
+        // receive again.
         let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
             outcome => outcome,
@@ -328,7 +327,7 @@ fn handle(shared: &Shared, event: &Event) {
     if watched.over.swap(true, Ordering::AcqRel) {
         return;
     }
-    // A peer that broke the rules is told: the end of the socket alone would mean that this process is dead.
+    // A violating peer is informed: the end of the socket alone would mean that this process has died.
     if let End::ProtocolError(error) = &end {
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, error));
         let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);
@@ -337,7 +336,7 @@ fn handle(shared: &Shared, event: &Event) {
     link.handler.ended(end);
 }
 
-/// Hands a message to the handler, and sends its answer.
+/// Passes a message to the handler, and sends its answer.
 fn received(
     shared: &Shared,
     token: u64,
@@ -351,10 +350,8 @@ fn received(
         link.handler.received(message, descriptors)?
     };
     match answer.map(|answer| packet::send(&watched.socket, &answer.encode(), &[])) {
-        Some(Err(Errno::AGAIN)) => {
-            Err(ProtocolError::Malformed("it asks and does not read the answers".into()))
-        }
-        // If the peer is gone, the next event tells.
+        Some(Err(Errno::AGAIN)) => Err(ProtocolError::Malformed("the peer does not read the answers".into())),
+        // If the peer is gone, the next event reports it.
         _ => Ok(()),
     }
 }
@@ -375,7 +372,7 @@ mod tests {
     /// Far more than it takes.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Reports to a test how its link ends, and leaves when it is told to.
+    /// Reports the end of its link to a test, and ends it on request.
     struct TestHandler {
         ended: mpsc::Sender<End>,
         leaves: Arc<AtomicBool>,
@@ -437,7 +434,7 @@ mod tests {
             }
             let why = heard.recv_timeout(PATIENCE).expect("an end");
             assert_eq!(why, End::Failed("the peer cut the link: too many requests".into()));
-            // The handler is dropped without a word.
+            // The handler is dropped without being called.
             assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
             assert!(control_socket.is_over());
         }

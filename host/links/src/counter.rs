@@ -1,8 +1,8 @@
-//! One number among those that a link keeps.
+//! Counters of a link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number with one writer at a time, which needs no locked instruction for it.
+/// A counter with one writer at a time, which needs no locked instruction.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

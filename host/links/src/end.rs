@@ -1,4 +1,4 @@
-//! Why a link came to an end.
+//! Reasons for the end of a link.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,97 +10,97 @@ use tombolo_shm::ring::StampFault;
 
 use tombolo_host_runtime::lock;
 
-/// Why a link came to an end.
+/// Reason for the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum End {
-    /// The peer left in order.
-    #[error("the peer left")]
+    /// The peer closed the link in order.
+    #[error("the peer disconnected")]
     Left,
     /// The peer's process ended, or its heartbeat stopped.
     #[error("the peer died")]
     Died,
-    /// The peer's heartbeat stopped for longer than this side waits.
+    /// The peer's heartbeat was silent for longer than this side waits.
     #[error("the peer does not answer")]
     Silent,
-    /// This side wished it.
-    #[error("ended by this side")]
+    /// This side closed the link.
+    #[error("closed locally")]
     Stopped,
-    /// The peer broke the rules.
+    /// The peer violated the protocol.
     #[error("protocol violation by peer: {0}")]
     ProtocolError(#[from] ProtocolError),
-    /// Something failed on this side, which it does not survive on this link.
+    /// A local failure ended the link.
     #[error("{0}")]
     Failed(Arc<str>),
 }
 
 impl End {
-    /// The pages that this side writes are gone: there was no memory for them, or it is broken. The kernel
-    /// says so only when they are touched.
+    /// Returns the end for lost local memory: pages that could not be allocated or are faulty. The kernel
+    /// reports that only on access.
     pub(super) fn own_memory_gone() -> End {
-        End::Failed("the memory of this side is gone: the system has no more, or it is broken".into())
+        End::Failed("local memory lost: the system is out of memory, or it is faulty".into())
     }
 }
 
-/// How a peer broke the rules of a link.
+/// Violation of the link protocol by the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
-    /// A request came with an id whose buffer belongs to one that is not answered yet: the client has more
-    /// requests under way than there are slots, or used an id twice.
-    #[error("request {id:#x} came while its buffer was in use")]
+    /// The buffer of a request's id belongs to an unanswered request: the client has more requests
+    /// outstanding than slots, or reused an id.
+    #[error("request {id:#x} received while its buffer was in use")]
     StillOutstanding {
-        /// The id.
+        /// Id of the request.
         id: u32,
     },
-    /// An answer came to an id that was not issued.
-    #[error("an answer to {id:#x}, which was never asked")]
+    /// The answer's id was not issued.
+    #[error("answer to {id:#x}, which was never requested")]
     NeverIssued {
-        /// The id.
+        /// Id of the answer.
         id: u32,
     },
-    /// A second answer came.
-    #[error("{id:#x} was answered twice")]
+    /// The request was answered before.
+    #[error("request {id:#x} answered twice")]
     AnsweredTwice {
-        /// The id.
+        /// Id of the request.
         id: u32,
     },
-    /// More bytes than a buffer holds.
+    /// A frame exceeds its buffer.
     #[error("{id:#x} claims {len_bytes} bytes in a buffer of {FRAME_BYTES}")]
     FrameTooLong {
-        /// The id.
+        /// Id of the request.
         id: u32,
-        /// The length that it claims.
+        /// Claimed length.
         len_bytes: u32,
     },
-    /// A reference to memory that is not there, or not for that.
-    #[error("a reference that leads nowhere: {0}")]
+    /// A memory reference is invalid, or not permitted for this use.
+    #[error("invalid memory reference: {0}")]
     Reference(#[from] AddressError),
-    /// The ring holds what no correct peer writes there, such as more messages than slots.
+    /// The ring contains an invalid slot stamp, such as that of more messages than slots.
     #[error("{0}")]
     Slot(#[from] StampFault),
     /// The peer's memory was truncated.
     #[error("the memory of the link was truncated")]
     MemoryGone,
-    /// What is above the link could not make sense of a message.
+    /// The user of the link could not decode a message.
     #[error("{0}")]
     Malformed(Arc<str>),
 }
 
-/// The end of a link, decided once.
+/// End of a link, decided once.
 #[derive(Default)]
 pub(super) struct EndState {
     why: OnceLock<End>,
-    /// Whether it is decided: cheaper to look at.
+    /// `true` once it is decided; cheaper to read.
     is_over: AtomicBool,
-    /// What is to be called then.
+    /// Callbacks for the end.
     listeners: Mutex<Vec<Listener>>,
 }
 
-/// Told of the end of a link, once. It is called on the thread that ends the link, so it must not block, end
-/// a link, or drop what may.
+/// A callback for the end of a link, called once. It runs on the thread that ends the link, so it must not
+/// block, end a link, or drop what may.
 pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {
-    /// Decides it. False if it was decided before.
+    /// Decides the end. Returns `false` if it was decided before.
     pub(super) fn decide(&self, why: End) -> bool {
         let first = self.why.set(why).is_ok();
         self.is_over.store(true, Ordering::SeqCst);
@@ -108,10 +108,10 @@ impl EndState {
         first
     }
 
-    /// Has it called when the link ends; at once if it has.
+    /// Calls the listener when the link ends, or at once if it has ended.
     pub(super) fn on_end(&self, listener: Listener) {
         lock(&self.listeners).push(listener);
-        // If the end was decided before that, the other thread may not have found it.
+        // If the end was decided in between, the other thread may have missed this listener.
         if self.is_over() {
             self.tell();
         }
@@ -127,7 +127,7 @@ impl EndState {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Why, if it is over.
+    /// Returns the reason, if the link has ended.
     pub(super) fn why(&self) -> Option<End> {
         self.why.get().cloned()
     }

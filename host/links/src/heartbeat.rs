@@ -1,4 +1,4 @@
-//! The hearts of both sides of a link, as one of them feels them, and whether its own memory is still there.
+//! Heartbeats of both sides of a link, and detection of lost local memory.
 
 use std::time::{Duration, Instant};
 
@@ -6,13 +6,13 @@ use tombolo_shm::link::{Ends, Extent, Health, Patience, Pulse, Watch};
 
 use super::end::End;
 
-/// The interval of heartbeats at a socket, whose end tells death: a heartbeat only shows there that a side is
-/// stuck, and no process is to be woken more often for that.
+/// Interval of heartbeats at a socket. The socket's end reports death; a heartbeat only shows that a side is
+/// stuck, which does not justify more frequent wake-ups.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The peer may beat a bit late, and be looked at a bit early.
+/// Tolerance for late beats and early checks.
 const PATIENCE: Patience = Patience { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
 
-/// Sends our heartbeat and watches the peer's.
+/// Sender of the local heartbeat and monitor of the peer's.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     own: Extent,
@@ -29,19 +29,19 @@ impl Heartbeat {
         Heartbeat { own, peer, pulse, watch }
     }
 
-    /// To be called about once per beat.
+    /// Beats and checks; to be called about once per interval.
     pub(super) fn tick(&mut self, now: Instant) -> Health {
         self.pulse.beat_in(&self.own, now);
         self.watch.look_at(&self.peer, now)
     }
 
-    /// Why the link cannot go on, if our own memory has lost its pages: the peer does not see any more what
-    /// is written there.
+    /// Returns the reason why the link cannot continue, if local memory has lost its pages: the peer no
+    /// longer sees what is written there.
     pub(super) fn fault(&self) -> Option<End> {
         self.own.region().is_poisoned().then(End::own_memory_gone)
     }
 
-    /// For how long the other was silent at the last tick.
+    /// Returns the peer's silence at the last tick.
     pub(super) fn silence(&self) -> Duration {
         self.watch.silence()
     }
@@ -66,7 +66,8 @@ mod tests {
         let mut heartbeat = Heartbeat::new(&ends, now);
         heartbeat.tick(now);
         assert_eq!(heartbeat.fault(), None);
-        // Ours is sealed against that. What can still take its pages are a lack of memory and broken memory.
+        // Real local memory is sealed against truncation; only lack of memory or faulty memory can take its
+        // pages.
         file.set_len(0).expect("truncated");
         heartbeat.tick(now + Duration::from_secs(1));
         assert!(matches!(heartbeat.fault(), Some(End::Failed(_))));

@@ -1,8 +1,8 @@
-//! Where links are asked for: a unix socket with a policy.
+//! Accepting links at a Unix socket, under a policy.
 //!
 //! One thread accepts and waits for hellos; each hello is answered on a short-lived thread of its own, since
 //! opening an export may take a moment. A peer that sends no hello, a malformed one, or one without
-//! permission, is refused with a reason and a line in the log.
+//! permission, is refused with a reason and a log message.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,27 +29,28 @@ use tombolo_host_runtime::lock;
 pub use super::welcome::Guest;
 use tombolo_host_runtime::listener::{ListenError, Listener};
 
-/// How links are given.
+/// Options of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
-    /// What a link may be like.
+    /// Limits on the parameters of a link.
     pub limits: Limits,
-    /// Which processes may have one.
+    /// Access policy.
     pub policy: Policy,
-    /// How the threads of links wait for requests.
+    /// Wait mode of the link threads.
     pub mode: Mode,
-    /// Permission bits of the socket's file. The policy decides in any case.
+    /// Permission bits of the socket file. The policy applies in any case.
     pub socket_mode: u32,
-    /// How long a peer has for its hello.
+    /// Time-out for a peer's hello.
     pub hello_timeout: Duration,
-    /// Most peers that have connected and have no link yet; a quarter of them for one user.
+    /// Maximum number of connected peers without a link; a quarter of them for one user.
     pub pending_max: usize,
-    /// Most links; a quarter of them for one user.
+    /// Maximum number of links; a quarter of them for one user.
     pub links_max: usize,
 }
 
 impl Default for ListenOptions {
-    /// For the server's own user and root; two seconds for a hello, 64 at the acceptor, 256 links.
+    /// Returns options for the server's own user and root: two seconds for a hello, 64 pending peers, 256
+    /// links.
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -63,21 +64,20 @@ impl Default for ListenOptions {
     }
 }
 
-/// Why the listener does not start.
+/// Reason why a listener did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// There is no socket.
+    /// The socket could not be created.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The system refused a thread or a descriptor.
-    #[error("links cannot be served: {0}")]
+    /// A thread or descriptor is not available.
+    #[error("cannot serve links: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A socket at which links are asked for. Dropping it ends all links that were made there, in order, and
-/// waits for hellos that are being answered, and for the links' threads: nothing is asked of the service
-/// afterwards. Where either takes longer than ten seconds it logs that and waits no more. Requests that are
-/// under way are not waited for.
+/// A socket that accepts links. Dropping it ends all links in order, and waits for hellos being answered and
+/// for the links' threads: the service is not called afterwards. Each wait is limited to ten seconds, after
+/// which it is logged and given up. Requests in progress are not waited for.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<Shared>,
@@ -93,7 +93,7 @@ struct Shared {
     links: Arc<Links>,
     /// Users of the peers whose hello is being answered.
     answering: Mutex<Vec<u32>>,
-    /// One of them was.
+    /// Notified when one of them was answered.
     answered: Condvar,
 }
 
@@ -126,23 +126,23 @@ impl LinkListener {
         Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the socket path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which life of the server it is, as clients learn it.
+    /// Returns the incarnation of the server, as announced to clients.
     pub fn incarnation(&self) -> Incarnation {
         self.shared.links.incarnation()
     }
 
-    /// The clients that have links.
+    /// Returns the clients that have links.
     pub fn guests(&self) -> Vec<Guest> {
         self.shared.links.guests()
     }
 
-    /// Calls `hook` whenever a client has come or gone, on a thread that links need: it must not block. The
-    /// first hook stays.
+    /// Calls `hook` whenever a client connects or disconnects, on a thread that links need: it must not
+    /// block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.shared.links.changes.call(Box::new(hook));
     }
@@ -179,21 +179,20 @@ impl std::fmt::Debug for LinkListener {
 
 const WAKEUP: u64 = 0;
 const LISTENER: u64 = 1;
-/// The pause after a failed accept: out of descriptors, say.
+/// Pause after a failed accept, for instance out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Accepted before anything else is looked at.
+/// Maximum number of connections accepted in a row.
 const ACCEPT_BATCH: usize = 32;
-/// How long the end waits for exports that are being opened, and for links that end: a back end may never
-/// answer.
+/// Time-out for exports being opened and for links that end: a back end may never answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The thread that accepts.
+/// State of the accepting thread.
 struct Acceptor {
     shared: Arc<Shared>,
-    /// Peers that have connected and not sent a hello yet.
+    /// Connected peers without a hello.
     pending: HashMap<u64, Pending>,
     last_token: u64,
-    /// When to accept again, if that failed.
+    /// Time of the next attempt to accept, after a failure.
     reopen: Option<Instant>,
 }
 
@@ -261,7 +260,7 @@ impl Acceptor {
             return refuse(
                 &socket,
                 credentials,
-                &Refused::new(RefusalCode::TooMany, "too many are at the acceptor"),
+                &Refused::new(RefusalCode::TooMany, "too many pending connections"),
             );
         }
         self.last_token += 1;
@@ -272,7 +271,7 @@ impl Acceptor {
         self.pending.insert(self.last_token, Pending { socket, credentials, until });
     }
 
-    /// A peer without a link has sent something.
+    /// Reads the hello of a connected peer.
     fn read_hello(&mut self, token: u64) {
         let Some(pending) = self.pending.get(&token) else { return };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
@@ -287,7 +286,7 @@ impl Acceptor {
             Err(error) => return refuse(&socket, credentials, &Refused::new(RefusalCode::Malformed, error)),
         };
         if packet.len == 0 {
-            tracing::warn!(pid = credentials.pid, uid = credentials.uid, "a peer left without a hello");
+            tracing::warn!(pid = credentials.pid, uid = credentials.uid, "peer disconnected without a hello");
             return;
         }
         match hello(&buffer, packet) {
@@ -296,7 +295,7 @@ impl Acceptor {
         }
     }
 
-    /// Answers a hello on a thread of its own.
+    /// Answers a hello on its own thread.
     fn answer(
         &self,
         socket: OwnedFd,
@@ -313,7 +312,7 @@ impl Acceptor {
             drop(answering);
         };
         if let Err(error) = thread::Builder::new().name("link-hello".into()).spawn(answer) {
-            // The socket went with the closure: the peer learns it from its end.
+            // The closure's socket is dropped, which informs the peer.
             tracing::warn!(%error, pid = credentials.pid, uid = credentials.uid, "no thread to answer a hello");
         }
     }
@@ -330,7 +329,7 @@ impl Acceptor {
             refuse(
                 &pending.socket,
                 pending.credentials,
-                &Refused::new(RefusalCode::Malformed, "no hello came in time"),
+                &Refused::new(RefusalCode::Malformed, "no hello received in time"),
             );
         }
         if self.reopen.is_some_and(|reopen| reopen <= now) {
@@ -342,7 +341,7 @@ impl Acceptor {
     }
 }
 
-/// A hello that is being answered, for as long as it is.
+/// A hello being answered, counted for as long as this exists.
 struct Answering {
     shared: Arc<Shared>,
     uid: u32,
@@ -365,7 +364,7 @@ impl Drop for Answering {
     }
 }
 
-/// Whether the limit is reached, for this user among those of these users.
+/// Returns `true` if the limit is reached in total, or a quarter of it for this user.
 pub(super) fn is_full(users: impl Iterator<Item = u32>, user: u32, max: usize) -> bool {
     let (all, own) = users.fold((0, 0), |(all, own), uid| (all + 1, own + usize::from(uid == user)));
     all >= max || own >= max.div_ceil(4)
@@ -374,29 +373,29 @@ pub(super) fn is_full(users: impl Iterator<Item = u32>, user: u32, max: usize) -
 fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, OwnedFd), Refused> {
     let malformed = |why: &dyn std::fmt::Display| Refused::new(RefusalCode::Malformed, why);
     if packet.truncated {
-        return Err(malformed(&"a message that is too long"));
+        return Err(malformed(&"message too long"));
     }
     let count = packet.descriptors.len();
     let bytes = buffer.get(..packet.len).unwrap_or_default();
     let message = Message::decode(bytes).map_err(|error| malformed(&error))?;
     let Message::Hello(hello) = message else {
-        return Err(malformed(&"something else than a hello"));
+        return Err(malformed(&"message other than a hello"));
     };
     let mut descriptors = packet.descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {
         (Some(memory), None) => Ok((hello, memory)),
-        _ => Err(malformed(&format_args!("a hello with {count} descriptors instead of one"))),
+        _ => Err(malformed(&format_args!("hello with {count} descriptors instead of one"))),
     }
 }
 
 fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
-    // A client that has a path and not the name of the export asks for each that it may be.
+    // A client that has a path but not the export's name tries each candidate.
     match refused.code {
         RefusalCode::NoExport => {
-            tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "no link")
+            tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused")
         }
-        _ => tracing::warn!(pid = credentials.pid, uid = credentials.uid, why = %refused, "no link"),
+        _ => tracing::warn!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused"),
     }
-    // If it does not fit, the end of the socket is enough.
+    // If the message does not fit, the end of the socket is sufficient.
     let _ = packet::send(socket, &Message::Refused(refused.clone()).encode(), &[]);
 }

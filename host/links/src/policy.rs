@@ -1,7 +1,7 @@
-//! Which processes may have links to which exports, as the operator's file says.
+//! Access policy for links: the processes that may use each export, as configured by the operator.
 //!
 //! ```toml
-//! # A process is allowed what one of these allows. Without a file: root, and the user that the server runs as.
+//! # A process has access if one of these rules allows it. Without a file: root, and the server's user.
 //! [[allow]]
 //! exports = ["/src"]        # without it: all
 //! users = [1000, 1001]      # effective user ids
@@ -10,7 +10,7 @@
 //! [[allow]]
 //! exports = ["/public"]
 //! everybody = true
-//! identities = "own"        # in whose name they may ask: "own", or "any". Without it: root, and the server's user, in any
+//! identities = "own"        # of requests: "own" or "any"; default: "any" for root and the server's user
 //! ```
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use tombolo_sys::creds;
 
 use super::server::Credentials;
 
-/// Which processes may have links to what.
+/// Access rules for links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -43,13 +43,13 @@ struct Rule {
     identities: Option<Identities>,
 }
 
-/// The identities that a process may use under a rule.
+/// Identities available to a process under a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Identities {
-    /// Only its own user, with the groups that it has.
+    /// Its own user, with the groups that it has.
     Own,
-    /// Any.
+    /// Any identity.
     Any,
 }
 
@@ -60,19 +60,19 @@ struct Text {
     allow: Vec<Rule>,
 }
 
-/// Why a file of rules is not used.
+/// Reason why a policy file is not used.
 #[derive(Debug, Error)]
 pub enum PolicyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's error.
+        /// System error.
         #[source]
         source: io::Error,
     },
-    /// Other users than root and the server's may change it.
+    /// Users other than root and the server's could change the file.
     #[error("{}: owned by user {uid} with mode {mode:03o}: other users could change the policy", path.display())]
     Unsafe {
         /// The file.
@@ -82,37 +82,36 @@ pub enum PolicyError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It is longer than such a file may be.
+    /// The file exceeds the maximum length.
     #[error("{}: longer than {FILE_BYTES_MAX} bytes", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
     },
-    /// It makes no sense.
+    /// The file is malformed.
     #[error("{}: {source}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Location and reason.
         #[source]
         source: toml::de::Error,
     },
-    /// A rule that allows no process, which is rarely what was meant.
+    /// A rule allows no process, which is rarely intended.
     #[error("{}: rule {number} names no users and no groups, and does not say everybody = true", path.display())]
     NoUsers {
         /// The file.
         path: PathBuf,
-        /// Which rule, from 1.
+        /// Number of the rule, from 1.
         number: usize,
     },
 }
 
-/// Longest file of rules, in bytes.
+/// Maximum length of a policy file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
 impl Policy {
-    /// What holds without a file: root, and the user that this process runs as, may have links to all
-    /// exports.
+    /// Returns the default policy: root and the user of this process may have links to all exports.
     pub fn own_user() -> Policy {
         let (uid, _) = creds::own_ids();
         Policy {
@@ -126,7 +125,7 @@ impl Policy {
         }
     }
 
-    /// The rules of a file, which replace the default. The file is read once.
+    /// Loads the rules of a file, which replace the default. The file is read once.
     pub fn load(path: &Path) -> Result<Policy, PolicyError> {
         let io = |source| PolicyError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
@@ -150,19 +149,19 @@ impl Policy {
         }
     }
 
-    /// Whether there is anything that they may have a link to.
+    /// Returns `true` if any link is allowed to this process.
     pub fn admits(&self, credentials: Credentials) -> bool {
         self.rules.iter().any(|rule| rule.fits(credentials))
     }
 
-    /// Whether they may have a link to the export of that name, which is compared letter by letter.
+    /// Returns `true` if this process may have a link to the export of that name, compared literally.
     pub fn allows(&self, credentials: Credentials, export: &str) -> bool {
         self.rules_of(credentials, export).next().is_some()
     }
 
-    /// Whether a process may ask under any identity for that export. Otherwise it can act only as itself.
+    /// Returns `true` if a process may use any identity for that export. Otherwise it can act only as itself.
     pub fn may_use_any_identity(&self, credentials: Credentials, export: &str) -> bool {
-        // Root, or this process's user, could do the same without us.
+        // Root and this process's user need no server for that.
         let could_anyway = credentials.uid == 0 || credentials.uid == creds::own_ids().0;
         self.rules_of(credentials, export).any(|rule| match rule.identities {
             Some(identities) => identities == Identities::Any,

@@ -1,4 +1,4 @@
-//! The servers of this host and their exports: a list in which servers register, and which drops the dead.
+//! Registry of the servers on this host and their exports; entries of dead servers are removed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,102 +11,101 @@ use thiserror::Error;
 use tombolo_shm::link::Health;
 use tombolo_sys::{creds, random};
 
-/// A server, as it announces itself.
+/// Description of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// What people call it.
+    /// Name of the server.
     pub name: String,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Seconds since 1970 when it began.
+    /// Start time, in seconds since 1970.
     pub since_secs: u64,
-    /// Names of what it exports.
+    /// Names of its exports.
     pub exports: Vec<String>,
-    /// Where clients ask for links, as they type it: `shm:SOCKET/NAME` and its kin.
+    /// Locations to connect to, as users write them: `shm:SOCKET/NAME` and similar.
     pub places: Vec<String>,
-    /// The clients that have links.
+    /// Clients that have links.
     pub guests: Vec<GuestEntry>,
 }
 
 /// A client that has a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEntry {
-    /// What it is called.
+    /// Name of the client.
     pub label: String,
-    /// The export.
+    /// Export in use.
     pub export: String,
-    /// Seconds since 1970 when the link was made.
+    /// Time since when the link has existed, in seconds since 1970.
     pub since_secs: u64,
-    /// Its heartbeat: "well", "late" or "lost".
+    /// State of its heartbeat: "well", "late" or "lost".
     pub health: String,
-    /// For how long its heartbeat has been silent, in milliseconds; 0 while it is well.
+    /// Silence of its heartbeat in milliseconds; 0 while it is well.
     #[serde(default)]
     pub silence_ms: u64,
-    /// Requests that the link has answered.
+    /// Number of requests answered.
     #[serde(default)]
     pub answers: u64,
-    /// Requests that it has not answered yet.
+    /// Number of requests not answered yet.
     #[serde(default)]
     pub in_flight: u64,
-    /// Times that the server's thread went to sleep.
+    /// Number of times that the server's thread slept.
     #[serde(default)]
     pub sleeps: u64,
-    /// Times that the server woke a sleeping client.
+    /// Number of times that the server woke a sleeping client.
     #[serde(default)]
     pub rings: u64,
 }
 
-/// A list of servers.
+/// A registry of servers.
 pub trait Registry: Send + Sync {
-    /// Adds a server to the list, for as long as the entry is held and the process lives.
+    /// Registers a server, for as long as the registration exists and the process lives.
     fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Registration>, RegistryError>;
 
-    /// All servers that live, in order of their names.
+    /// Returns all live servers, ordered by name.
     fn list(&self) -> Result<Vec<Announcement>, RegistryError>;
 }
 
-/// A server's registration in a list. Dropping it takes the server out.
+/// A server's registration. Dropping it removes the server.
 pub trait Registration: Send {
-    /// Announces something else from now on.
+    /// Replaces the announcement.
     fn update(&mut self, announcement: &Announcement) -> Result<(), RegistryError>;
 }
 
-/// Why a list cannot be read or written.
+/// Reason why a registry cannot be read or written.
 #[derive(Debug, Error)]
 pub enum RegistryError {
-    /// The directory belongs to another user, or other users may write to it.
+    /// The directory belongs to another user, or is writable by other users.
     #[error("{}: must be a directory of user {uid} that no other user can write to", path.display())]
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// The user it must belong to.
+        /// Required owner.
         uid: u32,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The system's error.
+        /// System error.
         #[source]
         source: io::Error,
     },
 }
 
-/// The list of one host: a directory with two files for each server. `ID.lock` is locked for as long as the
-/// server lives, whatever becomes of it; `ID.json` is its announcement, and is replaced as a whole. A process
-/// id is for people: another process may have it by now, so it is never asked whether it lives.
+/// Registry of one host: a directory with two files for each server. `ID.lock` is locked for as long as the
+/// server lives, however it ends; `ID.json` contains its announcement, and is replaced atomically. Process
+/// ids are informational: they may be reused, so they are never checked for liveness.
 #[derive(Debug, Clone)]
 pub struct Directory {
     path: PathBuf,
 }
 
-/// Longest file that is read, in bytes.
+/// Maximum length of a file read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What an entry consists of: the lock last, since a reader that finds it looks for the others.
+/// Names of an entry's files: the lock last, since it leads a reader to the others.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
-/// A lock that no process holds and that has no name yet is left alone for so long: it may be about to be
-/// taken.
+/// Age up to which an unlocked, unnamed lock file is preserved: it may be about to be locked.
 const BEING_MADE: Duration = Duration::from_secs(60);
 
 fn lock_name(id: &str) -> String {
@@ -117,19 +116,19 @@ fn data_name(id: &str) -> String {
     format!("{id}.json")
 }
 
-/// The lock before it has its name.
+/// Returns the lock file's temporary name.
 fn new_lock_name(id: &str) -> String {
     format!(".{id}")
 }
 
-/// What is to be the data.
+/// Returns the data file's temporary name.
 fn new_data_name(id: &str) -> String {
     format!(".{id}.new")
 }
 
 impl Directory {
-    /// The list in that directory, which is made if it is not there, for its owner only. One that other users
-    /// could write to is refused.
+    /// Opens the registry in a directory, creating it for its owner only if necessary. A directory writable
+    /// by other users is refused.
     pub fn open(path: &Path) -> Result<Directory, RegistryError> {
         let io = |source| RegistryError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
@@ -146,7 +145,7 @@ impl Directory {
         move |source| RegistryError::Io { path: path.clone(), source }
     }
 
-    /// The announcement of a live server; none if it is dead, and then its files are removed.
+    /// Returns the announcement of a live server. Removes the files of a dead one, and returns `None`.
     fn look(&self, id: &str) -> io::Result<Option<Announcement>> {
         if is_dead(&File::open(self.path.join(lock_name(id)))?)? {
             self.remove(id)?;
@@ -157,14 +156,14 @@ impl Directory {
         serde_json::from_str(&text).map(Some).map_err(io::Error::from)
     }
 
-    /// Removes what is left of a server that died before its lock had a name.
+    /// Removes the remains of a server that died before its lock file was named.
     fn clear(&self, id: &str) -> io::Result<()> {
         let lock = File::open(self.path.join(new_lock_name(id)))?;
         let age = SystemTime::now().duration_since(lock.metadata()?.modified()?).unwrap_or_default();
         if age > BEING_MADE && is_dead(&lock)? { self.remove(id) } else { Ok(()) }
     }
 
-    /// Removes all files of an entry that are there.
+    /// Removes all existing files of an entry.
     fn remove(&self, id: &str) -> io::Result<()> {
         for name in FILES {
             match fs::remove_file(self.path.join(name(id))) {
@@ -176,8 +175,8 @@ impl Directory {
     }
 }
 
-/// Whether no process holds the lock. Only its server's death gives others the lock, which they can share;
-/// and no id is used twice.
+/// Returns `true` if no process has the lock. Only the server's death releases it, readers share it, and ids
+/// are never reused.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -192,14 +191,14 @@ impl Registry for Directory {
         random::fill(&mut bytes).map_err(|error| self.io("")(error.into()))?;
         let id = format!("{:016x}", u64::from_le_bytes(bytes));
         let (hidden, lock_name) = (new_lock_name(&id), lock_name(&id));
-        // It gets its name once it is locked: without the lock it would be taken for dead.
+        // Named only once it is locked: unlocked it would be considered dead.
         let lock = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(self.path.join(&hidden))
             .map_err(self.io(&hidden))?;
-        // From here on whatever was made is removed if something fails.
+        // From here on dropping the entry removes its files.
         let mut entry = DirectoryRegistration { directory: self.clone(), id, lock };
         entry.lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
         entry.update(announcement)?;
@@ -219,7 +218,7 @@ impl Registry for Directory {
             };
             match outcome {
                 Ok(announcement) => found.extend(announcement),
-                // It ended while we looked.
+                // The server ended meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => tracing::warn!(%error, id, "a server's entry cannot be read"),
             }
@@ -249,7 +248,7 @@ impl Registration for DirectoryRegistration {
             fs::rename(&new, self.directory.path.join(&name))
         };
         write().map_err(|error| {
-            // The disk may be full, and what is there still holds.
+            // The disk may be full; the previous announcement stays valid.
             let _ = fs::remove_file(&new);
             io(error)
         })
@@ -258,13 +257,13 @@ impl Registration for DirectoryRegistration {
 
 impl Drop for DirectoryRegistration {
     fn drop(&mut self) {
-        // What stays behind is removed by the next reader.
+        // The next reader removes leftovers.
         let _ = self.directory.remove(&self.id);
     }
 }
 
 impl Announcement {
-    /// This process, which begins now.
+    /// Returns an announcement of this process, started now.
     pub fn of_this_process(name: &str) -> Announcement {
         Announcement {
             name: name.into(),
@@ -335,15 +334,14 @@ mod tests {
     fn the_dead_are_forgotten_and_cleared_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Directory::open(dir.path()).expect("a directory");
-        // What is left of a server that was killed: both files, and no lock. Another process has its process
-        // id by now.
+        // Remains of a killed server: both files, and no lock. Its process id is reused.
         fs::write(dir.path().join("00.lock"), "").expect("write");
         let text = serde_json::to_string(&Announcement::of_this_process("dead")).expect("text");
         fs::write(dir.path().join("00.json"), text).expect("write");
         fs::write(dir.path().join("01.lock"), "").expect("write");
-        // It was saying something new.
+        // It was replacing its announcement.
         fs::write(dir.path().join(".00.new"), "{").expect("write");
-        // One died before its lock had a name, long ago, and one may be about to take its lock.
+        // One died before its lock file was named, long ago; another may be about to lock it.
         for name in [".02", ".02.new", "02.json", ".03"] {
             fs::write(dir.path().join(name), "").expect("write");
         }
@@ -365,7 +363,7 @@ mod tests {
         let registry = Directory::open(dir.path()).expect("a directory");
         let live = Announcement::of_this_process("live");
         let mut entry = registry.announce(&live).expect("announced");
-        // A directory where a file is to be: the data cannot be renamed to it.
+        // A directory in place of the file prevents the rename.
         let ids = |suffix: &str| -> Vec<String> {
             let names =
                 fs::read_dir(dir.path()).expect("read").map(|entry| entry.expect("an entry").file_name());

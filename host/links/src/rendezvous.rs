@@ -1,8 +1,8 @@
-//! Links over memory that both sides can write, where there is no socket: one client at a time, told dead by
-//! its heartbeat.
+//! Links over memory that both sides can write, without a socket: one client at a time, whose death its
+//! heartbeat shows.
 //!
-//! A process that can write the memory can have the link, and read and spoil what goes over it; there are no
-//! credentials for a policy to check. Clients are kept apart by giving each its own memory.
+//! Any process that can write the memory can use the link, and read and corrupt its contents; there are no
+//! credentials for a policy to check. Clients are separated by giving each its own memory.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -29,10 +29,10 @@ use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
 use tombolo_host_runtime::lock;
 
-/// How often a page is looked at while something may happen there.
+/// Polling interval of a page while something may happen.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A server at memory that both sides can write. Dropping it says goodbye and gives the memory up.
+/// A server over memory that both sides can write. Dropping it says goodbye and releases the memory.
 #[derive(Debug)]
 pub struct MemoryListener {
     _thread: StoppedOnDrop,
@@ -46,20 +46,20 @@ struct CurrentClient {
     changes: Changes,
 }
 
-/// Why the memory cannot be served.
+/// Reason why the memory cannot be served.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
     /// The memory cannot carry a link.
-    #[error("memory that cannot be shared: {0}")]
+    #[error("unusable shared memory: {0}")]
     Page(#[from] PageError),
-    /// The system refused a thread, or randomness.
+    /// A thread or random numbers are not available.
     #[error("no link over this memory: {0}")]
     Io(#[from] io::Error),
 }
 
 impl MemoryListener {
-    /// Serves clients there on behalf of `server`, one after the other, with a thread of its own. `label` is
-    /// what clients are called in the log, as they have no name.
+    /// Serves clients over the memory on behalf of `server`, one after the other, on a thread of its own.
+    /// `label` names the clients in the log, as they have no name.
     pub fn start(
         memory: SharedMemory,
         server: Arc<Server>,
@@ -86,13 +86,13 @@ impl MemoryListener {
             stage: Stage::Free,
             current: Arc::clone(&current),
         };
-        // A client may come as soon as this returns, and must find the page made.
+        // A client may connect as soon as this returns, and must find the page initialized.
         page_server.step(Instant::now())?;
         let run = move |stopped: Receiver<()>| {
             let mut wait = LOOK;
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = page_server.step(Instant::now()) {
-                    tracing::error!(%error, link = &*page_server.label, "memory that was shared cannot be used any more");
+                    tracing::error!(%error, link = &*page_server.label, "shared memory is no longer usable");
                     page_server.stage = Stage::Free;
                     page_server.clear_current();
                     return;
@@ -105,19 +105,19 @@ impl MemoryListener {
         Ok(MemoryListener { _thread: StoppedOnDrop::spawn("link-memory", run)?, current })
     }
 
-    /// The client that has the link, as of the last look, about ten times a second.
+    /// Returns the client that has the link, as of the last poll, about ten times a second.
     pub fn guests(&self) -> Vec<Guest> {
         lock(&self.current.guest).iter().cloned().collect()
     }
 
-    /// Calls `hook` whenever a client has come or gone, on the thread that looks after the memory: it must
-    /// not block. The first hook stays.
+    /// Calls `hook` whenever a client connects or disconnects, on the thread that polls the memory: it must
+    /// not block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         self.current.changes.call(Box::new(hook));
     }
 }
 
-/// A thread that is told to stop, and waited for, when this is dropped.
+/// A thread that is stopped and joined when this is dropped.
 #[derive(Debug)]
 struct StoppedOnDrop {
     stop: Option<Sender<()>>,
@@ -135,7 +135,7 @@ impl StoppedOnDrop {
 impl Drop for StoppedOnDrop {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Its own thread may be the one that drops it: see the watcher.
+        // It may be dropped on its own thread, as the watcher may.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -144,7 +144,7 @@ impl Drop for StoppedOnDrop {
     }
 }
 
-/// The server's side, on its thread.
+/// State of the server's thread.
 struct PageServer {
     handshake: ServerHandshake,
     server: Arc<Server>,
@@ -158,7 +158,7 @@ struct PageServer {
 
 enum Stage {
     Free,
-    /// Opened, and not in use before the client is ready.
+    /// Session opened; the client is not ready yet.
     Welcomed {
         peer: Peer,
         session: Arc<dyn Session>,
@@ -166,7 +166,7 @@ enum Stage {
     Running {
         handle: LinkHandle,
     },
-    /// Over, and a late answer may still be written.
+    /// Ended, but a late answer may still be written.
     Ending {
         handle: LinkHandle,
     },
@@ -191,7 +191,7 @@ impl PageServer {
                     self.stage = Stage::Running { handle };
                 }
             },
-            // The next client gets the same memory: no answer may still be written there.
+            // The next client gets the same memory: no late answer may be written there.
             Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
             Stage::Ending { .. } => self.handshake.reopen(now)?,
             stage => self.stage = stage,
@@ -201,8 +201,8 @@ impl PageServer {
     }
 
     fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
-        // The client that was welcomed before has not come: perhaps it asks again, and its former session is
-        // to be gone by then.
+        // A welcomed client that did not complete may be trying again; its former session must be gone by
+        // then.
         self.stage = Stage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
@@ -212,9 +212,9 @@ impl PageServer {
             Err(refused) => {
                 match refused.code {
                     RefusalCode::NoExport => {
-                        tracing::info!(link = &*self.label, why = %refused, "no link");
+                        tracing::info!(link = &*self.label, why = %refused, "link refused");
                     }
-                    _ => tracing::warn!(link = &*self.label, why = %refused, "no link"),
+                    _ => tracing::warn!(link = &*self.label, why = %refused, "link refused"),
                 }
                 self.handshake.refuse(&refused, now)?;
             }
@@ -222,7 +222,7 @@ impl PageServer {
         Ok(())
     }
 
-    /// Notes the client's heartbeat and counts.
+    /// Updates the client's heartbeat and counters.
     fn observe(&self, handle: &LinkHandle) {
         if let Some(guest) = lock(&self.current.guest).as_mut() {
             let watch = self.handshake.watch();
@@ -232,7 +232,7 @@ impl PageServer {
         }
     }
 
-    /// Forgets the client, if the link is over.
+    /// Removes the client, if the link is over.
     fn clear_current(&self) {
         if !matches!(self.stage, Stage::Running { .. }) && lock(&self.current.guest).take().is_some() {
             self.current.changes.tell();
@@ -268,7 +268,7 @@ impl PageServer {
                 self.current.changes.tell();
             }
             Err(error) => {
-                tracing::warn!(link = &*peer.label, why = %error, "no link");
+                tracing::warn!(link = &*peer.label, why = %error, "link refused");
                 self.handshake.goodbye(&Goodbye::new(Cause::Failed, failed(error)))?;
                 self.handshake.reopen(now)?;
             }
@@ -288,7 +288,7 @@ impl PageServer {
         if let Stage::Welcomed { .. } | Stage::Running { .. } = self.stage
             && let Err(error) = self.handshake.goodbye(&Goodbye::new(Cause::Leaving, ""))
         {
-            tracing::warn!(%error, "no goodbye");
+            tracing::warn!(%error, "cannot send goodbye");
         }
         self.stage = Stage::Free;
         self.clear_current();
@@ -296,16 +296,16 @@ impl PageServer {
     }
 }
 
-/// Why there is no link over memory.
+/// Reason why a link over memory could not be made.
 #[derive(Debug, Error)]
 pub enum JoinError {
     /// The memory cannot carry a link.
-    #[error("memory that cannot be shared: {0}")]
+    #[error("unusable shared memory: {0}")]
     Page(#[from] PageError),
     /// There is no server, or it has another client.
-    #[error("no server is there, or it has another client")]
+    #[error("no server, or it is serving another client")]
     Busy,
-    /// The server refused.
+    /// The server refused the link.
     #[error("{0}")]
     Refused(#[source] Refused),
     /// The server did not answer in time.
@@ -314,25 +314,25 @@ pub enum JoinError {
     /// The server sent an invalid reply.
     #[error("invalid server reply")]
     Welcome(#[source] WelcomeError),
-    /// The server went away meanwhile.
-    #[error("the server went away: {0}")]
+    /// The server disconnected meanwhile.
+    #[error("the server disconnected: {0}")]
     Ended(End),
     /// The line could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The system refused.
+    /// A thread or random numbers are not available.
     #[error("no link over this memory: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The client's watch over a link that has no socket. Dropping it ends the link in order.
+/// The client's watcher of a link without a socket. Dropping it ends the link in order.
 #[derive(Debug)]
 pub struct MemoryWatcher {
     _thread: StoppedOnDrop,
 }
 
-/// Asks the server at that memory for a link, and takes it into use. Waits for the answer, and for another
-/// client to leave, until the options' time is up.
+/// Requests a link from the server at that memory, and starts to use it. Blocks until the server answers, and
+/// until another client leaves, up to the options' time-out.
 pub fn join(
     memory: SharedMemory,
     options: &ConnectOptions,
@@ -358,7 +358,7 @@ pub fn join(
             let stop = stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
             if let Some(end) = watched.end().or(stop.then_some(End::Stopped)) {
                 if let Err(error) = handshake.goodbye(&goodbye(&end)) {
-                    tracing::warn!(%error, "no goodbye");
+                    tracing::warn!(%error, "cannot send goodbye");
                 }
                 break end;
             }
@@ -385,7 +385,7 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
         if now >= until {
             return Err(if asked { JoinError::Silent } else { JoinError::Busy });
         }
-        // The server cannot wake us: there is no common kernel.
+        // The server cannot wake this process: there is no common kernel.
         thread::sleep(LOOK);
     }
 }
@@ -396,7 +396,7 @@ impl From<PageEnd> for End {
             PageEnd::Said(goodbye) => control_socket::end_of(&goodbye),
             PageEnd::Died => End::Died,
             PageEnd::Malformed => {
-                End::ProtocolError(ProtocolError::Malformed("what it left in the page makes no sense".into()))
+                End::ProtocolError(ProtocolError::Malformed("malformed rendezvous page".into()))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that both sides of a link can write: a file of the host, or what a guest sees of one.
+//! Memory that both sides of a link can write: a file of the host, or a guest's view of one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use tombolo_shm::link::{PageError, length_of};
 use tombolo_shm::region::file::Served;
 use tombolo_shm::region::{RegionError, file, mmapper, pci};
 
-/// Where such memory is.
+/// Location of such memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryLocation {
     /// A file: QEMU's `mem-path` of an ivshmem device, or the file of UML's `iomem=`.
     File(PathBuf),
-    /// In a guest: a PCI device (ivshmem) by its address, or the only one there is.
+    /// In a guest, a PCI device (ivshmem) with this address, or the only one.
     Pci(Option<String>),
-    /// In a UML guest: `/dev/mmapper`, which does not know its length.
+    /// In a UML guest, `/dev/mmapper`, which does not know its length.
     Mmapper(PathBuf),
 }
 
 impl MemoryLocation {
-    /// The file that is mapped; of a PCI device there is one only while it is there.
+    /// Returns the file to map. That of a PCI device exists only while the device is present.
     pub fn file(&self) -> Result<PathBuf, RegionError> {
         match self {
             Self::File(path) | Self::Mmapper(path) => Ok(path.clone()),
@@ -30,32 +30,32 @@ impl MemoryLocation {
     }
 }
 
-/// Memory that was mapped.
+/// Mapped memory.
 #[derive(Debug)]
 pub struct SharedMemory {
     pub(super) region: Region,
-    /// How much of it a link uses.
+    /// Size used by a link.
     pub(super) total: u64,
-    /// Held by a server: no other serves there.
+    /// Lock of a server: no other can serve this memory.
     pub(super) lock: Option<File>,
 }
 
-/// Why there is no such memory.
+/// Reason why the memory is not available.
 #[derive(Debug, Error)]
 pub enum MemoryError {
-    /// It cannot be mapped.
+    /// Mapping failed.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// There is no page of a server yet, or none that can be used.
+    /// There is no valid page of a server.
     #[error("{place}: {source}")]
     Page {
-        /// Where.
+        /// Location of the memory.
         place: String,
-        /// What is wrong with it.
+        /// Fault of the page.
         #[source]
         source: PageError,
     },
-    /// Of this device a server must give the length.
+    /// The device's length is unknown, and only a server may specify it.
     #[error("{}: unknown length, which must be given", path.display())]
     Length {
         /// The device.
@@ -64,8 +64,8 @@ pub enum MemoryError {
 }
 
 impl SharedMemory {
-    /// For a server. A file that is not there is made, of `bytes`; of a device that does not know its length
-    /// they are the length. A file is locked, so that one server at a time has it.
+    /// Maps memory for a server. A missing file is created with `bytes`; for a device that does not know its
+    /// length, `bytes` is the length. A file is locked for exclusive use.
     pub fn to_serve(place: &MemoryLocation, bytes: Option<u64>) -> Result<SharedMemory, MemoryError> {
         let (region, lock) = match place {
             MemoryLocation::File(path) => {
@@ -81,7 +81,7 @@ impl SharedMemory {
         Ok(SharedMemory { total: region.len() as u64, region, lock })
     }
 
-    /// For a client. A server must have been there before: its page holds the length of the memory.
+    /// Maps memory for a client. A server must have initialized it: its page contains the length.
     pub fn to_use(place: &MemoryLocation) -> Result<SharedMemory, MemoryError> {
         let page_error = |source| MemoryError::Page { place: place.to_string(), source };
         let (region, total) = match place {

@@ -28,30 +28,30 @@ use super::server::{
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 use tombolo_host_runtime::lock;
 
-/// The links that were made, and what they are made with.
+/// Established links, and the resources to make them.
 pub(super) struct Links {
     server: Arc<Server>,
-    /// None once nothing more is to be made.
+    /// `None` once no more links may be made.
     watcher: Mutex<Option<Watcher>>,
     incarnation: Incarnation,
-    /// Nothing that belongs to a peer is called or dropped while it is locked: a slow end of one must not
-    /// hold up the others.
+    /// Locked only briefly: no code or destructor of a peer runs under it, so that a slow end of one does not
+    /// delay the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
     pub(super) changes: Changes,
 }
 
-/// How many threads end links.
+/// Number of threads that are ending links.
 #[derive(Default)]
 struct EndingLinks {
     count: Mutex<usize>,
     changed: Condvar,
 }
 
-/// One of them.
+/// A guard that counts one of them.
 struct EndingLink(Arc<Links>);
 
-/// The permits of links that are being made, that go on, and that end.
+/// Permits of links being made, in use, and ending.
 #[derive(Default)]
 struct Permits {
     last_number: u64,
@@ -60,12 +60,11 @@ struct Permits {
 
 struct Issued {
     uid: u32,
-    /// None while the link is being made, and while it ends.
+    /// `None` while the link is being made or ends.
     live: Option<Live>,
 }
 
-/// The permit to have one more link, returned when dropped. A link that is served holds one too, until its
-/// memory is given back.
+/// A permit for one more link, returned when dropped. A served link retains one until its memory is freed.
 struct LinkPermit {
     permits: Arc<Mutex<Permits>>,
     number: u64,
@@ -77,25 +76,25 @@ struct LinkPermit {
 pub struct Guest {
     /// The client.
     pub peer: Peer,
-    /// Since when.
+    /// Time since when it has the link.
     pub since: SystemTime,
-    /// Its heartbeat.
+    /// State of its heartbeat.
     pub health: Health,
-    /// For how long its heartbeat had been silent when last looked at: about once a second at a socket.
+    /// Silence of its heartbeat at the last check, about once a second at a socket.
     pub silence: Duration,
-    /// What the link has done; none if it is coming to an end.
+    /// Counters of the link; `None` if it is ending.
     pub counts: Option<Counts>,
 }
 
 struct Live {
     guest: Guest,
     handle: LinkHandle,
-    /// None for a moment, while it is made. Dropping it says goodbye.
+    /// `None` briefly, while the link is made. Dropping it says goodbye.
     control_socket: Option<ControlSocket>,
 }
 
 impl Guest {
-    /// A client whose link begins now.
+    /// Returns a client whose link begins now.
     pub(super) fn new(peer: Peer) -> Self {
         let (since, health) = (SystemTime::now(), Health::Well);
         Self { peer, since, health, silence: Duration::ZERO, counts: None }
@@ -134,7 +133,7 @@ impl Links {
         drop(watcher);
     }
 
-    /// Waits for the threads that end links, so long at most. How many are left.
+    /// Waits for the threads that end links, at most for `at_most`. Returns the number left.
     pub(super) fn wait_for_ends(&self, at_most: Duration) -> usize {
         let EndingLinks { count, changed } = &self.ending_links;
         let waited = changed.wait_timeout_while(lock(count), at_most, |count| *count > 0);
@@ -159,7 +158,7 @@ impl Drop for EndingLink {
 }
 
 impl LinkPermit {
-    /// A permit for one more link of this user; none if the limit is reached.
+    /// Returns a permit for one more link of this user, or `None` if the limit is reached.
     fn take(links: &Arc<Links>, uid: u32, max: usize) -> Option<LinkPermit> {
         let mut permits = lock(&links.permits);
         if is_full(permits.issued.values().map(|issued| issued.uid), uid, max) {
@@ -176,7 +175,7 @@ impl LinkPermit {
         Some(LinkPermit { permits: Arc::clone(&links.permits), number, _descriptors })
     }
 
-    /// What is done with the permit, if it still is one.
+    /// Applies `change` to the permit's link, if the permit still exists.
     fn with<T>(&self, change: impl FnOnce(&mut Option<Live>) -> T) -> Option<T> {
         lock(&self.permits).issued.get_mut(&self.number).map(|issued| change(&mut issued.live))
     }
@@ -189,7 +188,7 @@ impl Drop for LinkPermit {
     }
 }
 
-/// Makes the link that a hello asks for, or returns the refusal.
+/// Makes the requested link, or returns the refusal.
 pub(super) fn welcome(
     links: &Arc<Links>,
     options: &ListenOptions,
@@ -201,7 +200,7 @@ pub(super) fn welcome(
     if !options.policy.allows(credentials, &hello.export) {
         return Err(Refused::new(RefusalCode::NotAllowed, "no rule allows this export to this user"));
     }
-    // Before anything is made for it: so the limit holds for many hellos at once.
+    // Taken before any resource is allocated, so that the limit applies to concurrent hellos.
     let permit = LinkPermit::take(links, credentials.uid, options.links_max)
         .ok_or_else(|| Refused::new(RefusalCode::TooMany, ""))?;
     let agreement = options.limits.agree(hello, epoch()?, links.incarnation)?;
@@ -237,8 +236,8 @@ pub(super) fn welcome(
         region_receiver.then(|| handle.receive(options.limits.bytes.saturating_mul(FORWARDED_MAX)));
     let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
-    // Last, so that no client is welcomed to a server that ends. If the peer is gone already, the watcher has
-    // noticed.
+    // Sent last, so that no client is welcomed by a server that ends. If the peer is already gone, the
+    // watcher has noticed.
     let memory: SmallVec<[_; 2]> =
         [Some(own.as_fd()), window.as_ref().map(|window| window.as_fd())].into_iter().flatten().collect();
     packet::send(socket, &message, &memory).map_err(|error| {
@@ -247,14 +246,14 @@ pub(super) fn welcome(
     })
 }
 
-/// How many descriptors a link has open: its socket, the memory of both sides, the doorbells, and eight
-/// regions that are forwarded on it.
+/// Number of descriptors of a link: its socket, the memory of both sides, the doorbells, and eight forwarded
+/// regions.
 const DESCRIPTORS: usize = 16;
 
-/// The regions that a client forwards may together be so many times as large as the memory of one link.
+/// Maximum size of the regions forwarded by a client, as a multiple of one link's memory.
 const FORWARDED_MAX: u64 = 2;
 
-/// Marks a client's memory as one that may be forwarded.
+/// Marks a client's memory as forwardable.
 fn forwardable(
     theirs: &Region,
     memory: &OwnedFd,
@@ -266,7 +265,7 @@ fn forwardable(
     Ok(ForwardableRegion::mark(theirs, memory.try_clone()?, bytes, bulk, credentials.uid))
 }
 
-/// The credentials of the process, and the identities that the policy allows it.
+/// Returns the credentials of the process, and the identities that the policy allows it.
 fn verified_peer(
     options: &ListenOptions,
     socket: &OwnedFd,
@@ -283,7 +282,7 @@ fn verified_peer(
     Ok(VerifiedPeer { process, identities })
 }
 
-/// Watches over a link from now on.
+/// Registers a link with the watcher.
 fn keep(
     links: &Arc<Links>,
     permit: LinkPermit,
@@ -317,23 +316,21 @@ fn keep(
         });
         Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If it was over at once the handler has ended the link before the control socket was there, which is
-    // dropped then.
+    // If the link ended at once, the handler ran before the control socket was stored; it is dropped then.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.tell();
     Ok(permit)
 }
 
-/// The server's handler of a link control socket. When it is dropped the link is over, whichever side ended
-/// it.
+/// The server's handler of a link control socket. Dropping it ends the link, whichever side ended it.
 struct ServerHandler {
     links: Arc<Links>,
     permit: Arc<LinkPermit>,
     label: Arc<str>,
-    /// Takes forwarded regions, if the client may forward any.
+    /// Receiver of forwarded regions, if the client may forward any.
     region_receiver: Option<RegionReceiver>,
     heartbeat: Heartbeat,
-    /// Why the link ends when this is dropped.
+    /// Reason used when this is dropped.
     end: End,
 }
 
@@ -375,8 +372,8 @@ impl Drop for ServerHandler {
     fn drop(&mut self) {
         let Some(live) = self.permit.with(Option::take).flatten() else { return };
         self.links.changes.tell();
-        // The session may take its time, and the link's thread finishes the request that it is at: the
-        // watcher is not to wait for that.
+        // The session may be slow, and the link's thread finishes its current request: the watcher must not
+        // wait for that.
         let (turn, end) = (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
         let ending = move || {
             live.handle.cut(end);
@@ -389,7 +386,7 @@ impl Drop for ServerHandler {
     }
 }
 
-/// The goodbye for the other side.
+/// Returns the goodbye for the peer.
 pub(super) fn goodbye(end: &End) -> Goodbye {
     match end {
         End::ProtocolError(error) => Goodbye::new(Cause::Cut, error),
@@ -398,11 +395,11 @@ pub(super) fn goodbye(end: &End) -> Goodbye {
     }
 }
 
-/// A number that no earlier life of the same memory is likely to have had.
+/// Returns an epoch that no earlier link over the same memory is likely to have had.
 pub(super) fn epoch() -> Result<Epoch, Refused> {
     let mut bytes = [0; 4];
     random::fill(&mut bytes).map_err(|error| failed(std::io::Error::from(error)))?;
-    // Zero is none, and once in four thousand million links it comes.
+    // Zero is invalid, and occurs once in four thousand million links.
     Ok(Epoch::new(u32::from_le_bytes(bytes)).unwrap_or(Epoch::FIRST))
 }
 

@@ -1,5 +1,5 @@
-//! A server without descriptors: callers wait, none is lost, and no processor time is wasted. In a process of
-//! its own, for the limit is the process's.
+//! A server out of descriptors: connections wait, none is lost, and no processor time is wasted. Runs in a
+//! process of its own, as the limit applies to the process.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -54,7 +54,8 @@ fn callers_wait_until_there_is_a_descriptor_for_them() {
     let mut first = connect().expect("connect");
     ask(&mut first);
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1024);
-    // One descriptor more each time, until it goes to a caller and the server has none for its own side.
+    // Raises the limit by one each time, until a connecting socket takes the descriptor and none is left for
+    // the server's side.
     let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").count() as u64;
     let mut callers = Vec::new();
     let is_there = |count: usize| server.counts().connections == count as u64 + 1;

@@ -1,5 +1,5 @@
-//! Calls allocate nothing to speak of, on either side, once as many were made before; idle connections take
-//! little memory, and an idle client no processor time.
+//! Calls allocate almost nothing on either side once as many were made before; idle connections need little
+//! memory, and an idle client no processor time.
 #![allow(clippy::print_stdout, reason = "it says what it measured")]
 
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Answers with as many bytes of data as the first argument says.
+/// A service that returns as many bytes of data as the first argument requests.
 struct Null;
 
 impl Service for Null {
@@ -36,7 +36,7 @@ impl Service for Null {
         if wanted > 0 {
             exchange.data = exchange.buffers.take(wanted).map(|lease| ReplyData::new(lease, wanted));
         }
-        // What a service awaits is part of its future, whose memory is used again.
+        // Locals across an await are part of the future, whose memory is reused.
         std::future::ready(()).await;
         (exchange, Outcome::Reply)
     }
@@ -46,7 +46,7 @@ fn find(_: &[u8], results_bytes: usize) -> DataLocation {
     DataLocation::Data(8..results_bytes)
 }
 
-/// So many calls of a kind at once, each with data of so many bytes out or in.
+/// Concurrent calls of one kind, each with data sent or received.
 struct Row {
     name: &'static str,
     count: usize,
@@ -80,7 +80,7 @@ fn client(server: &Server) -> RpcClient {
     RpcClient::start(target, options).expect("the client starts")
 }
 
-/// One at a time: each would be in the other's count.
+/// Serializes the tests: each would be in the other's count.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -110,7 +110,7 @@ fn calls_allocate_nothing() {
                 client.recycle(reply.results);
             }
         };
-        // To fill what is filled once: how replies meet in one turn differs from time to time.
+        // Warm-up: the grouping of replies into turns varies.
         let (first, counted) = if bulk { (50, 25) } else { (200, 50) };
         (0..first).for_each(|_| ask());
         let attempt = || {
@@ -118,8 +118,8 @@ fn calls_allocate_nothing() {
             (0..counted).for_each(|_| ask());
             (of_all_threads() - before) as f64 / (counted * row.count) as f64
         };
-        // Now and then a reply overtakes the end of its own sending, and one more buffer joins those in use:
-        // one attempt of three must do.
+        // Occasionally a reply overtakes the end of its own sending, and one more buffer is needed: one
+        // attempt in three must pass.
         let least = std::iter::repeat_with(attempt).take(3).find(|&each| each <= 0.05);
         assert!(least.is_some(), "{}: more than 0.05 for each call", row.name);
     }
@@ -132,7 +132,7 @@ fn an_idle_client_takes_no_processor_time() {
     let client = client(&server);
     let call = || client.call(Call::new(1, Credential::None), |_| {}).wait().expect("a reply");
     (0..100).for_each(|_| drop(call()));
-    // The alarm of the last call is still to come.
+    // The last call's timer is still to fire.
     std::thread::sleep(Duration::from_millis(2500));
     let before = client.counts().sleeps;
     std::thread::sleep(Duration::from_millis(1500));
@@ -140,14 +140,14 @@ fn an_idle_client_takes_no_processor_time() {
     drop(call());
 }
 
-/// A call by hand.
+/// Returns an encoded call.
 fn call() -> Vec<u8> {
     let mut call = Vec::new();
     Encoder::new(&mut call).value(&CallHeader::new(Xid(7), 1, 1, 1, Credential::None)).u32(0);
     call
 }
 
-/// Bytes of its reply.
+/// Length of its reply.
 const REPLY_BYTES: usize = 32;
 
 #[test]
@@ -161,8 +161,8 @@ fn a_datagram_is_answered_without_allocating() {
         assert_eq!(socket.recv(&mut reply).expect("a reply"), REPLY_BYTES);
     };
     (0..20).for_each(|_| ask());
-    // Every few seconds the server gives up memory that seems idle, and has to get it again: one attempt of
-    // three must do.
+    // Every few seconds the server frees memory that seems idle, and allocates it again: one attempt in three
+    // must pass.
     let mut attempt = || {
         let before = of_all_threads();
         (0..50).for_each(|_| ask());
@@ -171,7 +171,7 @@ fn a_datagram_is_answered_without_allocating() {
     assert_eq!((0..3).map(|_| attempt()).min(), Some(0));
 }
 
-/// How many connections to open, of those wanted: both their ends are descriptors of this process.
+/// Returns the number of connections to open, at most `wanted`: both ends are descriptors of this process.
 fn affordable(wanted: usize) -> usize {
     process::raise_open_file_limit().expect("raise the limit");
     let limit = process::open_file_limit().soft;
@@ -202,7 +202,7 @@ fn ten_thousand_idle_connections_take_little_memory_and_all_are_served() {
     crowd.extend((0..count).map(|_| connect()));
     crowd.iter_mut().for_each(ask);
     let busy = live_bytes().saturating_sub(before) / count;
-    // What a busy connection had, it gives back when it is idle for a while.
+    // A connection frees its memory once it is idle for a while.
     let idle = || live_bytes().saturating_sub(before) / count;
     let end = Instant::now() + Duration::from_secs(20);
     while idle() > 1024 && Instant::now() < end {

@@ -1,5 +1,5 @@
-//! Connections that are reset while they wait for memory leave nothing behind. In a process of its own, for
-//! it counts the process's descriptors.
+//! Connections reset while they wait for memory leave nothing behind. Runs in a process of its own, as it
+//! counts descriptors.
 #![allow(
     dead_code,
     clippy::print_stdout,
@@ -25,7 +25,7 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("descriptors").count()
 }
 
-/// Closes it with a reset (socket(7), SO_LINGER).
+/// Closes the connection with a reset (socket(7), SO_LINGER).
 #[allow(clippy::needless_pass_by_value, reason = "it is closed")]
 fn reset(client: Client) {
     set_socket_linger(&client.0, Some(Duration::ZERO)).expect("linger");
@@ -35,7 +35,7 @@ fn reset(client: Client) {
 fn a_connection_that_is_reset_while_it_waits_is_closed_and_counted_until_then() {
     let buffers = BufferLimits { share_bytes: 4 << 20, ..BufferLimits::default() };
     let host = TestHost::new(Options { buffers, ..Options::default() });
-    // Calls that have all memory of the address, as long as they are held.
+    // Calls that occupy all memory of the address while they are held.
     let mut holders: Vec<_> = (0..3).map(|_| host.connect()).collect();
     holders.iter_mut().for_each(|holder| holder.send(&numbered(HOLD, 1, MEBIBYTE)));
     eventually("they are held", || host.player.held() == 3);
@@ -51,7 +51,7 @@ fn a_connection_that_is_reset_while_it_waits_is_closed_and_counted_until_then() 
     }
     let after = descriptors();
     assert!(after <= before, "{} descriptors more after 100 resets", after - before);
-    // A call keeps the descriptor, and that counts.
+    // A pending call keeps the descriptor, which counts.
     holders.drain(..).for_each(reset);
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!((host.counts().connections, descriptors()), (3, before - 3));

@@ -1,4 +1,4 @@
-//! A certificate authority of one's own, in a directory: for those who have none.
+//! A private certificate authority in a directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -23,90 +23,90 @@ use crate::certificate::{common_name, hexadecimal};
 use crate::credentials::{CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE, REVOKES};
 
 const CA_KEY_FILE: &str = "ca-key.pem";
-/// What was issued, a certificate a line: serial number, end and time of revocation (`-` if it is good) in
-/// seconds of Unix, name.
+/// Index of issued certificates, one per line: serial number, expiry and revocation in Unix seconds (`-` if
+/// not revoked), name.
 const INDEX_FILE: &str = "issued";
 
-/// A CA outlives what it issues.
+/// Validity of a CA, longer than that of its certificates.
 const CA_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
-/// Clocks differ: what is made now is good since then.
+/// Tolerance for clock differences: new certificates are valid since this long.
 const SKEW: Duration = Duration::from_secs(60 * 60);
-/// Enough that none is given twice and none can be foreseen (RFC 5280 §4.1.2.2 allows 20).
+/// Length of serial numbers, enough to be unique and unpredictable (RFC 5280 §4.1.2.2 allows 20).
 const SERIAL_BYTES: usize = 16;
 
-/// Why the authority cannot do it.
+/// Failure of an authority's operation.
 #[derive(Debug, ThisError)]
 pub enum AuthorityError {
-    /// A file.
+    /// A file operation failed.
     #[error("{}", .path.display())]
     File {
-        /// It.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// System error.
         source: io::Error,
     },
-    /// There is one, and what it has issued would be good no more.
-    #[error("{} has an authority already", .0.display())]
+    /// The directory has an authority, whose certificates would become invalid.
+    #[error("{}: authority already exists", .0.display())]
     Exists(PathBuf),
-    /// There is none.
-    #[error("{} has no authority; make one with `tombolo keys ca`", .0.display())]
+    /// The directory has no authority.
+    #[error("{}: no authority; create one with `tombolo keys ca`", .0.display())]
     None(PathBuf),
-    /// The name cannot be a directory's and a subject's.
+    /// The name is unsuitable for a directory and a subject.
     #[error("{0:?}: a name is made of letters, digits, dots, hyphens and underscores")]
     Name(String),
-    /// A file is not as it was written here.
+    /// A file is malformed.
     #[error("{}: malformed", .0.display())]
     Malformed(PathBuf),
-    /// Nothing good was issued to that name.
-    #[error("no certificate of {0} is good")]
+    /// No valid certificate was issued to this name.
+    #[error("no valid certificate of {0}")]
     NotIssued(String),
-    /// The certificate cannot be made: a host's name is none, say.
+    /// The certificate could not be created, for instance because of an invalid host name.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
-    /// The system has no randomness.
-    #[error("no randomness")]
+    /// Random numbers are not available.
+    #[error("random numbers not available")]
     Random(#[source] tombolo_sys::Errno),
 }
 
 type Result<T> = std::result::Result<T, AuthorityError>;
 
-/// An authority.
+/// A certificate authority.
 pub struct Authority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
-    /// Held while it lives: one process at a time changes the index.
+    /// Lock of the index: one process at a time changes it.
     _lock: File,
 }
 
-/// What a certificate is asked for.
+/// Parameters of a certificate.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its subject.
+    /// Subject.
     pub name: String,
-    /// The names and addresses of the server that shows it; a client has none.
+    /// Names and addresses of a server; empty for a client.
     pub hosts: Vec<String>,
-    /// How long it is good.
+    /// Expiry.
     pub until: SystemTime,
 }
 
-/// A certificate that was issued.
+/// An issued certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// Its subject.
+    /// Subject.
     pub name: String,
-    /// Its number, in hexadecimal.
+    /// Serial number, in hexadecimal.
     pub serial: String,
-    /// When it ends, in seconds of Unix.
+    /// Expiry, in Unix seconds.
     pub ends_s: u64,
-    /// When it was revoked.
+    /// Time of revocation, in Unix seconds.
     pub revoked_s: Option<u64>,
 }
 
 impl Authority {
-    /// Makes one; `name` is what its certificate calls it.
+    /// Creates an authority; `name` is its certificate's subject.
     ///
     /// # Errors
-    /// There is one in the directory, or it cannot be written to.
+    /// The directory already has an authority, or cannot be written to.
     pub fn create(dir: &Path, name: &str) -> Result<Self> {
         let name = checked(name)?;
         fs::create_dir_all(dir).map_err(|source| AuthorityError::File { path: dir.into(), source })?;
@@ -123,10 +123,10 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The one in this directory.
+    /// Opens the authority in a directory.
     ///
     /// # Errors
-    /// There is none, or its files cannot be used.
+    /// There is none, or its files are unusable.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(CA_KEY_FILE);
         let key = match fs::read_to_string(&path) {
@@ -145,15 +145,15 @@ impl Authority {
         Ok(Self { dir: dir.into(), issuer: Issuer::new(ca_params(name)?, key), _lock: lock })
     }
 
-    /// Issues a certificate and puts it, its key, and whom and what to trust into `out`.
+    /// Issues a certificate, and writes it with its key, the CA and the revocation list to `out`.
     ///
     /// # Errors
-    /// A name is none, or a file cannot be written.
+    /// A name is invalid, or a file cannot be written.
     pub fn issue(&self, request: &Request, out: &Path) -> Result<Issued> {
         let name = checked(&request.name)?;
         let mut serial = [0; SERIAL_BYTES];
         tombolo_sys::random::fill(&mut serial).map_err(AuthorityError::Random)?;
-        // A positive number of as many bytes, whatever comes (RFC 5280 §4.1.2.2).
+        // Positive and of fixed length, whatever the random bytes (RFC 5280 §4.1.2.2).
         serial[0] = serial[0] & 0x3f | 0x40;
         let ends_s = unix_s(request.until);
         let mut params = params(name, ends_s)?;
@@ -173,7 +173,7 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let issued = Issued { name: name.into(), serial: hexadecimal(&serial), ends_s, revoked_s: None };
-        // First the index: what is not in there cannot be revoked.
+        // The index is written first: a certificate missing from it could not be revoked.
         let mut index = self.issued()?;
         index.push(issued.clone());
         self.put(&index)?;
@@ -186,8 +186,8 @@ impl Authority {
         Ok(issued)
     }
 
-    /// Revokes what was issued to this name and is still good; how many certificates that were. The list of
-    /// all that are revoked is in `crl.pem`, for all who shall refuse them.
+    /// Revokes all valid certificates of a name, and returns their number. `crl.pem` lists all revoked
+    /// certificates, for those who must refuse them.
     ///
     /// # Errors
     /// There are none.
@@ -203,13 +203,13 @@ impl Authority {
         Ok(count)
     }
 
-    /// The list of what is revoked.
+    /// Returns the path of the revocation list.
     #[must_use]
     pub fn revocation_list(&self) -> PathBuf {
         self.dir.join(REVOKED_FILE)
     }
 
-    /// All that was issued, the oldest first.
+    /// Returns all issued certificates, the oldest first.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -221,7 +221,7 @@ impl Authority {
             .collect()
     }
 
-    /// Writes the index, and the list of what is revoked in it.
+    /// Writes the index, and the revocation list derived from it.
     fn put(&self, index: &[Issued]) -> Result<()> {
         let lines: String = index.iter().map(Issued::line).collect();
         write(&self.dir.join(INDEX_FILE), lines.as_bytes(), 0o644)?;
@@ -268,7 +268,7 @@ fn bytes(hexadecimal: &str) -> Option<Vec<u8>> {
     digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// A name that is one of a file too, so that nothing of it leads elsewhere.
+/// Validates a name, which is also used as a file name and so must contain no path.
 fn checked(name: &str) -> Result<&str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_good = (1..=64).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.');
@@ -303,7 +303,7 @@ fn date(unix_s: u64) -> OffsetDateTime {
     i64::try_from(unix_s).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok()).unwrap_or(LAST_DATE)
 }
 
-/// The end of the year 9999: "no end" in RFC 5280 §4.1.2.5.
+/// End of the year 9999: "no end" in RFC 5280 §4.1.2.5.
 const LAST_DATE: OffsetDateTime = match OffsetDateTime::from_unix_timestamp(253_402_300_799) {
     Ok(date) => date,
     Err(_) => OffsetDateTime::UNIX_EPOCH,
@@ -316,7 +316,7 @@ fn locked(dir: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// All of it or, after a crash too, what was there before.
+/// Writes a file atomically, also with respect to crashes.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let failed = |source| AuthorityError::File { path: path.into(), source };
     let new = path.with_extension("new");

@@ -1,16 +1,16 @@
-//! What a peer's certificate says of it.
+//! Identity in a peer's certificate.
 
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-/// The certificate that a peer has proved to own, and that a trusted CA has issued.
+/// A certificate issued by a trusted CA, whose key the peer has proved to have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCertificate {
-    /// The common name of its subject; empty if it has none that is text.
+    /// Common name of the subject; empty if it has none in plain text.
     pub subject: String,
-    /// Its number among those of its CA, in hexadecimal.
+    /// Serial number of the certificate, in hexadecimal.
     pub serial: String,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// DER's tags, those that occur in names (X.690 §8).
+/// DER tags that occur in names (X.690 §8).
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
@@ -43,7 +43,7 @@ const IA5_STRING: u8 = 0x16;
 /// id-at-commonName, 2.5.4.3 (RFC 5280 appendix A.1).
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// The last, and so most particular, common name in the content of a Name (RFC 5280 §4.1.2.4).
+/// Returns the last, and thus most specific, common name in the contents of a Name (RFC 5280 §4.1.2.4).
 pub(crate) fn common_name(name: &[u8]) -> Option<&str> {
     let (mut name, mut found) = (Der(name), None);
     while let Some(mut relative) = name.next_of(SET) {
@@ -51,7 +51,7 @@ pub(crate) fn common_name(name: &[u8]) -> Option<&str> {
             if attribute.next_of(OBJECT_ID)?.0 == COMMON_NAME {
                 let (tag, value) = attribute.next()?;
                 let is_text = matches!(tag, UTF8_STRING | PRINTABLE_STRING | IA5_STRING);
-                // A name that ends early for one reader and not for another names two.
+                // Control characters could make different readers see different names.
                 found = str::from_utf8(value).ok().filter(|text| is_text && !text.contains(char::is_control));
             }
         }
@@ -59,7 +59,7 @@ pub(crate) fn common_name(name: &[u8]) -> Option<&str> {
     found
 }
 
-/// Bytes in DER, one value after the other.
+/// A sequence of DER values.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -67,7 +67,7 @@ impl<'a> Der<'a> {
         let (&[tag, first], rest) = self.0.split_first_chunk()?;
         let (len, rest) = match first {
             0..=0x7f => (first.into(), rest),
-            // Nothing in a name is longer than 64 KiB.
+            // No value in a name is longer than 64 KiB.
             0x81 => rest.split_first().map(|(len, rest)| (usize::from(*len), rest))?,
             0x82 => rest.split_first_chunk().map(|(len, rest)| (u16::from_be_bytes(*len).into(), rest))?,
             _ => return None,
@@ -77,7 +77,7 @@ impl<'a> Der<'a> {
         Some((tag, value))
     }
 
-    /// The next value, if it has this tag.
+    /// Returns the next value, if it has this tag.
     fn next_of(&mut self, tag: u8) -> Option<Self> {
         self.next().filter(|(found, _)| *found == tag).map(|(_, value)| Self(value))
     }

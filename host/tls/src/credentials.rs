@@ -1,4 +1,4 @@
-//! The files that a side shows and trusts, and the sessions that it begins with them.
+//! Certificate files of a side, and the sessions begun with them.
 
 use std::fmt;
 use std::fs;
@@ -21,60 +21,60 @@ use tombolo_host_runtime::rate_limit::RateLimit;
 use crate::session::Session;
 use crate::{ALPN, TlsError};
 
-/// The CAs that are trusted, one after the other.
+/// Trusted CA certificates, concatenated.
 pub(crate) const CA_FILE: &str = "ca.pem";
-/// What is shown: the certificate, and what leads from it to its CA.
+/// Own certificate, followed by its chain up to the CA.
 pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
-/// What the CAs have revoked. It need not be there, unless [`REVOKES`] stands in [`CA_FILE`].
+/// Revocation lists of the CAs. Optional, unless [`CA_FILE`] contains [`REVOKES`].
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
-/// The line before a CA that has lists (RFC 7468 §5.2 allows text there): without it a list that was lost
-/// would be one that never was.
+/// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without it a lost list would be
+/// indistinguishable from none.
 pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
-/// Why the files cannot be used.
+/// Reason why the files cannot be used.
 #[derive(Debug, ThisError)]
 pub enum SetupError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("{}", .path.display())]
     Read {
-        /// It.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// System error.
         source: io::Error,
     },
-    /// One is no PEM, or has nothing of its kind in it.
+    /// A file is not PEM, or lacks the required object.
     #[error("{}: no {what} in PEM", .path.display())]
     Pem {
-        /// It.
+        /// The file.
         path: PathBuf,
-        /// What should be in it.
+        /// Required object.
         what: &'static str,
     },
-    /// What is in them is of no use.
+    /// The contents are unusable.
     #[error("{}", .dir.display())]
     Unusable {
-        /// Where they are.
+        /// The directory.
         dir: PathBuf,
-        /// Why: the key is not the certificate's, say.
+        /// The reason, such as a key that does not match the certificate.
         source: rustls::Error,
     },
-    /// The revocation lists are of no use.
+    /// The revocation lists are unusable.
     #[error("{}: {why}", .path.display())]
     Revoked {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What a server is called in its certificate: a host's name or address.
+/// Name of a server in its certificate: a host name or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(ServerName<'static>);
 
-/// No certificate can have this name.
+/// Invalid host name.
 #[derive(Clone, Debug, PartialEq, Eq, ThisError)]
 #[error("{0}: neither a host name nor an address")]
 pub struct BadHostName(String);
@@ -87,23 +87,23 @@ impl FromStr for HostName {
     }
 }
 
-/// The serving side: it shows its certificate and demands one.
+/// Configuration of the server side, which presents a certificate and requires one.
 #[derive(Debug)]
 pub struct ServerTls(Loaded<ServerConfig>);
 
 impl ServerTls {
-    /// With the files in this directory.
+    /// Loads the files in a directory.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The files cannot be used.
     pub fn open(dir: &Path) -> Result<Self, SetupError> {
         Loaded::open(dir, server_config).map(Self::warned)
     }
 
-    /// The same for NBD, which asks for TLS in words of its own and has no name in the handshake.
+    /// Loads the files for NBD, which negotiates TLS itself and uses no ALPN.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The files cannot be used.
     pub fn open_for_nbd(dir: &Path) -> Result<Self, SetupError> {
         Loaded::open(dir, nameless_server_config).map(Self::warned)
     }
@@ -111,15 +111,15 @@ impl ServerTls {
     fn warned(loaded: Loaded<ServerConfig>) -> Self {
         if !loaded.made.lock().unwrap_or_else(PoisonError::into_inner).revokes {
             let dir = loaded.dir.display();
-            tracing::warn!(%dir, "there is no crl.pem: certificates of lost keys are good until they expire");
+            tracing::warn!(%dir, "no crl.pem: certificates of lost keys stay valid until they expire");
         }
         Self(loaded)
     }
 
-    /// The server's side of a session, before its handshake.
+    /// Returns the server's side of a session, before its handshake.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// Random numbers are not available.
     pub fn session(&self) -> Result<Session, TlsError> {
         let config = self.0.config();
         let names_rpc = !config.alpn_protocols.is_empty();
@@ -127,16 +127,16 @@ impl ServerTls {
     }
 }
 
-/// Whether a client shows a certificate.
+/// Authentication of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presents {
-    /// It does (`xprtsec=mtls`).
+    /// By a certificate (`xprtsec=mtls`).
     Certificate,
-    /// It only wants to see the server's (`xprtsec=tls`).
+    /// None; only the server is authenticated (`xprtsec=tls`).
     Nothing,
 }
 
-/// The calling side, for one server.
+/// Configuration of the client side, for one server.
 #[derive(Debug)]
 pub struct ClientTls {
     loaded: Loaded<ClientConfig>,
@@ -144,10 +144,10 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// With the files in this directory; the server's certificate must be for `host`, a name or an address.
+    /// Loads the files in a directory; the server's certificate must be for `host`, a name or an address.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The files cannot be used.
     pub fn open(dir: &Path, host: HostName, presents: Presents) -> Result<Self, SetupError> {
         let config = match presents {
             Presents::Certificate => client_config,
@@ -156,19 +156,18 @@ impl ClientTls {
         Ok(Self { loaded: Loaded::open(dir, config)?, server: host.0 })
     }
 
-    /// The same for NBD, which has no name in the handshake. A certificate is shown to servers that ask for
-    /// one.
+    /// Loads the files for NBD, which uses no ALPN. A certificate is presented to servers that request one.
     ///
     /// # Errors
-    /// They cannot be used.
+    /// The files cannot be used.
     pub fn open_for_nbd(dir: &Path, host: HostName) -> Result<Self, SetupError> {
         Ok(Self { loaded: Loaded::open(dir, nameless_client_config)?, server: host.0 })
     }
 
-    /// The client's side of a session, before its handshake.
+    /// Returns the client's side of a session, before its handshake.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// Random numbers are not available.
     pub fn session(&self) -> Result<Session, TlsError> {
         let config = self.loaded.config();
         let names_rpc = !config.alpn_protocols.is_empty();
@@ -176,7 +175,7 @@ impl ClientTls {
     }
 }
 
-/// What was made of the files, and made again once they have changed.
+/// A configuration loaded from files, and reloaded when they change.
 struct Loaded<T> {
     dir: PathBuf,
     make: Make<T>,
@@ -189,33 +188,32 @@ type Make<T> = fn(&Path, Lists) -> Result<T, SetupError>;
 
 struct Made<T> {
     stamp: Stamp,
-    /// A revocation list is among the files, and has to be from then on.
+    /// `true` if the files contain a revocation list, which is required from then on.
     revokes: bool,
     config: Arc<T>,
 }
 
 impl<T> Made<T> {
-    /// Makes one of the files. A list has to be among them if one was `before`, or if a CA says that it
-    /// revokes.
+    /// Loads the files. A revocation list is required if one was present `before`, or if a CA is marked as
+    /// revoking.
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
-        // Before they are read: what changes meanwhile is read again.
+        // Taken before reading, so that concurrent changes cause a reload.
         let stamp = stamp(dir);
-        // An unreadable file is an error below.
+        // An unreadable file is reported further down.
         let authority = read(&dir.join(CA_FILE)).unwrap_or_default();
         let marks = |line: &[u8]| line == REVOKES.trim_end().as_bytes();
         let must_revoke = before || authority.windows(REVOKES.len() - 1).any(marks);
         let lists = revocation_lists(dir)?;
         let revokes = !lists.is_empty();
         if must_revoke && !revokes {
-            let why =
-                "it is missing, and certificates may be revoked in it: copy that of the CA there".into();
+            let why = "missing, although it may revoke certificates: copy it from the CA".into();
             return Err(SetupError::Revoked { path: dir.join(REVOKED_FILE), why });
         }
         Ok(Self { stamp, revokes, config: Arc::new(make(dir, lists)?) })
     }
 }
 
-/// By which a changed file is known: when each was written, and how long it is.
+/// Times of modification and lengths of the files, to detect changes.
 type Stamp = [Option<(SystemTime, u64)>; FILES.len()];
 
 fn stamp(dir: &Path) -> Stamp {
@@ -230,8 +228,8 @@ impl<T> Loaded<T> {
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 
-    /// What the files say now. While they are of no use it stays what they said before: a half-written file
-    /// shall stop no session, and a lost list revokes on.
+    /// Returns the current configuration. While the files are unusable the previous one is retained: a
+    /// half-written file must not prevent sessions, and a lost list must not reinstate certificates.
     fn config(&self) -> Arc<T> {
         let now = stamp(&self.dir);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -241,7 +239,7 @@ impl<T> Loaded<T> {
                 Err(error) => {
                     if self.log.allow().is_some() {
                         let source = std::error::Error::source(&error).map(ToString::to_string);
-                        tracing::error!(%error, source, "the TLS files changed and cannot be used: going on with those before");
+                        tracing::error!(%error, source, "changed TLS files are unusable: keeping the previous ones");
                     }
                 }
             }
@@ -260,8 +258,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// No session is resumed: each connection shows its certificate anew, or a revoked one would be good for as
-/// long as a ticket is.
+/// Sessions are never resumed: each connection presents its certificate, as a revoked one would otherwise
+/// stay valid for the life of a ticket.
 fn server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     let unusable = |source| SetupError::Unusable { dir: dir.to_owned(), source };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(dir)?, provider())
@@ -320,7 +318,7 @@ fn client_config_of(
     Ok(config)
 }
 
-/// Our certificate with what leads to its CA, and its key.
+/// Returns the own certificate with its chain, and its key.
 fn own(dir: &Path) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SetupError> {
     let path = dir.join(KEY_FILE);
     let key = PrivateKeyDer::from_pem_slice(&read(&path)?);
@@ -338,14 +336,14 @@ fn roots(dir: &Path) -> Result<Arc<RootCertStore>, SetupError> {
 
 fn revocation_lists(dir: &Path) -> Result<Lists, SetupError> {
     let path = dir.join(REVOKED_FILE);
-    // That it is not there must be certain: what cannot be seen may revoke.
+    // Absence must be certain: a file that cannot be examined may contain revocations.
     match path.try_exists() {
         Ok(false) => Ok(Vec::new()),
         _ => all(&path, "revocation list"),
     }
 }
 
-/// All that a file has of one kind, at least one.
+/// Returns all objects of one kind in a file, at least one.
 fn all<T: PemObject>(path: &Path, what: &'static str) -> Result<Vec<T>, SetupError> {
     let found: Result<Vec<T>, pem::Error> = T::pem_slice_iter(&read(path)?).collect();
     let found = found.ok().filter(|found| !found.is_empty());

@@ -1,57 +1,55 @@
-//! Why there is no session.
+//! Errors of TLS sessions.
 
 use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 use thiserror::Error as ThisError;
 
-/// Why there is no session, or no more.
+/// Reason why a session failed or could not be established.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum TlsError {
-    /// The peer answers the probe as one that has no TLS (RFC 9289 §4.1).
-    #[error("the server does not offer TLS at this port; name the port of its --nfs-tls")]
+    /// The peer answers the probe as a server without TLS does (RFC 9289 §4.1).
+    #[error("the server does not offer TLS at this port; use the port of its --nfs-tls")]
     NotOffered,
-    /// The peer's certificate.
+    /// The peer's certificate has expired.
     #[error("the peer's certificate has expired; issue it a new one (tombolo keys issue)")]
     Expired,
-    /// The peer's certificate.
-    #[error("the peer's certificate is not valid yet; see to the clocks of both machines")]
+    /// The peer's certificate is not valid yet.
+    #[error("the peer's certificate is not valid yet; check the clocks of both machines")]
     NotYetValid,
-    /// The peer's certificate.
+    /// The peer's certificate is revoked.
     #[error(
         "the peer's certificate is revoked; issue it a new one if it may still connect (tombolo keys issue)"
     )]
     Revoked,
-    /// The peer's certificate.
-    #[error(
-        "the peer's certificate is not of a CA that is trusted here; add its CA to ca.pem if it should be"
-    )]
+    /// The issuer of the peer's certificate is not trusted.
+    #[error("the peer's certificate is of an untrusted CA; add the CA to ca.pem to trust it")]
     UnknownIssuer,
-    /// No revocation list is from the CA of the peer's certificate.
-    #[error("crl.pem has no list of the CA that issued the peer's certificate; add that, or remove crl.pem")]
+    /// There is no revocation list of the peer's CA.
+    #[error("crl.pem has no list of the CA that issued the peer's certificate; add it, or remove crl.pem")]
     NoRevocationList,
-    /// The server's certificate.
+    /// The server's certificate is for another host name.
     #[error(
         "the server's certificate is not for this host name; issue it one with --host NAME (tombolo keys issue)"
     )]
     WrongName,
-    /// The peer's certificate.
+    /// The peer's certificate does not permit this use.
     #[error("the peer's certificate is not for this use: one of a server needs --host (tombolo keys issue)")]
     WrongPurpose,
-    /// Something else is wrong with the peer's certificate.
+    /// The peer's certificate is invalid for another reason.
     #[error("the peer's certificate is not accepted")]
     BadCertificate(#[source] Error),
-    /// The client shows no certificate.
-    #[error("the client shows no certificate; mount with xprtsec=mtls")]
+    /// The client presents no certificate.
+    #[error("the client presents no certificate; mount with xprtsec=mtls")]
     NoCertificate,
-    /// The peer does not take our certificate, or asks for one.
+    /// The peer rejects the local certificate, or requires one.
     #[error("the peer refuses our certificate: {}", reason(*.0))]
     Refused(AlertDescription),
     /// The peer speaks TLS, but not for RPC (RFC 9289 §5).
     #[error("the peer does not speak RPC over TLS (no ALPN sunrpc)")]
     NoAlpn,
-    /// The peer speaks something else, or an older version.
+    /// The peer speaks another protocol, or an older version.
     #[error("the peer does not speak TLS 1.3")]
     NotTls13,
-    /// Everything else that breaks the protocol.
+    /// Any other protocol error.
     #[error("TLS failed")]
     Protocol(#[source] Error),
 }
@@ -65,7 +63,7 @@ impl From<Error> for TlsError {
                     Self::NotYetValid
                 }
                 CertificateError::Revoked => Self::Revoked,
-                // A CA of the same name and another key is another CA.
+                // A CA of the same name with another key is a different CA.
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
                 CertificateError::UnknownRevocationStatus => Self::NoRevocationList,
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
@@ -94,16 +92,16 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
     !reason(alert).is_empty()
 }
 
-/// What its alert says of a certificate, and what to do (RFC 8446 §6.2).
+/// Returns the meaning of an alert about certificates, and the remedy (RFC 8446 §6.2).
 fn reason(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::CertificateExpired => "it has expired; issue a new one (tombolo keys issue)",
         AlertDescription::CertificateRevoked => "it is revoked; issue a new one (tombolo keys issue)",
-        // A CA of the same name and another key makes signatures that are wrong.
+        // A CA of the same name with another key makes signatures invalid.
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
-            "it is not of a CA that is trusted there; have it issued by that of the peer"
+            "the peer does not trust its CA; have it issued by the peer's CA"
         }
-        AlertDescription::CertificateRequired => "none was shown; mount with xprtsec=mtls",
+        AlertDescription::CertificateRequired => "none was presented; mount with xprtsec=mtls",
         AlertDescription::BadCertificate
         | AlertDescription::UnsupportedCertificate
         | AlertDescription::CertificateUnknown

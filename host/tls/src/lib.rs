@@ -1,16 +1,16 @@
-//! TLS 1.3 over TCP, for RPC (RFC 9289) and NBD: sessions that prove who both sides are, and the certificates
-//! for that.
+//! TLS 1.3 over TCP, for RPC (RFC 9289) and NBD: mutually authenticated sessions, and their certificates.
 //!
-//! - [`Session`] is one connection's TLS: what is sent is encrypted from where it lies, what is received is
-//!   decrypted into where it is wanted. It never waits, as the socket below it does not. [`Stream`] is a
-//!   socket that has one, or has none yet.
-//! - [`ServerTls`] and [`ClientTls`] begin sessions with what a directory holds: `ca.pem`, `cert.pem`,
-//!   `key.pem`, and `crl.pem` where certificates were revoked. Files that change count from the next session
-//!   on.
+//! - [`Session`] is the TLS state of one connection: data are encrypted from their memory, and decrypted into
+//!   their destination. It never blocks, as its socket does not. [`Stream`] is a socket with or without a
+//!   session.
+//! - [`ServerTls`] and [`ClientTls`] begin sessions with the files of a directory: `ca.pem`, `cert.pem`,
+//!   `key.pem`, and `crl.pem` where certificates were revoked. Changed files apply from the next session on.
 //! - [`Authority`] issues and revokes such certificates.
 //!
-//! Not here: what comes before a session (`host/rpc`, `front/nbd`, `back/nbd-client`), and what a subject may
-//! do (`front/nfs-server`).
+//! Non-goals: negotiation before a session (`host/rpc`, `front/nbd`, `back/nbd-client`), authorization of
+//! subjects (`front/nfs-server`).
+//!
+//! Main types: [`Session`], [`ServerTls`], [`ClientTls`], [`Authority`].
 //!
 //! Reading order: `session`, `stream`, `credentials`, `certificate`, `error`; then `authority`.
 #![forbid(unsafe_code)]
@@ -29,6 +29,6 @@ pub use error::TlsError;
 pub use session::Session;
 pub use stream::Stream;
 
-/// What both sides of RPC must name in the handshake (RFC 9289 §8.2), so that no server of another protocol
-/// is taken for ours.
+/// Protocol name that both sides of RPC must negotiate (RFC 9289 §8.2), so that no server of another protocol
+/// is accepted.
 const ALPN: &[u8] = b"sunrpc";

@@ -1,4 +1,4 @@
-//! One connection's TLS.
+//! TLS session of one connection.
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::BorrowedFd;
@@ -13,35 +13,35 @@ use tombolo_sys::{Errno, Result, tcp};
 
 use crate::{ALPN, PeerCertificate, TlsError};
 
-/// So much is received from the socket in one system call, and so much is encrypted before it is sent: four
-/// records and their heads.
+/// Number of bytes received in one system call, and encrypted before they are sent: four records and their
+/// headers.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A client's or a server's side of a session over one stream, which never waits. Threads may send and
-/// receive at the same time, but no two of them send.
+/// A client's or server's side of a session over one stream. It never blocks. Threads may send and receive
+/// concurrently, but only one at a time sends.
 ///
-/// What breaks the session is told as EPROTO, and in words by [`fault`](Self::fault).
+/// A failure of the session is returned as EPROTO, with details in [`fault`](Self::fault).
 pub struct Session(Mutex<State>);
 
 struct State {
     tls: Connection,
-    /// What the socket had, and how much of it was decrypted. It has no memory while it is empty and the
-    /// socket is.
+    /// Data received from the socket, and the number of bytes decrypted. Has no memory while it is empty and
+    /// so is the socket.
     received: Vec<u8>,
     taken: usize,
-    /// The peer sends no more.
+    /// `true` once the peer has stopped sending.
     ended: bool,
-    /// The last byte that was to be sent is encrypted, but the socket has not taken all before it, so it
-    /// counts as not sent. It is the first of what is to be sent next.
+    /// `true` if the last byte to be sent is encrypted but the socket is full, so that the byte counts as not
+    /// sent. It is the first byte of the next send.
     is_one_ahead: bool,
-    /// Both sides have to name RPC (RFC 9289 §5: neither goes on with one that does not).
+    /// `true` if both sides must negotiate RPC (RFC 9289 §5: neither proceeds otherwise).
     names_rpc: bool,
     fault: Option<TlsError>,
 }
 
 impl Session {
     pub(crate) fn new(mut tls: Connection, names_rpc: bool) -> Self {
-        // What is encrypted is bounded by what `send` takes.
+        // `send` bounds the amount of encrypted data.
         tls.set_buffer_limit(None);
         Self(Mutex::new(State {
             tls,
@@ -54,8 +54,8 @@ impl Session {
         }))
     }
 
-    /// Goes on with the handshake. EAGAIN while it is not done: then again once the stream is readable or
-    /// writable.
+    /// Advances the handshake. Returns EAGAIN while it is incomplete; the caller retries once the stream is
+    /// readable or writable.
     pub fn handshake(&self, stream: BorrowedFd<'_>) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -71,28 +71,28 @@ impl Session {
         }
     }
 
-    /// The peer, once the handshake is done and it has shown a certificate.
+    /// Returns the peer's certificate after the handshake, if it has presented one.
     #[must_use]
     pub fn peer(&self) -> Option<PeerCertificate> {
         let state = self.lock();
         state.tls.peer_certificates()?.first().and_then(PeerCertificate::of)
     }
 
-    /// What broke the session.
+    /// Returns the failure of the session.
     #[must_use]
     pub fn fault(&self) -> Option<TlsError> {
         self.lock().fault.clone()
     }
 
-    /// Sends the beginning of the list; returns how many bytes went. EAGAIN when there is no room. What was
-    /// not sent must be the beginning of what is sent next: some of it may be encrypted already.
+    /// Sends a prefix of the list and returns its length. Returns EAGAIN if the socket is full. The next send
+    /// must begin with the unsent remainder, some of which may be encrypted already.
     pub fn send(&self, stream: BorrowedFd<'_>, gather: &Gather<'_>) -> Result<usize> {
         let mut state = self.lock();
         if state.fault.is_some() {
             return Err(Errno::PROTO);
         }
         state.flush(stream)?;
-        // A message of which nothing was sent may be taken back, so its first byte alone is not encrypted.
+        // A message of which nothing was sent may be withdrawn, so its first byte alone is not encrypted.
         let plain = gather.to_vec(CHUNK_BYTES - usize::from(gather.begins_at(CHUNK_BYTES - 1)));
         let new = plain.get(usize::from(state.is_one_ahead)..).unwrap_or_default();
         state.tls.writer().write_all(new).map_err(|_| Errno::PROTO)?;
@@ -107,9 +107,9 @@ impl Session {
         }
     }
 
-    /// Receives into the sinks, one after the other; returns how many bytes came, 0 only at the end of the
-    /// stream or when there is no room. EAGAIN when nothing is there; until then there may be more, whatever
-    /// the stream says of itself.
+    /// Receives into the sinks in order, and returns the number of bytes: 0 only at the end of the stream or
+    /// without space. Returns EAGAIN if nothing is available; until then there may be more data, whatever the
+    /// socket's readiness.
     pub fn receive(&self, stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
         let mut state = self.lock();
         let room: usize = into.iter().map(|sink| sink.len()).sum();
@@ -122,7 +122,7 @@ impl Session {
             }
             match state.advance(stream) {
                 Ok(()) => {}
-                // It comes again when this was taken.
+                // The error recurs after these bytes were consumed.
                 Err(_) if filled > 0 => return Ok(filled),
                 Err(error) => return Err(error),
             }
@@ -135,7 +135,7 @@ impl Session {
 }
 
 impl State {
-    /// Copies what is decrypted, from there on in the sinks.
+    /// Copies decrypted data to the sinks, starting at offset `from`.
     fn decrypted(&mut self, into: &[&Sink], from: usize) -> Result<usize> {
         let (mut skip, mut copied) = (from, 0);
         let mut plain = self.tls.reader();
@@ -157,7 +157,7 @@ impl State {
         Ok(copied)
     }
 
-    /// Decrypts some of what was received, or receives more.
+    /// Decrypts some of the received data, or receives more.
     fn advance(&mut self, stream: BorrowedFd<'_>) -> Result<()> {
         if self.fault.is_some() {
             return Err(Errno::PROTO);
@@ -174,8 +174,7 @@ impl State {
             Ok(now) => self.ended |= now.peer_has_closed(),
             Err(error) => return self.fail_with_alert(stream, error.into()),
         }
-        // The answer to a change of keys. What is waited for with `is_one_ahead` goes when the stream is
-        // writable.
+        // The answer to a key update. Data pending with `is_one_ahead` are sent when the stream is writable.
         if self.tls.wants_write() && !self.is_one_ahead && !self.tls.is_handshaking() {
             match self.flush(stream) {
                 Ok(()) | Err(Errno::AGAIN) => {}
@@ -202,7 +201,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends what is encrypted. EAGAIN when the socket does not take all.
+    /// Sends encrypted data. Returns EAGAIN if the socket does not accept all of it.
     fn flush(&mut self, stream: BorrowedFd<'_>) -> Result<()> {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut Outgoing(stream)).map_err(|error| errno(&error))?;
@@ -215,7 +214,7 @@ impl State {
         Err(Errno::PROTO)
     }
 
-    /// The peer is told why, if the socket takes it.
+    /// Fails the session, sending an alert if the socket accepts it.
     fn fail_with_alert<T>(&mut self, stream: BorrowedFd<'_>, fault: TlsError) -> Result<T> {
         let _ = self.flush(stream);
         self.fail(fault)

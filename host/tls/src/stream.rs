@@ -1,5 +1,4 @@
-//! The bytes of a socket on which TLS is asked for in the protocol's own words: first without it, then with
-//! it.
+//! Socket of a protocol that negotiates TLS itself: first without TLS, then with it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -10,44 +9,44 @@ use tombolo_sys::{Result, socket, tcp};
 
 use crate::{Session, TlsError};
 
-/// A stream socket, with TLS or without. Nothing here waits.
+/// A stream socket with or without TLS. No operation blocks.
 pub struct Stream {
     socket: OwnedFd,
-    /// Set once the handshake is done.
+    /// Set once the handshake is complete.
     tls: OnceLock<Session>,
 }
 
 impl Stream {
-    /// Without TLS as yet.
+    /// Returns a stream without TLS.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, tls: OnceLock::new() }
     }
 
-    /// What can be waited for.
+    /// Returns the socket, for polling.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// From now on all bytes are the session's, whose handshake is done. A second one is ignored.
+    /// Passes all further bytes through a session whose handshake is complete. A second session is ignored.
     pub fn secure(&self, session: Session) {
         let _ = self.tls.set(session);
     }
 
-    /// Whether it has TLS.
+    /// Returns `true` if the stream has TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
         self.tls.get().is_some()
     }
 
-    /// What broke the session, if there is one.
+    /// Returns the failure of the session, if any.
     #[must_use]
     pub fn fault(&self) -> Option<TlsError> {
         self.tls.get()?.fault()
     }
 
-    /// Receives some bytes; how many, 0 at the end. EAGAIN when nothing is there.
+    /// Receives bytes, and returns their number, 0 at the end. Returns EAGAIN if nothing is available.
     pub fn receive(&self, into: &Sink) -> Result<usize> {
         match self.tls.get() {
             None => tcp::receive(self.socket(), &[into]),
@@ -55,8 +54,8 @@ impl Stream {
         }
     }
 
-    /// Sends the beginning of the list; how many bytes went. EAGAIN when there is no room. What was not sent
-    /// is the beginning of what is sent next.
+    /// Sends a prefix of the list and returns its length. Returns EAGAIN if the socket is full. The next send
+    /// must begin with the unsent remainder.
     pub fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
         match self.tls.get() {
             None => tcp::send(self.socket(), gather),
@@ -64,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Nothing comes or goes any more. The threads that wait for it come back.
+    /// Shuts down both directions, which wakes the threads waiting for them.
     pub fn shut_down(&self) {
         let _ = socket::shut_down(&self.socket);
     }

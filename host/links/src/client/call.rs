@@ -1,4 +1,4 @@
-//! A call, and the ways to wait for its answer.
+//! Pending calls, and the ways to wait for their answers.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use super::error::LineError;
 use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
 use super::queued_request::{QueuedRequest, Stage as QueuedStage};
 
-/// A call that was made. Dropping it gives up the answer, not the request: its id stays out, and its spans in
-/// use, until the server has answered.
+/// A pending call. Dropping it abandons the answer, not the request: its id and its spans stay in use until
+/// the server has answered.
 ///
-/// To await it, poll it as a future, from any thread; [`now`](Self::now) looks whether the answer comes at
-/// once, and [`wait`](Self::wait) blocks.
+/// To await it, poll it as a future from any thread; [`now`](Self::now) polls for an immediate answer, and
+/// [`wait`](Self::wait) blocks.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Call {
     core: Arc<Core>,
@@ -27,17 +27,17 @@ pub struct Call {
 }
 
 enum Stage {
-    /// It was sent with that id.
+    /// Sent with this id.
     Sent(u32),
-    /// All ids are out.
+    /// Queued, as all ids are in use.
     Queued(Arc<QueuedRequest>),
-    /// It was never sent.
+    /// Never sent.
     Failed(LineError),
     /// The answer was taken.
     Done,
 }
 
-/// What comes of a call.
+/// Outcome of a call.
 pub type Outcome = Result<Reply, LineError>;
 
 impl Call {
@@ -53,7 +53,8 @@ impl Call {
         Self { core, stage, spans }
     }
 
-    /// As `new` and [`now`](Self::now); a call is only made if it is needed.
+    /// Makes a call and polls as [`now`](Self::now) does; avoids constructing a `Call` if the answer is
+    /// immediate.
     #[inline]
     pub(super) fn ask(
         core: &Arc<Core>,
@@ -69,18 +70,17 @@ impl Call {
         };
         match core.look(id) {
             Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
-            // It has looked as long as that pays.
+            // Polling has lasted as long as it pays.
             None => Err(Self { core: core.clone(), stage, spans }),
             Some(Err(error)) => Ok(Self { core: core.clone(), stage, spans }.finish(Err(error))),
         }
     }
 
-    /// The answer, if it comes within a bounded time without sleeping: the time that has paid lately, 50 µs
-    /// at most, or none ([`Mode::Event`]).
+    /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
+    /// paid, at most 50 µs, or none ([`Mode::Event`]).
     ///
-    /// The caller may receive answers to other calls meanwhile, and wakes their tasks, on this thread: it
-    /// must hold no lock that a task needs which waits for a call. After it has given the answer it gives
-    /// none any more.
+    /// The caller may receive answers to other calls meanwhile, and wakes their tasks on this thread: it must
+    /// hold no lock needed by a task that waits for a call. The answer is returned only once.
     #[inline]
     pub fn now(&mut self) -> Option<Outcome> {
         match self.stage {
@@ -92,7 +92,7 @@ impl Call {
         }
     }
 
-    /// The id that it was sent with, to name it in another request; none while it waits for one, and once the
+    /// Returns the id of the request, for reference in another request; `None` while queued, and once the
     /// answer was taken.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
@@ -102,8 +102,8 @@ impl Call {
         }
     }
 
-    /// Waits for the answer; this thread looks for it first as [`now`](Self::now) does, which see, and sleeps
-    /// then.
+    /// Blocks until the answer arrives. Polls first, as [`now`](Self::now) does under the same conditions,
+    /// then sleeps.
     pub fn wait(mut self) -> Outcome {
         loop {
             if let Some(outcome) = self.now() {
@@ -123,7 +123,7 @@ impl Call {
         }
     }
 
-    /// Sleeps until there is an answer, or, if it had to wait for an id, until it was sent.
+    /// Sleeps until the answer arrives, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
@@ -143,14 +143,14 @@ impl Call {
         match self.poll_unsent(Some(waker)) {
             Some(outcome) => Poll::Ready(outcome),
             None => match self.stage {
-                // It was sent meanwhile.
+                // Sent meanwhile.
                 Stage::Sent(_) => self.poll_with(waker),
                 _ => Poll::Pending,
             },
         }
     }
 
-    /// What to do where it is not sent.
+    /// Polls a call that is not sent.
     #[cold]
     fn poll_unsent(&mut self, waker: Option<&Waker>) -> Option<Outcome> {
         let core = self.core.clone();
@@ -163,7 +163,7 @@ impl Call {
             }
             Stage::Done | Stage::Sent(_) => return None,
         };
-        // An answer that lies there may free an id.
+        // A received answer may free an id.
         core.look_once();
         let stage = {
             let mut state = queued.lock();
@@ -248,7 +248,7 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// Sends a request, if there is an id for it.
+/// Sends a request if an id is free, and queues it otherwise.
 #[inline]
 fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
     core.prefetch.fetch();
@@ -264,7 +264,7 @@ fn begin(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
     }
 }
 
-/// A call for which there is no id.
+/// Queues a call for which no id is free.
 #[cold]
 fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Stage {
     let mut buffer = core.spare.take().unwrap_or_else(new_buffer);
@@ -281,7 +281,7 @@ fn queue(core: &Core, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWr
         core.counters.queued_total.fetch_add(1, Ordering::Relaxed);
         return Stage::Queued(queued);
     };
-    // One has become free meanwhile.
+    // An id has become free meanwhile.
     let frame = queued.lock().frame.take();
     let sent = core.send(id, kind, body, |writer| {
         writer.put(frame.as_ref().map_or(&[], |frame| &frame[..len_bytes]));

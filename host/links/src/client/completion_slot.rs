@@ -1,4 +1,4 @@
-//! The state of the request of one buffer.
+//! State of the request of one buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -8,46 +8,45 @@ use std::time::Instant;
 use super::message::{RawReply, Spans};
 use tombolo_host_runtime::lock;
 
-/// The state of the request of one buffer. Two cache lines to itself: a waiting caller looks at it all the
-/// time.
+/// State of the request of one buffer, on two cache lines of its own: a waiting caller polls it.
 ///
-/// The state is changed under the lock of the completion, but for two cases in which no other thread can: by
-/// the caller that has taken the id and not sent yet, and by the leader that receives the answer to its own
-/// call while no waker is registered for it.
+/// The state is changed under the lock of the completion, except where no other thread can change it: by the
+/// caller that has taken the id but not sent yet, and by the leader that receives the answer to its own call
+/// while no waker is registered.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CompletionSlot {
-    /// The id above, the phase below.
+    /// Id in the upper half, phase in the lower.
     state: AtomicU64,
     completion: Mutex<Completion>,
 }
 
-/// What caller and leader leave for each other.
+/// Data exchanged between caller and leader.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
-    /// Woken by the answer, in phase `Awaited`.
+    /// Waker for the answer, in phase `Awaited`.
     pub(super) waker: Option<Waker>,
-    /// Since when, where callers learn how long to look.
+    /// Time of registration, where polling times are learned.
     pub(super) since: Option<Instant>,
-    /// In phase `Answered`.
+    /// Answer, in phase `Answered`.
     pub(super) answer: Option<RawReply>,
-    /// Bulk memory of a dropped call, which the server may still be using.
+    /// Bulk memory of a dropped call, possibly still in use by the server.
     pub(super) spans: Spans,
 }
 
-/// How far a request is.
+/// Phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Phase {
-    /// The id is not out, or its answer was taken.
+    /// The id is unused, or its answer was taken.
     Free = 0,
-    /// Sent, and no waker is registered.
+    /// Sent, without a registered waker.
     Sent = 1,
-    /// Sent, and a waker is registered.
+    /// Sent, with a registered waker.
     Awaited = 2,
     /// The answer is in the slot, or parked.
     Answered = 3,
-    /// Sent, and the call was dropped.
+    /// Sent, but the call was dropped.
     Abandoned = 4,
 }
 
@@ -65,17 +64,16 @@ impl Phase {
 }
 
 impl CompletionSlot {
-    /// Of the buffer of that index.
+    /// Returns the slot of the buffer with this index.
     pub(super) fn new(index: u32) -> Self {
         let slot = Self { state: AtomicU64::new(0), completion: Mutex::default() };
         slot.clear(index);
         slot
     }
 
-    /// No id of this buffer has anything to do with it: none was issued, or the reply of the last one was
-    /// parked.
+    /// Clears the slot: no id of its buffer was issued, or the last reply was parked.
     pub(super) fn clear(&self, id: u32) {
-        // The id of another buffer fits none.
+        // An id of another buffer matches none.
         self.set(id ^ 1, Phase::Free);
     }
 
@@ -84,14 +82,14 @@ impl CompletionSlot {
         self.state.store(u64::from(id) << 32 | phase as u64, Ordering::Release);
     }
 
-    /// The id that was issued last, and its phase.
+    /// Returns the last issued id and its phase.
     #[inline]
     pub(super) fn look(&self) -> (u32, Phase) {
         let state = self.state.load(Ordering::Acquire);
         ((state >> 32) as u32, Phase::of(state))
     }
 
-    /// How far the request of that id is, which was issued. One that has another id now is answered.
+    /// Returns the phase of an issued id. If the slot has another id, this one is answered.
     #[inline]
     pub(super) fn phase(&self, id: u32) -> Phase {
         match self.look() {

@@ -1,4 +1,4 @@
-//! What the threads of one line share: requests on their way out, and the state of each.
+//! State shared by the threads of one line: sending, and the state of each request.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -27,7 +27,7 @@ use crate::forwarding::RegionForwarder;
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::lock;
 
-/// What the threads of one line share.
+/// State shared by the threads of one line.
 pub(super) struct Core {
     pub(super) label: Arc<str>,
     pub(super) mode: Mode,
@@ -35,7 +35,7 @@ pub(super) struct Core {
     pub(super) own: Extent,
     pub(super) peer: Extent,
     pub(super) bases: BaseTable,
-    /// Memory of further domains that the server knows, if it takes any.
+    /// Forwarder of other domains' memory, if the server accepts any.
     pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
     /// The server's window, if it has one.
     pub(super) window: OnceLock<WindowReader>,
@@ -43,25 +43,25 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
-    /// Replies that their callers have not taken yet, while requests are queued for ids.
+    /// Replies not yet taken by their callers, while requests are queued for ids.
     pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
-    /// Bulk memory of this side, and of the peer's.
+    /// Bulk memory of this side, and of the peer.
     pub(super) areas: [Area; 2],
     pub(super) doorbell: Option<Doorbell>,
     slots: Box<[CompletionSlot]>,
-    /// The slot of the next request.
+    /// Prefetch of the next request's slot.
     pub(super) prefetch: Prefetch,
     producer: Mutex<Producer>,
     ringer: Ringer,
-    /// The thread that holds it is the leader.
+    /// Locked by the leader.
     pub(super) intake: Mutex<Intake>,
-    /// How many calls are registered to be woken.
+    /// Number of calls with a registered waker.
     pub(super) waiting: Waiting,
-    /// Whether the leader sleeps on the doorbell, and whether it is to stop.
+    /// State of a leader that sleeps on the doorbell.
     pub(super) leader_park: LeaderPark,
-    /// Where the receiver thread is parked while no call is registered, and if there is no doorbell.
+    /// Parking place of the receiver thread while no call is registered, or without a doorbell.
     pub(super) parker: Parker,
-    /// Whether the server rings at its next answer; changed by the leader alone.
+    /// `true` if the server rings at its next answer; changed by the leader only.
     pub(super) is_armed: AtomicBool,
 }
 
@@ -100,7 +100,7 @@ impl Core {
 
     #[inline]
     pub(super) fn slot(&self, id: u32) -> &CompletionSlot {
-        // There is one for each slot; the remainder tells the compiler so.
+        // There is one for each slot; the modulus eliminates the bounds check.
         &self.slots[self.index(id) as usize % self.slots.len()]
     }
 
@@ -109,14 +109,14 @@ impl Core {
         id & (self.layout.slots() - 1)
     }
 
-    /// Where the variable part of that request, or of its answer, lies in either end.
+    /// Returns the offset of the variable part of a request, or of its answer, in either end.
     #[inline]
     pub(super) fn buffer(&self, id: u32) -> u64 {
         // Every index is that of a buffer.
         self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX)
     }
 
-    /// Encodes and sends a request with an id that is free.
+    /// Encodes and sends a request with a free id.
     #[inline]
     pub(super) fn send(
         &self,
@@ -143,7 +143,7 @@ impl Core {
 
     #[inline]
     fn push(&self, message: &Message) {
-        // After all that belongs to the request was written: zeroes must not pass for data.
+        // Checked after the whole request was written: zeroes must not pass for data.
         if self.own.region().is_poisoned() {
             self.end(End::own_memory_gone());
             return;
@@ -161,7 +161,7 @@ impl Core {
     pub(super) fn try_lead(&self) -> Option<MutexGuard<'_, Intake>> {
         match self.intake.try_lock() {
             Ok(intake) => Some(intake),
-            // What a leader does is done message by message.
+            // A leader completes one message at a time, so the state is consistent.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -172,7 +172,7 @@ impl Core {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An answer was taken: its id goes to the first queued request, or is free.
+    /// Frees an id whose answer was taken, or passes it to the first queued request.
     #[inline]
     pub(super) fn free(&self, id: u32, wakes: &mut Wakes) {
         let next = self.ids.give_back(id);
@@ -181,7 +181,7 @@ impl Core {
         }
     }
 
-    /// Sends the call that has waited longest, with an id that has become free.
+    /// Sends the longest queued call with an id that has become free.
     #[cold]
     fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
         while let Some((queued, id)) = next {
@@ -210,8 +210,8 @@ impl Core {
         }
     }
 
-    /// A request is queued for an id. Replies that were not taken yet are parked, for one caller may wait for
-    /// the id and take those replies later.
+    /// Parks all replies not yet taken, as a request is queued for an id: its caller may be the one that
+    /// takes those replies later.
     #[cold]
     pub(super) fn park_all_replies(&self) {
         let mut wakes = Wakes::default();
@@ -220,7 +220,7 @@ impl Core {
         }
     }
 
-    /// Parks a reply that its caller has not taken yet, and frees its id.
+    /// Parks a reply not yet taken by its caller, and frees its id.
     #[cold]
     pub(super) fn park_reply(
         &self,
@@ -257,19 +257,19 @@ impl Core {
         Some(answer)
     }
 
-    /// Why calls that are not answered have failed.
+    /// Returns the error of unanswered calls.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
         let why = self.outcome.why().unwrap_or(End::Stopped);
         LineError::Lost { label: self.label.clone(), why }
     }
 
-    /// Ends the line, if it has not ended before: all calls that wait are woken, and find it so.
+    /// Ends the line, unless it has ended before. Wakes all waiting calls, which then fail.
     #[cold]
     pub(super) fn end(&self, why: End) {
         let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());
-        // Before any waiting caller can learn of it, and give memory back that the server may still read.
+        // Before any waiting caller can observe the end, and return memory that the server may still read.
         if let Some(forwarder) = self.forwarder.get() {
             forwarder.ended(&why);
         }
@@ -284,7 +284,7 @@ impl Core {
         }
         self.parker.unpark();
         self.unpark_leader_for_good();
-        // A caller that registers after this looks at the outcome afterwards.
+        // A caller that registers after this checks the outcome afterwards.
         for queued in self.ids.take_waiting() {
             let waker = queued.lock().waker.take();
             waker.into_iter().for_each(wake);
@@ -294,14 +294,14 @@ impl Core {
                 let mut completion = slot.completion();
                 (completion.waker.take(), std::mem::take(&mut completion.spans))
             };
-            // The server may still write there, but this side gives out none of that memory any more.
+            // The server may still write there, but this side allocates none of that memory any more.
             drop(spans);
             waker.into_iter().for_each(wake);
         }
     }
 
-    /// Another caller looks for its answer: the parked leader is to give the lead up. To be repeated, for it
-    /// may not be asleep yet.
+    /// Makes a parked leader yield to another caller that polls for its answer. Must be repeated, as the
+    /// leader may not be asleep yet.
     #[inline]
     pub(super) fn unpark_leader(&self) {
         if self.leader_park.is_parked() {
@@ -310,8 +310,8 @@ impl Core {
         }
     }
 
-    /// The link has ended. The parked thread may be the one that finds this, as it sends a queued request: it
-    /// stops at its next step.
+    /// Stops a parked leader after the end of the link. If it is this thread, ending the link while sending a
+    /// queued request, it stops at its next step.
     fn unpark_leader_for_good(&self) {
         while self.leader_park.is_other_thread() {
             self.unpark_leader();

@@ -1,45 +1,44 @@
-//! What a line has done, in numbers.
+//! Counters of a line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counter::Counter;
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
-/// exactly.
+/// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests sent.
     pub calls: u64,
     /// Answers received.
     pub answers: u64,
-    /// Those of them that the caller received itself.
+    /// Answers received by their own caller.
     pub own: u64,
-    /// Ids that are out (a gauge).
+    /// Ids in use (a gauge).
     pub in_flight: u64,
-    /// Calls that wait for an id (a gauge).
+    /// Calls queued for an id (a gauge).
     pub queued: u64,
     /// Calls that had to wait for an id.
     pub queued_total: u64,
     /// Times that the sleeping server was woken.
     pub rings: u64,
-    /// Times that the receiver thread went to sleep on the doorbell.
+    /// Times that the receiver thread slept on the doorbell.
     pub sleeps: u64,
     /// Times that a caller slept on the doorbell itself.
     pub parks: u64,
-    /// Requests whose data lie in the memory of another domain, and were named instead of copied.
+    /// Requests whose data in the memory of another domain were referenced instead of copied.
     pub named: u64,
 }
 
-/// The numbers where they are counted.
+/// The live counters behind [`Counts`].
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
     /// Written under the lock of the sending side.
     pub(super) calls: Counter,
-    /// By the leader.
+    /// Written by the leader.
     pub(super) intake: Intake,
     pub(super) queued_total: AtomicU64,
-    /// By the receiver thread.
+    /// Written by the receiver thread.
     pub(super) sleeps: Counter,
 }
 
@@ -56,7 +55,7 @@ impl Counters {
         self.intake.answers.get()
     }
 
-    /// Requests without an answer, about.
+    /// Returns the approximate number of unanswered requests.
     pub(super) fn in_flight(&self) -> u64 {
         let answers = self.answers();
         self.calls.get().saturating_sub(answers)

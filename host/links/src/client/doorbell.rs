@@ -1,4 +1,4 @@
-//! The notify flag of a line, and the server's doorbell.
+//! Notify flag of a line, and the server's doorbell.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -8,12 +8,13 @@ use tombolo_mem::{OutOfBounds, Word, WordMut};
 use tombolo_shm::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use tombolo_sys::futex::{self, Woken};
 
-/// Says to the server whether this side sleeps. Unlike [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does
-/// not sleep itself: any thread may set the flag, while another one sleeps.
+/// The flag that tells the server whether this side sleeps. Unlike
+/// [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any thread may set the flag while
+/// another one sleeps.
 #[derive(Debug)]
 pub(super) struct NotifyFlag {
     notify_flag: Option<WordMut>,
-    /// The flag's value: odd while armed, and another number each time. The server rings once for each.
+    /// Value of the flag: odd while armed, different each time. The server rings once for each.
     number: u32,
     is_armed: bool,
 }
@@ -33,8 +34,7 @@ impl NotifyFlag {
         self.is_armed
     }
 
-    /// From now on the server rings when it answers. What it answered before is to be looked for once more
-    /// after this.
+    /// Makes the server ring when it answers. The caller must check for earlier answers afterwards.
     pub(super) fn arm(&mut self) {
         self.is_armed = true;
         let Some(notify_flag) = &self.notify_flag else { return };
@@ -43,7 +43,7 @@ impl NotifyFlag {
         fence(SeqCst);
     }
 
-    /// It need not ring any more.
+    /// Cancels the request to ring.
     pub(super) fn disarm(&mut self) {
         self.is_armed = false;
         if let Some(notify_flag) = &self.notify_flag {
@@ -53,14 +53,14 @@ impl NotifyFlag {
     }
 }
 
-/// How a sleep on the doorbell ended.
+/// Result of a sleep on the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// It may have rung.
+    /// The doorbell may have rung.
     Rung,
-    /// The time was up.
+    /// The time-out expired.
     TimedOut,
-    /// No thread can sleep there: the memory is gone, or the system forbids it.
+    /// Sleeping is impossible: the memory is gone, or the system forbids it.
     Unavailable,
 }
 
@@ -69,18 +69,18 @@ pub(super) enum Waited {
 pub(super) struct Doorbell(Word);
 
 impl Doorbell {
-    /// None if there is no doorbell.
+    /// Returns the doorbell, or `None` if the link has none.
     pub(super) fn new(ends: &Ends) -> Result<Option<Self>, OutOfBounds> {
         let word = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         Ok((ends.doorbell == DoorbellKind::Futex).then_some(Self(word)))
     }
 
-    /// How often it has rung. To be asked before the ring is looked at for the last time.
+    /// Returns the number of rings. Must be read before the last check of the ring buffer.
     pub(super) fn rung(&self) -> u32 {
         self.0.load(Acquire)
     }
 
-    /// Sleeps until it has rung more often than `rung`, a thread nudges, or the time is up.
+    /// Sleeps until it has rung more often than `rung`, a thread nudges, or the time-out expires.
     pub(super) fn wait(&self, rung: u32, timeout: Duration) -> Waited {
         match futex::wait(&self.0, rung, Some(timeout)) {
             Ok(Woken::Maybe | Woken::Changed) => Waited::Rung,
@@ -89,7 +89,7 @@ impl Doorbell {
         }
     }
 
-    /// Wakes the thread that sleeps there, if it does already.
+    /// Wakes the thread that sleeps on it, if any.
     pub(super) fn nudge(&self) {
         // Fails only where no thread can sleep.
         let _ = futex::wake(&self.0);

@@ -1,4 +1,4 @@
-//! Why a call has no answer.
+//! Errors of calls.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use tombolo_shm::link::FRAME_BYTES;
 
 use crate::end::End;
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LineError {
-    /// The link has ended. Whether the server carried the request out is not known.
-    #[error("{label}: the link is lost: {why}")]
+    /// The link has ended. The server may or may not have executed the request.
+    #[error("{label}: link lost: {why}")]
     Lost {
-        /// What the line is called.
+        /// Name of the line.
         label: Arc<str>,
-        /// Why it ended.
+        /// Reason for the end.
         why: End,
     },
-    /// The arguments do not fit; nothing was sent.
-    #[error("{len_bytes} bytes of arguments, where {FRAME_BYTES} fit")]
+    /// The arguments are too long; nothing was sent.
+    #[error("{len_bytes} bytes of arguments exceed the maximum of {FRAME_BYTES}")]
     TooLong {
-        /// How many there were.
+        /// Length of the arguments.
         len_bytes: usize,
     },
 }

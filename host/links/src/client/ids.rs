@@ -1,5 +1,4 @@
-//! Ids that are free, and calls that wait for one, in order. `host/links/tests/it/ids_model.rs` has its steps
-//! as a model.
+//! Free ids, and the queue of calls waiting for one. `host/links/tests/it/ids_model.rs` models its steps.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,20 +7,20 @@ use std::sync::{Arc, Mutex};
 use super::queued_request::QueuedRequest;
 use tombolo_host_runtime::lock;
 
-/// Ids that are free, and calls that wait for one.
+/// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]
 pub(super) struct Ids {
-    /// The one that was used last, if no request is queued.
+    /// Last id used, unless a request is queued.
     cached: IdCache,
     inner: Mutex<Inner>,
     slots: u32,
-    /// Whether a request is queued.
+    /// `true` if a request is queued.
     is_wanted: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Inner {
-    /// What comes next for each buffer that is not in use; the one used last is warmest.
+    /// Next id of each unused buffer; the last one used is the warmest.
     free: Vec<u32>,
     waiting: VecDeque<Arc<QueuedRequest>>,
 }
@@ -33,13 +32,13 @@ impl Ids {
         Self { cached: IdCache::default(), inner, slots, is_wanted: AtomicBool::new(false) }
     }
 
-    /// A free id, unless requests are queued for one.
+    /// Returns a free id, unless requests are queued for one.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
         self.cached.take().or_else(|| lock(&self.inner).free.pop())
     }
 
-    /// A free id, or else `queued` waits at the end of the queue.
+    /// Returns a free id; otherwise appends `queued` to the queue.
     pub(super) fn take_or_wait(&self, queued: &Arc<QueuedRequest>) -> Option<u32> {
         let mut inner = lock(&self.inner);
         let id = inner.free.pop().or_else(|| self.cached.take());
@@ -48,8 +47,7 @@ impl Ids {
         }
         inner.waiting.push_back(queued.clone());
         self.is_wanted.store(true, Ordering::SeqCst);
-        // A thread that gives an id back looks at the flag after it has put the id there; so one of the two
-        // sees the other.
+        // A thread that returns an id checks the flag afterwards, so one of the two sees the other.
         let id = self.cached.take();
         if id.is_some() {
             inner.waiting.pop_back();
@@ -58,17 +56,16 @@ impl Ids {
         id
     }
 
-    /// An id's answer is taken, so its buffer can be used again. If a request is queued, it and the id to
-    /// use.
+    /// Frees an id whose answer was taken. If a request is queued, returns it and the id to use.
     #[inline]
     pub(super) fn give_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
-        // The same buffer, one generation on; the number of slots divides the number of ids.
+        // Same buffer, next generation; the number of slots divides the number of ids.
         let mut next = id.wrapping_add(self.slots);
         if !self.is_wanted() && self.cached.put(next) {
             if !self.is_wanted() {
                 return None;
             }
-            // A request was queued meanwhile. If another thread has taken the id, it will give it back.
+            // A request was queued meanwhile. If another thread has taken the id, that thread will free it.
             next = self.cached.take()?;
         }
         let mut inner = lock(&self.inner);
@@ -84,23 +81,23 @@ impl Ids {
         }
     }
 
-    /// As `give_back`, of an id that was not used after all.
+    /// Frees an unused id, as `give_back` does.
     pub(super) fn put_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
         self.give_back(id.wrapping_sub(self.slots))
     }
 
-    /// Whether a request is queued for an id.
+    /// Returns `true` if a request is queued for an id.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst)
     }
 
-    /// The queued requests.
+    /// Removes and returns the queued requests.
     pub(super) fn take_waiting(&self) -> VecDeque<Arc<QueuedRequest>> {
         std::mem::take(&mut lock(&self.inner).waiting)
     }
 
-    /// How many ids are not free, and how many calls wait for one.
+    /// Returns the number of ids in use and of calls queued for one.
     pub(super) fn used_and_waiting(&self) -> (u64, u64) {
         let inner = lock(&self.inner);
         let free = inner.free.len() as u64 + u64::from(!self.cached.is_empty());
@@ -108,13 +105,13 @@ impl Ids {
     }
 }
 
-/// There is none.
+/// Value of an empty cache.
 const NONE: u64 = u64::MAX;
 
-/// The id that was used last, beside the lock of the others.
+/// Cache of the last id used, outside the lock of the others.
 ///
-/// A caller with one request at a time takes the same id again and again: one exchange to take it and one to
-/// give it back, in the place of a lock each (docs/decisions/shm-rings.md).
+/// A caller with one request at a time reuses the same id: one exchange each to take and return it, instead
+/// of a lock (docs/decisions/shm-rings.md).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct IdCache(AtomicU64);
@@ -126,7 +123,7 @@ impl Default for IdCache {
 }
 
 impl IdCache {
-    /// Takes it.
+    /// Takes the cached id.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
         if self.is_empty() {
@@ -135,7 +132,8 @@ impl IdCache {
         u32::try_from(self.0.swap(NONE, Ordering::SeqCst)).ok()
     }
 
-    /// Puts an id there, if there is none. Comes before whatever is looked at afterwards, for all threads.
+    /// Stores an id, if the cache is empty. Sequentially consistent: ordered before this thread's later
+    /// reads.
     #[inline]
     pub(super) fn put(&self, id: u32) -> bool {
         self.is_empty()

@@ -1,49 +1,49 @@
-//! Receiving answers: the thread that holds the [`Intake`] is the leader, and takes them out of the ring for
-//! all callers.
+//! Receiving answers: the thread that has locked the [`Intake`] is the leader, and takes answers out of the
+//! ring for all callers.
 //!
 //! # Which thread receives
 //!
-//! A caller that looks for its answer tries to become the leader. As such it takes out whatever is there,
-//! leaves other callers' answers in their completion slots, and stops when its own is among them. While
-//! another thread leads, a caller looks at its completion slot instead.
+//! A caller that polls for its answer tries to become the leader. As such it takes out all available answers,
+//! stores those of other callers in their completion slots, and stops when its own is among them. While
+//! another thread leads, a caller polls its completion slot instead.
 //!
-//! Calls that no thread polls are *registered*: a waker lies in the completion slot, and [`Core::waiting`]
-//! counts them. For them the server has to ring. *Armed* means that the notify flag in our header is set, and
-//! that the ring was looked at once more after that. The receiver thread then sleeps on the server's
-//! doorbell, and stays there: arming need not wake it, but for the first time after a second without
+//! Calls that no thread polls are *registered*: the completion slot contains a waker, and [`Core::waiting`]
+//! counts them. For them the server has to ring. *Armed* means that the notify flag in this side's header is
+//! set, and that the ring was checked once more afterwards. The receiver thread then sleeps on the server's
+//! doorbell, and stays there: arming does not wake it, except for the first time after a second without
 //! registered calls.
 //!
-//! A caller that blocks while its call is the only one need not register. It *parks*: keeps the lead, arms,
-//! and sleeps on the doorbell itself, so that one wake-up is spared. It does so only while the receiver
-//! thread is not there, for the server wakes one. Another caller that looks for its answer then unparks it;
-//! it registers like others after that.
+//! A caller that blocks on the only outstanding call need not register. It *parks*: keeps the lead, arms, and
+//! sleeps on the doorbell itself, which saves a wake-up. It does so only while the receiver thread is not on
+//! the doorbell, since the server wakes one thread. Another caller that polls for its answer unparks it; it
+//! then registers like others.
 //!
-//! Without a doorbell *armed* means that the receiver thread looks now and then, at growing intervals. A
-//! registration makes it begin with short ones again.
+//! Without a doorbell *armed* means that the receiver thread polls at growing intervals. A registration
+//! resets them.
 //!
 //! # Why no wake-up is lost
 //!
-//! The rule: while a call is registered and its answer is in the ring or still to come, there is a leader, or
-//! the line is armed, or the receiver thread is about to become leader.
+//! Invariant: while a call is registered and its answer is in the ring or still to arrive, there is a leader,
+//! or the line is armed, or the receiver thread is about to become leader.
 //!
-//! 1. A leader that leaves looks at `waiting`. If calls are registered it arms, and looks at the ring after
-//!    that; what it finds it takes out and starts again. So a message that came before the line was armed is
-//!    found, and for one that comes after it the server rings: the server looks at the notify flag after it
-//!    has stored the message, with a full fence on either side (docs/decisions/shm-rings.md).
-//! 2. It gives the lead up, and then looks at `waiting` again: a caller first registers and then tries to
-//!    become leader, with a full fence in between on either side. So either the leader sees the registration,
-//!    or the caller becomes leader and arms.
-//! 3. A doorbell ring wakes once, and the next one needs arming anew, with another number. The thread that
-//!    sleeps on the doorbell reads its count, becomes leader (it waits for that), takes out what is there,
-//!    arms if calls are registered, and sleeps unless the count has changed since. So after each ring of the
-//!    doorbell the ring is looked at, and armed anew.
-//! 4. A leader that is about to look for a while clears the flag, so that it costs the server no system call.
-//!    It arms when it leaves, by 1.
+//! 1. A leader that leaves checks `waiting`. If calls are registered it arms, and checks the ring afterwards;
+//!    if it finds messages it takes them out and starts again. A message that arrived before arming is thus
+//!    found, and for a later one the server rings: the server checks the notify flag after it has stored the
+//!    message, with a full fence on either side (docs/decisions/shm-rings.md).
+//! 2. It releases the lead, and then checks `waiting` again: a caller first registers and then tries to
+//!    become leader, with a full fence in between on either side. Either the leader sees the registration, or
+//!    the caller becomes leader and arms.
+//! 3. A ring of the doorbell wakes once, and the next one requires arming again, with another number. The
+//!    thread that sleeps on the doorbell reads its count, waits to become leader, takes out the messages,
+//!    arms if calls are registered, and sleeps unless the count has changed. After each ring of the doorbell
+//!    the message ring is therefore checked, and armed anew.
+//! 4. A leader that is about to poll for a while clears the flag, to spare the server a system call. It arms
+//!    when it leaves, by 1.
 //!
-//! Tasks are woken when the lead is given up, for they may go on right there, and call.
+//! Tasks are woken when the lead is released, as they may run on this thread and make calls.
 //!
-//! `host/links/tests/it/receiver_model.rs` has the same steps as a model, whose interleavings are tried;
-//! without any of them it finds a lost wake-up.
+//! `host/links/tests/it/receiver_model.rs` models these steps, and explores their interleavings; without any
+//! one of them it finds a lost wake-up.
 
 use std::hint::spin_loop;
 use std::sync::MutexGuard;
@@ -65,23 +65,23 @@ use super::wakes::Wakes;
 use crate::end::{End, ProtocolError};
 use tombolo_host_runtime::polling::PollWindow;
 
-/// So often a caller looks before it asks the clock: most answers come sooner.
+/// Number of polls before the clock is read: most answers arrive sooner.
 const LOOKS: u32 = 64;
-/// So long a caller looks in mode `poll`, before it yields.
+/// Polling time without yielding, in mode `poll`.
 const POLL: Duration = Duration::from_millis(1);
 
-/// What a leader found.
+/// Result of a leader's polling.
 enum Found {
     Reply(RawReply),
-    /// The time is up.
+    /// The polling time is over.
     Nothing,
-    /// Other tasks must be woken before it goes on.
+    /// Other tasks must be woken first.
     Others,
     ProtocolError(ProtocolError),
 }
 
-/// How long a call has been polled. Most are answered before the clock is read, which is a system call in
-/// some guests.
+/// Progress of polling for a call. Most calls are answered before the clock is read, which is a system call
+/// in some guests.
 #[derive(Default)]
 enum Looked {
     #[default]
@@ -91,7 +91,7 @@ enum Looked {
 }
 
 impl Looked {
-    /// Looks once more: since when, but for the first few looks.
+    /// Advances. Returns the start time, except for the first polls.
     #[inline]
     fn go_on(&mut self) -> Option<Instant> {
         match *self {
@@ -109,7 +109,7 @@ impl Looked {
 }
 
 impl Core {
-    /// Takes out what is there, until the answer to `own` is among it: the call of this very thread.
+    /// Takes out all messages, up to the answer to `own`, the call of this thread.
     #[inline]
     pub(super) fn drain(
         &self,
@@ -130,7 +130,7 @@ impl Core {
         Ok(None)
     }
 
-    /// The answer to the call of this very thread.
+    /// Accepts the answer to the call of this thread.
     #[inline]
     fn accept_own(&self, message: &Message, wakes: &mut Wakes) -> Result<RawReply, ProtocolError> {
         let id = message.id;
@@ -138,7 +138,7 @@ impl Core {
         match slot.look() {
             (issued, Phase::Sent) if issued == id => {}
             (issued, Phase::Awaited) if issued == id => {
-                // It was polled, and is waited for in another way now.
+                // It was polled as a future before, and is awaited otherwise now.
                 let waker = slot.completion().waker.take();
                 drop(waker);
                 self.waiting.leave();
@@ -152,7 +152,7 @@ impl Core {
         Ok(answer)
     }
 
-    /// An answer to a call of another thread, or to a dropped one.
+    /// Accepts an answer to a call of another thread, or to a dropped call.
     fn accept(
         &self,
         message: &Message,
@@ -192,7 +192,7 @@ impl Core {
         Ok(())
     }
 
-    /// Copies what the server could change, and checks it.
+    /// Copies everything that the server could change, and checks it.
     #[inline]
     fn copy(&self, message: &Message) -> Result<RawReply, ProtocolError> {
         let Message { id, frame_len, kind, body } = *message;
@@ -207,7 +207,7 @@ impl Core {
         Ok(RawReply { kind, body, frame })
     }
 
-    /// Means to look for a while: the server need not ring meanwhile.
+    /// Spares the server ringing while this thread polls.
     #[inline]
     pub(super) fn disarm(&self, intake: &mut Intake) {
         if intake.notify_flag.is_armed() {
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Gives the lead up, wakes the calls whose answers came, and makes sure that the registered ones will be
+    /// Releases the lead, wakes the calls that were answered, and ensures that the registered ones will be
     /// woken.
     #[inline]
     pub(super) fn leave<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Gives the lead up for good: protocol violation by the server.
+    /// Releases the lead for good after a protocol violation by the server.
     #[cold]
     pub(super) fn fail(&self, intake: MutexGuard<'_, Intake>, error: ProtocolError, wakes: &mut Wakes) {
         drop(intake);
@@ -249,7 +249,8 @@ impl Core {
         wakes.wake_all();
     }
 
-    /// Asks the server to ring, and looks once more. Whether something was there: then the line is not armed.
+    /// Requests a ring of the doorbell, and checks once more. Returns `true` if messages were found: the line
+    /// is then not armed.
     #[cold]
     fn arm(&self, intake: &mut Intake, wakes: &mut Wakes) -> Result<bool, ProtocolError> {
         intake.notify_flag.arm();
@@ -267,13 +268,13 @@ impl Core {
         Ok(true)
     }
 
-    /// Whether no call is registered, or the server rings for those that are.
+    /// Returns `true` if no call is registered, or the server will ring for those that are.
     #[inline]
     fn is_settled(&self) -> bool {
         self.waiting.is_empty() || self.is_armed.load(SeqCst) || self.outcome.is_over()
     }
 
-    /// Makes sure that the next answer wakes a thread, for a call that has just registered.
+    /// Ensures that the next answer wakes a thread, for a newly registered call.
     pub(super) fn ensure_wakeup(&self) {
         if self.doorbell.is_none() {
             self.parker.unpark();
@@ -286,7 +287,7 @@ impl Core {
             self.leave(intake, &mut Wakes::default());
         }
     }
-    /// Looks for an answer as long as that pays.
+    /// Polls for an answer for as long as that pays.
     #[inline]
     pub(super) fn look(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
@@ -305,7 +306,7 @@ impl Core {
                 }
                 continue;
             };
-            // It may have been answered after the look and before the lead.
+            // It may have been answered between the check and the lead.
             if slot.phase(id) == Phase::Answered {
                 self.leave(intake, &mut wakes);
                 continue;
@@ -318,7 +319,7 @@ impl Core {
             self.leave(intake, &mut wakes);
             match found {
                 Found::Reply(answer) => return Some(Ok(answer)),
-                // What was found while leaving may be ours.
+                // Messages found while leaving may include the answer.
                 Found::Nothing if slot.phase(id) == Phase::Answered => {}
                 Found::Nothing => return None,
                 Found::Others | Found::ProtocolError(_) => {}
@@ -353,7 +354,7 @@ impl Core {
         }
     }
 
-    /// Whether to leave the next slot alone for a moment before the first look at it.
+    /// Returns `true` if the next slot should be left alone for a moment before the first poll.
     #[inline]
     fn may_rest(&self, intake: &Intake) -> bool {
         match self.mode {
@@ -363,7 +364,7 @@ impl Core {
         }
     }
 
-    /// Whether to go on looking, as a leader.
+    /// Returns `true` if a leader should continue to poll.
     #[inline]
     fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
         if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
@@ -376,8 +377,8 @@ impl Core {
         }
     }
 
-    /// Looks at the completion slot for a moment while another thread leads. False if it is time to do
-    /// something else.
+    /// Polls the completion slot for a moment while another thread leads. Returns `false` if the caller
+    /// should stop polling.
     fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
         if self.mode == Mode::Event {
             return false;
@@ -393,7 +394,7 @@ impl Core {
         looked.go_on().is_none_or(|since| pause(since, limit))
     }
 
-    /// Looks once whether something is there.
+    /// Takes out available messages, once.
     pub(super) fn look_once(&self) {
         let mut wakes = Wakes::default();
         let Some(mut intake) = self.try_lead() else { return };
@@ -403,7 +404,7 @@ impl Core {
         }
     }
 
-    /// Registers the waker, unless the answer is there.
+    /// Registers the waker, unless the call is answered.
     pub(super) fn register(&self, id: u32, waker: &Waker) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
         let before = {
@@ -422,10 +423,10 @@ impl Core {
                 }
             }
         };
-        // Not under the lock: dropping a waker may drop a task, and what that holds.
+        // Dropped without the lock: a waker may own a task, and whatever that owns.
         drop(before);
         if slot.phase(id) != Phase::Answered {
-            // The end of the line wakes the wakers that it finds registered, and no others.
+            // The end of the line wakes only wakers already registered.
             if self.outcome.is_over() {
                 return Some(Err(self.lost()));
             }
@@ -437,7 +438,7 @@ impl Core {
         self.take(slot, id).map(Ok)
     }
 
-    /// The call was dropped. Its id and its bulk memory stay out until the answer comes.
+    /// Abandons a call. Its id and bulk memory stay in use until it is answered.
     pub(super) fn abandon(&self, id: u32, spans: Spans) {
         let slot = self.slot(id);
         let mut completion = slot.completion();
@@ -460,12 +461,12 @@ impl Core {
     }
 }
 
-/// For so long a caller that looks at its completion slot waits for a leader.
+/// Maximum time that a caller polls its completion slot for another leader.
 const FOLLOW: Duration = Duration::from_micros(50);
-/// For so long it does so without yielding.
+/// Part of it without yielding.
 const EAGER: Duration = Duration::from_micros(2);
 
-/// Waits a moment between two looks. False once the time is up.
+/// Pauses between two polls. Returns `false` once the limit is reached.
 fn pause(since: Instant, limit: Duration) -> bool {
     let looked = since.elapsed();
     if looked > EAGER {

@@ -1,5 +1,5 @@
-//! What the threads that wait for answers share: the leader's end of the ring, and where leader and receiver
-//! thread are parked.
+//! Shared state of waiting threads: the leader's end of the ring, and the parking of leader and receiver
+//! thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -15,17 +15,17 @@ use super::doorbell::NotifyFlag;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
-/// What the leader has.
+/// State of the leader.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) notify_flag: NotifyFlag,
-    /// Whether the receiver thread sleeps on the doorbell, or looks now and then if there is none, or is
-    /// about to. It is parked while no call is registered.
+    /// `true` if the receiver thread sleeps on the doorbell, polls in place of one, or is about to. It is
+    /// parked while no call is registered.
     pub(super) has_receiver: bool,
-    /// How long callers look, as they have learnt.
+    /// Adaptive polling time of callers.
     pub(super) window: PollWindow,
-    /// How long they leave the next slot alone first.
+    /// Adaptive delay before they poll the next slot.
     pub(super) backoff: PollBackoff,
 }
 
@@ -43,13 +43,13 @@ impl Intake {
     }
 }
 
-/// A number that all threads change, on cache lines of its own.
+/// A counter changed by all threads, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Waiting(pub(super) AtomicUsize);
 
 impl Waiting {
-    /// One more is registered. What this thread does afterwards comes after it for all threads.
+    /// Counts a registration. Sequentially consistent: ordered before this thread's later operations.
     #[inline]
     pub(super) fn enter(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
@@ -66,12 +66,12 @@ impl Waiting {
     }
 }
 
-/// Whether the leader is parked on the doorbell, and whether it is to stop.
+/// State of a leader parked on the doorbell, and the request to stop.
 #[derive(Debug, Default)]
 pub(super) struct LeaderPark {
     is_parked: AtomicBool,
     is_unpark_requested: AtomicBool,
-    /// The thread that is parked, or was last.
+    /// Thread that is parked, or was last.
     thread: Mutex<Option<ThreadId>>,
 }
 
@@ -86,13 +86,13 @@ impl LeaderPark {
         self.is_parked.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a thread is parked, as far as that is seen without a fence.
+    /// Returns `true` if a thread is parked, as far as visible without a fence.
     #[inline]
     pub(super) fn is_parked(&self) -> bool {
         self.is_parked.load(Ordering::Relaxed)
     }
 
-    /// The parked thread is to give the lead up.
+    /// Asks the parked thread to release the lead.
     pub(super) fn request_unpark(&self) {
         self.is_unpark_requested.store(true, Ordering::SeqCst);
     }
@@ -101,13 +101,13 @@ impl LeaderPark {
         self.is_unpark_requested.load(Ordering::SeqCst)
     }
 
-    /// Whether another thread than this one is parked.
+    /// Returns `true` if a thread other than this one is parked.
     pub(super) fn is_other_thread(&self) -> bool {
         self.is_parked.load(Ordering::SeqCst) && *lock(&self.thread) != Some(thread::current().id())
     }
 }
 
-/// Where the thread is parked when there is no doorbell and no call is registered.
+/// Parking place of the receiver thread without a doorbell or registered calls.
 #[derive(Debug, Default)]
 pub(super) struct Parker {
     is_unparked: Mutex<bool>,
@@ -115,7 +115,7 @@ pub(super) struct Parker {
 }
 
 impl Parker {
-    /// There is something to do.
+    /// Wakes the parked thread.
     pub(super) fn unpark(&self) {
         let mut is_unparked = lock(&self.is_unparked);
         if !*is_unparked {
@@ -124,7 +124,7 @@ impl Parker {
         }
     }
 
-    /// Until there is something to do, or the time is up. Whether there is.
+    /// Parks until woken or the time-out expires. Returns `true` if woken.
     pub(super) fn park(&self, at_most: Duration) -> bool {
         let is_unparked = lock(&self.is_unparked);
         let outcome = self.unparked.wait_timeout_while(is_unparked, at_most, |is_unparked| !*is_unparked);

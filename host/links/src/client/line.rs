@@ -1,4 +1,4 @@
-//! One link, as callers see it.
+//! The caller's view of a link.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use super::receiver;
 use crate::end::End;
 use crate::forwarding::{RegionForwarder, RemoteBuffer};
 
-/// One link, as callers see it; a clone is the same link. Any thread may call.
+/// A link, as seen by callers; clones share it. Usable from any thread.
 ///
-/// The link ends when the last clone is dropped. Calls that are still waited for fail then.
+/// Dropping the last clone ends the link, and fails outstanding calls.
 #[derive(Clone)]
 pub struct Line(Arc<Owner>);
 
-/// Ends the link when the last clone is dropped.
+/// A guard that ends the link when the last clone is dropped.
 struct Owner(Arc<Core>);
 
 impl Drop for Owner {
@@ -35,23 +35,22 @@ impl Drop for Owner {
     }
 }
 
-/// Why a link cannot be used.
+/// Reason why a link cannot be used.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// These are the server's ends.
-    #[error("the ends of a server cannot call")]
+    /// The ends are those of the server.
+    #[error("a server's ends cannot be used for calls")]
     Role,
     /// The layout does not fit the memory.
     #[error("the layout does not fit the memory")]
     Layout(#[from] OutOfBounds),
-    /// There is no thread that could receive.
+    /// The receiver thread could not be created.
     #[error("no thread for the link")]
     Thread(#[from] io::Error),
 }
 
 impl Line {
-    /// Begins to use a link, over which nothing was sent yet. `mode` says how callers wait, `label` what to
-    /// call the link in messages.
+    /// Starts to use an unused link. `mode` selects how callers wait, `label` names the link in messages.
     pub fn start(ends: &Ends, label: impl Into<Arc<str>>, mode: Mode) -> Result<Self, StartError> {
         if ends.role != Role::Client {
             return Err(StartError::Role);
@@ -62,17 +61,17 @@ impl Line {
         Ok(Self(Arc::new(Owner(core))))
     }
 
-    /// Sends a request at once, or as soon as an id is free: calls that wait for one are sent in order.
-    /// `frame` encodes the arguments of variable length; it must not call on this line.
+    /// Sends a request at once, or as soon as an id is free: queued calls are sent in order. `frame` encodes
+    /// the arguments of variable length; it must not call on this line.
     ///
-    /// Allocates nothing, unless all ids are out.
+    /// Allocates nothing, unless all ids are in use.
     #[inline]
     pub fn call(&self, kind: u32, body: [u8; 48], frame: impl FnOnce(&mut FrameWriter<'_>)) -> Call {
         self.call_with(kind, body, Spans::none(), frame)
     }
 
-    /// As [`call`](Self::call), of a request that refers to bulk memory. It comes back with the answer; if
-    /// the call is dropped before, it stays in use until the server has answered.
+    /// Sends a request that refers to bulk memory, as [`call`](Self::call) does. The spans are returned with
+    /// the answer; if the call is dropped before, they stay in use until the server has answered.
     #[inline]
     pub fn call_with(
         &self,
@@ -84,8 +83,8 @@ impl Line {
         Call::new(self.core().clone(), kind, body, spans, frame)
     }
 
-    /// As [`call_with`](Self::call_with) and [`Call::now`], which see: the answer, or else the call that
-    /// waits for it. Cheaper than both one after the other if the answer comes at once.
+    /// Combines [`call_with`](Self::call_with) and [`Call::now`], under the conditions of the latter. Returns
+    /// the answer, or the pending call. Cheaper than both in sequence if the answer is immediate.
     #[inline]
     pub fn ask(
         &self,
@@ -97,51 +96,51 @@ impl Line {
         Call::ask(self.core(), kind, body, spans, frame)
     }
 
-    /// Bulk memory that this side writes: data on their way to the server.
+    /// Returns the bulk memory written by this side: data for the server.
     #[must_use]
     pub fn out_area(&self) -> &Area {
         &self.core().areas[0]
     }
 
-    /// Bulk memory that the server writes: data on their way from it.
+    /// Returns the bulk memory written by the server: data for this side.
     #[must_use]
     pub fn in_area(&self) -> &Area {
         &self.core().areas[1]
     }
 
-    /// What a span of [`out_area`](Self::out_area) is called in a request.
+    /// Returns the address of a span of [`out_area`](Self::out_area) for use in a request.
     #[must_use]
     pub fn out_address(&self, span: &Span) -> GlobalAddress {
         address(Domain::CLIENT, span)
     }
 
-    /// What a span of [`in_area`](Self::in_area) is called in a request.
+    /// Returns the address of a span of [`in_area`](Self::in_area) for use in a request.
     #[must_use]
     pub fn in_address(&self, span: &Span) -> GlobalAddress {
         address(Domain::SERVER, span)
     }
 
-    /// The memory of a span of [`out_area`](Self::out_area), to be filled before the call. It stays mapped as
-    /// long as the sink lives.
+    /// Returns the memory of a span of [`out_area`](Self::out_area), to be filled before the call. It stays
+    /// mapped as long as the sink lives.
     pub fn out_sink(&self, span: &Span) -> Result<Sink, AddressError> {
         self.core().bases.sink(self.out_address(span), span.len())
     }
 
-    /// The memory of a span of [`in_area`](Self::in_area), to be read after the answer. The server may change
-    /// it while it is read. It stays mapped as long as the source lives.
+    /// Returns the memory of a span of [`in_area`](Self::in_area), to be read after the answer. The server
+    /// may change it while it is read. It stays mapped as long as the source lives.
     pub fn in_source(&self, span: &Span) -> Result<Source, AddressError> {
         self.core().bases.source(self.in_address(span), span.len())
     }
 
-    /// How the server names these bytes, if they lie in the memory of another domain that it has mapped too:
-    /// then they need not be copied. The first time the region is forwarded, if its owner and the server
-    /// allow it, and there is no name yet.
+    /// Returns the server's names for bytes in another domain's memory that it has mapped, so that they need
+    /// not be copied. The first call forwards the region, if its owner and the server permit it, and returns
+    /// `None`.
     #[must_use]
     pub fn remote_buffer(&self, source: &Source) -> Option<RemoteBuffer> {
         self.core().forwarder.get()?.lend(source)
     }
 
-    /// The server takes forwarded regions.
+    /// Sets the forwarder, for a server that accepts forwarded regions.
     pub(crate) fn may_forward(&self, forwarder: RegionForwarder) {
         let _ = self.core().forwarder.set(Arc::new(forwarder));
         // If the line ends after this, its end finds the forwarder.
@@ -154,56 +153,56 @@ impl Line {
         self.core().forwarder.get()
     }
 
-    /// The server's window, if it has one.
+    /// Returns the server's window, if it has one.
     #[inline]
     #[must_use]
     pub fn window(&self) -> Option<&WindowReader> {
         self.core().window.get()
     }
 
-    /// The server has this window; only the first counts.
+    /// Sets the server's window; only the first counts.
     pub fn has_window(&self, window: WindowReader) {
         let _ = self.core().window.set(window);
     }
 
-    /// What addresses mean on this link.
+    /// Returns the table that resolves this link's addresses.
     #[must_use]
     pub fn bases(&self) -> &BaseTable {
         &self.core().bases
     }
 
-    /// Whether the link has ended.
+    /// Returns `true` if the link has ended.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.core().outcome.is_over()
     }
 
-    /// Why the link has ended; none while it goes on.
+    /// Returns the reason for the end, or `None` while the link exists.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.core().outcome.why()
     }
 
-    /// Has `listener` called when the link ends, whichever side ended it; at once if it has. It is called on
+    /// Calls `listener` when the link ends, whichever side ended it, or at once if it has ended. It runs on
     /// the thread that ends the link, so it must not block, end a link, or drop what may.
     pub fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
         self.core().outcome.on_end(Box::new(listener));
     }
 
-    /// Ends the link, if it has not ended before: for the owner of its control socket, and after a malformed
-    /// reply. All calls that are not answered fail; their wakers are woken on this thread. The memory stays
-    /// mapped as long as there are clones, calls, sinks or sources.
+    /// Ends the link, unless it has ended before: for the owner of its control socket, and after a malformed
+    /// reply. All unanswered calls fail; their wakers are woken on this thread. The memory stays mapped as
+    /// long as there are clones, calls, sinks or sources.
     pub fn cut(&self, why: End) {
         self.core().end(why);
     }
 
-    /// What it is called in messages.
+    /// Returns the line's name for messages.
     #[must_use]
     pub fn label(&self) -> &Arc<str> {
         &self.core().label
     }
 
-    /// What it has done so far.
+    /// Returns a snapshot of the line's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.core().counts()
@@ -222,6 +221,6 @@ impl std::fmt::Debug for Line {
 }
 
 fn address(domain: Domain, span: &Span) -> GlobalAddress {
-    // No region is that long that an offset in it needs more than 48 bits.
+    // No region is so long that an offset needs more than 48 bits.
     GlobalAddress::new(domain, span.offset()).unwrap_or(GlobalAddress::from_bits(u64::MAX))
 }

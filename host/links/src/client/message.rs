@@ -1,5 +1,4 @@
-//! What a request and its answer are made of: variable parts, bulk memory, and the answer as its caller gets
-//! it.
+//! Parts of requests and answers: variable parts, bulk memory, and replies.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +11,7 @@ use tombolo_shm::link::{Extent, FRAME_BYTES};
 use crate::forwarding::Loan;
 use tombolo_host_runtime::free_list::FreeList;
 
-/// Longest variable part, in bytes.
+/// Maximum length of a variable part, in bytes.
 pub const FRAME_MAX: usize = FRAME_BYTES as usize;
 
 pub(super) type Buffer = Box<[u8; FRAME_MAX]>;
@@ -21,15 +20,15 @@ pub(super) fn new_buffer() -> Buffer {
     Box::new([0; FRAME_MAX])
 }
 
-/// `count` buffers for private copies. Only a caller that retains more answers than the line has ids makes it
-/// allocate.
+/// Returns `count` buffers for private copies. More are allocated only for a caller that retains more answers
+/// than the line has ids.
 pub(super) fn spare_buffers(count: usize) -> Arc<FreeList<Buffer>> {
     let buffers = FreeList::new(count);
     (0..count).for_each(|_| buffers.give_back(new_buffer()));
     Arc::new(buffers)
 }
 
-/// Takes the variable arguments of a request, straight to where the server reads them.
+/// A writer of a request's variable arguments, straight to the memory that the server reads.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     target: Target<'a>,
@@ -40,7 +39,7 @@ pub struct FrameWriter<'a> {
 enum Target<'a> {
     /// The request's buffer.
     Shared { own: &'a Extent, at: u64 },
-    /// It has none yet.
+    /// A private buffer, for a queued request.
     Private(&'a mut [u8; FRAME_MAX]),
 }
 
@@ -53,7 +52,7 @@ impl<'a> FrameWriter<'a> {
         Self { target: Target::Private(buffer), len: 0 }
     }
 
-    /// Adds bytes. What passes [`FRAME_MAX`] is not written, and makes the call fail.
+    /// Appends bytes. Beyond [`FRAME_MAX`] nothing is written, and the call fails.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         let from = self.len;
@@ -70,13 +69,13 @@ impl<'a> FrameWriter<'a> {
         }
     }
 
-    /// How many bytes were added.
+    /// Returns the number of bytes appended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none were.
+    /// Returns `true` if no bytes were appended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -129,21 +128,20 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// What the server answered. Private copies: nothing in it can change any more, but for what lies in the
-/// spans.
+/// The server's answer: immutable private copies, except for the contents of the spans.
 #[derive(Debug)]
 pub struct Reply {
-    /// How it went, or what it is.
+    /// Status, or type of the answer.
     pub kind: u32,
     /// Results of fixed length.
     pub body: [u8; 48],
     /// Results of variable length.
     pub frame: Frame,
-    /// The bulk memory of the call. Once it is dropped another call may use it.
+    /// Bulk memory of the call, reused by other calls once it is dropped.
     pub spans: Spans,
 }
 
-/// As it came out of the ring.
+/// An answer as taken out of the ring.
 #[derive(Debug)]
 pub(super) struct RawReply {
     pub(super) kind: u32,
@@ -157,8 +155,8 @@ impl RawReply {
     }
 }
 
-/// Bulk memory that a request uses, of either area. It belongs to the call until the server has answered,
-/// also when the call was dropped: the server may write there until then.
+/// Bulk memory used by a request, of either area. It belongs to the call until the server has answered, even
+/// if the call was dropped: the server may write to it until then.
 #[derive(Debug, Default)]
 pub struct Spans {
     spans: SmallVec<[Span; 2]>,
@@ -167,7 +165,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// No memory.
+    /// Returns no memory.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
@@ -178,26 +176,26 @@ impl Spans {
         self.spans.push(span);
     }
 
-    /// How many there are.
+    /// Returns the number of spans.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is no span.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// One of them, in the order in which they were added.
+    /// Returns a span, in the order in which they were added.
     #[must_use]
     pub fn at(&self, index: usize) -> Option<&Span> {
         self.spans.get(index)
     }
 }
 
-/// No span, and memory of another domain.
+/// Memory of another domain, without spans.
 impl From<Loan> for Spans {
     fn from(loan: Loan) -> Self {
         Self { _loan: Some(loan), ..Self::none() }

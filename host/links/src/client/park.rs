@@ -1,4 +1,4 @@
-//! A caller that parks on the doorbell itself, as its call is the only one.
+//! Parking of a caller on the doorbell while its call is the only one.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use super::message::RawReply;
 use super::wakes::Wakes;
 use crate::end::ProtocolError;
 
-/// After so long without a doorbell it checks that the memory is still there.
+/// Interval of checks that the memory still exists, without a doorbell.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Sleeps on the doorbell until the answer comes, if that is the only one that is awaited. None if it is
-    /// to be awaited in another way.
+    /// Sleeps on the doorbell until the answer arrives, if no other is awaited. Returns `None` if the caller
+    /// must wait in another way.
     pub(super) fn park(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let doorbell = self.doorbell.as_ref()?;
         // A caller that sends a request meanwhile unparks this thread.
@@ -25,8 +25,8 @@ impl Core {
         }
         let mut intake = self.try_lead()?;
         let mut wakes = Wakes::default();
-        // The answer may have come before this thread took the lead; no other thread takes answers out from
-        // now on.
+        // The answer may have arrived before this thread took the lead; from now on no other thread takes
+        // answers out.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
         if is_answered || intake.has_receiver || !self.waiting.is_empty() {
             self.leave(intake, &mut wakes);
@@ -58,7 +58,7 @@ impl Core {
         wakes: &mut Wakes,
     ) -> Result<Option<RawReply>, ProtocolError> {
         loop {
-            // Read before the ring is looked at: a ring of the doorbell after that ends the wait.
+            // Read before the message ring is checked: a later ring of the doorbell ends the wait.
             let rung = doorbell.rung();
             intake.notify_flag.arm();
             let found = self.drain(intake, Some(id), wakes)?;

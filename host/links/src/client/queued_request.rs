@@ -1,4 +1,4 @@
-//! A call that waits for an id, because all are out.
+//! Calls queued because all ids are in use.
 
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
@@ -6,8 +6,8 @@ use std::task::Waker;
 use super::message::Buffer;
 use tombolo_host_runtime::lock;
 
-/// A call that waits for an id. The thread that frees one sends it, so calls go on though their callers do
-/// not poll.
+/// A call queued for an id. The thread that frees one sends it, so calls proceed even if their callers do not
+/// poll.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) kind: u32,
@@ -19,17 +19,17 @@ pub(super) struct QueuedRequest {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) stage: Stage,
-    /// Woken when it was sent.
+    /// Woken when the call is sent.
     pub(super) waker: Option<Waker>,
-    /// The arguments.
+    /// Variable arguments.
     pub(super) frame: Option<Buffer>,
 }
 
-/// How far it is.
+/// Progress of a queued call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Waiting,
-    /// It was sent, with that id.
+    /// Sent with this id.
     Sent(u32),
     /// The call was dropped.
     GivenUp,

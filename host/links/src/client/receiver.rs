@@ -1,4 +1,4 @@
-//! The thread that receives answers to calls that are not polled.
+//! Thread that receives answers to calls that are not polled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use super::doorbell::{Doorbell, Waited};
 use super::wakes::Wakes;
 use crate::end::{End, ProtocolError};
 
-/// After so long without a doorbell it checks that the memory is still there.
+/// Interval of checks that the memory still exists, without a doorbell.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
-/// Without a doorbell: the first pause between two looks, and the longest.
+/// Shortest and longest polling interval without a doorbell.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// Receives until the line ends.
 pub(super) fn run(core: &Arc<Core>) {
     while !core.outcome.is_over() {
-        // Waking a task runs it, and what it does may panic; the other tasks are not to suffer.
+        // Waking a task may run it on this thread; its panic must not affect other tasks.
         let turn = catch_unwind(AssertUnwindSafe(|| match &core.doorbell {
             Some(doorbell) => core.receive_by_doorbell(doorbell),
             None => core.receive_by_looking(),
         }));
         if turn.is_err() {
-            tracing::error!(link = &*core.label, "a task that was woken by an answer panicked");
+            tracing::error!(link = &*core.label, "task panicked on its answer");
         }
     }
 }
 
 impl Core {
-    /// Parked until a call is registered; then sleeps on the doorbell, until it is silent for a while and no
+    /// Parks until a call is registered; then sleeps on the doorbell, until it is silent for a while and no
     /// call is registered.
     fn receive_by_doorbell(&self, doorbell: &Doorbell) {
         if !self.parker.park(LOOK_AFTER) {
@@ -39,7 +39,7 @@ impl Core {
             return;
         }
         while !self.outcome.is_over() {
-            // Read before the ring is looked at: a ring of the doorbell after that ends the wait.
+            // Read before the message ring is checked: a later ring of the doorbell ends the wait.
             let rung = doorbell.rung();
             self.look_for_all();
             if self.outcome.is_over() {
@@ -57,13 +57,13 @@ impl Core {
         }
     }
 
-    /// Whether the receiver thread may be parked.
+    /// Returns `true` if the receiver thread may park.
     fn is_dismissed(&self) -> bool {
         let mut intake = self.lead();
         let is_dismissed = self.waiting.is_empty();
         if is_dismissed {
             // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the
-            // lead is given up.
+            // lead is released.
             self.disarm(&mut intake);
             intake.has_receiver = false;
         }
@@ -71,7 +71,7 @@ impl Core {
         is_dismissed
     }
 
-    /// Looks at growing intervals as long as calls are registered, and is parked otherwise.
+    /// Polls at growing intervals while calls are registered, and parks otherwise.
     fn receive_by_looking(&self) {
         let (mut pause, mut answers) = (PAUSES.0, self.counters.answers());
         while !self.outcome.is_over() {
@@ -79,7 +79,7 @@ impl Core {
                 break;
             }
             self.look_for_all();
-            // Whichever thread took them out: where answers come, more do.
+            // Whichever thread took them out: where answers arrive, more follow.
             let before = std::mem::replace(&mut answers, self.counters.answers());
             if answers != before {
                 pause = PAUSES.0;
@@ -96,13 +96,12 @@ impl Core {
         }
     }
 
-    /// Takes out all that is there, wakes the calls that are registered for it, and arms for the rest of
-    /// them.
+    /// Takes out all messages, wakes the calls registered for them, and arms for the remaining ones.
     fn look_for_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {
             let mut intake = self.lead();
-            // The doorbell was rung: it must be armed anew.
+            // The doorbell has rung, and must be armed anew.
             self.disarm(&mut intake);
             let drained = match self.peer.region().is_poisoned() {
                 true => Err(ProtocolError::MemoryGone),

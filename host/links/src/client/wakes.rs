@@ -1,15 +1,15 @@
-//! Wakers that are woken once no lock is held any more.
+//! Wakers to be woken without a lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use smallvec::SmallVec;
 
-/// So many are woken at a time.
+/// Maximum number woken at a time.
 const WAKES: usize = 16;
 
-/// Wakers that are woken once no lock is held: waking may run a task at once. Dropping this wakes them too,
-/// since they are registered nowhere else any more.
+/// Wakers to be woken while no lock is held, as waking may run a task at once. Dropping this also wakes them,
+/// since they are registered nowhere else.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
 
@@ -24,7 +24,7 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Whether the wakers of another answer, two at most, have no space.
+    /// Returns `true` if the wakers of another answer, at most two, may not fit.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.0.len() + 2 > WAKES
@@ -38,10 +38,10 @@ impl Wakes {
     }
 }
 
-/// Wakes one, which may run a task. If that panics, the other waiting tasks are not to suffer.
+/// Wakes a waker, containing a panic of its task, so that other waiting tasks are not affected.
 pub(super) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-        tracing::error!("a task that was woken by an answer panicked");
+        tracing::error!("task panicked on its answer");
     }
 }
 

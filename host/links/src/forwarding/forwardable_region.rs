@@ -1,4 +1,4 @@
-//! Memory of a peer that may be forwarded.
+//! Forwardable memory of a peer.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,30 +12,30 @@ use super::region_forwarder::RegionForwarder;
 use crate::end::End;
 use tombolo_host_runtime::lock;
 
-/// Ends the link that some memory belongs to.
+/// A function that ends the link to which some memory belongs.
 pub(crate) type CutFn = Box<dyn Fn(End) + Send + Sync>;
 
-/// Memory of a peer that may be forwarded, to which users it may go, and which links have it.
+/// Memory of a peer that may be forwarded, its permitted users, and the links that have it.
 pub(crate) struct ForwardableRegion {
-    /// Which of all that there ever was in this process.
+    /// Unique number in this process, never reused.
     number: u64,
     memory: OwnedFd,
     bytes: u64,
     nameable: Range<u64>,
     user: u32,
     cut: OnceLock<CutFn>,
-    /// Those that may have forwarded it.
+    /// Links to which it may have been forwarded.
     forwarders: Mutex<Vec<Weak<RegionForwarder>>>,
 }
 
-/// What is left on the region. It goes with the region, and withdraws it everywhere.
+/// Note attached to the region. It is dropped with the region, and withdraws it everywhere.
 struct Note(Arc<ForwardableRegion>);
 
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl ForwardableRegion {
-    /// Leaves a note on a region, of which `memory` are the first `bytes`, that it may be forwarded: to
-    /// processes of that user and of root, and for references to its `nameable` part.
+    /// Attaches a note to a region, whose first `bytes` are `memory`: it may be forwarded to processes of
+    /// that user and of root, for references to its `nameable` part.
     pub(crate) fn mark(
         region: &Region,
         memory: OwnedFd,
@@ -51,20 +51,21 @@ impl ForwardableRegion {
         forwardable
     }
 
-    /// The note on a region.
+    /// Returns the note of a region.
     pub(super) fn of(region: &Region) -> Option<&Arc<ForwardableRegion>> {
         region.note::<Note>().map(|note| &note.0)
     }
 
-    /// How the link that the memory belongs to is ended, once there is one.
+    /// Sets the function that ends the link to which the memory belongs.
     pub(crate) fn belongs_to(&self, cut: CutFn) {
         let _ = self.cut.set(cut);
     }
 
-    /// A lost server may still read it when its owner is answered: it must not be used again.
+    /// Ends that link: a lost server may still read the memory after its owner is answered, so it must not be
+    /// used again.
     pub(super) fn give_up(&self) {
         if let Some(cut) = self.cut.get() {
-            cut(End::Failed("its memory may still be read by a domain that was lost".into()));
+            cut(End::Failed("its memory may still be read by a lost domain".into()));
         }
     }
 
@@ -72,23 +73,23 @@ impl ForwardableRegion {
         self.number
     }
 
-    /// Whether a process of that user may have it.
+    /// Returns `true` if a process of that user may have it.
     pub(super) fn may_go_to(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
 
-    /// Whether `len` bytes at `offset` may be named.
+    /// Returns `true` if `len` bytes at `offset` may be referenced.
     pub(super) fn may_name(&self, offset: u64, len: u64) -> bool {
         let end = offset.checked_add(len);
         offset >= self.nameable.start && end.is_some_and(|end| end <= self.nameable.end)
     }
 
-    /// The message that forwards it, under this number.
+    /// Returns the message that forwards it under this domain number.
     pub(super) fn announce(&self, domain: tombolo_shm::address::Domain) -> ForwardRegion {
         ForwardRegion { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
     }
 
-    /// The link of this forwarder has it, and is told when the memory goes.
+    /// Registers a forwarder, to be notified when the memory is dropped.
     pub(super) fn is_known_by(&self, forwarder: &Arc<RegionForwarder>) {
         let mut forwarders = lock(&self.forwarders);
         forwarders.retain(|known| known.strong_count() > 0);

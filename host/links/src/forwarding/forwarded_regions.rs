@@ -1,4 +1,4 @@
-//! What a server knows of further domains, on one link.
+//! The server's view of further domains, on one link.
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -12,11 +12,10 @@ use super::forwardable_region::{CutFn, ForwardableRegion};
 use crate::end::ProtocolError;
 use tombolo_host_runtime::lock;
 
-/// The regions that a client has forwarded. Any thread may use it; the lock is held for no longer than a
-/// look.
+/// Regions forwarded by a client. Usable from any thread; the lock covers look-ups only.
 #[derive(Debug)]
 pub(crate) struct ForwardedRegions {
-    /// Most bytes that all of them have together.
+    /// Maximum number of bytes of all regions together.
     bytes_max: u64,
     table: Mutex<Table>,
 }
@@ -24,22 +23,21 @@ pub(crate) struct ForwardedRegions {
 #[derive(Debug)]
 struct Table {
     bases: BaseTable,
-    /// Those that are known, with the size of each.
+    /// Registered domains, with their sizes.
     known: Vec<(Domain, u64)>,
-    /// The number that was used last. They only grow: a late message never means another region than it was
-    /// sent for.
+    /// Last number used. Numbers only grow, so a late message never refers to another region than intended.
     last: Option<Domain>,
 }
 
 impl ForwardedRegions {
-    /// None yet; all together may have so many bytes.
+    /// Returns an empty table for regions of at most `bytes_max` together.
     pub(crate) fn new(bytes_max: u64) -> ForwardedRegions {
         let table = Table { bases: BaseTable::empty(), known: Vec::new(), last: None };
         ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
-    /// Adds a forwarded region. Memory that is not sealed as it must be, or exceeds the limit, is not taken;
-    /// a number that was used before is a protocol error.
+    /// Adds a forwarded region. Memory that is not properly sealed, or exceeds the limit, is rejected; a
+    /// reused number is a protocol error.
     pub(crate) fn add(
         &self,
         forwarded: &ForwardRegion,
@@ -65,7 +63,7 @@ impl ForwardedRegions {
         let region = match sealed::map_peer(&memory, forwarded.bytes) {
             Ok(region) => region,
             Err(error) => {
-                tracing::debug!(%domain, %error, "memory that is not taken");
+                tracing::debug!(%domain, %error, "forwarded memory rejected");
                 return Ok(not_taken);
             }
         };
@@ -80,7 +78,7 @@ impl ForwardedRegions {
         Ok(RegionForwarded { domain, is_known: true })
     }
 
-    /// A client names that domain no more. One that was not taken is nothing to forget.
+    /// Removes a domain that the client no longer references. A domain that was rejected is ignored.
     pub(crate) fn withdraw(&self, domain: Domain) -> Result<(), ProtocolError> {
         let mut table = lock(&self.table);
         if table.last.is_none_or(|last| domain > last) {
@@ -91,12 +89,12 @@ impl ForwardedRegions {
         table.known.retain(|(known, _)| *known != domain);
         let forgotten = table.bases.forget(domain);
         drop(table);
-        // Not under the lock: it may be unmapped here.
+        // Dropped without the lock: it may be unmapped here.
         drop(forgotten);
         Ok(())
     }
 
-    /// Bytes of one of them, to be read. They stay mapped as long as the source lives.
+    /// Returns bytes of a region for reading. They stay mapped as long as the source lives.
     pub(crate) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         lock(&self.table).bases.source(address, len_bytes)
     }

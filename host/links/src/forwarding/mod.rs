@@ -1,15 +1,15 @@
-//! Region forwarding: data by reference through more than two domains. Memory that a client shares with us is
-//! made known to a server of ours, which maps it too, so that the domain in the middle copies nothing
-//! (docs/formats/link.md, "Region forwarding").
+//! Region forwarding: data by reference through more than two domains. Memory that a client shares with this
+//! process is forwarded to a further server, which maps it too, so that the domain between them copies
+//! nothing (docs/formats/link.md, "Region forwarding").
 //!
-//! [`ForwardableRegion`] is left as a note on the region of such memory when a peer allows it. A back end
-//! that sends bytes of it on asks [`RegionForwarder::lend`] for the name by which its server knows them; the
-//! first time, the region is forwarded. [`ForwardedRegions`] is what a server holds of it.
+//! A [`ForwardableRegion`] is attached as a note to the region of such memory when a peer permits it. A back
+//! end that passes its bytes on calls [`RegionForwarder::lend`] for the name under which its server knows
+//! them; the first call forwards the region. [`ForwardedRegions`] is the server's side.
 //!
-//! A buffer is its owner's again when it is answered, so the middle answers only when it was answered itself.
-//! If it loses the server and does not know it dead, what the server may still be reading is not to be used
-//! again: the link that the memory belongs to ends, and the memory goes with it ([decision
-//! links-forwarding](../../../../docs/decisions/links-forwarding.md)).
+//! A buffer returns to its owner when it is answered, so the domain between answers only after it was
+//! answered itself. If it loses the server and cannot be sure of its death, memory that the server may still
+//! be reading must not be reused: the link to which the memory belongs ends, and the memory with it
+//! ([decision links-forwarding](../../../../docs/decisions/links-forwarding.md)).
 //!
 //! Reading order: `forwardable_region`, `region_forwarder`, `forwarded_regions`.
 

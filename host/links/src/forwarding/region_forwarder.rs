@@ -1,4 +1,4 @@
-//! What a client has made known to its server.
+//! The client's side of region forwarding.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,53 +13,53 @@ use crate::control_socket::ControlSender;
 use crate::end::{End, ProtocolError};
 use tombolo_host_runtime::lock;
 
-/// What a client has made known to its server, on one link. Any thread may use it.
+/// Regions that a client has forwarded to its server, on one link. Usable from any thread.
 pub(crate) struct RegionForwarder {
     sender: ControlSender,
-    /// The user of the server's process.
+    /// User of the server's process.
     user: u32,
     table: Mutex<Table>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// The link has ended, and nothing is lent any more.
+    /// `true` once the link has ended; nothing is lent any more.
     is_over: bool,
-    /// The number that was given last; none is given twice.
+    /// Last number assigned; numbers are never reused.
     last: Option<Domain>,
-    /// How often something was lent.
+    /// Number of loans so far.
     count: u64,
     entries: SmallVec<[Forwarded; 1]>,
 }
 
 struct Forwarded {
-    /// Of the forwardable region.
+    /// Number of the forwardable region.
     number: u64,
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,
     state: State,
-    /// As many more holders as there are loans.
+    /// Shared by all loans, whose number its reference count shows.
     loans: Arc<()>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The server was told, and has not answered.
+    /// Forwarded, and not answered yet.
     Said,
     Known,
     NotTaken,
 }
 
-/// Bytes by the names that the server has for them.
+/// A buffer under the names that the server uses for it.
 #[derive(Debug)]
 pub struct RemoteBuffer {
-    /// Where they are, and how many bytes each is.
+    /// Addresses and lengths of its parts.
     pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
-    /// To be kept until the server has answered the request that names them.
+    /// Loan to be retained until the server has answered the request that names them.
     pub loan: Loan,
 }
 
-/// Memory of another domain that a request of ours names. Keeps it forwarded, and marks it as in use.
+/// Use of another domain's memory by a request. Keeps it forwarded, and marks it as in use.
 #[derive(Debug)]
 pub struct Loan {
     _use: Arc<()>,
@@ -67,13 +67,13 @@ pub struct Loan {
 }
 
 impl RegionForwarder {
-    /// For a link whose server is a process of that user.
+    /// Returns a forwarder for a link whose server is a process of that user.
     pub(crate) fn new(sender: ControlSender, user: u32) -> RegionForwarder {
         RegionForwarder { sender, user, table: Mutex::default() }
     }
 
-    /// The names of those bytes; none if they do not all lie in memory that the server has mapped. A region
-    /// that may be forwarded and is not yet is forwarded now, and has a name a moment later.
+    /// Returns the names of these bytes, or `None` unless they all lie in memory that the server has mapped.
+    /// A forwardable region not yet forwarded is forwarded now, and available once the server answers.
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
         let forwardable = ForwardableRegion::of(region)?;
@@ -126,12 +126,12 @@ impl RegionForwarder {
         }
     }
 
-    /// How often something was lent.
+    /// Returns the number of loans so far.
     pub(crate) fn count(&self) -> u64 {
         lock(&self.table).count
     }
 
-    /// The server has answered.
+    /// Handles the server's answer to a forwarded region.
     pub(crate) fn answered(&self, answer: RegionForwarded) -> Result<(), ProtocolError> {
         let mut table = lock(&self.table);
         if table.last.is_none_or(|last| answer.domain > last) {
@@ -147,18 +147,19 @@ impl RegionForwarder {
         Ok(())
     }
 
-    /// The memory is gone, so nothing refers to it any more.
+    /// Withdraws memory that was dropped, and is no longer referenced.
     pub(super) fn withdraw(&self, number: u64) {
         let mut table = lock(&self.table);
         let Some(at) = table.entries.iter().position(|entry| entry.number == number) else { return };
         let domain = table.entries[at].domain;
-        // Otherwise the server keeps it until the link ends, and the entry stays and counts.
+        // Otherwise the server retains it until the link ends, and the entry continues to count.
         if table.is_over || self.sender.send(&Message::Withdraw(Withdraw { domain }), None).is_ok() {
             table.entries.swap_remove(at);
         }
     }
 
-    /// The link ends: the first call counts. Unless the server died, what is lent may still be read.
+    /// Handles the end of the link, once. Unless the server died, it may still be reading lent memory, which
+    /// is then given up.
     pub(crate) fn ended(&self, why: &End) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);

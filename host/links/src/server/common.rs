@@ -1,12 +1,12 @@
-//! What the links of one server share.
+//! State shared by the links of one server.
 
 use super::counters::Totals;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
-/// What the links of one server share.
+/// State shared by the links of one server.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) totals: Totals,
-    /// The line that a link was cut.
+    /// Rate limit of the message about a cut link.
     pub(super) cuts: RateLimit,
 }

@@ -1,4 +1,4 @@
-//! What a server has done, in numbers.
+//! Counters of a server.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,27 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::counter::Counter;
 use tombolo_host_runtime::lock;
 
-/// Numbers since the start, but for the gauges. Read while they change, so they need not fit each other
-/// exactly.
+/// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Links there are: those whose memory is still held (a gauge).
+    /// Links whose memory is not yet freed (a gauge).
     pub links: u64,
-    /// Links there have been.
+    /// Links opened.
     pub links_total: u64,
-    /// Links that were cut because the peer broke the rules, or something failed here.
+    /// Links cut because of a violation by the peer or a local failure.
     pub cut: u64,
     /// Requests received.
     pub requests: u64,
     /// Requests answered.
     pub answers: u64,
-    /// Requests that were not answered yet when `serve` returned.
+    /// Requests not answered yet when `serve` returned.
     pub later: u64,
-    /// Requests that are not answered yet, on links that there are (a gauge).
+    /// Unanswered requests on current links (a gauge).
     pub in_flight: u64,
     /// Times that a sleeping peer was woken.
     pub rings: u64,
-    /// Times that a link's thread went to sleep.
+    /// Times that a link's thread slept.
     pub sleeps: u64,
 }
 
@@ -41,7 +40,7 @@ impl Counts {
     }
 }
 
-/// Numbers of one link.
+/// Counters of one link.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) intake: Intake,
@@ -49,7 +48,7 @@ pub(super) struct Counters {
     pub(super) answers: Apart<Counter>,
 }
 
-/// What the link's thread counts, and no other.
+/// Counters written only by the link's thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Intake {
@@ -58,7 +57,7 @@ pub(super) struct Intake {
     pub(super) sleeps: AtomicU64,
 }
 
-/// Something with its own cache lines.
+/// A value on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(T);
@@ -86,7 +85,7 @@ impl Counters {
     }
 }
 
-/// What links that are gone have counted, and how many there were.
+/// Sums of the counters of closed links, and the number of links.
 #[derive(Debug, Default)]
 pub(super) struct Totals(Mutex<Counts>);
 
@@ -101,14 +100,14 @@ impl Totals {
         lock(&self.0).cut += 1;
     }
 
-    /// A link's memory is gone. What was not answered then never is.
+    /// Adds the counters of a closed link. Its unanswered requests will never be answered.
     pub(super) fn closed(&self, counts: &Counts) {
         let mut sum = lock(&self.0);
         sum.links -= 1;
         sum.add(&Counts { in_flight: 0, ..*counts });
     }
 
-    /// Those numbers and the numbers of the links there are.
+    /// Returns the sum of these and of the counters of the open links.
     pub(super) fn sum(&self, live: impl Iterator<Item = Counts>) -> Counts {
         let mut sum = *lock(&self.0);
         live.for_each(|counts| sum.add(&counts));

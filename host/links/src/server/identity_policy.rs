@@ -1,29 +1,29 @@
-//! The identities under which the requests of a link may be performed.
+//! Identities under which a link's requests may be performed.
 
 use std::sync::Arc;
 
 use super::service::{AllowedIdentities, Peer};
 use tombolo_core::Identity;
 
-/// The identities under which the requests of a link may be performed.
+/// Identities under which a link's requests may be performed.
 #[derive(Clone, Debug)]
 pub enum IdentityPolicy {
-    /// Any that a request names.
+    /// Any identity named by a request.
     Any,
     /// Only that of the process that has the link.
     Own {
-        /// Its user.
+        /// User of the process.
         uid: u32,
-        /// Its group.
+        /// Group of the process.
         gid: u32,
-        /// Beside `gid`.
+        /// Supplementary groups.
         groups: Arc<[u32]>,
     },
 }
 
 impl IdentityPolicy {
-    /// By what the host knows of the peer. Of one on another kernel it knows nothing, and the operator has
-    /// given it the memory.
+    /// Returns the policy for a peer. A peer on another kernel has no credentials, but was given the memory
+    /// by the operator, and is trusted.
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
         match peer.credentials.as_ref().map(|standing| (standing.process, &standing.identities)) {
@@ -34,15 +34,15 @@ impl IdentityPolicy {
         }
     }
 
-    /// Whether every identity is allowed.
+    /// Returns `true` if every identity is allowed.
     #[must_use]
     pub fn allows_any(&self) -> bool {
         matches!(self, Self::Any)
     }
 
-    /// The identity that performs a request which names this one; none if it may not. Root stands for the
-    /// process itself: its kernel sends some requests as root that no user caused (a close, say), and they
-    /// are performed with no more rights.
+    /// Returns the identity that performs a request naming `named`, or `None` if it is not permitted. Root
+    /// stands for the process itself: its kernel sends some requests as root that no user caused (such as a
+    /// close), which are performed with the process's own rights.
     #[must_use]
     pub fn identity(&self, named: Identity) -> Option<Identity> {
         let Self::Own { uid, gid, groups } = self else { return Some(named) };

@@ -1,4 +1,4 @@
-//! One link, as its thread and its responders share it.
+//! State of one link, shared by its thread and its responders.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,33 +18,32 @@ use crate::forwarding::ForwardedRegions;
 use tombolo_host_runtime::lock;
 
 const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
-/// So much of an answer's buffer is fetched ahead: as much as attributes take.
+/// Number of cache lines prefetched in an answer's buffer: the length of attributes.
 const LINES_AHEAD: usize = 2;
 
-/// One link. Its memory is given back, and the session dropped, with the last that holds it: the thread, or a
-/// responder.
+/// One link. Its memory is freed, and the session dropped, with its last owner: the thread or a responder.
 pub(super) struct Link {
     pub(super) label: Arc<str>,
     pub(super) session: Arc<dyn Session>,
     pub(super) outcome: Arc<EndState>,
     pub(super) bases: BaseTable,
-    /// Regions that the client has forwarded, if it may.
+    /// Regions that the client has forwarded, if permitted.
     pub(super) forwarded_regions: OnceLock<Arc<ForwardedRegions>>,
     pub(super) counters: Counters,
     pub(super) layout: Layout,
     pub(super) peer: Extent,
     own: Extent,
-    /// The slot of the next answer.
+    /// Prefetch of the next answer's slot.
     prefetch: Prefetch,
-    /// The buffers of answers, as lines.
+    /// Buffers of answers, as cache lines.
     buffers: LinesMut,
     producer: Mutex<Producer>,
     ringer: Ringer,
     nudger: Nudger,
-    /// Whether the request of that buffer is not answered yet.
+    /// For each buffer, `true` while its request is unanswered.
     taken: Box<[AtomicBool]>,
     common: Arc<Common>,
-    /// What is to be dropped after all the rest, such as the permit of the link.
+    /// Dropped after all other fields, such as the link's permit.
     pub(super) held: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -82,23 +81,23 @@ impl Link {
         })
     }
 
-    /// A request has come; an error if the one before it in the same buffer is not answered yet. For the
-    /// link's thread alone.
+    /// Marks a request as outstanding. Returns an error if the previous one in the same buffer is unanswered.
+    /// To be called on the link's thread only.
     ///
-    /// Since every id names one of the buffers, this is also the limit of requests under way.
+    /// Since every id names a buffer, this also limits the requests outstanding.
     #[inline]
     pub(super) fn take(&self, id: u32) -> Result<(), ProtocolError> {
         let taken = self.taken_by(id);
         if taken.load(Ordering::Acquire) {
             return Err(ProtocolError::StillOutstanding { id });
         }
-        // No other thread sets it, so no exchange is needed.
+        // Only this thread sets it, so no exchange is needed.
         taken.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// A request has come that is likely to be answered soon: fetches what the answer will be written to, for
-    /// as long as that takes the client's processor has it.
+    /// Prefetches the memory of the answer to a request likely to be answered soon: the transfer from the
+    /// client's cache takes a while.
     #[inline]
     pub(super) fn fetch_ahead(&self, id: u32) {
         self.prefetch.fetch();
@@ -106,13 +105,13 @@ impl Link {
         (first..first + LINES_AHEAD).for_each(|line| self.buffers.claim(line));
     }
 
-    /// Whether the request is not answered yet.
+    /// Returns `true` if the request is unanswered.
     #[inline]
     pub(super) fn is_outstanding(&self, id: u32) -> bool {
         self.taken_by(id).load(Ordering::Relaxed)
     }
 
-    /// Bulk memory of any domain that is known here, to be read.
+    /// Returns bulk memory of any registered domain, for reading.
     #[inline]
     pub(super) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         match self.forwarded_regions.get() {
@@ -123,7 +122,7 @@ impl Link {
         }
     }
 
-    /// The first `len_bytes` of the buffer of a request, in the peer's memory; no more than it has.
+    /// Returns the first `len_bytes` of a request's buffer in the peer's memory, at most its capacity.
     pub(super) fn frame(&self, id: u32, len_bytes: usize) -> Source {
         let len = len_bytes.min(FRAME_BYTES as usize);
         let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
@@ -149,13 +148,14 @@ impl Link {
                 return;
             }
         }
-        // After all of the answer was written, data in bulk memory included, and before the slot's stamp.
+        // Checked after the whole answer was written, including data in bulk memory, and before the slot's
+        // stamp.
         if self.own.region().is_poisoned() {
             self.end(End::own_memory_gone());
             return;
         }
         let message = Message { id, frame_len, kind, body };
-        // Before the client can see the answer: it may use the buffer again at once.
+        // Cleared before the client can see the answer, as it may reuse the buffer at once.
         self.taken_by(id).store(false, Ordering::Release);
         {
             let mut producer = lock(&self.producer);
@@ -165,8 +165,8 @@ impl Link {
         self.ringer.ring();
     }
 
-    /// Ends the link, if it has not ended before: tells its thread, which finishes the request that it is at,
-    /// and logs a line if a side is at fault.
+    /// Ends the link, unless it has ended before. Notifies its thread, which finishes its current request,
+    /// and logs a fault of either side.
     pub(super) fn end(&self, why: End) {
         let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
         let text = is_fault.then(|| why.to_string());
@@ -194,7 +194,7 @@ impl Link {
 
     #[inline]
     fn taken_by(&self, id: u32) -> &AtomicBool {
-        // There is one for each slot; the remainder tells the compiler so.
+        // There is one for each slot; the modulus eliminates the bounds check.
         &self.taken[self.index(id) as usize % self.taken.len()]
     }
 }

@@ -1,8 +1,8 @@
-//! The hold on a link that the last request was answered with, for the next one.
+//! Per-thread cache of the reference to a link, for reuse by the next request.
 //!
-//! Every responder holds its link, and most are done with before the next request: what one drops the next
-//! one takes, in the place of two locked instructions (docs/decisions/shm-rings.md). To do without, delete
-//! this file and what the compiler misses then.
+//! Every responder owns a reference to its link, and most are dropped before the next request: caching it
+//! saves two locked instructions (docs/decisions/shm-rings.md). This file can be removed together with its
+//! call sites.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -10,37 +10,36 @@ use std::sync::Arc;
 use super::link::Link;
 
 thread_local! {
-    /// The link whose thread this is, by its address.
+    /// Address of the link whose thread this is.
     static OWN: Cell<usize> = const { Cell::new(0) };
     static CACHED: RefCell<Option<Arc<Link>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread is that link's, and keeps a hold on it for as long as it runs.
+/// Assigns this thread to the link, whose reference it may cache from now on.
 pub(super) fn belongs_to(link: &Arc<Link>) {
     OWN.set(Arc::as_ptr(link).addr());
 }
 
-/// The thread ends: it gives its hold up, and keeps no other.
+/// Ends the assignment, and drops the cached reference.
 pub(super) fn leave() {
     OWN.set(0);
     let held = CACHED.with_borrow_mut(Option::take);
     drop(held);
 }
 
-/// A hold on the link that this thread belongs to.
+/// Returns a reference to this thread's link.
 #[inline]
 pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
     CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
 }
 
-/// Keeps a hold that is not needed any more, if it is on the link that this thread belongs to; drops it
-/// otherwise.
+/// Caches a reference no longer needed, if it is to this thread's link; drops it otherwise.
 #[inline]
 pub(super) fn keep(link: Arc<Link>) {
     if OWN.get() != Arc::as_ptr(&link).addr() {
         return;
     }
-    // What was there is dropped after the borrow.
+    // The previous value is dropped after the borrow.
     let before = CACHED.with_borrow_mut(|cached| cached.replace(link));
     drop(before);
 }

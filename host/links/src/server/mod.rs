@@ -1,15 +1,14 @@
-//! The answering side of links: one thread for each, which takes requests out of the ring and hands them to a
+//! The answering side of links: a thread for each link takes requests out of the ring and passes them to a
 //! session.
 //!
-//! An answer may be sent from any thread, in any order. Most are sent on the link's thread before `serve`
-//! returns, which costs no more than an uncontended lock. Everything that a peer can write is copied out once
-//! and then checked; one that breaks the rules loses its link, with a line in the log, and other links do not
-//! notice.
+//! Answers may be sent from any thread, in any order. Most are sent on the link's thread before `serve`
+//! returns, at the cost of an uncontended lock. Everything that a peer can write is copied once and then
+//! checked; a violation cuts its link, with a log message, and affects no other.
 //!
-//! Nothing here waits for a client: there is always a slot for an answer, since no more requests are under
-//! way than there are slots. A client that takes no answers loses them.
+//! Nothing waits for a client: there is always a slot for an answer, since the requests outstanding never
+//! exceed the slots. A client that does not take its answers loses them.
 //!
-//! Not here: sockets and access to links (`links::listen`, `links::policy`), what a request means.
+//! Non-goals: sockets and access control (`links::listen`, `links::policy`), the meaning of requests.
 //!
 //! Main types: [`Server`], [`LinkHandle`]; [`Service`], [`Session`], [`Request`], [`Responder`].
 //!

@@ -1,4 +1,4 @@
-//! Receives the regions that a client forwards.
+//! Reception of forwarded regions.
 
 use std::sync::{Arc, Weak};
 
@@ -10,17 +10,17 @@ use crate::control_socket::Descriptors;
 use crate::end::ProtocolError;
 use crate::forwarding::{CutFn, ForwardedRegions};
 
-/// Receives the regions that one client forwards. Keeps nothing of its link alive but them.
+/// A receiver of the regions that one client forwards. Keeps nothing of its link alive but them.
 #[derive(Debug)]
 pub(crate) struct RegionReceiver {
-    /// Shared with the link, which is not held even for a moment: the thread that reads control messages must
-    /// not be the one that ends it.
+    /// Shared with the link, of which no reference is taken even briefly: the thread that reads control
+    /// messages must not be the one that destroys it.
     forwarded_regions: Arc<ForwardedRegions>,
     link: Weak<Link>,
 }
 
 impl LinkHandle {
-    /// The client may forward regions, of so many bytes together.
+    /// Returns a receiver of the client's forwarded regions, at most `bytes_max` together.
     pub(crate) fn receive(&self, bytes_max: u64) -> RegionReceiver {
         let forwarded_regions = Arc::new(ForwardedRegions::new(bytes_max));
         if let Some(link) = self.link.upgrade() {
@@ -29,14 +29,14 @@ impl LinkHandle {
         RegionReceiver { forwarded_regions, link: Weak::clone(&self.link) }
     }
 
-    /// Ends the link; keeps nothing of it alive.
+    /// Returns a function that ends the link, without keeping it alive.
     pub(crate) fn cut_fn(&self) -> CutFn {
         cut_fn(&self.link)
     }
 }
 
 impl RegionReceiver {
-    /// A message of the client; what it is answered.
+    /// Handles a control message of the client. Returns the answer.
     pub(crate) fn received(
         &self,
         message: &Message,
@@ -52,9 +52,9 @@ impl RegionReceiver {
                 let answer = self.forwarded_regions.add(forwarded, memory, cut_fn(&self.link))?;
                 Ok(Some(Message::RegionForwarded(answer)))
             }
-            (Message::ForwardRegion(_), ..) => Err(ProtocolError::Malformed(
-                "a forwarded region with another number of descriptors than one".into(),
-            )),
+            (Message::ForwardRegion(_), ..) => {
+                Err(ProtocolError::Malformed("a forwarded region needs exactly one descriptor".into()))
+            }
             (Message::Withdraw(withdraw), None, None) => {
                 self.forwarded_regions.withdraw(withdraw.domain).map(|()| None)
             }

@@ -1,4 +1,4 @@
-//! What answers requests, and what a request is made of.
+//! Service interface and requests.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,65 +9,66 @@ use tombolo_shm::link::Incarnation;
 use super::responder::Responder;
 use super::serving::LinkCutter;
 
-/// Opens sessions. Knows no links.
+/// A factory of sessions, independent of links.
 pub trait Service: Send + Sync {
-    /// A peer asks for a link; returns what answers its requests. Called before there is memory for the link,
-    /// on a thread where it may block for a moment.
+    /// Opens a session for a peer that requests a link. Called before memory is allocated, on a thread where
+    /// it may block for a moment.
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
 }
 
-/// Answers the requests of one link.
+/// A handler of one link's requests.
 pub trait Session: Send + Sync {
-    /// The link begins; with `cutter` it can be ended from anywhere. Called once, before any request comes. A
-    /// session whose link is not made after all is dropped without.
+    /// Passes a handle that can end the link from anywhere, once before the first request. A session
+    /// whose link is not made is dropped without this call.
     fn begun(&self, _cutter: LinkCutter) {}
 
-    /// Answers one request, now or later, from any thread. Called on the link's thread, one request after the
-    /// other, so it must not block: what takes longer keeps the responder and goes on on another thread. If
-    /// it panics, the link is cut.
+    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, so it
+    /// must not block: longer work moves to another thread, with the responder. If it panics, the link is
+    /// cut.
     ///
-    /// It is dropped when the link has ended and all responders are gone.
+    /// The session is dropped once the link has ended and all responders are dropped.
     fn serve(&self, request: Request<'_>, responder: Responder);
 
-    /// A window that the peer is to have (docs/formats/window.md). Called before the link begins.
+    /// Returns the window for the peer (docs/formats/window.md), if there is one. Called before the link
+    /// begins.
     fn window(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 
-    /// The link has ended, and what is under way is of no use: the time to interrupt it. Called once, from
-    /// any thread, which must not be blocked; requests may still come to [`serve`](Self::serve) meanwhile.
+    /// Reports the end of the link, once, from any thread, which must not block: work in progress is useless
+    /// and should be interrupted. [`serve`](Self::serve) may still be called concurrently.
     fn ended(&self) {}
 }
 
-/// A request. Nothing in it can change any more.
+/// An immutable request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is asked.
+    /// Operation requested.
     pub kind: u32,
     /// Arguments of fixed length.
     pub body: [u8; 48],
-    /// Arguments of variable length: a private copy, at most 4 KiB. It is gone when `serve` returns.
+    /// Arguments of variable length: a private copy of at most 4 KiB, valid until `serve` returns.
     pub frame: &'a [u8],
 }
 
-/// The other end of a link.
+/// The peer of a link.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Which export it asked for.
+    /// Requested export.
     pub export: String,
-    /// Its process, as this kernel reports it; none without a common kernel, and then its identities cannot
-    /// be checked.
+    /// Process of the peer, as attested by this kernel; `None` without a common kernel, in which case its
+    /// identities cannot be verified.
     pub credentials: Option<VerifiedPeer>,
-    /// The incarnation of the client, as it says itself.
+    /// Incarnation of the client, as claimed by itself.
     pub client: Incarnation,
-    /// What to call it in the log.
+    /// Name for the log.
     pub label: Arc<str>,
 }
 
-/// A process at the other end, in this process's namespaces, when it connected.
+/// Credentials of a peer's process when it connected, in this process's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Process.
+    /// Process id.
     pub pid: u32,
     /// Effective user.
     pub uid: u32,
@@ -75,40 +76,40 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// A process whose credentials the kernel has reported, and the identities that it may use.
+/// A process with kernel-attested credentials, and the identities that it may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedPeer {
     /// The process.
     pub process: Credentials,
-    /// Which identities its requests may name.
+    /// Identities that its requests may name.
     pub identities: AllowedIdentities,
 }
 
-/// Which identities a peer's requests may name.
+/// Identities that a peer's requests may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedIdentities {
-    /// Any, root included.
+    /// Any, including root.
     Any,
-    /// Its own user, with its own group and these others, which its process had when it connected.
+    /// Its own user, own group and supplementary groups.
     Own {
-        /// Supplementary groups.
+        /// Supplementary groups of the process when it connected.
         groups: Arc<[u32]>,
     },
 }
 
-/// Why a peer gets no session.
+/// Reason why a peer gets no session.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// There is no such export.
+    /// The export does not exist.
     #[error("there is no export of that name")]
     NoSuchExport,
-    /// It may not have this export.
+    /// The peer may not use this export.
     #[error("not allowed")]
     NotAllowed,
     /// There are too many links.
     #[error("too many links")]
     TooMany,
-    /// It cannot be opened at the moment.
+    /// The export cannot be opened at present.
     #[error("{0}")]
     Failed(Arc<str>),
 }

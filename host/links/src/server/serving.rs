@@ -1,4 +1,4 @@
-//! A server of links, and what its owner has of each.
+//! Server of links, and handles of its links.
 
 use std::any::Any;
 use std::io;
@@ -19,49 +19,49 @@ use super::worker::Worker;
 use crate::end::{End, EndState};
 use tombolo_host_runtime::lock;
 
-/// Serves links, each with a thread of its own. Any thread may use it.
+/// A server of links, with one thread for each. Usable from any thread.
 pub struct Server {
     service: Arc<dyn Service>,
-    /// Those of further protocols.
+    /// Services for other protocols.
     others: Vec<(Protocol, Arc<dyn Service>)>,
     common: Arc<Common>,
     links: Mutex<Vec<Weak<Link>>>,
 }
 
-/// Why a link is not served.
+/// Reason why a link is not served.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// These are the client's ends.
-    #[error("the ends of a client cannot be served")]
+    /// The ends are those of the client.
+    #[error("a client's ends cannot be served")]
     Role,
     /// The layout does not fit the memory.
     #[error("the layout does not fit the memory")]
     Layout(#[from] OutOfBounds),
-    /// There is no thread for it.
+    /// A thread could not be created.
     #[error("no thread for the link")]
     Thread(#[from] io::Error),
 }
 
 impl Server {
-    /// A server without links, whose clients speak vrpc.
+    /// Returns a server without links, whose clients speak vrpc.
     pub fn new(service: Arc<dyn Service>) -> Self {
         Self { service, others: Vec::new(), common: Arc::default(), links: Mutex::default() }
     }
 
-    /// Has clients that speak another protocol answered by another service.
+    /// Adds a service for clients that speak another protocol.
     #[must_use]
     pub fn speaking(mut self, protocol: Protocol, service: Arc<dyn Service>) -> Self {
         self.others.push((protocol, service));
         self
     }
 
-    /// The protocols that are spoken.
+    /// Returns the supported protocols.
     #[must_use]
     pub fn protocols(&self) -> Vec<Protocol> {
         std::iter::once(Protocol::Vrpc).chain(self.others.iter().map(|(protocol, _)| *protocol)).collect()
     }
 
-    /// As [`open`](Self::open), for a client that speaks this protocol.
+    /// Opens a session for a client that speaks this protocol.
     pub fn open_for(&self, protocol: Protocol, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         if protocol == Protocol::Vrpc {
             return self.open(peer);
@@ -70,12 +70,12 @@ impl Server {
         found.map_or(Err(Refusal::NoSuchExport), |(_, service)| service.open(peer))
     }
 
-    /// Asks the service for a session. To be called before a peer is given memory.
+    /// Opens a vrpc session. To be called before memory is allocated for the peer.
     pub fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         self.service.open(peer)
     }
 
-    /// Begins to serve a link, of which nothing was sent yet. `mode` says how its thread waits for requests.
+    /// Starts to serve an unused link. `mode` selects how its thread waits for requests.
     pub fn serve(
         &self,
         ends: &Ends,
@@ -94,7 +94,7 @@ impl Server {
         let frame = Box::new([0; FRAME_BYTES as usize]);
         link.session.begun(LinkCutter { link: Arc::downgrade(&link) });
         let worker = Worker { link: link.clone(), consumer, sleeper, backoff: PollBackoff::default(), frame };
-        // Thread names are cut at 15 bytes.
+        // The kernel truncates thread names to 15 bytes.
         let name = format!("link-{}", peer.label);
         let thread = thread::Builder::new().name(name).spawn(move || worker.run())?;
         let mut links = lock(&self.links);
@@ -103,14 +103,14 @@ impl Server {
         Ok(LinkHandle { outcome: link.outcome.clone(), link: Arc::downgrade(&link), thread: Some(thread) })
     }
 
-    /// What its links have done, those that are gone included.
+    /// Returns the counters of all links, including closed ones.
     pub fn counts(&self) -> Counts {
         let live: Vec<_> = lock(&self.links).iter().filter_map(Weak::upgrade).collect();
         self.common.totals.sum(live.iter().map(|link| link.counts()))
     }
 }
 
-/// One link, for the owner of its control socket. Dropping it ends the link.
+/// A handle of one link, for the owner of its control socket. Dropping it ends the link.
 #[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,
@@ -118,29 +118,29 @@ pub struct LinkHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Reads what a link has done, and keeps nothing of it alive.
+/// A reader of a link's counters that does not keep it alive.
 #[derive(Clone, Debug)]
 pub struct LinkMeter {
     link: Weak<Link>,
 }
 
 impl LinkMeter {
-    /// What it has done; none if its memory is gone. If its end was waiting for this only, it ends on this
-    /// thread.
+    /// Returns the counters, or `None` if the link's memory is freed. If this held the last reference, the
+    /// link is destroyed on this thread.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         self.link.upgrade().map(|link| link.counts())
     }
 }
 
-/// Ends a link, and keeps nothing of it alive.
+/// A handle that can end a link without keeping it alive.
 #[derive(Clone, Debug)]
 pub struct LinkCutter {
     link: Weak<Link>,
 }
 
 impl LinkCutter {
-    /// As [`LinkHandle::cut`].
+    /// Ends the link, as [`LinkHandle::cut`] does.
     pub fn cut(&self, why: End) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
@@ -149,47 +149,46 @@ impl LinkCutter {
 }
 
 impl LinkHandle {
-    /// Ends the link, if it has not ended before. Does not wait: requests that are under way are finished,
-    /// and their answers dropped. The memory is given back and the session dropped when the last of them is.
+    /// Ends the link, unless it has ended before. Does not block: requests in progress are finished, and
+    /// their answers dropped. The memory is freed and the session dropped after the last of them.
     pub fn cut(&self, why: End) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
         }
     }
 
-    /// Has the link hold something as long as there is anything of it: until its memory is given back and its
-    /// session dropped.
+    /// Attaches an object that lives as long as the link: until its memory is freed and its session dropped.
     pub(crate) fn holds(&self, what: impl Any + Send + Sync) {
         if let Some(link) = self.link.upgrade() {
             let _ = link.held.set(Box::new(what));
         }
     }
 
-    /// Why the link has ended; none while it goes on.
+    /// Returns the reason for the end, or `None` while the link exists.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.outcome.why()
     }
 
-    /// Has `listener` called when the link ends; at once if it has.
+    /// Calls `listener` when the link ends, or at once if it has ended.
     pub(crate) fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
         self.outcome.on_end(Box::new(listener));
     }
 
-    /// What it has done; none if its memory is gone.
+    /// Returns the counters, or `None` if the link's memory is freed.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         self.meter().counts()
     }
 
-    /// To read that later, without the handle.
+    /// Returns a reader of the counters that is independent of this handle.
     #[must_use]
     pub fn meter(&self) -> LinkMeter {
         LinkMeter { link: Weak::clone(&self.link) }
     }
 
-    /// Ends the link and waits for its thread, which finishes the request that it is at. Requests that are
-    /// answered later may still be under way then.
+    /// Ends the link and waits for its thread, which finishes its current request. Requests answered later
+    /// may still be in progress.
     pub fn stop(self) {
         drop(self);
     }
@@ -202,7 +201,7 @@ impl Drop for LinkHandle {
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of a link had panicked");
+            tracing::error!("link thread panicked");
         }
     }
 }

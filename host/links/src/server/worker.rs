@@ -1,4 +1,4 @@
-//! The thread of one link.
+//! Thread of one link.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::responder::Responder;
 use super::service::Request;
 use crate::end::{End, ProtocolError};
 
-/// After so long without a doorbell it checks that the memory is still there.
+/// Interval of checks that the memory still exists, without a doorbell.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
-/// What the thread of one link works with.
+/// State of the thread of one link.
 pub(super) struct Worker {
     pub(super) link: Arc<Link>,
     pub(super) consumer: Consumer,
@@ -29,7 +29,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Serves until the link ends.
+    /// Serves requests until the link ends.
     pub(super) fn run(mut self) {
         link_cache::belongs_to(&self.link);
         let outcome = catch_unwind(AssertUnwindSafe(|| self.serve()));
@@ -37,7 +37,7 @@ impl Worker {
         let end = match outcome {
             Ok(Ok(())) => return,
             Ok(Err(error)) => End::ProtocolError(error),
-            Err(_) => End::Failed("a request made its session panic".into()),
+            Err(_) => End::Failed("session panicked".into()),
         };
         self.link.end(end);
     }
@@ -52,7 +52,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the next request out, if it is there.
+    /// Takes the next request out of the ring, if there is one.
     #[inline]
     fn next(&mut self) -> Option<Message> {
         if self.sleeper.mode() == Mode::Event {
@@ -62,7 +62,7 @@ impl Worker {
         let message = self.consumer.pop();
         self.backoff.looked(message.is_some());
         if let Some(message) = &message {
-            // Most are answered at once.
+            // Most requests are answered at once.
             self.link.fetch_ahead(message.id);
             if self.backoff.is_behind() {
                 self.consumer.fetch();
@@ -71,7 +71,7 @@ impl Worker {
         message
     }
 
-    /// Copies what the peer could change, checks it, and hands it to the session.
+    /// Copies everything that the peer could change, checks it, and passes it to the session.
     #[inline]
     fn request(&mut self, message: &Message) -> Result<(), ProtocolError> {
         let Message { id, frame_len, kind, body } = *message;

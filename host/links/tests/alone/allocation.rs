@@ -1,5 +1,4 @@
-//! Requests over a link allocate nothing, however they are waited for; and a link that has nothing to do
-//! takes no processor time.
+//! Requests allocate nothing, however they are awaited; and an idle link uses no processor time.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -12,10 +11,10 @@ use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Request, Responder, 
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout as LinkLayout};
 
-/// How often it is tried to do without any.
+/// Number of attempts to complete without allocations.
 const TRIES: usize = 10;
 
-/// Answers with what it was sent.
+/// A session that returns requests unchanged.
 struct Echo;
 
 impl Service for Echo {
@@ -43,7 +42,7 @@ fn link(server: &Server, mode: Mode) -> (Line, LinkHandle) {
     (Line::start(&client, "counted", mode).expect("a line"), handle)
 }
 
-/// Several calls at once, answers with frames, bulk memory, a dropped call.
+/// Makes several concurrent calls, with frames, bulk memory and a dropped call.
 fn round(line: &Line) {
     let frame = [7; 3000];
     let span = line.in_area().take(4096).expect("room");
@@ -60,9 +59,8 @@ fn calls_allocate_nothing_and_idle_links_do_nothing() {
     let server = Server::new(Arc::new(Echo));
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let (line, _handle) = link(&server, mode);
-        // Two threads: a waiting one has to register, as the other may be the leader. What a thread needs
-        // once, such as when it sleeps for the first time, may come late: there are several tries, of which
-        // one must do without.
+        // With two threads one has to register while the other is the leader. One-time allocations of a
+        // thread may occur late, such as at its first sleep: one of several attempts must do without.
         let barrier = Barrier::new(3);
         let over = AtomicBool::new(false);
         let mut allocations = Vec::new();

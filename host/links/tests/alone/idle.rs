@@ -1,4 +1,4 @@
-//! What a link without a doorbell takes while nothing happens there.
+//! Cost of an idle link without a doorbell.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,11 +14,11 @@ use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Serv
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{DoorbellKind, Ends, Incarnation, Layout};
 
-/// To be answered later.
+/// Kind of requests answered later.
 const HOLD: u32 = 3;
 const AT_ONCE: u32 = 4;
 
-/// Hands the requests that it holds to the test.
+/// A session that passes held requests to the test.
 struct Holder(Mutex<Sender<Responder>>);
 
 struct Same(Arc<Holder>);

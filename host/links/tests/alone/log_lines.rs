@@ -1,4 +1,4 @@
-//! What hostile peers at the socket of links leave in the log: one line each.
+//! Log messages about hostile peers at the link socket: one line each.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -56,9 +56,9 @@ fn a_stranger_is_one_line_in_the_log() {
 
     let lines = lines(&log);
     assert_eq!(lines.len(), 3, "{lines:#?}");
-    assert!(lines[0].contains("no hello came in time"), "{}", lines[0]);
+    assert!(lines[0].contains("no hello received in time"), "{}", lines[0]);
     assert!(lines[1].contains("not a link message"), "{}", lines[1]);
-    assert!(lines[2].contains("left without a hello"), "{}", lines[2]);
+    assert!(lines[2].contains("disconnected without a hello"), "{}", lines[2]);
     assert!(lines.iter().all(|line| line.contains(&format!("pid={}", std::process::id()))), "{lines:#?}");
 }
 

@@ -1,5 +1,5 @@
-//! What counts the allocations and the processor time of the whole process, or takes its log: one test at a
-//! time.
+//! Tests that need the process to themselves, as they count allocations or processor time, or capture the
+//! log.
 
 mod allocation;
 mod idle;
@@ -11,13 +11,13 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
 
-/// Held while a test has the process to itself.
+/// Locks the process for one test.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the whole process has computed.
+/// Returns the processor time used by the process.
 fn process_time() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::ProcessCPUTime);

@@ -1,6 +1,5 @@
-//! The cached id beside the lock, as a model whose interleavings are tried: the same steps as in
-//! `links::client::{ids, id_cache}`, over memory and threads of a checker. A request that waits for an id
-//! that is free is a deadlock here.
+//! Model of the id cache and its lock, run under a checker that explores interleavings: the steps of
+//! `links::client::ids`. A request that waits although an id is free is a deadlock here.
 
 use std::collections::VecDeque;
 
@@ -11,22 +10,22 @@ use shuttle::thread;
 
 const RUNS: usize = 2_000;
 
-/// Steps that can be left out, to see that each is needed.
+/// Steps that can be omitted, to show that each is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// After the id was put into the cache: whether it is wanted.
+    /// After an id was cached: the check whether it is wanted.
     LastLook,
-    /// After a request was queued: whether the cache has an id.
+    /// After a request was queued: the check of the cache.
     SecondLook,
 }
 
-/// There is one id, so whether it is there says it all.
+/// A single id, so its presence is the whole state.
 struct Ids {
     without: Without,
     cached: AtomicBool,
     is_wanted: AtomicBool,
-    /// Whether it lies behind the lock, and the queued requests.
+    /// `true` if the id is free under the lock, and the queued requests.
     inner: Mutex<(bool, VecDeque<Sender<()>>)>,
 }
 
@@ -71,7 +70,7 @@ impl Ids {
     }
 }
 
-/// One has the id and gives it back; two others want it, and one takes it if it happens to be there.
+/// One thread returns the id; two others take it if it is free, or wait.
 fn run(without: Without) {
     let inner = Mutex::new((false, VecDeque::new()));
     let ids =

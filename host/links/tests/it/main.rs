@@ -1,5 +1,4 @@
-//! Links between two ends in one process: how they are made, requests over them, and models of what threads
-//! do in which order.
+//! Links between two ends in one process: set-up, requests, and models of thread interleavings.
 
 mod ids_model;
 mod listener;

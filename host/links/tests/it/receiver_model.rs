@@ -1,10 +1,8 @@
-//! Which thread receives the answers of a line, as a model whose interleavings are tried: the same steps as
-//! in `links::client::{intake, park, receiver}`, over memory and threads of a checker. A wake-up that is lost
-//! is a deadlock here, for nothing has a timeout, except that the receiver thread may find at any time that
-//! the doorbell was silent.
+//! Model of the choice of the receiving thread, run under a checker that explores interleavings: the steps of
+//! `links::client::{intake, park, receiver}`. A lost wake-up is a deadlock here, as nothing has a time-out,
+//! except that the receiver thread may find the doorbell silent at any time.
 //!
-//! It shows that the steps are right, in whatever order threads take them; that the code takes those steps is
-//! for its own tests.
+//! The model shows that the steps are correct in every order; the code's own tests show that it takes them.
 
 use std::collections::VecDeque;
 
@@ -17,17 +15,17 @@ const CALLERS: usize = 3;
 const CALLS: usize = 2;
 const RUNS: usize = 2_000;
 
-/// Steps that can be left out, to see that each is needed.
+/// Steps that can be omitted, to show that each is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Looking once more after arming.
+    /// The second check after arming.
     SecondLook,
-    /// Looking at the registered calls after the lead was given up.
+    /// The check of registered calls after the lead is released.
     LastLook,
-    /// Arming when the lead is given up.
+    /// Arming when the lead is released.
     Arming,
-    /// Sleeping where the doorbell is known to be as it was before the look.
+    /// Sleeping on the doorbell's count from before the check.
     Count,
 }
 
@@ -41,11 +39,11 @@ struct Intake {
 struct Line {
     without: Without,
     ring: Mutex<VecDeque<usize>>,
-    /// Our word for the server, and its doorbell.
+    /// The notify flag, and the server's doorbell.
     asleep: AtomicU32,
     doorbell: AtomicU32,
     hearing: (Mutex<()>, Condvar),
-    /// Where the receiver thread rests.
+    /// Parking place of the receiver thread.
     called: (Mutex<bool>, Condvar),
     intake: Mutex<Intake>,
     waiting: AtomicUsize,
@@ -103,7 +101,8 @@ impl Line {
 
     // The leader.
 
-    /// Takes out what is there; whether `own` was among it. The wakers of other calls go to `wakes`.
+    /// Takes out all messages. Returns `true` if `own` is among them. The wakers of other calls go to
+    /// `wakes`.
     fn drain(&self, own: Option<usize>, wakes: &mut Vec<Thread>) -> bool {
         loop {
             let Some(call) = self.ring.lock().unwrap().pop_front() else { return false };

@@ -1,4 +1,4 @@
-//! RPC over real sockets: the server, and the client against it and against scripted servers.
+//! RPC over sockets: the server, and the client against it and against scripted servers.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests say what they skip")]
 
 mod client;

@@ -1,4 +1,4 @@
-//! Calls over TLS (RFC 9289): what comes before them, and that nothing goes without it.
+//! Calls over TLS (RFC 9289): the start of TLS, and absence of plain calls.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener};
@@ -21,7 +21,7 @@ use crate::client::common::{
 };
 use crate::server::common::{Client, framed};
 
-/// A server of 127.0.0.1, and alice.
+/// Certificates of a server at 127.0.0.1 and of a client, alice.
 pub struct Certificates(TempDir);
 
 impl Certificates {
@@ -113,14 +113,14 @@ fn a_client_that_wants_tls_sends_nothing_to_a_server_without() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // As one that has never heard of AUTH_TLS, or that a party in between speaks for.
+    // A server without AUTH_TLS, or one whose answer is forged in transit.
     let server = thread::spawn(move || {
         let (mut stream, mut received) = (listener.accept().unwrap().0, vec![0; 44]);
         stream.read_exact(&mut received).unwrap();
         let xid = Xid(u32::from_be_bytes(*received[4..].first_chunk().unwrap()));
         let rejected = ReplyHeader::reject(xid, Rejected::Auth(AuthStat::RejectedCred));
         stream.write_all(&framed(&encoded(&rejected), 100)).unwrap();
-        // What comes after that, if anything does. The client may reset the connection.
+        // Input after that, if any. The client may reset the connection.
         let _ = stream.read_to_end(&mut received);
         received
     });
@@ -145,7 +145,7 @@ fn a_plain_call_is_too_weak_and_ends_the_connection() {
     eventually("it is counted", || host.server.counts().closed_insecure == 1);
 }
 
-/// Or a party in between could have a call of theirs taken for one of the client that shakes hands behind it.
+/// Otherwise an attacker in between could inject a call into the session of the client behind it.
 #[test]
 fn what_is_sent_behind_the_probe_is_not_a_part_of_the_session() {
     let certificates = Certificates::new();
@@ -168,7 +168,7 @@ fn who_does_not_shake_hands_is_closed() {
     assert!(client.is_closed());
     let mut trickling = Client::connect(address(&host));
     trickling.ask(&probe());
-    // A record of a handshake that takes for ever. On a busy machine it is closed before.
+    // A handshake record that never ends. On a busy machine the connection is closed earlier.
     let _ = trickling.0.write_all(&[22, 3, 1, 1, 0]);
     eventually("it is closed", || (&trickling.0).write_all(&[0]).is_err());
     let well = host.client(certificates.options("alice"));
@@ -197,7 +197,7 @@ proptest! {
         });
         HOST.with(|(_, host)| {
             let mut client = Client::connect(address(host));
-            // It may be closed before all of it is sent.
+            // The server may close the connection before everything is sent.
             let _ = client.0.write_all(&[begins, noise].concat());
             let _ = client.0.shutdown(Shutdown::Write);
             assert!(client.is_closed());

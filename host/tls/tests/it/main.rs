@@ -1,4 +1,4 @@
-//! Sessions between our two sides, and what each refuses.
+//! Sessions between both sides, and refusals.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod refusals;

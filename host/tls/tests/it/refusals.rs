@@ -1,4 +1,4 @@
-//! What each side does not take, and that both say why.
+//! Refusals by each side, and the reasons given.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -33,7 +33,7 @@ fn a_certificate_of_another_authority_is_refused_on_either_side() {
     let (world, other) = (World::new(), World::new());
     let ends = Ends::new(&world.server("server"), &other.client("alice", "localhost", Presents::Certificate));
     assert_eq!(ends.outcome().0, Err(TlsError::UnknownIssuer));
-    // A client that trusts both is trusted by one.
+    // A client that trusts both CAs, of which one trusts it.
     let both =
         [world.at("ca/ca.pem"), other.at("ca/ca.pem")].map(|path| fs::read_to_string(path).unwrap()).concat();
     fs::write(other.at("alice/ca.pem"), both).unwrap();
@@ -41,7 +41,7 @@ fn a_certificate_of_another_authority_is_refused_on_either_side() {
     let ends = Ends::new(&world.server("server"), &other.client("alice", "localhost", Presents::Certificate));
     let (client, server) = ends.outcome();
     assert_eq!(server, Err(TlsError::UnknownIssuer));
-    assert!(refused(&client).contains("not of a CA that is trusted there"), "{client:?}");
+    assert!(refused(&client).contains("the peer does not trust its CA"), "{client:?}");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_revoked_certificate_is_refused_from_the_next_session_on() {
     let (client, refusal) = outcome();
     assert_eq!(refusal, Err(TlsError::Revoked));
     assert!(refused(&client).contains("revoked"), "{client:?}");
-    // While the list is of no use, the last one counts.
+    // While the list is unusable, the previous one applies.
     fs::write(world.at("server/crl.pem"), "half a li").unwrap();
     assert_eq!(outcome().1, Err(TlsError::Revoked));
     assert!(matches!(ServerTls::open(&world.at("server")), Err(SetupError::Pem { .. })));
@@ -76,7 +76,7 @@ fn a_revoked_certificate_is_refused_from_the_next_session_on() {
     fs::copy(world.at("ca/crl.pem"), world.at("server/crl.pem")).unwrap();
     assert_eq!(outcome(), (Ok(()), Ok(())), "a new certificate of the same name");
     assert!(matches!(world.authority().revoke("bob"), Err(AuthorityError::NotIssued(_))));
-    // A server's too, where its client has the list.
+    // A server's certificate too, if the client has the list.
     world.authority().revoke("server").unwrap();
     fs::copy(world.at("ca/crl.pem"), world.at("alice/crl.pem")).unwrap();
     assert_eq!(outcome().0, Err(TlsError::Revoked));
@@ -94,7 +94,7 @@ fn a_replaced_ca_file_that_demands_a_list_is_not_taken_without() {
     fs::remove_file(other.at("alice/crl.pem")).unwrap();
     let client = other.client("alice", "localhost", Presents::Certificate);
     let outcome = || Ends::new(&server, &client).outcome().1;
-    // What was issued with the other's certificates has its mark.
+    // The marker was issued with the other CA's certificates.
     fs::write(&ca, [fs::read(other.at("server/ca.pem")).unwrap(), both("ca/ca.pem")].concat()).unwrap();
     assert_eq!(outcome(), Err(TlsError::UnknownIssuer), "the files of before count");
     fs::write(&list, both("ca/crl.pem")).unwrap();
@@ -135,7 +135,7 @@ fn a_lost_list_revokes_what_it_revoked_before() {
             fs::write(&list, &good).unwrap();
         }
     }
-    // A CA that never had one needs none.
+    // A CA that never had a list needs none.
     fs::remove_dir(&list).unwrap();
     fs::copy(world.at("ca/ca.pem"), world.at("server/ca.pem")).unwrap();
     assert!(ServerTls::open(&world.at("server")).is_ok());

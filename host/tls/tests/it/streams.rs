@@ -1,4 +1,4 @@
-//! What goes through a session.
+//! Data through a session.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ fn bytes_arrive_in_order_however_little_the_socket_takes() {
                     }
                 }
             }
-            // A slow reader, with room in two pieces.
+            // A slow reader, with space in two parts.
             let buffer = Buffer::new(if turn % 3 == 0 { 50_000 } else { 777 });
             let middle = buffer.len() / 2;
             match to.0.receive(to.1.as_fd(), &[&buffer.sink(0..middle), &buffer.sink(middle..buffer.len())]) {
@@ -131,7 +131,7 @@ proptest! {
     fn a_strangers_bytes_end_a_handshake_and_nothing_else(
         noise in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..400),
-            // What begins as a record of a handshake.
+            // The beginning of a handshake record.
             proptest::collection::vec(any::<u8>(), 4..400).prop_map(|rest| [&[22, 3, 1, 0, rest.len() as u8], &rest[..]].concat()),
         ],
     ) {

@@ -1,4 +1,4 @@
-//! An authority, what it has issued, and two ends that shake hands.
+//! An authority, its certificates, and two ends that perform a handshake.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,12 +16,12 @@ pub struct World {
 }
 
 impl World {
-    /// A server of localhost and a client, alice.
+    /// Returns a world with a server, localhost, and a client, alice.
     pub fn new() -> Self {
         Self::of_authority("test-ca")
     }
 
-    /// The same with an authority of this name.
+    /// Returns such a world with an authority of this name.
     pub fn of_authority(name: &str) -> Self {
         let world = Self { dir: tempfile::tempdir().unwrap() };
         Authority::create(&world.at("ca"), name).unwrap();
@@ -51,7 +51,7 @@ impl World {
         ClientTls::open(&self.at(name), host.parse::<HostName>().unwrap(), presents).unwrap()
     }
 
-    /// The outcome of a handshake at each end: the client's, the server's.
+    /// Returns the outcomes of a handshake at the client and the server.
     pub fn outcome(
         &self,
         server: &str,
@@ -76,7 +76,7 @@ impl Ends {
         Self { client: (client.session().unwrap(), ours), server: (server.session().unwrap(), theirs) }
     }
 
-    /// Goes on until neither end waits for anything but the other.
+    /// Continues until each end waits only for the other.
     pub fn outcome(&self) -> (Result<(), TlsError>, Result<(), TlsError>) {
         let mut outcomes = (Err(Errno::AGAIN), Err(Errno::AGAIN));
         for _ in 0..20 {

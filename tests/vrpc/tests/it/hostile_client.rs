@@ -124,7 +124,7 @@ fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
         let hostile = HostilePeer::introduced();
         let destination = Destination::One(Reference::new(address, 4096).expect("a reference"));
         let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
-        hostile.is_cut(&outcome, "leads nowhere");
+        hostile.is_cut(&outcome, "invalid memory reference");
     }
 }
 
@@ -135,7 +135,7 @@ fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
         let data = Data::One(Reference::new(address, 4096).expect("a reference"));
         let request = Request::Write { file: no_file(), how: Default::default(), data };
         let outcome = hostile.ask(&request);
-        hostile.is_cut(&outcome, "leads nowhere");
+        hostile.is_cut(&outcome, "invalid memory reference");
     }
 }
 

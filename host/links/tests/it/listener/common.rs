@@ -1,4 +1,4 @@
-//! A server that echoes, and clients of it.
+//! An echo server, and its clients.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,10 +17,11 @@ use tombolo_shm::link::Incarnation;
 /// Far more than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens any export but "/none", and answers with what was asked. Kind 9 is answered by breaking the link.
+/// A service that opens any export except "/none", and returns requests unchanged. Kind 9 makes it violate
+/// the protocol.
 pub struct Echo {
     pub opened: Sender<Peer>,
-    /// Told when a session is dropped.
+    /// Receives the label of a dropped session.
     pub closed: Sender<Arc<str>>,
 }
 
@@ -100,14 +101,14 @@ impl TestHost {
     }
 }
 
-/// Whether the link carries requests and answers.
+/// Returns `true` if the link carries requests and answers.
 pub fn works(line: &Line) -> bool {
     let outcome = line.call(3, [5; 48], |frame| frame.put(b"some arguments")).wait();
     outcome
         .is_ok_and(|reply| reply.kind == 3 && reply.body == [5; 48] && reply.frame[..] == *b"some arguments")
 }
 
-/// Waits until it holds; fails the test if it does not.
+/// Waits until a condition holds; fails the test after a time-out.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {

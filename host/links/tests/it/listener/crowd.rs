@@ -1,4 +1,4 @@
-//! Many hellos at once, and sessions that take their time: none delays another, and none exceeds its limit.
+//! Concurrent hellos and slow sessions: none delays another, and none exceeds its limit.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ use tombolo_shm::link::RefusalCode;
 
 use crate::listener::common::{PATIENCE, TestHost, until, works};
 
-/// Closed until it is opened, for good.
+/// A barrier that stays open once opened.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
     opened: Condvar,
-    /// How many have come to it.
+    /// Number of threads that have reached it.
     came: AtomicUsize,
 }
 
@@ -44,8 +44,8 @@ impl Gate {
     }
 }
 
-/// Exports of which "/opens" takes its time to be opened, "/answers" to answer, "/ends" to notice the end of
-/// its link, and "/drops" to be dropped.
+/// A service with slow exports: "/opens" is slow to open, "/answers" to answer, "/ends" to handle the end of
+/// its link, "/drops" to be dropped.
 #[derive(Clone, Default)]
 struct Slow {
     gate: Arc<Gate>,
@@ -130,7 +130,7 @@ fn a_slow_end_of_a_link_delays_no_other() {
         let (other, other_control_socket) = host.try_link("/quick").expect("a link");
         drop(host.try_link(export).expect("a link"));
         until("its session notices the end", || host.slow.gate.came() == 1);
-        // On a thread of its own, so that the test fails instead of waiting.
+        // On a thread of its own, so that the test fails instead of blocking.
         let (done, answer) = mpsc::channel();
         let host = Arc::new(host);
         let asked = Arc::clone(&host);
@@ -159,7 +159,7 @@ fn the_limit_of_links_holds_for_many_hellos_at_once() {
             let _ = sender.send(host.try_link("/opens"));
         });
     }
-    // A quarter of all is for one user; further ones are refused while the first are still being opened.
+    // One user may have a quarter of all; further ones are refused while the first are still being opened.
     let refused: Vec<_> = (0..4).map(|_| outcomes.recv_timeout(PATIENCE / 3)).collect();
     let opening = host.slow.gate.came();
     host.slow.gate.open();
@@ -175,8 +175,8 @@ fn the_limit_of_links_holds_for_many_hellos_at_once() {
     until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
-/// What a link takes is given back when its session is gone, not when its peer is: a client that leaves and
-/// comes again all the time gets no more of it.
+/// A link's resources are freed with its session, not when the peer disconnects: a client that reconnects all
+/// the time gets no more of them.
 #[test]
 fn a_link_that_is_ending_keeps_its_permit() {
     let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
@@ -188,7 +188,7 @@ fn a_link_that_is_ending_keeps_its_permit() {
     until("a permit is free again", || host.try_link("/quick").is_ok());
 }
 
-/// Requests that are under way hold the memory of their link, which both sides still have.
+/// Requests in progress retain the memory of their link, which both sides still have.
 #[test]
 fn a_link_with_requests_under_way_keeps_its_permit() {
     let host = SlowHost::new(ListenOptions { links_max: 4, ..ListenOptions::default() });
@@ -197,7 +197,7 @@ fn a_link_with_requests_under_way_keeps_its_permit() {
     until("it is asked", || host.slow.gate.came() == 1);
     drop((call, line, control_socket));
     until("its client is gone", || host.listener.guests().is_empty());
-    // If the permit were returned early, this is often enough for it to show.
+    // Often enough for an early return of the permit to show.
     for _ in 0..20 {
         let early = host.try_link("/quick").map(drop);
         assert!(is_refused_for_their_number(&early), "{early:?}");
@@ -219,7 +219,7 @@ fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
             let _ = done.send(());
         });
         until("the link ends", || slow.gate.came() == 1);
-        // If it does not wait, this is long enough for it to show.
+        // Long enough for a missing wait to show.
         let early = ended.recv_timeout(Duration::from_millis(200));
         slow.gate.open();
         assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "{export}: it does not wait");
@@ -243,7 +243,7 @@ fn a_listener_that_ends_waits_for_those_that_are_being_opened() {
             let _ = done.send(opened.load(Ordering::SeqCst));
         }
     });
-    // If it does not wait, this is long enough for it to show.
+    // Long enough for a missing wait to show.
     let early = ended.recv_timeout(Duration::from_millis(200));
     slow.gate.open();
     assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "it does not wait");

@@ -1,4 +1,4 @@
-//! How links end, on either side.
+//! Ends of links, on either side.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,8 +10,8 @@ use crate::listener::common::{TestHost, until, works};
 
 const CHILD: &str = "LINK_DOOR_SOCKET";
 
-/// A client in a process of its own, to be killed: this very test, which does nothing unless it is told where
-/// to connect.
+/// A client in a process of its own, to be killed: this test itself, which does nothing unless it is given a
+/// socket to connect to.
 #[test]
 fn a_client_of_its_own() {
     let Some(path) = std::env::var_os(CHILD) else { return };
@@ -75,7 +75,7 @@ fn a_server_that_ends_says_goodbye() {
     assert!(!path.exists());
 }
 
-/// A server whose process is killed sends no goodbye: that is told apart.
+/// The server of a killed process sends no goodbye, which must be distinguished.
 #[test]
 fn a_socket_that_ends_without_a_goodbye_is_a_death() {
     let host = TestHost::new(ListenOptions::default());
@@ -87,7 +87,7 @@ fn a_socket_that_ends_without_a_goodbye_is_a_death() {
             tombolo_host_links::connect::connect(&between, &TestHost::options("/src"))
                 .expect("a link by way of another")
         });
-        // Hands on the hello and the welcome, and dies.
+        // Completes the handshake, and dies.
         let mut accepted = None;
         until("a connection", || {
             accepted = tombolo_sys::packet::accept(&listener).ok();

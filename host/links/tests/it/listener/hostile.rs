@@ -1,4 +1,4 @@
-//! What hostile peers at the socket can do: nothing to other clients.
+//! Hostile peers at the socket, which must not affect other clients.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn hello() -> Hello {
     }
 }
 
-/// What the server answers; none if it just closes.
+/// Returns the server's answer; `None` if it just closes the socket.
 fn answer(socket: &OwnedFd) -> Option<Refused> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let mut len = None;
@@ -42,7 +42,7 @@ fn answer(socket: &OwnedFd) -> Option<Refused> {
     }
 }
 
-/// Connects, as soon as the server has accepted some of the earlier connections.
+/// Connects once the server has accepted some of the earlier connections.
 fn knock(host: &TestHost) -> OwnedFd {
     let mut socket = None;
     until("a place in the queue", || {
@@ -124,7 +124,10 @@ fn a_peer_without_a_hello_is_refused() {
     let host = TestHost::new(options);
     let silent = packet::connect(&host.path).expect("connect");
     let refused = answer(&silent).expect("a reason");
-    assert_eq!((refused.code, refused.reason.as_str()), (RefusalCode::Malformed, "no hello came in time"));
+    assert_eq!(
+        (refused.code, refused.reason.as_str()),
+        (RefusalCode::Malformed, "no hello received in time")
+    );
 }
 
 #[test]
@@ -139,7 +142,7 @@ fn a_thousand_silent_peers_keep_no_client_out_for_good() {
     tombolo_sys::process::raise_open_file_limit().expect("descriptors");
     let crowd: Vec<_> = (0..1000).map(|_| knock(&host)).collect();
     assert!(works(&line));
-    // The few that are pending use up their user's permits, and all others are refused at once.
+    // The few pending ones use up their user's permits, and all others are refused at once.
     let codes: Vec<_> = crowd.iter().filter_map(answer).map(|refused| refused.code).collect();
     assert!(codes.iter().filter(|code| **code == RefusalCode::TooMany).count() > 900);
     assert!(works(&line));

@@ -1,4 +1,4 @@
-//! Links that are made.
+//! Established links.
 
 use tombolo_host_links::connect::{ConnectError, connect};
 use tombolo_host_links::listen::ListenOptions;
@@ -23,7 +23,7 @@ fn many_links_at_a_time_and_each_is_known() {
     let host = TestHost::new(options);
     let links: Vec<_> = (0..16).map(|_| host.link()).collect();
     assert!(links.iter().all(|(line, _)| works(line)));
-    // A quarter of all for one user.
+    // One user may have a quarter of all.
     let one_more = host.try_link("/src").expect_err("no room");
     assert!(
         matches!(one_more, ConnectError::Refused { refused, .. } if refused.code == RefusalCode::TooMany)
@@ -34,7 +34,7 @@ fn many_links_at_a_time_and_each_is_known() {
     });
     drop(links);
     until("all are gone", || host.listener.guests().is_empty());
-    // A permit is free when its session is gone, which is a moment after the link.
+    // The permit is returned with the session, a moment after the link's end.
     until("there is room again", || host.try_link("/src").is_ok_and(|(line, _control_socket)| works(&line)));
 }
 
@@ -83,7 +83,7 @@ fn an_absent_server_is_told_from_one_that_refuses() {
     assert!(matches!(connect(&other, &TestHost::options("/")), Err(ConnectError::NotLinks { .. })));
 }
 
-/// A stopped server: it accepts no connection, and the queue is full or the hello is not read.
+/// A stopped server: it accepts no connection, and the backlog is full or the hello is not read.
 #[test]
 fn a_server_that_does_nothing_is_not_waited_for_for_ever() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Links that are asked for at a socket: which peers get one, how they end, and what hostile peers can do.
+//! Links over a socket: admission, ends, and hostile peers.
 
 pub mod common;
 mod crowd;

@@ -1,5 +1,4 @@
-//! Region forwarding: what a server is told, what becomes of a region when a side goes, and peers that break
-//! the rules.
+//! Region forwarding: messages to the server, the end of either side, and protocol violations.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -25,7 +24,7 @@ use tombolo_sys::{Errno, creds};
 
 use crate::listener::common::{TestHost, until, works};
 
-/// The next message on a socket, with what came beside it; none at its end.
+/// Returns the next message on a socket with its descriptors, or `None` at its end.
 fn next(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let mut received = None;
@@ -46,8 +45,8 @@ fn say(socket: &OwnedFd, message: &Message, descriptors: &[BorrowedFd<'_>]) {
     packet::send(socket, &message.encode(), descriptors).expect("sent");
 }
 
-/// The domain in the middle: it keeps what the program's requests refer to, and has a link to a server that
-/// the test plays.
+/// The domain between: it retains the memory of the program's requests, and has a link to a server played by
+/// the test.
 struct Middle {
     held: Arc<Mutex<Vec<(Source, Responder)>>>,
     program: Line,
@@ -63,7 +62,7 @@ struct Middle {
     _dir: tempfile::TempDir,
 }
 
-/// Kind 1 names bulk memory and is kept; all others are echoed.
+/// A session that retains requests of kind 1, which refer to bulk memory, and echoes all others.
 struct Keep(Arc<Mutex<Vec<(Source, Responder)>>>);
 
 impl Service for Keep {
@@ -137,7 +136,7 @@ impl Middle {
         }
     }
 
-    /// The program names some of its memory, which the middle keeps.
+    /// Returns memory that the program refers to and the domain between retains.
     fn source(&mut self) -> Source {
         let span = self.program.out_area().take(4096).expect("room");
         let address = self.program.out_address(&span);
@@ -149,7 +148,7 @@ impl Middle {
         self.held.lock().expect("unpoisoned")[0].0.clone()
     }
 
-    /// As [`source`](Self::source), and the server has taken the memory.
+    /// Returns such memory after the server has registered it.
     fn known(&mut self) -> Source {
         let source = self.source();
         assert!(self.line.remote_buffer(&source).is_none(), "nothing is known yet");
@@ -179,7 +178,7 @@ fn a_forwarded_region_is_the_clients_memory_and_its_bulk_only() {
     assert_eq!(forwarded.nameable.end, forwarded.bytes);
     let [memory] = &memory[..] else { panic!("{} descriptors", memory.len()) };
     let region = tombolo_shm::region::sealed::map_peer(memory, forwarded.bytes).expect("sealed");
-    // Not asked a second time, and not answered yet.
+    // Neither forwarded a second time, nor answered yet.
     assert!(middle.line.remote_buffer(&source).is_none());
     let answer = RegionForwarded { domain: forwarded.domain, is_known: true };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
@@ -196,9 +195,9 @@ fn a_forwarded_region_is_the_clients_memory_and_its_bulk_only() {
     let at = usize::try_from(address.offset()).expect("small");
     region.read_at(at, &mut bytes).expect("inside");
     assert_eq!(&bytes, b"the program's");
-    // Other memory has no name there.
+    // Other memory has no name on the server.
     assert!(middle.line.remote_buffer(&Source::from(vec![0; 4096])).is_none());
-    // With the program its memory goes, once it is not in use any more.
+    // The program's memory is dropped with it, once it is not in use.
     drop((source, middle.call.take(), middle.held.lock().expect("unpoisoned").drain(..).count()));
     middle.control_socket.leave();
     until("the program's link is gone", || middle.listener.guests().is_empty());
@@ -217,8 +216,8 @@ fn memory_that_is_not_taken_is_copied_for_good() {
     };
     let answer = RegionForwarded { domain: forwarded.domain, is_known: false };
     say(&middle.server, &Message::RegionForwarded(answer), &[]);
-    // An answer for a region that was never forwarded is a protocol error: when that is noticed, the one
-    // before was handled.
+    // An answer for a region that was never forwarded is a protocol error: once it is detected, the previous
+    // answer was handled.
     say(
         &middle.server,
         &Message::RegionForwarded(RegionForwarded { domain: Domain(9), is_known: true }),
@@ -244,8 +243,7 @@ fn a_second_answer_is_a_protocol_error() {
     assert!(matches!(middle.line.end(), Some(End::ProtocolError(_))));
 }
 
-/// A server that says goodbye may still be at work on what it has taken. Its memory must not be given to
-/// anything else.
+/// A server that says goodbye may still be using lent memory, which must not be reused.
 #[test]
 fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
     let mut middle = Middle::new();
@@ -259,13 +257,13 @@ fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
 
 #[test]
 fn memory_that_a_dead_server_cannot_read_stays_in_use() {
-    // Nothing is lent when the server goes.
+    // Nothing is lent when the server disconnects.
     let mut middle = Middle::new();
     let source = middle.known();
     middle.goodbye();
     assert!(works(&middle.program));
     drop(source);
-    // It is, and the server is dead.
+    // Memory is lent, but the server is dead.
     let mut middle = Middle::new();
     let source = middle.known();
     let lent = middle.line.remote_buffer(&source).expect("known");
@@ -276,7 +274,7 @@ fn memory_that_a_dead_server_cannot_read_stays_in_use() {
     drop(lent);
 }
 
-/// A client that the test plays, on a link to a real server.
+/// Connects a client played by the test to a real server.
 fn stranger(host: &TestHost, offered: Features) -> OwnedFd {
     let layout = TestHost::options("").layout;
     let hello = Hello {
@@ -292,7 +290,7 @@ fn stranger(host: &TestHost, offered: Features) -> OwnedFd {
     socket
 }
 
-/// Whether the server ends the link, with the goodbye that it was cut.
+/// Returns `true` if the server cuts the link with a goodbye.
 fn is_cut(socket: &OwnedFd) -> bool {
     let goodbye = next(socket).map(|(message, _)| message);
     let said = matches!(&goodbye, Some(Message::Goodbye(goodbye)) if goodbye.cause == Cause::Cut);
@@ -329,7 +327,7 @@ fn malformed_forwarded_regions_end_their_link_and_no_other() {
         until("it is gone", || host.listener.guests().len() == 1);
         assert!(works(&line), "{what}");
     }
-    // A number is used once, also when it was withdrawn.
+    // A number is used once, even if it was withdrawn.
     let socket = stranger(&host, agreed);
     say(&socket, &forward(7, 8192), &one);
     let known = |domain, is_known| {
@@ -387,7 +385,7 @@ fn a_peer_that_reads_no_answers_is_cut() {
         match packet::send(&socket, &forward(domain, 8192).encode(), &[plain.as_fd()]) {
             Ok(()) => domain += 1,
             Err(Errno::AGAIN) => {}
-            // The listener closed it, with packets of ours in it that it had not read, or without (unix(7)).
+            // The listener closed it, with or without unread packets (unix(7)).
             Err(error) => {
                 assert!(matches!(error, Errno::PIPE | Errno::CONNRESET), "{error}");
                 return true;

@@ -98,7 +98,7 @@ fn one_server_at_a_time_and_none_before_the_first() {
     assert!(matches!(SharedMemory::to_serve(&device, None), Err(MemoryError::Length { .. })));
 }
 
-/// A UML guest's device does not know its length; a plain file stands for it here.
+/// Stands for a UML guest's device, which does not know its length.
 #[test]
 fn a_device_without_a_length_learns_it_from_the_page() {
     let (_dir, path) = place();

@@ -1,4 +1,4 @@
-//! Honest peers: every call gets its own answer, however it is waited for.
+//! Honest peers: every call gets its own answer, however it is awaited.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! How links end: waiting calls fail, sessions are dropped, memory comes back.
+//! Ends of links: waiting calls fail, sessions are dropped, memory is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,7 @@ fn the_last_clone_of_a_line_ends_it() {
     assert_eq!(call.wait().err(), lost(End::Stopped));
 }
 
-/// Says when it is dropped.
+/// A flag set when this is dropped.
 struct OnDrop(Arc<AtomicBool>);
 
 impl Drop for OnDrop {
@@ -69,7 +69,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// Keeps responders.
+/// A session that retains responders.
 struct Holding {
     held: Arc<std::sync::Mutex<Vec<Responder>>>,
     _on_drop: OnDrop,
@@ -92,7 +92,7 @@ fn a_session_is_dropped_when_the_last_responder_is_gone() {
     let calls: Vec<_> = (0..3).map(|number| line.call(ECHO, body(number), |_| {})).collect();
     eventually("all are there", || held.lock().unwrap().len() == 3);
     assert_eq!(host.server.counts().in_flight, 3);
-    // Returns though requests are under way.
+    // Returns although requests are in progress.
     handle.stop();
     assert!(!gone.load(Ordering::SeqCst));
     let mut held: Vec<Responder> = std::mem::take(&mut *held.lock().unwrap());
@@ -127,7 +127,7 @@ fn many_links_come_and_go() {
     assert_eq!(counts.requests, (0..30).sum::<u64>());
 }
 
-/// What is written there is lost, and what the other side finds there is not what was written.
+/// Data written there are lost, and the peer reads something else.
 #[test]
 fn a_side_whose_own_memory_is_gone_sends_nothing_more() {
     for whose in [Role::Client, Role::Server] {
@@ -135,7 +135,7 @@ fn a_side_whose_own_memory_is_gone_sends_nothing_more() {
         let (client, server, file) = shaky_ends(whose, layout);
         let host = TestHost::over((client, server), Mode::Event, Mode::Event);
         assert!(host.line.call(ECHO, body(1), |_| ()).wait().is_ok());
-        // The rings stay, so that the other side could notice it.
+        // The rings stay, so that the peer could notice.
         file.set_len(layout.buffer_offset(0).expect("there is one")).expect("truncated");
         let call = host.line.call(ECHO, body(2), |frame| frame.put(&[1; 100]));
         let end = || match whose {
@@ -143,7 +143,7 @@ fn a_side_whose_own_memory_is_gone_sends_nothing_more() {
             Role::Server => host._handle.end(),
         };
         eventually("its own side ends the link", || end().is_some());
-        // The other side learns it from the watcher of the link.
+        // The peer learns it from the link's watcher.
         host.line.cut(End::Died);
         assert!(call.wait().is_err(), "{whose:?}: an answer from memory that is gone");
         assert!(matches!(end(), Some(End::Failed(_))), "{whose:?}: {:?}", end());

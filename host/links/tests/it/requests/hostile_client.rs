@@ -1,4 +1,4 @@
-//! A client that breaks the rules loses its link, and other links do not notice.
+//! A violating client loses its link, and other links are not affected.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::requests::test_host::{
 };
 
 const SLOTS: u32 = 8;
-/// The body is an address and a length: read there.
+/// Reads from the address and length in the body.
 const READ: u32 = 10;
-/// The same, to be written.
+/// Writes to the address and length in the body.
 const WRITE: u32 = 11;
 
-/// A client that pushes whatever it likes.
+/// A client that sends arbitrary messages.
 struct HostileClient {
     ends: Ends,
     producer: Producer,
@@ -55,7 +55,7 @@ impl HostileClient {
         self.ringer.ring();
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     fn ask(&mut self, id: u32, kind: u32) -> Message {
         self.push(id, 0, kind, body(id.into()));
         let mut answer = None;
@@ -71,7 +71,8 @@ impl HostileClient {
         self.handle.end().expect("an end")
     }
 
-    /// Cut for that, with all memory given back; and a correct client of the same server goes on.
+    /// Checks that the link was cut for that error and its memory freed, and that a correct client of the
+    /// same server is not affected.
     fn ends_for(self, error: ProtocolError) {
         let memory = Arc::downgrade(&self.session);
         let (client, ends) = Ends::in_memory(layout(SLOTS));
@@ -135,7 +136,7 @@ fn more_requests_than_slots() {
     }
     eventually("all are there", || client.session.held.lock().unwrap().len() == SLOTS as usize);
     assert_eq!(client.handle.end(), None);
-    // Whatever its id, its buffer is in use.
+    // Its buffer is in use, whatever the id.
     client.push(77 * SLOTS, 0, HOLD, body(1));
     client.ends_for(ProtocolError::StillOutstanding { id: 77 * SLOTS });
 }
@@ -143,13 +144,12 @@ fn more_requests_than_slots() {
 #[test]
 fn a_slot_that_is_a_lap_ahead() {
     let client = HostileClient::new();
-    // The server's thread is held up in nothing here, so it may be in time to see some of them: the last lap
-    // is what counts.
+    // Nothing delays the server's thread, so it may still see some of them: only the last lap matters.
     let ring = client.ends.layout.ring_offset();
     let ahead = client.ends.epoch.number() << 16 | 5;
     client.ends.own.write_at(ring, &ahead.to_le_bytes()).expect("inside");
-    // It is not what is awaited, so the ring itself wakes no thread; the server looks before it sleeps, and
-    // once a second.
+    // It is not the awaited stamp, so the ring wakes no thread; the server checks before it sleeps, and once
+    // a second.
     client.ringer.ring();
     let end = client.end();
     assert!(matches!(&end, End::ProtocolError(ProtocolError::Slot(fault)) if fault.found == ahead), "{end}");
@@ -160,7 +160,7 @@ fn a_client_that_takes_no_answers_loses_them_and_blocks_no_other() {
     let mut client = HostileClient::new();
     for id in 0..10_000u32 {
         client.push(id, 0, ECHO, body(id.into()));
-        // The server took it, or there would be more requests than slots.
+        // The server took it, or the requests would exceed the slots.
         eventually("it is answered", || {
             client.handle.counts().is_some_and(|counts| counts.answers == u64::from(id) + 1)
         });
@@ -174,11 +174,11 @@ fn a_region_that_is_truncated() {
     let mut client = HostileClient::over((client, server), Arc::default(), None);
     assert_eq!(client.ask(1, ECHO).id, 1);
     file.set_len(0).expect("truncated");
-    // It need not ring: the server looks by itself.
+    // No doorbell is needed: the server checks by itself.
     client.ends_for(ProtocolError::MemoryGone);
 }
 
-/// Reads or writes where it is told to.
+/// A session that reads or writes where requested.
 struct Referring;
 
 impl Session for Referring {

@@ -1,4 +1,4 @@
-//! A server that breaks the rules loses the link; calls fail with the reason.
+//! A violating server loses the link; calls fail with the reason.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::requests::test_host::{ECHO, TestHost, body, eventually, layout, shaky
 
 const SLOTS: u32 = 8;
 
-/// A server that answers whatever it likes.
+/// A server that sends arbitrary answers.
 struct HostileServer {
     ends: Ends,
     requests: Consumer,
@@ -50,7 +50,8 @@ impl HostileServer {
     }
 }
 
-/// Calls that wait in each way fail for that reason, once the server has done that; and another link goes on.
+/// Checks that calls awaited in each way fail with the violation's error, and that another link is not
+/// affected.
 fn fails(error: &str, act: impl Fn(&mut HostileServer, u32) -> ProtocolError) {
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let host = TestHost::new(8, mode, Mode::Event);
@@ -65,7 +66,7 @@ fn fails(error: &str, act: impl Fn(&mut HostileServer, u32) -> ProtocolError) {
         let expected =
             LineError::Lost { label: Arc::from("server"), why: End::ProtocolError(act(&mut server, id)) };
         if !blocked.is_finished() {
-            // In case that the violation came as the answer to the call that is blocked.
+            // The violation may have been received as the answer to the blocked call.
             eventually(error, || server.line.is_lost());
         }
         let blocked = blocked.join().expect("no panic");

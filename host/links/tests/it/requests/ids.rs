@@ -1,4 +1,4 @@
-//! Ids: all of them out, dropped calls, and memory that belongs to a call.
+//! Exhausted ids, dropped calls, and memory that belongs to a call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn when_all_ids_are_out_calls_are_sent_in_order() {
         eventually("the server has what can be sent", || host.session.held.lock().unwrap().len() == 8);
         assert_eq!(host.line.counts().queued, 32);
         for (number, call) in calls.into_iter().enumerate() {
-            // One answer lets one more go. Each of them is answered before its caller polls it.
+            // Each answer lets one more call proceed. Each is answered before its caller polls it.
             eventually("the next one came", || !host.session.held.lock().unwrap().is_empty());
             let first = host.session.held.lock().unwrap().remove(0);
             assert_eq!(first.body, body(number as u64), "in order");
@@ -39,7 +39,7 @@ fn when_all_ids_are_out_calls_are_sent_in_order() {
 fn queued_calls_go_on_without_being_polled() {
     let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
     let calls: Vec<_> = (0..24).map(|number| host.line.call(ECHO, body(number), |_| {})).collect();
-    // Backwards: each one waited for has all the others before it.
+    // Backwards: all other answers precede the one awaited.
     for (number, call) in calls.into_iter().enumerate().rev() {
         assert_eq!(call.wait().expect("an answer").body, body(number as u64));
     }
@@ -88,7 +88,7 @@ fn arguments_that_do_not_fit_fail_alone() {
     assert_eq!(host.line.counts().in_flight, 0);
 }
 
-/// How the test uses a call.
+/// Ways in which the test uses a call.
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Wait,
@@ -112,8 +112,8 @@ fn uses() -> impl Strategy<Value = Vec<(Use, bool, usize)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// However calls are waited for or given up, and in whatever order they are answered: each gets its own
-    /// answer, and in the end nothing is out.
+    /// Calls are awaited or dropped in any way and answered in any order: each gets its own answer, and
+    /// finally no id is in use.
     #[test]
     fn nothing_is_lost_or_mixed_up(
         threads in prop::collection::vec(uses(), 1..4),
@@ -158,7 +158,7 @@ proptest! {
             }
         });
         eventually("all tasks are done", || spawned.load(Ordering::SeqCst) == 0);
-        // Dropped calls are answered all the same, and their answers taken out by the next caller.
+        // Dropped calls are answered too, and the next caller takes those answers out.
         eventually("nothing is out", || {
             host.line.call(ECHO, body(0), |_| {}).wait().expect("an answer");
             host.line.counts().in_flight == 0

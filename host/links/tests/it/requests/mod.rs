@@ -1,5 +1,5 @@
-//! Requests over links: each is answered once, a side that breaks the rules loses its link, and other links
-//! do not notice.
+//! Requests over links: each is answered once, a violating side loses its link, and other links are not
+//! affected.
 
 mod echo;
 mod endings;

@@ -1,4 +1,4 @@
-//! A server, a line to it, and what the tests have it serve.
+//! A server with a test session, and a line to it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,18 +13,18 @@ use tombolo_shm::region::sealed::{Sealed, map_peer};
 
 pub use crate::listener::common::until as eventually;
 
-/// What a request asks of the test session.
+/// Answered at once.
 pub const ECHO: u32 = 1;
-/// To be answered by another thread, in another order.
+/// Answered by another thread, in another order.
 pub const LATER: u32 = 2;
-/// Never to be answered, until the session is told to.
+/// Not answered until the test does so.
 pub const HOLD: u32 = 3;
-/// The session panics.
+/// Makes the session panic.
 pub const PANIC: u32 = 4;
-/// The responder is dropped.
+/// Makes the session drop the responder.
 pub const FORGET: u32 = 5;
 
-/// Opens test sessions, the same for all links.
+/// A service that opens the same test session for all links.
 pub struct TestService(pub Arc<TestSession>);
 
 impl Service for TestService {
@@ -33,14 +33,14 @@ impl Service for TestService {
     }
 }
 
-/// Answers with what it was sent.
+/// A session that returns requests unchanged.
 #[derive(Default)]
 pub struct TestSession {
     pub later: Arc<Later>,
     pub held: Mutex<Vec<Answering>>,
 }
 
-/// A request whose answer is to come.
+/// A request not answered yet.
 pub struct Answering {
     pub body: [u8; 48],
     pub frame: Vec<u8>,
@@ -80,7 +80,7 @@ impl Later {
         self.changed.notify_one();
     }
 
-    /// Starts so many threads.
+    /// Starts the threads.
     pub fn start(self: &Arc<Self>, threads: usize) -> Vec<JoinHandle<()>> {
         let run = |later: Arc<Self>| {
             move || {
@@ -115,7 +115,7 @@ pub fn peer(label: &str) -> Peer {
     Peer { export: "test".into(), credentials: None, client: Incarnation([7; 16]), label: label.into() }
 }
 
-/// Ends over real memory: each side maps the other's for reading only.
+/// Returns ends over real memory: each side maps the other's read-only.
 pub fn sealed_ends(layout: Layout) -> (Ends, Ends) {
     let (mut client, mut server) = Ends::in_memory(layout);
     let (ours, theirs) = (sealed("client", layout), sealed("server", layout));
@@ -130,7 +130,7 @@ fn sealed(name: &str, layout: Layout) -> Sealed {
     Sealed::create(name, layout.bytes()).expect("memory")
 }
 
-/// Ends of which the memory of one side can be taken away, as it happens where the system has no more of it.
+/// Returns ends of which one side's memory can be truncated, as happens when the system runs out of it.
 pub fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
     let (mut client, mut server) = Ends::in_memory(layout);
     let file = tempfile::tempfile().expect("a file");
@@ -145,7 +145,7 @@ pub fn shaky_ends(whose: Role, layout: Layout) -> (Ends, Ends, std::fs::File) {
     (client, server, file)
 }
 
-/// Ends without a doorbell, as between a guest and its host.
+/// Returns ends without a doorbell, as between a guest and its host.
 pub fn silent_ends(layout: Layout) -> (Ends, Ends) {
     let (mut client, mut server) = Ends::in_memory(layout);
     (client.doorbell, server.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);
@@ -176,7 +176,7 @@ impl TestHost {
     }
 }
 
-/// A body that carries a number.
+/// Returns a body that contains a number.
 pub fn body(number: u64) -> [u8; 48] {
     let mut body = [0; 48];
     body[..8].copy_from_slice(&number.to_le_bytes());
@@ -184,7 +184,7 @@ pub fn body(number: u64) -> [u8; 48] {
     body
 }
 
-/// Its frame: some bytes that tell numbers apart.
+/// Returns a frame that distinguishes numbers.
 pub fn frame(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Calls to a server that behaves.
+//! Calls to a well-behaved server.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ fn many_calls_at_once_each_get_their_own_answer() {
     }
 }
 
-/// Over a long line the first calls beside another would each wait for a connection.
+/// Over a slow network the first concurrent calls would each wait for a connection.
 #[test]
 fn the_first_call_has_all_connections_made() {
     let host = TestHost::default();
@@ -135,7 +135,7 @@ fn calls_come_from_a_reserved_port_where_we_may_have_one() {
 
 #[test]
 fn a_connection_is_made_anew_from_the_same_port() {
-    // Between two connections another process may get the port; not time and again.
+    // Another process may take the port between two connections, but not every time.
     let attempts: Vec<Vec<u16>> = (0..3).map(|_| ports_of_four_connections()).collect();
     assert!(attempts.iter().any(|ports| ports.iter().all(|port| *port == ports[0])), "{attempts:?}");
 }

@@ -1,4 +1,4 @@
-//! A program whose procedures do what a test wants, served by this crate's own server, and clients of it.
+//! A program whose procedures do as a test requires, served by this crate's own server, and its clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,23 +23,23 @@ pub use crate::server::common::eventually;
 pub const PROGRAM: u32 = 400_100;
 pub const VERSION: u32 = 3;
 
-/// Answered with its arguments.
+/// Returns the arguments.
 pub const ECHO: u32 = 1;
-/// Arguments: length and fill. Answered with a word, the length, so many bytes.
+/// Arguments: length and fill. Returns a word, the length, and that many bytes.
 pub const READ: u32 = 2;
-/// Arguments: data. Answered with their length and sum.
+/// Arguments: data. Returns their length and sum.
 pub const WRITE: u32 = 3;
-/// As [`ECHO`], once it is released.
+/// As [`ECHO`], once released.
 pub const HOLD: u32 = 4;
-/// No such procedure.
+/// An unknown procedure.
 pub const UNKNOWN: u32 = 99;
 
 /// The service.
 #[derive(Default)]
 pub struct Player {
-    /// Those of [`HOLD`] that wait.
+    /// Pending calls of [`HOLD`].
     pub held: Holder,
-    /// Calls that were begun.
+    /// Number of calls begun.
     pub begun: AtomicUsize,
 }
 
@@ -89,7 +89,7 @@ impl Service for Player {
     }
 }
 
-/// Bytes that follow from `fill`, and from their place.
+/// Returns bytes derived from `fill` and position.
 pub fn pattern(fill: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at as u32 * 31 + fill * 17 + at as u32 / 251) as u8).collect()
 }
@@ -136,7 +136,7 @@ pub fn target(address: SocketAddr, transport: Transport) -> Target {
     Target { address, transport, program: PROGRAM, version: VERSION }
 }
 
-/// Where the data of a [`READ`] lie.
+/// Locates the data of a [`READ`].
 pub fn find_data(results: &[u8], _: usize) -> DataLocation {
     match results.get(4..8).and_then(|len| len.first_chunk()) {
         None => DataLocation::More,
@@ -166,13 +166,13 @@ pub fn write(client: &RpcClient, data: Vec<u8>) -> Pending {
     })
 }
 
-/// What a [`WRITE`] answers.
+/// Returns the results of a [`WRITE`].
 pub fn written(data: &[u8]) -> Vec<u8> {
     let sum: u64 = data.iter().map(|byte| u64::from(*byte)).sum();
     [&(data.len() as u32).to_be_bytes()[..], &sum.to_be_bytes()].concat()
 }
 
-/// Waits, but not for ever.
+/// Waits for the outcome, with a time-out.
 pub fn wait(mut pending: Pending) -> Result<Reply, CallError> {
     let end = Instant::now() + Duration::from_secs(30);
     while !pending.is_ready() {

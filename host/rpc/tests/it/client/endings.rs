@@ -1,4 +1,4 @@
-//! Calls that end before they are answered: interrupts, time-outs, the end of the client.
+//! Calls that end without a reply: interrupts, time-outs, the end of the client.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn an_interrupted_call_ends_at_once_and_its_late_reply_is_dropped() {
     assert!(is_interrupted(pending));
     script.bring(&line, &call.reply(b"late"));
     assert_eq!(script.client.counts().unknown_replies, 1);
-    // And one whose interrupt was raised before.
+    // A call whose interrupt was raised before.
     let pending = interruptible(&script, &interrupt);
     script.turn();
     assert!(is_interrupted(pending));
@@ -179,13 +179,13 @@ fn by_default_an_interrupt_waits_until_the_server_is_silent() {
     line.calls();
     script.pass(SECOND);
     interrupt.raise();
-    // It says something, if not what was asked for.
+    // The server responds, but not to this call.
     script.bring(&line, &framed(&message(1, b"")));
     script.pass(SECOND / 2);
     assert!(!pending.is_ready());
     script.pass(SECOND * 2);
     assert!(is_interrupted(pending));
-    // One that is raised while the server is silent already, of a call that came then.
+    // An interrupt raised while the server is already silent, of a call made then.
     let late = Interrupt::new();
     let pending = interruptible(&script, &late);
     script.turn();
@@ -258,7 +258,7 @@ fn a_connection_that_only_takes_is_made_anew() {
     }
     script.pass(SECOND * 2);
     assert!(line.is_shut_down());
-    // One that takes what did not fit before is there, if slow.
+    // A peer that accepts data after its socket was full is alive, if slow.
     let (mut script, line, _first) = Script::connected(Options::default());
     line.set_room(0);
     let _pending = write(&script.client, vec![7; 100_000]);
@@ -276,7 +276,7 @@ fn a_soft_call_fails_after_its_time_outs() {
     let call = line.calls().remove(0);
     script.bring(&line, &call.reply(b""));
     assert!(first.wait().is_ok());
-    // A server that was there may be starting again: refusals do not end a call soon.
+    // A server that answered before may be restarting: refusals do not end a call early.
     let (sent, waiting) = (write(&script.client, vec![1; 10]), write(&script.client, vec![2; 10]));
     script.close(&line);
     script.refuse(Some(Errno::CONNREFUSED));
@@ -323,7 +323,7 @@ fn datagrams_are_sent_again_later_each_time() {
     let counts = script.client.counts();
     assert_eq!((counts.retransmissions, counts.replies), (4, 1));
     assert_eq!(counts.round_trip, Duration::ZERO, "which of them was answered is not known");
-    // What is answered at once teaches.
+    // Calls answered at first transmission yield samples.
     for _ in 0..20 {
         let pending = echo(&script.client, ECHO, b"again");
         let call = line.calls().remove(0);

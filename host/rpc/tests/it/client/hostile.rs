@@ -1,4 +1,4 @@
-//! Servers that lie.
+//! Malicious servers.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ fn a_reply_to_no_call_is_counted_and_nothing_else() {
         script.bring(&line, &framed(&message(xid, b"no such call")));
         script.bring(&line, &framed(&message(xid, &vec![7; 200_000])));
     }
-    // Too short to have a number, and nothing at all.
+    // Too short for a transaction id, and empty.
     script.bring(&line, &framed(b"abc"));
     script.bring(&line, &framed(b""));
     assert!(!first.is_ready());
     script.bring(&line, &call.reply(b"right"));
     assert_eq!(first.wait().expect("a reply").results, b"right");
-    // Twice is once too often.
+    // A duplicate is one too many.
     script.bring(&line, &call.reply(b"wrong"));
     let counts = script.client.counts();
     assert_eq!((counts.replies, counts.unknown_replies, counts.reconnects), (1, 9, 0));
@@ -52,7 +52,7 @@ fn a_malformed_reply_fails_its_own_call() {
         (&|xid| [xid.to_be_bytes(), [0; 4], [0; 4]].concat(), |error| {
             matches!(error, CallError::Garbage { why: Garbage::Header(_), .. })
         }),
-        // Cut off.
+        // Truncated.
         (&|xid| message(xid, b"")[..20].to_vec(), |error| {
             matches!(error, CallError::Garbage { why: Garbage::Header(_), .. })
         }),
@@ -73,7 +73,7 @@ fn a_malformed_reply_fails_its_own_call() {
     }
 }
 
-/// What is longer than 10,000 bytes, and begins with this word.
+/// Returns records longer than 10,000 bytes that begin with this word.
 fn too_long(word: [u8; 4]) -> [Vec<u8>; 3] {
     let piece = |body: &[u8]| [&(body.len() as u32).to_be_bytes()[..], body].concat();
     let (first, rest) = word.split_at(2);
@@ -81,7 +81,7 @@ fn too_long(word: [u8; 4]) -> [Vec<u8>; 3] {
         [&0xffff_ffff_u32.to_be_bytes()[..], &word, &[7; 100]].concat(),
         // In fragments that add up.
         [piece(&word), piece(&[7; 2500]).repeat(5)].concat(),
-        // Whose word is cut in two.
+        // With the word split across fragments.
         [piece(first), piece(&[]), 0x7fff_ffff_u32.to_be_bytes().to_vec(), rest.to_vec()].concat(),
     ]
 }
@@ -132,7 +132,7 @@ fn a_server_that_sends_malformed_records_is_reconnected_to_later_each_time() {
     first.wait().expect("a reply");
     let second = echo(&script.client, ECHO, b"second");
     let mut line = line;
-    // Also behind a right answer.
+    // Also behind a valid answer.
     for (attempt, wait_ms) in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000].into_iter().enumerate() {
         let [whole, pieces, _] = too_long(*b"/1.1");
         script.bring(&line, [&whole, &pieces, &b"HTTP/1.1 400 Bad Request".to_vec()][attempt % 3]);
@@ -227,7 +227,7 @@ fn datagrams_that_are_no_replies_do_no_harm() {
 fn a_long_reply_in_many_pieces_takes_no_more_memory_than_its_bytes() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
-    // It announces a mebibyte, and says a little of it.
+    // The reply announces a mebibyte, and contains little of it.
     let reply = call.reply(&pattern(3, 1 << 20));
     script.bring(&line, &reply[..10_000]);
     assert!(!first.is_ready());

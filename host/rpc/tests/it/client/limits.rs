@@ -149,7 +149,7 @@ fn a_call_that_a_live_server_forgot_is_sent_again() {
     }
     assert_eq!(first.wait().expect("a reply").results, b"remembered");
     assert_eq!((script.line_count(), script.client.counts().retransmissions), (1, 1));
-    // The answer to the first may still come.
+    // The answer to the first transmission may still arrive.
     script.bring(&line, &call.reply(b"late"));
     assert_eq!(script.client.counts().unknown_replies, 1);
 }

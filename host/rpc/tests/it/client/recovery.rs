@@ -1,4 +1,4 @@
-//! Servers that go away, come back, or do not answer.
+//! Servers that disconnect, return, or do not answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Connections that break anywhere, sockets that take and bring little at a time.
+//! Connections that break at any byte; sockets that transfer little at a time.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tombolo_mem::Buffer;
 use super::common::*;
 use super::script::*;
 
-/// Answers as an honest server does.
+/// Returns the reply of an honest server.
 fn answer(called: &Called) -> Vec<u8> {
     match called.procedure {
         READ => {
@@ -29,7 +29,7 @@ fn outcome(pending: Pending) -> Reply {
     pending.wait().expect("a reply")
 }
 
-/// Makes one call of each kind; checks what comes of them.
+/// One call of each kind, with checks of the outcomes.
 struct Mixed {
     echo: Pending,
     read: Pending,
@@ -95,7 +95,7 @@ fn resent_calls_keep_their_order_and_xids() {
     let _small: Vec<_> = (0..40).map(|_| echo(&script.client, ECHO, b"small")).collect();
     let _bulk: Vec<_> = (0..40).map(|fill| write(&script.client, vec![fill; 100])).collect();
     let before = line.calls();
-    // Half of them are answered, each second one.
+    // Every second one is answered.
     for call in before.iter().step_by(2) {
         script.bring(&line, &answer(call));
     }
@@ -231,7 +231,7 @@ fn long_data_land_with_little_copied() {
     assert!(counts.copied_bytes < 20_000, "{} bytes were copied", counts.copied_bytes);
 }
 
-/// Brings data piece by piece, one every so often; how many turns that took.
+/// Delivers data piece by piece at an interval. Returns the number of turns.
 fn turns_for(pieces: usize, piece_bytes: usize, every: Duration) -> u64 {
     let (mut script, line, first) = Script::connected(Options::default());
     let len = pieces * piece_bytes;
@@ -246,7 +246,7 @@ fn turns_for(pieces: usize, piece_bytes: usize, every: Duration) -> u64 {
     let turns = script.client.counts().turns - before;
     assert_eq!(outcome(pending).data_bytes, len);
     assert!(buffer.as_slice().expect("it was let go") == pattern(1, len));
-    // What comes next is told at once.
+    // The next data are reported at once.
     script.bring(&line, &framed(&message(call.xid.wrapping_sub(1), b"small")));
     assert_eq!(outcome(first).results, b"small");
     turns
@@ -257,6 +257,6 @@ fn packets_of_long_data_do_not_wake_the_receiver_one_by_one() {
     // 1 Gbit/s in pieces of 16 KiB.
     let turns = turns_for(64, 16 << 10, Duration::from_micros(131));
     assert!(turns <= 10, "{turns} turns for a mebibyte");
-    // A link so slow that every piece is a sign of life.
+    // A network so slow that every piece is a sign of life.
     assert_eq!(turns_for(64, 16 << 10, Duration::from_millis(200)), 65);
 }

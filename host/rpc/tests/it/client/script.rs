@@ -1,4 +1,4 @@
-//! A wire that does what a test says, with a clock of its own. One thread, nothing left to chance.
+//! A scripted wire with its own clock: single-threaded and deterministic.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 
 use super::common::target;
 
-/// The world of one client.
+/// The environment of one client.
 pub struct Script {
     pub client: RpcClient,
     pub engine: Engine,
@@ -27,11 +27,11 @@ pub struct ScriptWire {
     now: Mutex<Instant>,
     lines: Mutex<Vec<Arc<Line>>>,
     refusal: Mutex<Option<Errno>>,
-    /// Whether probes come to something, if there are any.
+    /// Whether probes succeed; `None` if they are not supported.
     reachable: Arc<Mutex<Option<bool>>>,
 }
 
-/// One socket, from its other end.
+/// One socket, seen from its peer.
 pub struct Line {
     token: SocketToken,
     datagrams: bool,
@@ -40,16 +40,16 @@ pub struct Line {
 
 struct Inner {
     connected: bool,
-    /// What was sent and is not taken yet.
+    /// Sent and not yet processed.
     sent: Vec<u8>,
     sent_datagrams: VecDeque<Vec<u8>>,
-    /// How much more is taken.
+    /// Number of bytes still accepted.
     room: usize,
-    /// What is there to be received, and how much of it at a time.
+    /// Data available to receive, and the maximum per call.
     coming: VecDeque<u8>,
     coming_datagrams: VecDeque<Vec<u8>>,
     at_a_time: usize,
-    /// Fewer bytes wake no receiver.
+    /// Low-water mark.
     told_from: usize,
     closed: bool,
     shut_down: bool,
@@ -69,7 +69,7 @@ impl Script {
         Self { client, engine, wire }
     }
 
-    /// One that is connected.
+    /// Returns a script with an established connection.
     pub fn connected(options: Options) -> (Self, Arc<Line>, Pending) {
         let mut script = Self::new(Transport::Tcp, options);
         let first = super::common::echo(&script.client, 1, b"first");
@@ -79,14 +79,14 @@ impl Script {
         (script, line, first)
     }
 
-    /// Lets the engine do all that it has to do now.
+    /// Runs the engine until nothing is due.
     pub fn turn(&mut self) {
         while self.engine.next_deadline().is_some_and(|deadline| deadline <= self.now()) {
             self.engine.expire();
         }
     }
 
-    /// Lets time pass, with a turn whenever the engine wishes one.
+    /// Advances the clock, running the engine whenever a timer is due.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now() + time;
         loop {
@@ -103,12 +103,12 @@ impl Script {
         *self.wire.now.lock().unwrap()
     }
 
-    /// All attempts to connect fail from now on, or none do.
+    /// Makes all attempts to connect fail, or succeed again.
     pub fn refuse(&self, refusal: Option<Errno>) {
         *self.wire.refusal.lock().unwrap() = refusal;
     }
 
-    /// Probes come to something from now on, or do not.
+    /// Makes probes succeed or fail.
     pub fn set_reachable(&self, reachable: bool) {
         *self.wire.reachable.lock().unwrap() = Some(reachable);
     }
@@ -117,7 +117,7 @@ impl Script {
         self.wire.lines.lock().unwrap().len()
     }
 
-    /// The socket that was made as this one.
+    /// Returns the socket with this index.
     pub fn line(&self, index: usize) -> Arc<Line> {
         self.wire.lines.lock().unwrap()[index].clone()
     }
@@ -128,7 +128,7 @@ impl Script {
         self.turn();
     }
 
-    /// Takes more of what is sent.
+    /// Accepts more sent bytes.
     pub fn take_more(&mut self, line: &Line, bytes: usize) {
         let room = line.lock().room;
         line.lock().room = room.saturating_add(bytes);
@@ -136,7 +136,7 @@ impl Script {
         self.turn();
     }
 
-    /// Lets bytes of the stream come in.
+    /// Delivers bytes of the stream.
     pub fn bring(&mut self, line: &Line, bytes: &[u8]) {
         match line.datagrams {
             true => line.lock().coming_datagrams.push_back(bytes.to_vec()),
@@ -157,7 +157,7 @@ impl Script {
 }
 
 impl Line {
-    /// The calls that were sent as a whole.
+    /// Returns the completely sent calls.
     pub fn calls(&self) -> Vec<Called> {
         let mut inner = self.lock();
         if self.datagrams {
@@ -172,22 +172,22 @@ impl Line {
         calls
     }
 
-    /// All bytes that were sent and not looked at yet.
+    /// Returns the number of sent bytes not yet processed.
     pub fn sent_bytes(&self) -> usize {
         self.lock().sent.len()
     }
 
-    /// Takes only so much from now on.
+    /// Limits the bytes accepted from now on.
     pub fn set_room(&self, bytes: usize) {
         self.lock().room = bytes;
     }
 
-    /// So much is received at a time from now on.
+    /// Limits the bytes received at a time.
     pub fn set_at_a_time(&self, bytes: usize) {
         self.lock().at_a_time = bytes;
     }
 
-    /// Whether less has come than is told.
+    /// Returns `true` if fewer bytes than the low-water mark are available.
     fn is_quiet(&self) -> bool {
         let inner = self.lock();
         !self.datagrams && inner.coming.len() < inner.told_from
@@ -238,7 +238,7 @@ impl Wire for ScriptWire {
     }
 }
 
-/// An attempt to connect comes to something if it began when the line was there.
+/// A probe, which succeeds if it began while the server was reachable.
 struct Probe(bool);
 
 impl Socket for Probe {
@@ -315,7 +315,7 @@ impl Socket for OurEnd {
     }
 }
 
-/// A call as it was sent.
+/// A call as sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Called {
     pub xid: u32,
@@ -330,25 +330,25 @@ impl Called {
         Self { xid: header.xid.0, procedure: header.procedure, arguments: xdr.rest().to_vec() }
     }
 
-    /// The record of a reply with these results.
+    /// Returns the record of a reply with these results.
     pub fn reply(&self, results: &[u8]) -> Vec<u8> {
         framed(&message(self.xid, results))
     }
 }
 
-/// A reply of a call that was carried out, without its mark.
+/// Returns a successful reply, without record mark.
 pub fn message(xid: u32, results: &[u8]) -> Vec<u8> {
     let mut reply = Vec::new();
     Encoder::new(&mut reply).value(&ReplyHeader::accept(Xid(xid), Accepted::Success)).raw(results);
     reply
 }
 
-/// A record of one fragment.
+/// Returns a record of one fragment.
 pub fn framed(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u32 | 1 << 31).to_be_bytes()[..], message].concat()
 }
 
-/// The results of a [`READ`](super::common::READ).
+/// Returns the results of a [`READ`](super::common::READ).
 pub fn data_results(data: &[u8]) -> Vec<u8> {
     let padding = data.len().next_multiple_of(4) - data.len();
     [&7_u32.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data, &[0; 3][..padding]].concat()

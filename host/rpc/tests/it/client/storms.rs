@@ -1,5 +1,4 @@
-//! Threads that call, connections that break under them, interrupts at any moment: real sockets and real
-//! time.
+//! Concurrent callers, breaking connections, random interrupts: real sockets and real time.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +19,7 @@ use crate::tls::Certificates;
 
 const TIME: Duration = Duration::from_millis(2500);
 
-/// Passes bytes on in both directions, and breaks each connection after a while.
+/// Forwards bytes in both directions, and breaks each connection after a while.
 fn breaking_proxy(to: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     let address = listener.local_addr().expect("address");
@@ -38,7 +37,7 @@ fn breaking_proxy(to: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
                     while let Ok(count @ 1..) = from.read(&mut bytes) {
                         let all = passed.fetch_add(count as u64, Ordering::SeqCst) + count as u64;
                         let is_over = all > limit && !stop.load(Ordering::SeqCst);
-                        // Not all of the last bytes go on.
+                        // The last bytes are forwarded in part.
                         let kept = if is_over { count / 2 } else { count };
                         if to.write_all(&bytes[..kept]).is_err() || is_over {
                             break;
@@ -53,7 +52,7 @@ fn breaking_proxy(to: SocketAddr, stop: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-/// Reads, perhaps interrupted; checks what came of it.
+/// Reads, possibly interrupted, and checks the outcome.
 fn read_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &AtomicU64) {
     let (len, fill) = (random.u64(..200_000) as usize, random.u64(..1000) as u32);
     let mut buffer = Buffer::new(len);
@@ -79,7 +78,7 @@ fn read_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &Atomi
         }
         Err(CallError::Interrupted { .. }) => {
             interrupted.fetch_add(1, Ordering::Relaxed);
-            // It is ours again; nothing writes to it any more.
+            // The memory is returned; nothing writes to it any more.
             buffer.as_mut_slice().expect("it was let go").fill(0xee);
             thread::sleep(Duration::from_micros(200));
             assert!(buffer.as_slice().expect("ours").iter().all(|byte| *byte == 0xee));
@@ -88,7 +87,7 @@ fn read_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &Atomi
     }
 }
 
-/// Writes, perhaps interrupted, and changes the memory as soon as it may.
+/// Writes, possibly interrupted, and changes the memory as soon as permitted.
 fn write_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &AtomicU64) {
     let (len, fill) = (random.u64(..200_000) as usize, random.u64(..1000) as u32);
     let mut buffer = Buffer::new(len);
@@ -142,7 +141,7 @@ fn storm(host: &TestHost, connections: &[usize], time: Duration, options: &Optio
         };
         let client = RpcClient::start(target(address, Transport::Tcp), options).expect("start");
         let begun = Instant::now();
-        // Where others need the processors, longer: until all has happened that is to be survived.
+        // On a busy machine, longer: until every event to be survived has happened.
         let go_on = || {
             let is_enough = client.counts().reconnects > 3 && interrupted.load(Ordering::Relaxed) > 0;
             begun.elapsed() < time || !is_enough && begun.elapsed() < 20 * time

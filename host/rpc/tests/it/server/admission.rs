@@ -1,4 +1,4 @@
-//! How many connections an address may have, and which are closed beyond that.
+//! Maximum number of connections of an address, and the choice of those closed beyond it.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -17,7 +17,7 @@ fn is_served(client: &mut Client) -> bool {
     client.try_receive().is_ok_and(|reply| reply == b"e")
 }
 
-/// Another connection; none if it is refused.
+/// Returns another connection, or `None` if it is refused.
 fn served(host: &TestHost) -> Option<Client> {
     let mut client = host.connect();
     let sent = std::io::Write::write_all(&mut client.0, &crate::server::common::framed(b"e", 1));

@@ -24,7 +24,7 @@ fn a_bound_port_is_kept_and_refuses_callers_until_they_can_be_served() {
 
 #[test]
 fn a_port_that_another_has_is_named_with_its_transport() {
-    // Another process may have the port that we take for UDP for TCP already.
+    // The port chosen for UDP may be in use for TCP by another process.
     let named = (0..20).any(|_| {
         let ours = Listeners { tcp: vec![], udp: vec![any()] }.bind().expect("bind");
         let server = Server::start(ours, Options::default(), &Arc::<Player>::default()).expect("start");

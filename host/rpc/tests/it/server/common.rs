@@ -1,4 +1,4 @@
-//! A service whose calls say what is to become of them, and a client that speaks records.
+//! A service controlled by the content of its calls, and a client that exchanges records.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use tombolo_host_rpc::server::{
     Counts, Exchange, Listeners, Options, Outcome, Peer, ReplyData, Server, Service,
 };
 
-/// Does what the first byte of a call says.
+/// A service that does as a call's first byte requests.
 #[derive(Default)]
 pub struct Player {
     /// Calls that wait for [`release`](Self::release).
@@ -22,13 +22,13 @@ pub struct Player {
     pub begun: AtomicUsize,
 }
 
-/// Answered at once with the call itself.
+/// Returns the call itself at once.
 pub const ECHO: u8 = b'e';
-/// The same, by another thread, after as many milliseconds as the second byte says.
+/// The same from another thread, after the number of milliseconds in the second byte.
 pub const LATER: u8 = b'l';
-/// The same, when it is released.
+/// The same, once released.
 pub const HOLD: u8 = b'h';
-/// Answered with file data: bytes 4..8 say how much.
+/// Returns as much file data as bytes 4..8 request.
 pub const DATA: u8 = b'd';
 pub const SILENT: u8 = b's';
 pub const CLOSE: u8 = b'c';
@@ -37,13 +37,13 @@ pub const PANIC: u8 = b'p';
 pub const PANIC_LATER: u8 = b'P';
 
 impl Player {
-    /// Releases the held call that came first, or last. False if there is none.
+    /// Releases the oldest or newest held call. Returns `false` if there is none.
     pub fn release(&self, newest: bool) -> bool {
         let mut held = self.held.lock().unwrap();
         let entry = if newest { held.pop_back() } else { held.pop_front() };
         let Some((released, waker)) = entry else { return false };
-        // Before the lock is given up: a call that is asked meanwhile would find itself neither released nor
-        // in the list, and would never be woken.
+        // Before unlocking: a call polled in between would find itself neither released nor listed, and would
+        // never be woken.
         released.store(true, Ordering::SeqCst);
         drop(held);
         waker.into_iter().for_each(Waker::wake);
@@ -54,7 +54,7 @@ impl Player {
         self.held.lock().unwrap().len()
     }
 
-    /// Waits until it is released.
+    /// Waits until the call is released.
     pub async fn hold(&self) {
         let released = Arc::new(AtomicBool::new(false));
         self.held.lock().unwrap().push_back((released.clone(), None));
@@ -72,7 +72,7 @@ impl Player {
     }
 }
 
-/// Ready after so long, woken by a thread of its own.
+/// Waits for `time`, woken by a thread of its own.
 async fn sleep(time: Duration) {
     let due = Instant::now() + time;
     poll_fn(|context| {
@@ -89,7 +89,7 @@ async fn sleep(time: Duration) {
     .await;
 }
 
-/// Answers with the whole call: its head if that is all of it, and else by reference.
+/// Returns the whole call: copied if it fits in the head, otherwise by reference.
 fn echo(exchange: &mut Exchange) {
     if exchange.head.len() == exchange.record.len() {
         exchange.reply.extend_from_slice(&exchange.head);
@@ -183,7 +183,7 @@ impl TestHost {
         self.server.counts()
     }
 
-    /// A client at another address.
+    /// Connects from another address.
     pub fn connect_from(&self, address: Ipv4Addr) -> Client {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
         let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
@@ -192,7 +192,7 @@ impl TestHost {
         Client::tuned(stream.into())
     }
 
-    /// Waits until the counts are so.
+    /// Waits until the counters satisfy a condition.
     pub fn until(&self, what: &str, is_so: impl Fn(&Counts) -> bool) {
         eventually(what, || is_so(&self.counts()));
     }
@@ -204,7 +204,7 @@ impl Default for TestHost {
     }
 }
 
-/// Waits for something to become true.
+/// Waits until a condition holds.
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -213,7 +213,7 @@ pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A client that sends and receives records.
+/// A client that exchanges records.
 pub struct Client(pub TcpStream);
 
 impl Client {
@@ -251,7 +251,7 @@ impl Client {
         self.receive()
     }
 
-    /// Whether the server has closed this connection; waits for it.
+    /// Waits until the server closes this connection. Returns `true` if it does.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = [0; 4096];
         loop {
@@ -264,7 +264,7 @@ impl Client {
     }
 }
 
-/// A record as bytes of a stream, in fragments of at most so many bytes.
+/// Returns a record as a stream, in fragments of at most `fragment_bytes`.
 pub fn framed(record: &[u8], fragment_bytes: usize) -> Vec<u8> {
     let mut stream = Vec::new();
     let count = record.len().div_ceil(fragment_bytes.max(1)).max(1);
@@ -278,19 +278,19 @@ pub fn framed(record: &[u8], fragment_bytes: usize) -> Vec<u8> {
     stream
 }
 
-/// A call for so much file data, all of it `fill`.
+/// Returns a call that requests file data, all of it `fill`.
 pub fn data_call(fill: u8, len_bytes: usize) -> Vec<u8> {
     [&[DATA, fill, 0, 0][..], &(len_bytes as u32).to_be_bytes()].concat()
 }
 
-/// A call to be echoed, of `len` bytes that follow from its number.
+/// Returns a call of `len` bytes derived from its number.
 pub fn numbered(kind: u8, number: usize, len: usize) -> Vec<u8> {
     let mut call = vec![kind];
     call.extend((1..len.max(1)).map(|at| (at * 31 + number * 17 + at / 251) as u8));
     call
 }
 
-/// What a reply looks like that echoes a call: file data are padded.
+/// Returns the reply that echoes a call: file data are padded.
 pub fn echoed(call: &[u8]) -> Vec<u8> {
     let head = tombolo_host_rpc::server::HEAD_BYTES;
     let mut reply = call.to_vec();

@@ -1,5 +1,4 @@
-//! Many connections at once. (How much memory an idle one takes is measured in a process of its own,
-//! `memory`.)
+//! Many concurrent connections. (`memory` measures the memory of idle ones in a process of its own.)
 
 use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +9,14 @@ use tombolo_sys::process;
 use crate::server::common::{Client, HOLD, TestHost, eventually, framed};
 use std::io::Write;
 
-/// One crowd at a time: there are only so many descriptors.
+/// Serializes the tests: descriptors are limited.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many connections to open: both their ends are descriptors of this process.
+/// Returns the number of connections to open, at most `wanted`: both ends are descriptors of this process.
 fn affordable(wanted: usize) -> usize {
     process::raise_open_file_limit().expect("raise the limit");
     let limit = process::open_file_limit().soft;
@@ -47,7 +46,7 @@ fn a_crowd_with_a_half_record_each_is_bounded() {
     thread::sleep(std::time::Duration::from_millis(100));
     let lent = host.counts().lent_bytes;
     assert!(lent <= 66 << 20, "a share: {lent}");
-    // All the same each is served, as calls that hold memory go on.
+    // Each is served nevertheless, as calls that have memory proceed.
     thread::scope(|scope| {
         for client in &mut crowd {
             scope.spawn(|| {

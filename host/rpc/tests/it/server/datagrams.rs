@@ -66,7 +66,7 @@ fn unanswered_datagrams_do_not_disturb_others() {
     for call in [&b""[..], &[SILENT], &[CLOSE], &[PANIC]] {
         client.send_to(call, to).expect("send");
     }
-    // A reply that is longer than any datagram.
+    // A reply longer than any datagram.
     client.send_to(&data_call(1, 100_000), to).expect("send");
     assert_eq!(ask(&client, to, b"e still here").0, b"e still here");
     host.until("they are counted", |counts| counts.panics == 1 && counts.datagrams_dropped == 1);

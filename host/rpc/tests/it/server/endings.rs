@@ -1,4 +1,4 @@
-//! How connections and servers end.
+//! Ends of connections and servers.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream};
@@ -31,7 +31,7 @@ fn closing_sends_first_what_waits() {
         for number in 0..20 {
             assert_eq!(client.receive(), [b'e', number]);
         }
-        // What comes now is not read, and does not destroy what was sent.
+        // Further input is not read, and does not destroy the replies in transit.
         let _ = client.0.write_all(&[0; 100_000]);
         assert!(client.is_closed());
     }
@@ -64,7 +64,7 @@ fn a_half_closed_connection_still_gets_its_replies() {
     assert_eq!(client.receive(), b"e");
     assert_eq!(client.receive(), [LATER, 50]);
     assert!(client.is_closed());
-    // The last bytes, of a whole call or of a part of one, and the end may arrive as one event.
+    // The last bytes of a whole or partial call and the end of the stream may arrive as one event.
     for round in 0..300 {
         let mut client = host.connect();
         let is_whole = round % 2 == 0;
@@ -102,7 +102,7 @@ fn a_refused_connection_is_closed_at_once() {
 
 #[test]
 fn one_connection_too_many_is_refused_and_room_is_used_again() {
-    // Half of them are for other addresses.
+    // Half of them are left to other addresses.
     let host = TestHost::new(Options { connections_max: 6, ..Options::default() });
     let mut clients: Vec<_> = (0..3).map(|_| host.connect()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.ask(b"e"), b"e"));
@@ -154,7 +154,7 @@ fn stopping_does_not_wait_for_ever() {
     host.server.stop();
     assert!((100..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert!(client.is_closed());
-    // A call may end after its server.
+    // A call may outlive its server.
     assert!(host.player.release(true));
 }
 

@@ -1,4 +1,4 @@
-//! A client that asks for too much waits alone.
+//! A client at its limits delays only itself.
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -80,7 +80,7 @@ fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice
     assert!((1 << 20..=(18 << 20)).contains(&most), "what one connection may have: {most}");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     host.until("its memory is back", |counts| counts.lent_bytes == 0 && counts.connections == 1);
-    // What the kernel has may still be read; then it ends.
+    // Replies already in the kernel can be read; then the stream ends.
     let _ = greedy.0.read_to_end(&mut Vec::new());
     assert_eq!(other.ask(b"e"), b"e");
 }

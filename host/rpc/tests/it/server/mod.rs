@@ -1,4 +1,4 @@
-//! The RPC server over real sockets: records in any shape, limits, misbehaving clients, shutdown.
+//! The RPC server over sockets: records in any shape, limits, misbehaving clients, shutdown.
 
 mod admission;
 mod binding;

@@ -1,4 +1,4 @@
-//! Whatever way a record is cut, it is the same record.
+//! Records are independent of their fragmentation.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -118,7 +118,7 @@ fn answers_come_when_they_are_ready() {
 fn the_bytes_of_a_call_stay_until_it_is_answered() {
     let host = TestHost::default();
     let mut client = host.connect();
-    // With its mark and thirty short ones it is 16 KiB: what follows would be received into the same memory.
+    // With its mark and thirty short ones it fills 16 KiB: later data would be received into the same memory.
     let mut slow = numbered(LATER, 3, 12_000);
     slow[1] = 10;
     let short = numbered(ECHO, 4, 142);
@@ -158,7 +158,7 @@ fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
         assert_eq!(client.receive(), b"e first", "what was asked before is answered");
         assert!(client.is_closed(), "{announced:x}");
     }
-    // In two fragments of which each is short enough.
+    // Two fragments, each of which is short enough.
     let mut client = host.connect();
     client.0.write_all(&[0, 16, 0, 0]).expect("send");
     client.0.write_all(&vec![1; 1 << 20]).expect("send");

@@ -1,4 +1,4 @@
-//! Everything at once.
+//! Random load.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -9,7 +9,7 @@ use tombolo_host_rpc::server::Options;
 
 use crate::server::common::{ECHO, LATER, TestHost, data_call, echoed, framed, numbered};
 
-/// A call and its reply.
+/// Returns a call and its reply.
 fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
     let len = match dice.usize(..10) {
         0 => 100_000 + dice.usize(..500_000),
@@ -19,7 +19,7 @@ fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
     match dice.usize(..4) {
         0 => {
             let call = numbered(LATER, number, len);
-            // The second byte is how many milliseconds it takes.
+            // The second byte is its delay in milliseconds.
             let call = [&call[..1], &[dice.usize(..5) as u8], &call[2..]].concat();
             let reply = echoed(&call);
             (call, reply)

@@ -1,4 +1,4 @@
-//! Clients at one address, some of which take no replies: those lose their own turn only.
+//! Clients of one address, some of which receive no replies: they delay only themselves.
 
 use std::io::Write;
 use std::thread;
@@ -10,18 +10,18 @@ use crate::server::common::{Client, DATA, ECHO, HOLD, TestHost, data_call, event
 
 const MEBIBYTE: usize = 1 << 20;
 
-/// A connection that has asked for so much without taking anything.
+/// Returns a connection that requested this much and received nothing.
 fn greedy(host: &TestHost, stream: &[u8]) -> Client {
     let mut client = host.connect();
     client.0.set_write_timeout(Some(Duration::from_millis(100))).expect("timeout");
-    // The server reads no further at some point.
+    // At some point the server stops reading.
     let _ = client.0.write_all(stream);
     client
 }
 
 fn crowd(host: &TestHost, count: usize, stream: &[u8]) -> Vec<Client> {
     let crowd = (0..count).map(|_| greedy(host, stream)).collect();
-    // Until the server is done with what it does for them.
+    // Until the server has finished its work for them.
     let mut before = host.counts();
     loop {
         thread::sleep(Duration::from_millis(50));
@@ -37,7 +37,7 @@ fn crowd(host: &TestHost, count: usize, stream: &[u8]) -> Vec<Client> {
 /// a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// The longest of some calls.
+/// Returns the longest duration of some calls.
 fn slowest(client: &mut Client, call: &[u8]) -> Duration {
     let times = (0..10).map(|_| {
         let begun = Instant::now();
@@ -63,7 +63,7 @@ fn untaken_long_replies_do_not_slow_other_connections_of_the_address() {
 
 #[test]
 fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address() {
-    // Nothing is closed meanwhile, so a call that waited for memory would wait for ever.
+    // Nothing is closed meanwhile, so a call that waited for memory would wait forever.
     let never = Duration::from_secs(3600);
     let host =
         TestHost::new(Options { stuck_after: never, stuck_after_if_short: never, ..Options::default() });
@@ -103,7 +103,7 @@ fn records_under_way_count_for_their_connection() {
     let host = TestHost::default();
     let mut honest = host.connect();
     let mut greedy = host.connect();
-    // Each holds its record of half a mebibyte.
+    // Each retains its record of half a mebibyte.
     let call = numbered(HOLD, 1, MEBIBYTE / 2);
     let mut writer = greedy.0.try_clone().expect("clone");
     thread::spawn(move || writer.write_all(&framed(&call, call.len()).repeat(60)).expect("send"));

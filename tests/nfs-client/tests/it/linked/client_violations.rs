@@ -113,13 +113,13 @@ fn data_that_are_not_in_bulk_memory_cut_the_link() {
     for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
         let client = InvalidClient::new();
         let outcome = client.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
-        client.is_cut(&outcome, "leads nowhere");
+        client.is_cut(&outcome, "invalid memory reference");
     }
     let client = InvalidClient::new();
     let span = client.line.out_area().take(4096).expect("memory");
     let address = client.line.out_address(&span).bits();
     let outcome = client.ask(CallMessage { data: part(address, u32::MAX), reply_buffer: None }, &null());
-    client.is_cut(&outcome, "leads nowhere");
+    client.is_cut(&outcome, "invalid memory reference");
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn a_reply_buffer_outside_the_servers_bulk_memory_cuts_the_link() {
         // It is not even needed.
         let outcome =
             client.ask(CallMessage { data: None, reply_buffer: part(buffer(&client), 4096) }, &null());
-        client.is_cut(&outcome, "leads nowhere");
+        client.is_cut(&outcome, "invalid memory reference");
     }
     let client = InvalidClient::new();
     let outcome = client.ask(CallMessage { data: None, reply_buffer: part(own(&client), 4096) }, &null());
-    client.is_cut(&outcome, "leads nowhere");
+    client.is_cut(&outcome, "invalid memory reference");
 }
 
 #[test]
