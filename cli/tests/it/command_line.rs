@@ -108,9 +108,9 @@ fn a_busy_socket_is_left_alone() {
     let scratch = Scratch::new();
     let _somebody = UnixListener::bind(scratch.path("busy")).expect("bind");
     scratch.all_fail(&[
-        ("serve tree --virtiofs busy", FAILED, &["busy", "another server listens there"]),
-        ("serve tree --virtiofs s.sock --virtiofs busy", FAILED, &["another server listens there"]),
-        ("serve tree --virtiofs s.sock --control busy", FAILED, &["another server listens there"]),
+        ("serve tree --virtiofs busy", FAILED, &["busy", "another server is listening"]),
+        ("serve tree --virtiofs s.sock --virtiofs busy", FAILED, &["another server is listening"]),
+        ("serve tree --virtiofs s.sock --control busy", FAILED, &["another server is listening"]),
     ]);
 }
 

@@ -111,7 +111,7 @@ fn a_disk_that_cannot_be_is_told_with_its_key_and_nothing_is_left() {
         (
             format!("{reached}[[disk]]\nfile = 'data.img'\nnbd = ['./vm.nbd']\n"),
             1,
-            &["vm.nbd", "another server listens there"],
+            &["vm.nbd", "another server is listening"],
         ),
         (reached.replace("vm.img", "missing.img"), 1, &["missing.img"]),
         (format!("nfs = ['0']\n{reached}"), 2, &["no directory given"]),

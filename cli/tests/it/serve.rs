@@ -91,7 +91,7 @@ fn a_killed_server_is_replaced_and_a_live_one_is_not() {
         server.said
     );
     let before = scratch.listing();
-    scratch.run(&words).failed(1, &["vm.sock", "another server listens there"]);
+    scratch.run(&words).failed(1, &["vm.sock", "another server is listening"]);
     assert_eq!(scratch.listing(), before);
     scratch.run(&["top", "--once"]).succeeded();
     server.stop();

@@ -1,12 +1,13 @@
-//! A pool of buffers for records and file data, with limits for each client and for all.
+//! A pool of buffers for records and file data, with limits for each client and for all together.
 //!
-//! A [`BufferPool`] has a free list for each of a few size classes. The buffer that came back last is lent
-//! first, for the processor's cache still holds it. What is lent is counted in all, for each client
-//! ([`ClientAccount`]) and for each of its connections ([`ConnectionAccount`]), so that a client that asks
-//! for much, or does not take its replies, keeps neither the others nor the machine out of memory. Buffers
-//! that were not needed for a while are freed.
+//! A [`BufferPool`] has a free list for each of a few size classes. The buffer returned last is lent first,
+//! since it is likely still cached. Lent memory is accounted in total, for each client ([`ClientAccount`])
+//! and for each of its connections ([`ConnectionAccount`]), so that a client that requests much, or does not
+//! receive its replies, exhausts the memory of neither the others nor the machine. Buffers not needed for a
+//! while are freed.
 //!
-//! Not here: small buffers. Lending one costs some tens of nanoseconds, and its memory comes in pages.
+//! Non-goals: small buffers. Lending one costs some tens of nanoseconds, and its memory is allocated in
+//! pages.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,26 +19,26 @@ use tombolo_mem::{Buffer, Sink, Source};
 use crate::lock;
 use crate::waiters::{Queued, Waiter, Waiters};
 
-/// The largest buffer that is lent: a mebibyte of data and what stands in front of it.
+/// Size of the largest buffer: a mebibyte of data and its headers.
 pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
 
-/// The size classes. All but the first two hold a power of two of file data and a header.
+/// Size classes. All but the first two fit a power of two of file data and a header.
 const SIZES: [usize; 9] =
     [2 << 10, 16 << 10, 44 << 10, 76 << 10, 140 << 10, 268 << 10, 396 << 10, 524 << 10, 1036 << 10];
 
-/// How much memory may be lent.
+/// Limits on lent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
-    /// To all clients together, in bytes.
+    /// Maximum lent to all clients together, in bytes.
     pub total_bytes: usize,
-    /// To one client, in bytes.
+    /// Maximum lent to one client, in bytes.
     pub share_bytes: usize,
-    /// Retained for later while not lent, in bytes.
+    /// Maximum retained for reuse while not lent, in bytes.
     pub retained_bytes: usize,
 }
 
 impl Default for BufferLimits {
-    /// 256 MiB, a quarter of them for one client; 32 MiB are retained.
+    /// Returns the defaults: 256 MiB, a quarter of them for one client; 32 MiB are retained.
     fn default() -> Self {
         Self { total_bytes: 256 << 20, share_bytes: 64 << 20, retained_bytes: 32 << 20 }
     }
@@ -49,17 +50,17 @@ pub struct BufferPool {
     classes: [Mutex<SizeClass>; SIZES.len()],
     lent_bytes: AtomicUsize,
     retained_bytes: AtomicUsize,
-    /// Connections that wait for memory that all clients share.
+    /// Connections waiting for memory shared by all clients.
     waiters: Waiters,
-    /// Of them those of clients that hold next to nothing: any memory will do for them.
+    /// The same for clients with little memory, for which any memory suffices.
     light_waiters: Waiters,
 }
 
-/// The free buffers of one size; the last is the one that came back last.
+/// Free buffers of one size, ordered by time of return.
 #[derive(Default)]
 struct SizeClass {
     free: Vec<Arc<PooledBuffer>>,
-    /// The fewest that were free since the last trim: so many were not needed.
+    /// Minimum number of free buffers since the last trim: that many were not needed.
     low: usize,
 }
 
@@ -67,16 +68,16 @@ struct SizeClass {
 struct PooledBuffer {
     buffer: Buffer,
     class: usize,
-    /// Where it goes back to. The pool owns its free buffers, not the other way round.
+    /// Pool to return it to. The pool owns its free buffers, not vice versa.
     pool: Weak<BufferPool>,
-    /// None: one of the server's own.
+    /// `None` for the server's own buffers.
     account: Mutex<Option<Arc<ConnectionAccount>>>,
-    /// How many leases there are.
+    /// Number of leases.
     leases: AtomicUsize,
 }
 
 impl BufferPool {
-    /// An empty one.
+    /// Returns an empty pool.
     pub fn new(limits: BufferLimits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -88,7 +89,7 @@ impl BufferPool {
         })
     }
 
-    /// A client's share.
+    /// Returns a new client account.
     pub fn share(self: &Arc<Self>) -> Arc<ClientAccount> {
         Arc::new(ClientAccount {
             pool: self.clone(),
@@ -99,12 +100,13 @@ impl BufferPool {
         })
     }
 
-    /// The account of a client that has one only.
+    /// Returns the account of a client with a single connection.
     pub fn account(self: &Arc<Self>) -> Arc<ConnectionAccount> {
         self.share().account()
     }
 
-    /// A buffer of the server's own, which no limit refuses. None beyond [`BUFFER_MAX_BYTES`].
+    /// Takes a buffer for the server's own use, not subject to limits. Returns `None` beyond
+    /// [`BUFFER_MAX_BYTES`].
     pub fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Lease> {
         let class = SIZES.iter().position(|size| len_bytes <= *size)?;
         let pooled = self.most_recent(class).unwrap_or_else(|| {
@@ -121,17 +123,17 @@ impl BufferPool {
         Some(Lease(Some(pooled)))
     }
 
-    /// How many bytes are lent to clients.
+    /// Returns the number of bytes lent to clients.
     pub fn lent_bytes(&self) -> usize {
         self.lent_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether there are free buffers.
+    /// Returns `true` if there are free buffers.
     pub fn has_spare(&self) -> bool {
         self.retained_bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Frees what has not been needed since the last call.
+    /// Frees buffers not needed since the last call.
     pub fn trim(&self) {
         for (class, size) in self.classes.iter().zip(SIZES) {
             let mut class = lock(class);
@@ -149,7 +151,7 @@ impl BufferPool {
             let mut pooled = class.free.pop()?;
             class.low = class.low.min(class.free.len());
             self.retained_bytes.fetch_sub(SIZES[at], Ordering::Relaxed);
-            // A source of it may still be in use: then the memory is freed with that.
+            // A source may still be in use; the memory is then freed with it.
             if Arc::get_mut(&mut pooled).is_some_and(|pooled| pooled.buffer.as_slice().is_some()) {
                 return Some(pooled);
             }
@@ -166,28 +168,28 @@ impl BufferPool {
     }
 }
 
-/// What one client holds, in all its accounts.
+/// Memory account of one client, over all its connections.
 pub struct ClientAccount {
     pool: Arc<BufferPool>,
     lent_bytes: AtomicUsize,
     waiters: Waiters,
-    /// Of them the accounts that hold next to nothing: any memory will do for them.
+    /// Waiters with little memory, for which any memory suffices.
     light_waiters: Waiters,
-    /// Connections that wait for memory that all clients share, in the wrong queue once this client holds
-    /// next to nothing.
+    /// Connections in a queue of memory shared by all clients, to be notified if the queue becomes wrong
+    /// because this client has little memory.
     becomes_light: Waiters,
 }
 
-/// What one connection of a client holds.
+/// Memory account of one connection of a client.
 pub struct ConnectionAccount {
     share: Arc<ClientAccount>,
     lent_bytes: AtomicUsize,
-    /// Its connection, if that waits in the wrong queue once it holds next to nothing.
+    /// Its connection, to be notified if its queue becomes wrong because it has little memory.
     becomes_light: Waiters,
 }
 
 impl ClientAccount {
-    /// An account of this client.
+    /// Returns a new account of this client.
     pub fn account(self: &Arc<Self>) -> Arc<ConnectionAccount> {
         Arc::new(ConnectionAccount {
             share: self.clone(),
@@ -196,8 +198,8 @@ impl ClientAccount {
         })
     }
 
-    /// Wakes the first waiter of each queue for which there is room. A waiter that was woken and leaves some
-    /// room calls it again.
+    /// Wakes the first waiter of each queue for which there is memory. A woken waiter that leaves some calls
+    /// it again.
     pub fn wake_next(&self) {
         if self.is_light() {
             self.becomes_light.wake_one();
@@ -216,7 +218,7 @@ impl ClientAccount {
         }
     }
 
-    /// Whether an account that holds more than next to nothing would have to wait.
+    /// Returns `true` if an account with more than little memory would have to wait.
     pub fn is_short(&self) -> bool {
         !(self.is_below_half() && self.pool.is_below_half())
     }
@@ -229,12 +231,12 @@ impl ClientAccount {
         self.lent_bytes() <= self.pool.limits.share_bytes / 2
     }
 
-    /// Less than one long call.
+    /// Returns `true` if the client has less than one long call.
     fn is_light(&self) -> bool {
         self.lent_bytes() < BUFFER_MAX_BYTES
     }
 
-    /// Whether there is memory for another long call.
+    /// Returns `true` if another long call fits in the client's share.
     fn fits_long_call(&self) -> bool {
         self.lent_bytes() + BUFFER_MAX_BYTES <= self.pool.limits.share_bytes
     }
@@ -247,10 +249,10 @@ impl ClientAccount {
 }
 
 impl ConnectionAccount {
-    /// Whether the connection may begin something that takes memory: its client has at most half its share,
-    /// so that what it has begun can be finished with the other half, and all clients together have at most
-    /// half of everything. But a connection, and a client, that has next to nothing may begin as long as
-    /// there is memory at all, so that a few that hold much do not keep all others out.
+    /// Returns `true` if the connection may begin work that takes memory. In general its client must use at
+    /// most half of its share, so that the other half can complete what was begun, and all clients together
+    /// at most half of the total. A connection or client with little memory may begin as long as any is left,
+    /// so that a few large users do not exclude all others.
     pub fn has_room(&self) -> bool {
         let (share, pool) = (&self.share, &self.share.pool);
         match pool.is_below_half() {
@@ -259,21 +261,22 @@ impl ConnectionAccount {
         }
     }
 
-    /// Has the waiter woken when there may be room, and when it has to wait elsewhere because it has next to
-    /// nothing now; the first of all if it was woken in vain. Look again after this, for room may have come
-    /// meanwhile.
+    /// Wakes the waiter when memory may be available, and when it has to wait in another queue because it has
+    /// little memory; a waiter woken without success goes to the front. The caller must check again
+    /// afterwards, as memory may have been returned meanwhile.
     pub fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         loop {
             let (queue, notice) = self.queue();
             queued.stand(queue, notice, waiter);
-            // What was given back meanwhile gave no notice.
+            // Memory returned meanwhile caused no notification.
             if std::ptr::eq(queue, self.queue().0) {
                 return;
             }
         }
     }
 
-    /// Where to wait as things are, and what tells when it is somewhere else because less is lent.
+    /// Returns the queue to wait in now, and the one that notifies when a reduction of lent memory makes it
+    /// the wrong one.
     fn queue(&self) -> (&Waiters, Option<&Waiters>) {
         let (share, pool) = (&*self.share, &*self.share.pool);
         match pool.is_below_half() {
@@ -284,24 +287,24 @@ impl ConnectionAccount {
         }
     }
 
-    /// How many bytes the connection holds.
+    /// Returns the number of bytes charged to the connection.
     pub fn lent_bytes(&self) -> usize {
         self.lent_bytes.load(Ordering::SeqCst)
     }
 
-    /// Less than one long call.
+    /// Returns `true` if the connection has less than one long call.
     fn is_light(&self) -> bool {
         self.lent_bytes() < BUFFER_MAX_BYTES
     }
 
-    /// Counts memory that the connection holds beside its buffers.
+    /// Charges memory other than buffers to the connection.
     pub fn charge(&self, bytes: usize) {
         for lent_bytes in self.counters() {
             lent_bytes.fetch_add(bytes, Ordering::SeqCst);
         }
     }
 
-    /// Undoes [`charge`](Self::charge).
+    /// Reverts [`charge`](Self::charge).
     pub fn give_back(&self, bytes: usize) {
         for lent_bytes in self.counters() {
             lent_bytes.fetch_sub(bytes, Ordering::SeqCst);
@@ -318,7 +321,7 @@ impl ConnectionAccount {
 }
 
 impl BufferPool {
-    /// Whether there is memory for another long call.
+    /// Returns `true` if another long call fits in the total.
     fn fits_long_call(&self) -> bool {
         self.lent_bytes.load(Ordering::SeqCst) + BUFFER_MAX_BYTES <= self.limits.total_bytes
     }
@@ -328,36 +331,36 @@ impl BufferPool {
     }
 }
 
-/// The pool as one connection uses it: what it takes is charged to its account. Cloning it costs one atomic
+/// A connection's view of the pool: what it takes is charged to its account. Cloning costs one atomic
 /// increment.
 #[derive(Clone)]
 pub struct Buffers(Arc<ConnectionAccount>);
 
 impl Buffers {
-    /// Charged to this account.
+    /// Returns a view that charges this account.
     pub fn of(account: Arc<ConnectionAccount>) -> Self {
         Self(account)
     }
 
-    /// What its buffers are charged to.
+    /// Returns the account.
     pub fn account(&self) -> &Arc<ConnectionAccount> {
         &self.0
     }
 
-    /// A pool for one client alone.
+    /// Returns a new pool for a single client.
     pub fn new(limits: BufferLimits) -> Self {
         Self(BufferPool::new(limits).account())
     }
 
-    /// A buffer of at least `len_bytes`, whose contents are those of its last use. None beyond
-    /// [`BUFFER_MAX_BYTES`], and when the client has its share or all clients together have what there is. A
-    /// server begins no further calls that need one for a client that has half of that, so a call that takes
-    /// one buffer at once hardly ever gets none.
+    /// Takes a buffer of at least `len_bytes` with arbitrary contents. Returns `None` beyond
+    /// [`BUFFER_MAX_BYTES`], and when the client's share or the total is exhausted. Servers begin no further
+    /// calls that need memory for a client at half of that, so a call that takes one buffer at once rarely
+    /// fails.
     pub fn take(&self, len_bytes: usize) -> Option<Lease> {
         let share = &self.0.share;
         let lease = share.pool.take(len_bytes)?;
         lease.charge(&self.0);
-        // The buffer goes back, and what was charged with it.
+        // Dropping the lease returns the buffer and its charge.
         if share.exceeds() { None } else { Some(lease) }
     }
 }
@@ -368,40 +371,40 @@ impl fmt::Debug for Buffers {
     }
 }
 
-/// A buffer that goes back to the pool when its last lease is dropped.
+/// A buffer that returns to the pool when its last lease is dropped.
 ///
-/// A source or sink of it may outlive the lease; its memory is then freed with the last of them, and not used
-/// again. But it is not counted any more, so keep the lease as long as its data is needed.
+/// A source or sink may outlive the lease; the memory is then freed with the last of them instead of being
+/// reused. It is no longer accounted, however, so retain the lease as long as the data are needed.
 pub struct Lease(Option<Arc<PooledBuffer>>);
 
 impl Lease {
-    /// Length in bytes; at least what was asked for.
+    /// Returns the length in bytes, at least the one requested.
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |pooled| pooled.buffer.len())
     }
 
-    /// Never: the smallest buffer has some bytes.
+    /// Returns `false`: no buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The part of `range` that lies inside the buffer, to be written into.
+    /// Returns the part of `range` within the buffer, for writing.
     pub fn sink(&self, range: Range<usize>) -> Sink {
         self.0.as_ref().map_or_else(Sink::new, |pooled| pooled.buffer.sink(range))
     }
 
-    /// The part of `range` that lies inside the buffer, to be read from.
+    /// Returns the part of `range` within the buffer, for reading.
     pub fn source(&self, range: Range<usize>) -> Source {
         self.0.as_ref().map_or_else(Source::new, |pooled| pooled.buffer.source(range))
     }
 
-    /// Whether this is the only lease, and no sink or source of the buffer is left.
+    /// Returns `true` if this is the only lease, and no sink or source of the buffer exists.
     pub fn is_sole(&mut self) -> bool {
         let pooled = self.0.as_mut().and_then(Arc::get_mut);
         pooled.is_some_and(|pooled| pooled.buffer.as_slice().is_some())
     }
 
-    /// Charges the buffer to this account, unless it is charged to another.
+    /// Charges the buffer to this account, unless it is already charged.
     pub fn charge(&self, account: &Arc<ConnectionAccount>) {
         let Some(pooled) = &self.0 else { return };
         let mut charged_to = lock(&pooled.account);

@@ -1,11 +1,10 @@
-//! The descriptors that the process may have (RLIMIT_NOFILE), divided among the sessions and caches of the
-//! process.
+//! The process's file descriptors (RLIMIT_NOFILE), divided among its sessions and caches.
 //!
-//! Some are left for the process itself: for listening, the control socket, logs, and what threads open for a
-//! moment. Of the rest, a quarter is reserved for sessions that are yet to come, so that each finds its
-//! guaranteed share whatever the others do. What remains can be had by all beyond their shares, by each as
-//! long as it leaves at least as many free as it has taken: one alone gets half of it, the next one half of
-//! what is left, and there is always something left.
+//! Some are left to the process itself: for listening, the control socket, logs, and short-lived use by
+//! threads. Of the others, a quarter is reserved for future sessions, so that each gets its guaranteed share
+//! whatever the others do. The remainder is available to all beyond their shares, to each as long as it
+//! leaves at least as many free as it has taken: a single one gets half of it, the next one half of what is
+//! left, and there is always something left.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,18 +12,17 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// For the process itself: the largest part are 64 peers that have connected and are not known yet, with two
-/// each.
+/// Number for the process itself: mostly 64 connected but unidentified peers, with two each.
 const OWN_USE: usize = 256;
-/// Of the rest, one in so many is reserved for sessions yet to come.
+/// Divisor of the descriptors reserved for future sessions.
 const RESERVED_ONE_IN: usize = 4;
-/// So many sessions find a guaranteed share in what is reserved, and more where that would make the shares
-/// small or large.
+/// Number of sessions whose guaranteed share is reserved, unless that makes the shares smaller or larger than
+/// these bounds.
 const SESSIONS: usize = 512;
 const SESSION_MIN: usize = 32;
 const SESSION_MAX: usize = 1024;
 
-/// All descriptors that may be given out.
+/// The descriptors available to sessions and caches.
 #[derive(Debug)]
 pub struct DescriptorBudget {
     session_share: usize,
@@ -33,13 +31,13 @@ pub struct DescriptorBudget {
 
 #[derive(Debug)]
 struct Left {
-    /// For guaranteed shares only.
+    /// Reserved for guaranteed shares.
     reserved: usize,
     free: usize,
 }
 
-/// What one session or cache has: so many for certain, and more while there are enough. It goes back when it
-/// and its permits are dropped.
+/// A session's or cache's share: a guaranteed number, and more while enough are free. Returned once it and
+/// its permits are dropped.
 #[derive(Debug)]
 pub struct Share(Arc<Holding>);
 
@@ -51,7 +49,7 @@ struct Holding {
     used: Mutex<usize>,
 }
 
-/// The right to have so many descriptors open. To be dropped after they are closed.
+/// A permit to have a number of descriptors open. To be dropped after they are closed.
 #[derive(Debug)]
 pub struct Permit {
     holding: Arc<Holding>,
@@ -59,19 +57,19 @@ pub struct Permit {
 }
 
 impl DescriptorBudget {
-    /// The budget of this process. The first call raises the limit to the hard one, and what it is then
-    /// counts for good.
+    /// Returns the budget of this process. The first call raises the soft limit to the hard one; later
+    /// changes are ignored.
     pub fn of_process() -> &'static Arc<DescriptorBudget> {
         static BUDGET: OnceLock<Arc<DescriptorBudget>> = OnceLock::new();
         BUDGET.get_or_init(|| {
             if let Err(error) = process::raise_open_file_limit() {
-                tracing::warn!(%error, "the limit on open files stays as it is");
+                tracing::warn!(%error, "cannot raise the limit on open files");
             }
             DescriptorBudget::new(process::open_file_limit().soft)
         })
     }
 
-    /// Divides so many.
+    /// Returns a budget for this limit.
     pub fn new(limit: u64) -> Arc<DescriptorBudget> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let given_out = limit - OWN_USE.min(limit / 2);
@@ -83,12 +81,12 @@ impl DescriptorBudget {
         })
     }
 
-    /// A session's share; `None` if there are too many sessions for the limit.
+    /// Returns a session's share, or `None` if there are too many sessions for the limit.
     pub fn session(self: &Arc<Self>) -> Option<Share> {
         self.share(self.session_share)
     }
 
-    /// A share of which `guaranteed` are certain; `None` if there are not so many.
+    /// Returns a share with this guaranteed number, or `None` if fewer are left.
     pub fn share(self: &Arc<Self>, guaranteed: usize) -> Option<Share> {
         let mut left = lock(&self.left);
         let from_reserved = guaranteed.min(left.reserved);
@@ -99,7 +97,7 @@ impl DescriptorBudget {
         Some(self.holding(from_reserved, from_free))
     }
 
-    /// A share for a cache, which makes do with little: `wanted`, or a quarter of what is free.
+    /// Returns a cache's share: `wanted`, or a quarter of the free descriptors if that is less.
     pub fn cache(self: &Arc<Self>, wanted: usize) -> Share {
         let mut left = lock(&self.left);
         let from_free = wanted.min(left.free / 4);
@@ -114,24 +112,24 @@ impl DescriptorBudget {
 }
 
 impl Share {
-    /// How many are certain.
+    /// Returns the guaranteed number.
     pub fn guaranteed(&self) -> usize {
         self.0.guaranteed()
     }
 
-    /// How many it could have now, if no other took any more.
+    /// Returns the maximum that it could have now, if no other took any more.
     pub fn most(&self) -> usize {
         self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }
 
-    /// A permit for `count` more; `None` if that would take too many from others.
+    /// Returns a permit for `count` more, or `None` if that would take too many from others.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let mut used = lock(&self.0.used);
         let after = used.checked_add(count)?;
         let (beyond, beyond_after) = (self.0.beyond(*used), self.0.beyond(after));
         if beyond_after > beyond {
             let mut left = lock(&self.0.budget.left);
-            // As many as it has stay free for others; the last one may go.
+            // As many as it has must stay free for others; the last one may be taken.
             if beyond_after > left.free {
                 return None;
             }
@@ -148,7 +146,7 @@ impl Holding {
         self.from_reserved + self.from_free
     }
 
-    /// How many of `used` are not its own.
+    /// Returns how many of `used` are beyond the guaranteed number.
     fn beyond(&self, used: usize) -> usize {
         used.saturating_sub(self.guaranteed())
     }

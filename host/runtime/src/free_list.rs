@@ -1,10 +1,10 @@
-//! Objects that are used again instead of allocated anew.
+//! Reuse of objects instead of allocation.
 
 use std::sync::Mutex;
 
 use crate::lock;
 
-/// A bounded list of objects that are not in use. One that is given back to a full list is dropped.
+/// A bounded list of unused objects. An object returned to a full list is dropped.
 #[derive(Debug)]
 pub struct FreeList<T> {
     objects: Mutex<Vec<T>>,
@@ -12,18 +12,18 @@ pub struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// An empty list for `max` objects.
+    /// Returns an empty list for `max` objects.
     pub const fn new(max: usize) -> Self {
         Self { objects: Mutex::new(Vec::new()), max }
     }
 
-    /// The object that was given back last, if there is one.
+    /// Takes the object returned last, if there is one.
     #[inline]
     pub fn take(&self) -> Option<T> {
         lock(&self.objects).pop()
     }
 
-    /// Gives an object back. It is dropped after the lock is released if the list is full.
+    /// Returns an object to the list. If the list is full, it is dropped after the lock is released.
     #[inline]
     pub fn give_back(&self, object: T) {
         let mut objects = lock(&self.objects);

@@ -1,29 +1,29 @@
-//! What every server and client runs on: a bounded pool of threads, tasks, buffers, listening sockets,
+//! The foundation of servers and clients: a bounded pool of threads, tasks, buffers, listening sockets,
 //! signals.
 //!
-//! - [`thread_pool`] runs work that blocks on a bounded number of threads; [`task`] polls futures to their
-//!   end on the threads that wake them, [`to_its_end`] those whose answer may be given up; [`promise`] is a
-//!   value that several of them wait for, [`pending`] the end of all that is done for something.
-//! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues those for which
-//!   there is none; [`free_list`] keeps objects for their next use.
-//! - [`descriptors`] shares out what file descriptors the process may have.
-//! - [`pace`] says whether work is quick enough to be done without a pool; [`polling`] how long a thread
-//!   polls before it sleeps; [`rate_limit`] how often a log line may appear.
+//! - [`thread_pool`] runs blocking work on a bounded number of threads; [`task`] polls futures to completion
+//!   on the threads that wake them, [`to_its_end`] those whose answer may be abandoned; [`promise`] is a
+//!   value awaited by several of them, [`pending`] the end of all work on a key.
+//! - [`buffer_pool`] lends memory to calls within limits for each client; [`waiters`] queues calls for which
+//!   there is none; [`free_list`] retains objects for reuse.
+//! - [`descriptors`] divides the process's file descriptors.
+//! - [`pace`] decides whether work is quick enough to bypass the pool; [`polling`] how long a thread polls
+//!   before it sleeps; [`rate_limit`] how often a log message may appear.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
-//! - [`send_queue`] sends messages over a stream from any thread without waiting; [`receive_buffer`] is
-//!   between a stream and those who want so many bytes of it.
-//! - [`names`] looks up users, groups and hosts, of which the C library would load modules.
-//! - [`rows`] are what databases on the disk keep; [`signing_keys`] are what a server signs handles with;
-//!   [`private`] are files for one user.
+//! - [`send_queue`] sends messages over a stream from any thread without blocking; [`receive_buffer`] buffers
+//!   a stream's input.
+//! - [`names`] looks up users, groups and hosts, for which the C library would load modules.
+//! - [`rows`] encodes rows of databases on disk; [`signing_keys`] contains the keys that sign handles;
+//!   [`private`] creates files for one user.
 //!
-//! Not here: connections (`host/links`, `host/rpc`), devices (`host/vhost`), what an operator sees of a
-//! process (`host/service`).
+//! Non-goals: connections (`host/links`, `host/rpc`), devices (`host/vhost`), the operator's interface
+//! (`host/service`).
 //!
 //! Main types: [`ThreadPool`](thread_pool::ThreadPool), [`Buffers`](buffer_pool::Buffers),
 //! [`DescriptorBudget`](descriptors::DescriptorBudget), [`Listener`](listener::Listener),
 //! [`Keys`](signing_keys::Keys).
 //!
-//! Reading order: [`thread_pool`], [`task`], [`buffer_pool`], [`waiters`]; the rest as needed.
+//! Reading order: [`thread_pool`], [`task`], [`buffer_pool`], [`waiters`]; others as needed.
 #![forbid(unsafe_code)]
 
 pub mod buffer_pool;

@@ -1,4 +1,4 @@
-//! A unix socket that a server listens on, and takes away again.
+//! A server's listening Unix socket, removed when it is closed.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,39 +11,39 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_sys::{Errno, packet, socket};
 
-/// Why a socket cannot be listened on.
+/// Reason why a socket cannot be bound.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Another server listens there.
-    #[error("{}: another server listens there", path.display())]
+    /// Another server is listening there.
+    #[error("{}: another server is listening", path.display())]
     Busy {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
     },
-    /// The path names something that is not a socket, and it is not ours to remove.
-    #[error("{}: it exists and is not a socket", path.display())]
+    /// The path names something other than a socket, which must not be removed.
+    #[error("{}: exists and is not a socket", path.display())]
     NotSocket {
         /// The path.
         path: PathBuf,
     },
-    /// The path does not fit the address of a unix socket.
-    #[error("{}: the path of a socket has at most 107 bytes", path.display())]
+    /// The path exceeds the length of a Unix socket address.
+    #[error("{}: a socket path has at most 107 bytes", path.display())]
     TooLong {
         /// The path.
         path: PathBuf,
     },
-    /// Anything else.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The socket.
+        /// Socket path.
         path: PathBuf,
-        /// The system's error.
+        /// System error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A listening unix socket. Dropping it closes it and removes its file, if that is still the same file.
+/// A listening Unix socket. Dropping it closes it and removes its file, unless that was replaced.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -52,13 +52,13 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`; the file gets the permission bits `mode`. A stale socket, left by a server that was
-    /// killed, is replaced; two servers that find it at the same time do not replace each other's.
+    /// Listens at `path`; the file gets the permission bits `mode`. A stale socket of a killed server is
+    /// replaced; two servers that find it at the same time do not replace each other's.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
         Self::bind_as(&STREAM, path, mode)
     }
 
-    /// The same for a socket of whole messages (SOCK_SEQPACKET), which does not wait in `accept`.
+    /// Listens with a packet socket (SOCK_SEQPACKET) that does not block in `accept`.
     pub fn bind_packets(path: &Path, mode: u32) -> Result<Self, ListenError> {
         Self::bind_as(&PACKETS, path, mode)
     }
@@ -86,12 +86,12 @@ impl Listener {
         Ok(Self { socket: socket.into(), path: path.to_owned(), identity })
     }
 
-    /// The socket itself.
+    /// Returns the socket.
     pub fn socket(&self) -> &UnixListener {
         &self.socket
     }
 
-    /// Where it listens.
+    /// Returns the socket path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -106,7 +106,7 @@ impl Drop for Listener {
     }
 }
 
-/// A kind of socket: how to listen with one, and how to find out whether a server does.
+/// A type of socket: functions to listen with it, and to find out whether a server does.
 struct Kind {
     listen: fn(&Path, u32, i32) -> tombolo_sys::Result<OwnedFd>,
     listens: fn(&Path) -> tombolo_sys::Result<bool>,
@@ -119,8 +119,8 @@ const BACKLOG: i32 = 16;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// One server at a time from the look to the bind: a lock on the directory, which goes when the file is
-/// closed. Any program can lock a directory like /tmp, so the wait is bounded.
+/// Locks the directory until the file is closed, so that one server at a time checks and binds. Any program
+/// can lock a directory like /tmp, so the wait is bounded.
 fn lock_directory(directory: &Path) -> io::Result<File> {
     let directory = File::open(directory)?;
     let end = Instant::now() + LOCK_TIMEOUT;

@@ -1,40 +1,40 @@
-//! Whether work that may wait for a disk is quick at present.
+//! Adaptive choice between inline execution and the thread pool, for work that may wait for a disk.
 //!
-//! The kernel does not say beforehand whether a look-up, an unlink or a buffered write will wait for a disk.
-//! So such work is done at once, and timed; when it was slow twice in a short while, the next ones go to the
-//! pool, until they prove quick again. (Once may just mean that the thread lost its processor for a moment;
-//! so the second time the kernel is asked whether the thread waited.) A request in a while may then delay the
-//! ones behind it, by an access to a disk; all others save the two thread switches that a pool costs (20 µs
-//! and more, where the work itself takes 1 to 20). See `docs/decisions/local-dir-inline.md`.
+//! The kernel does not tell beforehand whether a look-up, an unlink or a buffered write will wait for a disk.
+//! Such work is therefore done inline and timed; when it was slow twice in a short while, further work goes
+//! to the pool, until it proves quick again. (A single slow one may just mean that the thread lost its
+//! processor; for the second one, the kernel is asked whether the thread waited.) Occasionally a request may
+//! then delay the ones behind it by a disk access; all others save the two thread switches of a pool (20 µs
+//! and more, for work that takes 1 to 20 µs). See `docs/decisions/local-dir-inline.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tombolo_sys::thread;
 
-/// Slower than this, and it waited for something.
+/// Duration above which work is slow: it waited for something.
 const SLOW: Duration = Duration::from_micros(1000);
-/// So many quick ones make up for a slow one.
+/// Number of quick operations that compensate for a slow one.
 const WEIGHT: u32 = 32;
 
-/// Watches how long one kind of work takes.
+/// Statistics on the duration of one kind of work.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Rises with slow work by [`WEIGHT`], at most to twice that; falls by one with quick work.
+    /// Raised by [`WEIGHT`] by slow work, at most to twice that; lowered by one by quick work.
     distrust: AtomicU32,
 }
 
 impl Pace {
-    /// Whether such work may be done at once.
+    /// Returns `true` if such work may be done inline.
     #[inline]
     pub fn is_quick(&self) -> bool {
         self.distrust.load(Ordering::Relaxed) <= WEIGHT
     }
 
-    /// Does work and learns from how long it took.
+    /// Runs work, and learns from its duration.
     #[inline]
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        // Asking costs more than a look-up, so it is done only when there is a reason.
+        // The query costs more than a look-up, so it is made only with a reason.
         let waits = (self.distrust.load(Ordering::Relaxed) > 0).then(thread::waits);
         let start = Instant::now();
         let done = work();
@@ -52,7 +52,7 @@ impl Pace {
             (false, false) => before.saturating_sub(1),
         };
         if after != before {
-            // A thread that learned something else at this moment may go unheard: it is a guess anyway.
+            // A concurrent update may be lost: the value is an estimate anyway.
             self.distrust.store(after, Ordering::Relaxed);
         }
     }

@@ -1,4 +1,4 @@
-//! What is under way for some key, and the event that all of it has ended.
+//! Work in progress by key, and notification of its end.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,11 +8,11 @@ use tombolo_core::{Interrupt, Raised};
 
 use crate::lock;
 
-/// Counts what is under way, by key.
+/// Number of operations in progress, by key.
 #[derive(Debug)]
 pub struct Pending<K>(Arc<Mutex<HashMap<K, (usize, Interrupt)>>>);
 
-/// Held while something is under way.
+/// A guard that counts one operation.
 #[derive(Debug)]
 pub struct PendingHold<K: Copy + Eq + Hash> {
     all: Pending<K>,
@@ -26,13 +26,13 @@ impl<K> Default for Pending<K> {
 }
 
 impl<K: Copy + Eq + Hash> Pending<K> {
-    /// Something begins. It ends when the answer is dropped.
+    /// Counts an operation until the guard is dropped.
     pub fn begin(&self, key: K) -> PendingHold<K> {
         lock(&self.0).entry(key).or_insert_with(|| (0, Interrupt::new())).0 += 1;
         PendingHold { all: Self(self.0.clone()), key }
     }
 
-    /// The end of all that is under way for a key, if anything is.
+    /// Returns a future for the end of all operations on a key, if there are any.
     pub fn end(&self, key: K) -> Option<Raised> {
         lock(&self.0).get(&key).map(|(_, over)| over.raised())
     }
@@ -45,7 +45,7 @@ impl<K: Copy + Eq + Hash> Drop for PendingHold<K> {
         *count -= 1;
         let over = if *count == 0 { all.remove(&self.key) } else { None };
         drop(all);
-        // Outside of the lock: those that wait may go on here.
+        // Outside the lock: waiters may run on this thread.
         over.iter().for_each(|(_, over)| over.raise());
     }
 }

@@ -1,37 +1,37 @@
-//! How long a thread polls for the next request before it sleeps.
+//! Adaptive polling before a thread sleeps.
 //!
-//! A wake-up that crosses cores costs more than most requests. A program that waits for one answer at a time
-//! asks again within microseconds; so after a request the thread goes on polling for a while. Two policies,
-//! both measured in docs/decisions/runtime-polling.md:
+//! A wake-up across cores costs more than most requests. A program that waits for one answer at a time sends
+//! its next request within microseconds, so after a request the thread continues to poll for a while. Two
+//! policies, both measured in docs/decisions/runtime-polling.md:
 //!
-//! - [`PollWindow`], for threads of RPC, links and mounts: yields between polls, since the program may be
-//!   waiting for this very core. Where polling finds nothing in time its window shrinks, down to not at all;
-//!   where the sleep was so short that polling would have spared it, it opens again.
-//! - [`SpinWindow`], for the threads of a guest's queues: never yields, since the core would be given away
-//!   for milliseconds on a busy machine. So it must be sure that polling pays: polling in vain is tried ever
-//!   more rarely.
+//! - [`PollWindow`], for threads of RPC, links and mounts, yields between polls, since the program may be
+//!   waiting for this very core. The window shrinks, down to zero, while polling finds nothing in time; it
+//!   reopens after a sleep so short that polling would have avoided it.
+//! - [`SpinWindow`], for the threads of a guest's queues, never yields, since that would give the core away
+//!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after failures it is tried
+//!   ever more rarely.
 //!
-//! Links' own consumers poll by the same window as [`PollWindow`], which lies in `tombolo_shm` below.
+//! Consumers of links poll by the same window as [`PollWindow`], which is in `tombolo_shm`.
 
 use std::time::{Duration, Instant};
 
 use tombolo_shm::doorbell::{self, WINDOW_MAX};
 
-/// For so long it polls without yielding.
+/// Polling time without yielding.
 const EAGER: Duration = Duration::from_micros(2);
 
-/// How long one thread polls, as it has learnt, yielding in between.
+/// Adaptive polling time of one thread that yields in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PollWindow(doorbell::Window);
 
 impl PollWindow {
-    /// Whether polling is worth it now.
+    /// Returns `true` if polling pays at present.
     pub fn is_open(&self) -> bool {
         self.0.is_open()
     }
 
-    /// Waits a moment between two polls, the first of which was at `since`. False once the time is up; then
-    /// one more poll is due.
+    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over; one
+    /// more poll is then due.
     pub fn pause(&mut self, since: Instant) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {
@@ -42,21 +42,21 @@ impl PollWindow {
         self.0.yielded(since.elapsed().saturating_sub(polled)) && polled < self.0.length()
     }
 
-    /// A sleep took so long, whether there was a poll before it or not.
+    /// Records the duration of a sleep, with or without polling before it.
     pub fn slept(&mut self, how_long: Duration) {
         self.0.slept(how_long < WINDOW_MAX);
     }
 }
 
-/// Polls without yielding, when that has lately been worth it.
+/// Polling without yielding, while that has recently paid.
 ///
-/// Polling in vain is not repeated soon. Either the guest is idle, or it waits for the very core that we poll
-/// on, and then polling only keeps it away.
+/// Failed polling is not repeated soon: either the guest is idle, or it waits for the very core that is
+/// polling, and polling only delays it.
 #[derive(Debug)]
 pub struct SpinWindow {
     max: Duration,
     open: bool,
-    /// Short sleeps until polling is tried again, and how many there were the last time.
+    /// Number of short sleeps before polling is tried again, and its previous value.
     countdown: u32,
     patience: u32,
 }
@@ -65,14 +65,14 @@ impl SpinWindow {
     const PATIENCE_MIN: u32 = 16;
     const PATIENCE_MAX: u32 = 1024;
 
-    /// Polls for at most `max`; zero: never.
+    /// Returns a window that polls for at most `max`; zero disables it.
     pub fn new(max: Duration) -> SpinWindow {
         SpinWindow { max, open: !max.is_zero(), countdown: 0, patience: SpinWindow::PATIENCE_MIN }
     }
 
-    /// Polls; whether work turned up.
+    /// Polls. Returns `true` if work was found.
     pub fn spin(&mut self, found: impl Fn() -> bool) -> bool {
-        /// Polls between two looks at the clock.
+        /// Number of polls between two readings of the clock.
         const POLLS: u32 = 32;
         if !self.open {
             return false;
@@ -92,12 +92,13 @@ impl SpinWindow {
         }
     }
 
-    /// Called after each sleep: what it says about the next one.
+    /// Records the duration of a sleep.
     pub fn slept(&mut self, time: Duration) {
         let short = time <= self.max;
         if self.open {
             self.open = false;
-            // An idle guest may come back any time. One that had work as soon as we slept is best left alone.
+            // An idle guest may become active at any time. Polling is avoided for one that had work as soon
+            // as this thread slept.
             self.countdown = if short { self.patience } else { 1 };
             self.patience =
                 if short { (self.patience * 2).min(SpinWindow::PATIENCE_MAX) } else { self.patience };

@@ -1,5 +1,5 @@
-//! Files and directories that only this process's user may read, whatever the umask is and whatever the
-//! directory allows that they lie in.
+//! Files and directories readable only by this process's user, whatever the umask and the permissions of the
+//! parent directory.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -11,29 +11,28 @@ use tombolo_sys::creds;
 const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 
-/// Returns the user that a file or directory belongs to, if that is not the one that this process runs as.
+/// Returns the owner of a file or directory, if that is not the user of this process.
 ///
 /// # Errors
-/// The file cannot be looked at.
+/// The file cannot be examined.
 pub fn other_owner(path: &Path) -> io::Result<Option<u32>> {
     let owner = path.metadata()?.uid();
     Ok((owner != creds::own_ids().0).then_some(owner))
 }
 
-/// Makes a directory, and those above it that are missing. One that exists already is closed to others.
+/// Creates a directory, and missing parents. An existing one is made private.
 ///
 /// # Errors
-/// The directory cannot be made or closed, or belongs to another user.
+/// The directory cannot be created or made private, or belongs to another user.
 pub fn directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY).create(path)?;
     close(&File::open(path)?, DIRECTORY)
 }
 
-/// Opens a file to be read and written, which is made if it is missing. One that exists already is closed to
-/// others.
+/// Opens a file for reading and writing, creating it if necessary. An existing one is made private.
 ///
 /// # Errors
-/// The file cannot be opened or closed, or belongs to another user.
+/// The file cannot be opened or made private, or belongs to another user.
 pub fn file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(FILE).open(path)?;
@@ -41,11 +40,10 @@ pub fn file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes an empty file to be written, which is to replace another under its name. What an earlier attempt has
-/// left is removed.
+/// Creates an empty file for writing, to be renamed over another. Remains of an earlier attempt are removed.
 ///
 /// # Errors
-/// The file cannot be made.
+/// The file cannot be created.
 pub fn draft(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -56,8 +54,8 @@ pub fn draft(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a database file and those beside it (`-wal`, `-shm`, `-journal`) readable to this user alone. SQLite
-/// gives new ones the mode of the database.
+/// Makes a database file and its companions (`-wal`, `-shm`, `-journal`) private. SQLite gives new companions
+/// the mode of the database.
 ///
 /// # Errors
 /// As of [`file()`].

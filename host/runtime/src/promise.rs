@@ -1,4 +1,4 @@
-//! A value that comes later, for any number of futures.
+//! A value set later, awaited by any number of futures.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::lock;
 
-/// A value that is given once and that several futures wait for.
+/// A value that is set once and awaited by several futures.
 #[derive(Debug)]
 pub struct Promise<T>(Mutex<State<T>>);
 
@@ -24,25 +24,25 @@ impl<T> Default for Promise<T> {
 }
 
 impl<T: Clone> Promise<T> {
-    /// Gives the value, unless it was given before, and wakes the futures that wait for it: on this thread,
-    /// so that they may be polled here.
+    /// Sets the value, unless it is set, and wakes the futures that wait for it, possibly polling them on
+    /// this thread.
     pub fn keep(&self, value: T) {
         let wakers = {
             let mut state = lock(&self.0);
             state.value.get_or_insert(value);
             std::mem::take(&mut state.wakers)
         };
-        // Outside of the lock: a waker may run anything.
+        // Outside the lock: a waiter may run anything.
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A future of the value. It can be dropped any time.
+    /// Returns a future of the value, which may be dropped at any time.
     pub fn kept(self: Arc<Self>) -> Kept<T> {
         Kept(self)
     }
 }
 
-/// See [`Promise::kept`].
+/// Future returned by [`Promise::kept`].
 #[derive(Debug)]
 pub struct Kept<T>(Arc<Promise<T>>);
 

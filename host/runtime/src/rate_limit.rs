@@ -1,11 +1,11 @@
-//! Rate limit of the log lines that a peer can cause: one in ten seconds, with the number of those left out.
+//! Rate limit of log messages that a peer can cause: one in ten seconds, with the number of suppressed ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The rate limit of one kind of log line.
+/// Rate limit of one kind of log message.
 #[derive(Debug, Default)]
 pub struct RateLimit(Mutex<State>);
 
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl RateLimit {
-    /// Whether to write a line now, and how many were left out since the last.
+    /// Returns the number of messages suppressed since the last one, if a message is allowed now.
     pub fn allow(&self) -> Option<u64> {
         self.allow_at(Instant::now())
     }

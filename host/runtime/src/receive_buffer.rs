@@ -1,13 +1,12 @@
-//! A buffer between a stream and those who want so many bytes of it: small messages come many in one system
-//! call, long data go straight to where they are wanted.
+//! Input buffer of a stream: many small messages in one system call, long data straight to their destination.
 
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
 
-/// So much is received at a time, but for long data.
+/// Number of bytes received at a time, except for long data.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
-/// What was received and not used yet.
+/// Received and unconsumed bytes of a stream.
 pub struct ReceiveBuffer {
     buffer: Buffer,
     start: usize,
@@ -21,18 +20,18 @@ impl Default for ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// How many bytes are there.
+    /// Returns the number of bytes available.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether there are none.
+    /// Returns `true` if no bytes are available.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Receives until at least `len` bytes are there, which are at most [`RECEIVE_BYTES`]. `receive` puts
-    /// some bytes into the sink; it is told whether a part of what is wanted is there.
+    /// Receives until at least `len` bytes are available, at most [`RECEIVE_BYTES`]. `receive` writes bytes
+    /// into the sink; its second argument is `true` if some are already available.
     pub fn fill<E: From<Errno>>(
         &mut self,
         len: usize,
@@ -53,13 +52,13 @@ impl ReceiveBuffer {
         Ok(())
     }
 
-    /// What is there.
+    /// Returns the available bytes.
     pub fn bytes(&mut self) -> &[u8] {
         let (start, end) = (self.start, self.end);
         self.buffer.as_slice().and_then(|bytes| bytes.get(start..end)).unwrap_or_default()
     }
 
-    /// Uses so many bytes up; they can be looked at until the next call.
+    /// Consumes bytes and returns them; they are valid until the next call.
     pub fn take(&mut self, len: usize) -> &[u8] {
         let start = self.start;
         let end = (start + len).min(self.end);
@@ -70,7 +69,7 @@ impl ReceiveBuffer {
         self.buffer.as_slice().and_then(|bytes| bytes.get(start..end)).unwrap_or_default()
     }
 
-    /// Fills the sink, first with what is there.
+    /// Fills the sink, first with available bytes.
     pub fn take_into<E>(
         &mut self,
         mut into: Sink,

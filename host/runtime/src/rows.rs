@@ -1,19 +1,18 @@
-//! How rows of a database on the disk are written: fields in little-endian order, behind a version and before
-//! a checksum.
+//! Encoding of database rows on disk: little-endian fields, preceded by a version and followed by a checksum.
 //!
-//! A database does not notice a flipped bit; a row that does not hold counts as not there (`docs/formats`).
+//! Databases do not detect flipped bits; an invalid row is treated as missing (`docs/formats`).
 
 use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, Device, FileType, Mode, Timestamp};
 
-/// The version of all rows.
+/// Version of all rows.
 const VERSION: u8 = 1;
 
-/// Builds a row.
+/// Encoder of a row.
 #[derive(Debug)]
 pub struct Writer(Vec<u8>);
 
-/// Takes a row apart. `None` where it ends too early or holds what no field can.
+/// Decoder of a row. Its methods return `None` at the end of the row or for an invalid value.
 #[derive(Debug)]
 pub struct Reader<'a>(&'a [u8]);
 
@@ -24,28 +23,28 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// A byte.
+    /// Appends a byte.
     pub fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
 
-    /// Four bytes.
+    /// Appends four bytes.
     pub fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
+    /// Appends eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A length and as many bytes.
+    /// Appends a length and that many bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.0.extend_from_slice(bytes);
     }
 
-    /// Whether there is one, and it.
+    /// Appends a presence flag, and the value if present.
     pub fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.u8(value.is_some().into());
         if let Some(value) = value {
@@ -53,13 +52,13 @@ impl Writer {
         }
     }
 
-    /// Seconds and nanoseconds.
+    /// Appends seconds and nanoseconds.
     pub fn time(&mut self, time: Timestamp) {
         self.u64(time.secs.cast_unsigned());
         self.u32(time.nanos);
     }
 
-    /// Attributes, but for [`Attr::volatile`].
+    /// Appends attributes, without [`Attr::volatile`].
     pub fn attr(&mut self, attr: &Attr) {
         self.u8(file_type_number(attr.file_type));
         self.u32(attr.mode.bits());
@@ -75,7 +74,7 @@ impl Writer {
         self.option(attr.btime, Writer::time);
     }
 
-    /// A user.
+    /// Appends a user's identity.
     pub fn identity(&mut self, user: &Identity) {
         self.u32(user.uid);
         self.u32(user.gid);
@@ -83,7 +82,7 @@ impl Writer {
         self.option(user.groups.is_some().then_some(&groups[..]), Self::bytes);
     }
 
-    /// The row.
+    /// Returns the row.
     pub fn finished(mut self) -> Vec<u8> {
         let checksum = crc32c::crc32c(&self.0);
         self.u32(checksum);
@@ -92,7 +91,7 @@ impl Writer {
 }
 
 impl<'a> Reader<'a> {
-    /// A row that holds.
+    /// Returns a decoder of a row, or `None` if its version or checksum is wrong.
     pub fn new(row: &'a [u8]) -> Option<Self> {
         let (row, checksum) = row.split_last_chunk()?;
         let (version, rest) = row.split_first()?;
@@ -100,19 +99,19 @@ impl<'a> Reader<'a> {
         holds.then_some(Self(rest))
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.take(1).map(|bytes| bytes[0])
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_le_bytes(*value))
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -125,13 +124,13 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// A length and as many bytes.
+    /// Reads a length and that many bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.take(len as usize)
     }
 
-    /// One that may be missing.
+    /// Reads an optional value.
     pub fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.u8()? {
             0 => Some(None),
@@ -140,12 +139,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Seconds and nanoseconds.
+    /// Reads seconds and nanoseconds.
     pub fn time(&mut self) -> Option<Timestamp> {
         Some(Timestamp { secs: self.u64()?.cast_signed(), nanos: self.u32()? })
     }
 
-    /// What [`Writer::attr`] wrote.
+    /// Reads attributes written by [`Writer::attr`].
     pub fn attr(&mut self) -> Option<Attr> {
         let (file_type, mode) = (file_type_of(self.u8()?)?, Mode::new(self.u32()?));
         let (nlink, uid, gid, block_size) = (self.u32()?, self.u32()?, self.u32()?, self.u32()?);
@@ -175,7 +174,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What [`Writer::identity`] wrote.
+    /// Reads an identity written by [`Writer::identity`].
     pub fn identity(&mut self) -> Option<Identity> {
         let (uid, gid) = (self.u32()?, self.u32()?);
         let groups = self.option(Self::bytes)?;
@@ -184,7 +183,7 @@ impl<'a> Reader<'a> {
         Some(Identity { uid, gid, groups })
     }
 
-    /// True when all is taken.
+    /// Returns `true` at the end of the row.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -200,12 +199,12 @@ const TYPES: [FileType; 7] = [
     FileType::Socket,
 ];
 
-/// A type as it is written.
+/// Returns the encoded file type.
 pub fn file_type_number(file_type: FileType) -> u8 {
     TYPES.iter().position(|other| *other == file_type).unwrap_or_default() as u8
 }
 
-/// The type that was written so.
+/// Returns the decoded file type.
 pub fn file_type_of(number: u8) -> Option<FileType> {
     TYPES.get(usize::from(number)).copied()
 }

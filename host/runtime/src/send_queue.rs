@@ -1,8 +1,8 @@
-//! Messages on their way out over a stream. Whichever thread has a message sends it; none waits for the peer.
+//! Sending of messages over a stream from any thread, without blocking for the peer.
 //!
-//! One thread sends at a time, and takes with it what others add meanwhile, several messages in one system
-//! call. What the peer does not take stays; the thread that waits for the stream goes on with it once there
-//! is room ([`SendQueue::writable`]).
+//! One thread sends at a time, including messages that others add meanwhile, several in one system call. The
+//! remainder that the socket does not accept stays queued; the thread that polls the stream continues once it
+//! is writable ([`SendQueue::writable`]).
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -14,31 +14,31 @@ use tombolo_sys::{Errno, Result};
 
 use crate::lock;
 
-/// Messages of one system call.
+/// Maximum number of messages in one system call.
 const BATCH_MAX: usize = 128;
 
-/// A message: what comes first, and data.
+/// A message: a head, and data.
 pub struct Message<T> {
-    /// What comes first.
+    /// Head of the message.
     pub head: Vec<u8>,
-    /// Data that follow, from where they lie.
+    /// Data behind it, sent without a copy.
     pub data: Source,
-    /// What is kept until it is sent: the memory of the data, say.
+    /// Resources retained until it is sent, such as the memory of the data.
     pub held: T,
 }
 
-/// See the [module](self).
+/// A queue of messages; see the [module](self).
 pub struct SendQueue<T>(Mutex<State<T>>);
 
 struct State<T> {
     messages: VecDeque<Message<T>>,
-    /// What was sent of the first.
+    /// Number of bytes of the first message already sent.
     sent_bytes: usize,
-    /// A thread sends.
+    /// `true` while a thread sends.
     is_sending: bool,
-    /// There is room again, which the thread that sends may not have seen.
+    /// `true` if the stream became writable, which the sending thread may have missed.
     again: bool,
-    /// The peer takes nothing, since then.
+    /// Time since when the peer has accepted nothing.
     blocked: Option<Instant>,
 }
 
@@ -49,36 +49,36 @@ impl<T> Default for SendQueue<T> {
     }
 }
 
-/// What a stream is to the queue.
+/// A stream as seen by the queue.
 pub trait Outgoing {
-    /// Sends the beginning; EAGAIN when there is no room.
+    /// Sends a prefix. Returns EAGAIN if the stream is full.
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
-    /// So many messages are sent whole.
+    /// Reports the number of messages completely sent.
     fn sent(&self, count: usize);
 }
 
 impl<T> SendQueue<T> {
-    /// Adds a message. It goes with the next [`flush`](Self::flush).
+    /// Appends a message, to be sent by the next [`flush`](Self::flush).
     pub fn push(&self, message: Message<T>) {
         lock(&self.0).messages.push_back(message);
     }
 
-    /// Sends what the peer takes. An error other than EAGAIN is the stream's end.
+    /// Sends as much as the stream accepts. An error other than EAGAIN ends the stream.
     pub fn flush(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, false)
     }
 
-    /// The same, once the stream is writable again.
+    /// Continues to send once the stream is writable.
     pub fn writable(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, true)
     }
 
-    /// For how long the peer has taken nothing.
+    /// Returns for how long the peer has accepted nothing.
     pub fn blocked_for(&self) -> Duration {
         lock(&self.0).blocked.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Drops what is not sent; says how many messages that were.
+    /// Drops unsent messages, and returns their number.
     pub fn clear(&self) -> usize {
         let dropped = std::mem::take(&mut lock(&self.0).messages);
         dropped.len()
@@ -127,8 +127,8 @@ impl<T> SendQueue<T> {
     }
 }
 
-/// Sends the batch once and takes out of it what is sent: how many messages that was, and how much of the
-/// next.
+/// Sends the batch once and removes what is sent. Returns the number of messages, and the number of bytes of
+/// the next one.
 fn send<T>(
     stream: &impl Outgoing,
     batch: &mut VecDeque<Message<T>>,
@@ -156,7 +156,7 @@ fn send<T>(
 mod tests {
     use super::*;
 
-    /// Takes so many bytes at a time, and none every other time.
+    /// A stream that accepts a fixed number of bytes at a time, and none every other time.
     struct Narrow(Mutex<(Vec<u8>, bool, usize)>, usize);
 
     impl Outgoing for Narrow {

@@ -1,4 +1,4 @@
-//! The signals that end a server, and those that ask something of it.
+//! Signals that end a server, and user signals.
 
 use std::fmt;
 use std::io;
@@ -7,12 +7,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{self, signal_name};
 
-/// A signal that asked for the end.
+/// A signal that requests termination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSignal(i32);
 
 impl StopSignal {
-    /// Whether it was SIGINT, as the terminal sends it.
+    /// Returns `true` for SIGINT, as sent by the terminal.
     pub fn is_interrupt(self) -> bool {
         self.0 == SIGINT
     }
@@ -24,9 +24,8 @@ impl fmt::Display for StopSignal {
     }
 }
 
-/// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. The second one kills the process as
-/// it would have without us, for users who cannot wait. SIGHUP is noted and ignored: there is nothing to
-/// reload.
+/// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. The second one kills the process by
+/// default action, for impatient users. SIGHUP is logged and ignored: there is nothing to reload.
 pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -45,12 +44,12 @@ pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()>
     Ok(())
 }
 
-/// Stops this process as SIGTERM does, also from a sandbox, in which no call sends signals to processes.
+/// Stops this process as SIGTERM does. Works in a sandbox that forbids sending signals to processes.
 pub fn stop_this_process() -> io::Result<()> {
     low_level::raise(SIGTERM)
 }
 
-/// A signal that means what the program says.
+/// A signal with an application-defined meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserSignal {
     /// SIGUSR1.
@@ -59,8 +58,7 @@ pub enum UserSignal {
     Two,
 }
 
-/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Those that come while it works are
-/// one.
+/// Calls `work` at each SIGUSR1 and SIGUSR2, from a thread of its own. Signals during `work` are merged.
 pub fn on_user_signals(mut work: impl FnMut(UserSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGUSR1, SIGUSR2])?;
     std::thread::Builder::new().name("user-signals".into()).spawn(move || {

@@ -1,21 +1,21 @@
-//! Keys that sign what clients keep and bring back: file handles, and references over links.
+//! Keys that sign what clients store and return: file handles, and references over links.
 //!
-//! The newest key signs; older ones are good until they are retired, so that clients that hold handles do not
-//! notice a new one.
+//! The newest key signs; older ones are valid until they are retired, so that a new key does not affect
+//! clients with existing handles.
 //!
-//! Not here: the file that keeps them over restarts (`tombolo_host_service::handle_keys`), what is signed and
-//! how.
+//! Non-goals: the file that preserves them over restarts (`tombolo_host_service::handle_keys`), the signed
+//! data and the algorithm.
 
 use std::fmt::Write as _;
 
 use thiserror::Error;
 use tombolo_sys::random;
 
-/// A key, of 128 bits. It is not shown.
+/// A key of 128 bits, hidden from debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
-/// Names a key in handles.
+/// Identifier of a key in handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u8);
 
@@ -23,47 +23,47 @@ pub struct KeyId(pub u8);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     newest: (KeyId, Key),
-    /// From younger to older.
+    /// From newer to older.
     older: Vec<(KeyId, Key)>,
     retired: Vec<KeyId>,
 }
 
-/// Why keys cannot be made or changed.
+/// Reason why keys cannot be created or changed.
 #[derive(Debug, Error)]
 pub enum KeysError {
-    /// The system gives no random bytes.
-    #[error("no random bytes for a key")]
+    /// Random numbers are not available.
+    #[error("no random numbers for a key")]
     Random(#[source] tombolo_sys::Errno),
-    /// There is no such key.
-    #[error("there is no key {}", .0.0)]
+    /// The key does not exist.
+    #[error("no such key: {}", .0.0)]
     Unknown(KeyId),
-    /// It is the one that signs.
-    #[error("key {} signs new handles: make another one first, with `tombolo keys rotate`", .0.0)]
+    /// The key is the one that signs.
+    #[error("key {} signs new handles: create another one first, with `tombolo keys rotate`", .0.0)]
     Newest(KeyId),
     /// All 256 ids are in use or retired.
-    #[error("there are no ids left for another key")]
+    #[error("no key ids left")]
     Full,
 }
 
-/// A text that does not describe keys.
+/// An error in the text of keys.
 #[derive(Debug, Error)]
 #[error("line {line}: {what}")]
 pub struct MalformedKeys {
-    /// Which line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub what: &'static str,
 }
 
 impl Key {
-    /// A new one.
+    /// Returns a new key.
     pub fn random() -> Result<Self, KeysError> {
         let mut bytes = [0; 16];
         random::fill(&mut bytes).map_err(KeysError::Random)?;
         Ok(Self(bytes))
     }
 
-    /// Its bytes, for signing.
+    /// Returns its bytes, for signing.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -76,19 +76,19 @@ impl std::fmt::Debug for Key {
 }
 
 impl Keys {
-    /// One new key, with id 1.
+    /// Returns one new key, with id 1.
     pub fn random() -> Result<Self, KeysError> {
         Ok(Self { newest: (KeyId(1), Key::random()?), older: Vec::new(), retired: Vec::new() })
     }
 
-    /// The same with a new key, which signs from now on.
+    /// Adds a new key, which signs from now on.
     pub fn rotate(mut self) -> Result<Self, KeysError> {
         let id = self.free_id().ok_or(KeysError::Full)?;
         self.older.insert(0, std::mem::replace(&mut self.newest, (id, Key::random()?)));
         Ok(self)
     }
 
-    /// The same without a key: what was signed with it is stale from now on.
+    /// Removes a key: handles signed with it are stale from now on.
     pub fn retire(mut self, id: KeyId) -> Result<Self, KeysError> {
         if self.newest.0 == id {
             return Err(KeysError::Newest(id));
@@ -99,32 +99,32 @@ impl Keys {
         Ok(self)
     }
 
-    /// The ids, from the newest to the oldest.
+    /// Returns the ids, from the newest to the oldest.
     pub fn ids(&self) -> impl Iterator<Item = KeyId> {
         std::iter::once(self.newest.0).chain(self.older.iter().map(|key| key.0))
     }
 
-    /// The ids of those that were given up.
+    /// Returns the ids of retired keys.
     pub fn retired(&self) -> &[KeyId] {
         &self.retired
     }
 
-    /// The one that signs.
+    /// Returns the signing key.
     pub fn newest(&self) -> (KeyId, &Key) {
         (self.newest.0, &self.newest.1)
     }
 
-    /// A key that is good.
+    /// Returns a valid key.
     pub fn find(&self, id: KeyId) -> Option<&Key> {
         std::iter::once(&self.newest).chain(&self.older).find(|key| key.0 == id).map(|key| &key.1)
     }
 
-    /// Whether it was given up.
+    /// Returns `true` if the key was retired.
     pub fn is_retired(&self, id: KeyId) -> bool {
         self.retired.contains(&id)
     }
 
-    /// Reads their text (docs/formats/handles.md).
+    /// Parses the text of keys (docs/formats/handles.md).
     pub fn parse(text: &str) -> Result<Self, MalformedKeys> {
         let mut keys = Vec::new();
         let mut retired = Vec::new();
@@ -156,7 +156,7 @@ impl Keys {
         Ok(Self { newest, older: keys.collect(), retired })
     }
 
-    /// Their text.
+    /// Returns the text of the keys.
     pub fn text(&self) -> String {
         let mut text = String::from(
             "# What file handles are signed with. Keep it secret; `tombolo keys` changes it.\nversion 1\n",
@@ -174,7 +174,7 @@ impl Keys {
         text
     }
 
-    /// An id that no handle can bear: the next one that is neither in use nor retired.
+    /// Returns an id that no handle can contain: the next one neither in use nor retired.
     fn free_id(&self) -> Option<KeyId> {
         let taken = |id: &KeyId| self.find(*id).is_some() || self.is_retired(*id);
         let KeyId(newest) = self.newest.0;

@@ -1,8 +1,8 @@
-//! Locks that outlive a panic.
+//! Mutexes that survive a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks also what a thread held when it panicked: for critical sections that leave nothing half done.
+/// Locks a mutex even if a thread panicked with it: for critical sections that leave consistent data.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

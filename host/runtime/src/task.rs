@@ -1,9 +1,8 @@
 //! Futures without a runtime: a spawned task is polled by the thread that wakes it.
 //!
-//! So a pool thread that finishes a read goes straight on to send the reply: no queue, no second thread, no
-//! wake-up in between. A task must therefore never block. A waker that is called while its thread is polling
-//! another task does not nest: the task is polled after that one returns, so that a chain of wake-ups does
-//! not grow the stack.
+//! A pool thread that finishes a read thus continues to send the reply: no queue, no second thread, no
+//! wake-up in between. A task must therefore never block. Wake-ups do not nest: a task woken while its thread
+//! is polling another one is polled after that returns, so a chain of wake-ups does not grow the stack.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,15 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-/// Polls `future` on this thread, and from then on wherever it is woken, until it is ready.
+/// Polls `future` on this thread, and afterwards on whichever thread wakes it, until it is ready.
 ///
-/// No caller waits for the future, so it must use its result itself. If it panics, the panic goes
-/// to the thread that polled it, and the future is dropped.
+/// No caller waits for the future, so it must use its result itself. If it panics, the panic propagates to
+/// the thread that polled it, and the future is dropped.
 pub fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     spawn_boxed(Box::pin(future));
 }
 
-/// As [`spawn`], for a future that is boxed already.
+/// Spawns a boxed future, as [`spawn`] does.
 pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
     let task = Arc::new(Task { state: AtomicU8::new(POLLING), future: Mutex::new(Some(future)) });
     run(task);
@@ -31,11 +30,11 @@ pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
 
 /// Not being polled; the next wake-up polls it.
 const IDLE: u8 = 0;
-/// Some thread polls it, or has it in its queue.
+/// Being polled by a thread, or in its queue.
 const POLLING: u8 = 1;
-/// Some thread polls it and must poll it again.
+/// Being polled by a thread, which must poll it again.
 const AGAIN: u8 = 2;
-/// It is finished.
+/// Finished.
 const DONE: u8 = 3;
 
 struct Task {
@@ -57,12 +56,12 @@ impl Wake for Task {
 }
 
 thread_local! {
-    /// Tasks that were woken while this thread polls one; `None` while it polls none.
+    /// Tasks woken while this thread polls one; `None` while it polls none.
     static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
-/// Does work that may wake tasks while it holds a lock which they take when they are polled, as dropping the
-/// guard of an asynchronous lock does. What it wakes on this thread is polled after it.
+/// Runs work that may wake tasks while it has a lock that they need, such as dropping the guard of an
+/// asynchronous lock. Tasks woken on this thread are polled afterwards.
 pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
     struct PollWoken;
     impl Drop for PollWoken {
@@ -81,10 +80,9 @@ pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Polls a task that is marked `POLLING`, and those that are woken here meanwhile. One that panics does not
-/// keep the others from being polled, and none is polled while the thread unwinds: it could not tell the
-/// panic from one of its own, and one of its own would end the process. The first panic goes on when all are
-/// polled.
+/// Polls a task in state `POLLING`, and tasks woken on this thread meanwhile. A panic of one does not prevent
+/// the others from being polled. None is polled while the thread unwinds: it could not distinguish that panic
+/// from its own, and a second one would end the process. The first panic propagates after all are polled.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {
@@ -92,7 +90,7 @@ fn run(task: Arc<Task>) {
             queue.extend(first.take());
             true
         }
-        // Woken by what is dropped here because of a panic.
+        // Woken by a value dropped during unwinding.
         None if thread::panicking() => false,
         None => {
             *waiting = Some(VecDeque::new());
@@ -123,7 +121,7 @@ fn run(task: Arc<Task>) {
     }
 }
 
-/// As [`run`], on a thread of its own.
+/// Polls a task as [`run`] does, on a thread of its own.
 fn run_elsewhere(task: Arc<Task>) {
     let left = task.clone();
     if let Err(error) = thread::Builder::new().name("after-panic".into()).spawn(move || run(task)) {
@@ -135,14 +133,14 @@ fn run_elsewhere(task: Arc<Task>) {
 fn poll_until_idle(task: &Arc<Task>) {
     let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // Taken out for the poll: a panic drops it, and with it whatever it owes to others.
+    // Taken out for the poll, so that a panic drops it and everything it owns.
     let Some(mut future) = take(task) else { return };
     loop {
         if let Poll::Ready(()) = future.as_mut().poll(&mut context) {
             task.state.store(DONE, Ordering::Release);
             return;
         }
-        // Back in its place before the state says so: the thread that wakes it next finds it there.
+        // Put back before the state changes: the next thread to wake it must find it.
         *lock(task) = Some(future);
         if task.state.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return;
@@ -171,7 +169,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// A gate that one future waits at and anyone opens.
+    /// A barrier for one future.
     #[derive(Default)]
     struct Gate(Mutex<(bool, Option<Waker>)>);
 
@@ -280,7 +278,8 @@ mod tests {
         receiver.try_recv().unwrap();
     }
 
-    /// A task that opens a gate and panics, and one behind the gate that says whether its thread unwinds.
+    /// Spawns a task that opens a barrier and panics, and one behind the barrier. Returns `true` if the
+    /// latter's thread is unwinding.
     fn woken_by_one_that_panics(then: impl FnOnce() + Send + 'static) -> bool {
         let (gate, (sender, receiver)) = (Arc::new(Gate::default()), mpsc::channel());
         let waiting = gate.clone();
@@ -329,8 +328,8 @@ mod tests {
         assert!(!unwinds && polled_by != thread::current().id());
     }
 
-    /// An asynchronous lock wakes the next one while it holds a lock of its own, which that one takes when it
-    /// is polled.
+    /// An asynchronous lock wakes the next waiter while it has its internal lock, which that waiter needs
+    /// when polled.
     #[test]
     fn what_a_dropped_guard_wakes_is_polled_after_it() {
         let lock = Arc::new(async_lock::Mutex::new(()));

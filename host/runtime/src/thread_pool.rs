@@ -1,8 +1,8 @@
-//! A bounded thread pool for what may block: cold reads, fsync, big removals, listings.
+//! A bounded thread pool for work that may block: cold reads, fsync, large removals, listings.
 //!
-//! A [`ThreadPool`] has a bounded number of threads. Each user of it (a session) has a [`Lane`] with a
-//! bounded queue. Threads take from the lanes in turn, and no lane holds all threads, so a client that asks
-//! for much, or whose disk hangs, does not keep the others waiting. A job that panics fails alone.
+//! A [`ThreadPool`] has a bounded number of threads. Each user (a session) has a [`Lane`] with a bounded
+//! queue. Threads serve the lanes in turn, and no lane may occupy all threads, so a client that requests
+//! much, or whose disk hangs, does not delay the others. A job that panics fails alone.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -16,39 +16,39 @@ use std::time::Instant;
 
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 
-/// How much a pool may take on.
+/// Limits of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPoolLimits {
-    /// Threads; they are started when needed, and stay. 0: each job is run at once, by the caller
+    /// Number of threads, started on demand and retained. 0 runs each job at once, on the caller's thread
     /// (simulations).
     pub threads: usize,
-    /// Jobs that wait in one lane; one more is refused.
+    /// Maximum number of queued jobs in one lane; further ones are refused.
     pub queue_len: usize,
 }
 
 impl Default for ThreadPoolLimits {
-    /// 16 threads (a disk wants that many requests at once), 4,096 waiting jobs per lane.
+    /// Returns the defaults: 16 threads (a disk needs that many concurrent requests), 4,096 queued jobs per
+    /// lane.
     fn default() -> Self {
         Self { threads: 16, queue_len: 4096 }
     }
 }
 
-/// A bounded set of threads that run jobs. Dropping it returns at once; the jobs that wait still run to their
-/// end.
+/// A bounded set of threads that run jobs. Dropping it returns at once; queued jobs still run.
 #[derive(Debug)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
 }
 
 impl ThreadPool {
-    /// A pool without threads yet; `name` is what its threads are called.
+    /// Returns a pool without threads yet; `name` is the name of its threads.
     pub fn new(name: &str, limits: ThreadPoolLimits) -> Self {
         let limits = ThreadPoolLimits { queue_len: limits.queue_len.max(1), ..limits };
         let shared = Shared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// A queue of its own for one user.
+    /// Returns a new lane for one user.
     pub fn lane(&self) -> Lane {
         let mut state = self.shared.lock();
         let id = state.next_lane;
@@ -72,11 +72,11 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Has `job` run on a thread of the pool.
+    /// Runs `job` on a thread of the pool.
     ///
-    /// A job that has not begun ends with [`Error::Interrupted`] when the request's interrupt is raised, and
-    /// with [`Error::TimedOut`] when its deadline has passed. One that has begun runs to its end.
-    /// [`Error::WouldBlock`] when the queue is full or the pool is gone. The waker is called on the pool's
+    /// A job that has not begun fails with [`Error::Interrupted`] when the request's interrupt is raised, and
+    /// with [`Error::TimedOut`] when its deadline has passed. One that has begun is completed. Fails with
+    /// [`Error::WouldBlock`] when the queue is full or the pool is dropped. The waker is called on the pool's
     /// thread.
     pub fn run<T: Send + 'static>(
         &self,
@@ -100,7 +100,7 @@ impl Lane {
     }
 }
 
-/// What the threads and the users of a pool share.
+/// State shared by the threads and users of a pool.
 struct Shared {
     name: String,
     limits: ThreadPoolLimits,
@@ -111,9 +111,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     next_lane: u64,
-    /// The lanes that have waiting or running jobs; the first is the next.
+    /// Lanes with queued or running jobs; the first is served next.
     lanes: VecDeque<Queue>,
-    /// Jobs in all lanes that do not run yet.
+    /// Number of queued jobs in all lanes.
     waiting: usize,
     threads: usize,
     idle: usize,
@@ -146,7 +146,7 @@ impl Shared {
         }
         queue.waiting.push_back(job);
         state.waiting += 1;
-        // An idle thread that was just told of an earlier job is idle no more, though it has not woken yet.
+        // An idle thread already notified of an earlier job counts as busy, although it has not woken yet.
         let start = state.waiting > state.idle && state.threads < self.limits.threads;
         state.threads += usize::from(start);
         let alone = state.threads == usize::from(start);
@@ -163,7 +163,7 @@ impl Shared {
         if alone { self.withdraw(lane) } else { Ok(()) }
     }
 
-    /// Takes the newest job of a lane back, when there is no thread at all that could run it.
+    /// Removes the newest job of a lane, if no thread could be started to run it.
     fn withdraw(&self, lane: u64) -> Result<()> {
         let mut state = self.lock();
         if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {
@@ -173,7 +173,7 @@ impl Shared {
         Err(Error::NoMemory)
     }
 
-    /// What each thread runs.
+    /// Runs jobs until the pool is closed.
     fn serve(&self) {
         let mut state = self.lock();
         loop {
@@ -183,7 +183,7 @@ impl Shared {
                 drop(job);
                 state = self.lock();
                 state.finished(lane);
-                // A lane that was at its share may go on.
+                // A lane that was at its share may proceed.
                 self.work.notify_one();
                 continue;
             }
@@ -199,7 +199,7 @@ impl Shared {
 }
 
 impl State {
-    /// The next job: from the first lane in turn that is below its share; that lane then goes to the end.
+    /// Returns the next job of the first lane below its share, and moves that lane to the end.
     fn next(&mut self, threads: usize) -> Option<(u64, Arc<dyn Job>)> {
         let share = (threads - threads / 4).max(1);
         let at = self.lanes.iter().position(|queue| !queue.waiting.is_empty() && queue.running < share)?;
@@ -231,7 +231,7 @@ impl fmt::Debug for Shared {
 
 type JobFn<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
-/// A job and where its answer goes.
+/// A job and the destination of its answer.
 struct QueuedJob<T> {
     phase: Mutex<Phase<T>>,
     deadline: Option<Instant>,
@@ -254,7 +254,7 @@ impl<T> QueuedJob<T> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the job to run it; `None` when it was given up meanwhile.
+    /// Takes the job to run it, or returns `None` if it was abandoned.
     fn begin(&self) -> Option<JobFn<T>> {
         let mut phase = self.lock();
         match std::mem::replace(&mut *phase, Phase::Taken) {
@@ -285,7 +285,7 @@ impl<T: Send + 'static> Job for QueuedJob<T> {
         }
         let result = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
             let cause = panic_text(&*panic);
-            tracing::error!(request = self.request.0, cause, "a job panicked; its request fails");
+            tracing::error!(request = self.request.0, cause, "job panicked: failing its request");
             Err(Error::io(format!("panic: {cause}")))
         });
         self.end(result);
@@ -300,7 +300,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("?")
 }
 
-/// The future of a job's answer.
+/// Future of a job's answer.
 struct Outcome<T> {
     job: Arc<QueuedJob<T>>,
     interrupt: Interrupt,
@@ -311,12 +311,12 @@ impl<T> Future for Outcome<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        // Registers for the interrupt before the phase is looked at: whichever comes first wakes us.
+        // Registers for the interrupt before the phase is checked, so that either of them wakes this task.
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
         let mut phase = self.job.lock();
         match &mut *phase {
             Phase::Waiting { .. } if raised => {
-                // Drops the job and all that it holds; the thread that takes it from the queue finds it gone.
+                // Drops the job and everything it owns; the thread that dequeues it finds it gone.
                 let given_up = std::mem::replace(&mut *phase, Phase::Taken);
                 drop(phase);
                 drop(given_up);
@@ -330,7 +330,7 @@ impl<T> Future for Outcome<T> {
                 Phase::Ended(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            // Polled after it was ready: nothing more will come.
+            // Polled after completion: nothing follows.
             Phase::Taken => Poll::Pending,
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         ThreadPool::new("test", ThreadPoolLimits { threads, queue_len })
     }
 
-    /// Keeps one thread busy until the returned sender is dropped or used.
+    /// Occupies one thread until the returned sender is dropped or used.
     fn block(lane: &Lane) -> (mpsc::Sender<()>, Answer<()>) {
         let (go, wait) = mpsc::channel::<()>();
         let (began, begins) = mpsc::channel();

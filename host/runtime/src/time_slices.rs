@@ -1,18 +1,18 @@
-//! How soon a server's threads run when they wake.
+//! Scheduling latency of a server's threads.
 
 use std::time::Duration;
 
 use tombolo_sys::scheduling;
 
-/// A thread of a server needs the processor often and for a short time: with a slice this short it waits no
-/// longer for a thread that has it.
+/// Time slice of a server's threads, which run often and briefly: with a slice this short they preempt a
+/// running thread sooner.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// To be called once, before a server starts any thread: all that it starts then have short time slices. On a
-/// busy processor they run when there is a request, or word of a change, and not when the slice of another is
-/// over (1.4 to 4 ms; Linux 6.12). They get no more of it in all.
+/// Requests short time slices for all threads started later; to be called once, before a server starts any.
+/// On a busy processor they then run when there is a request or a notification, rather than at the end of
+/// another thread's slice (1.4 to 4 ms; Linux 6.12). Their total share is unchanged.
 pub fn ask_for_short() {
     if let Err(error) = scheduling::take_short_turns(SLICE) {
-        tracing::debug!(%error, "the time slices stay as they are");
+        tracing::debug!(%error, "cannot shorten the time slices");
     }
 }

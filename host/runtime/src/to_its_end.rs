@@ -1,4 +1,4 @@
-//! Work that ends, whether or not its answer is waited for.
+//! Work that completes even if its answer is abandoned.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use tombolo_core::{Answer, Error, Result};
 use crate::promise::Promise;
 use crate::{lock, task};
 
-/// Does work to its end, though the answer may be dropped: what is dropped gives up the answer and never a
-/// change that has begun. The answer is there at once if nothing is waited for. Work that panics fails with
-/// [`Error::Io`], and the panic goes on where it was polled.
+/// Completes work even if the answer is dropped, so that an abandoned request never leaves a change half
+/// done. The answer is `Done` if the work is ready at once. Work that panics fails with [`Error::Io`], and
+/// the panic propagates to the thread that polled it.
 pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
     let outcome = Arc::new(Outcome { ended: Arc::default(), result: Mutex::default() });
     let ending = Ending(outcome.clone());
@@ -34,7 +34,7 @@ struct Outcome<T> {
     result: Mutex<Option<Result<T>>>,
 }
 
-/// Says so when the work has ended, also by a panic.
+/// A guard that reports the end of the work, also after a panic.
 struct Ending<T>(Arc<Outcome<T>>);
 
 impl<T> Drop for Ending<T> {

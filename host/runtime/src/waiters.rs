@@ -1,4 +1,4 @@
-//! Queues of waiters: for memory, or to begin a call.
+//! Queues of waiters for memory or for the permission to begin a call.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::lock;
 
-/// Waits for memory, or to begin a call.
+/// A waiter for memory or for the permission to begin a call.
 pub trait Waiter: Send + Sync {
-    /// Tells it that there may be some. False if it is not there any more, so that another can be told.
+    /// Wakes the waiter. Returns `false` if it no longer exists, so that another can be woken.
     fn wake(&self) -> bool;
 }
 
-/// A queue of waiters, first come first served.
+/// A FIFO queue of waiters.
 #[derive(Default)]
 pub struct Waiters(Arc<Queue>);
 
@@ -24,19 +24,19 @@ struct Queue {
 
 #[derive(Default)]
 struct Line {
-    /// By number; the first is woken first.
+    /// Waiters by number, lowest first.
     entries: BTreeMap<i64, Arc<dyn Waiter>>,
-    /// The numbers given out last at either end: none is given out twice.
+    /// Last numbers assigned at either end; none is assigned twice.
     front: i64,
     back: i64,
 }
 
-/// Where a waiter is queued. It leaves the queues when this is dropped: an entry keeps the waiter, and so its
-/// descriptor.
+/// Position of a waiter, which leaves its queues when this is dropped: an entry owns the waiter, and thereby
+/// its descriptor.
 #[derive(Default)]
 pub struct Queued {
     position: Option<Entry>,
-    /// A queue that is told when the waiter may be in the wrong one.
+    /// Entry in a queue that notifies when the waiter may be in the wrong one.
     notice: Option<Entry>,
 }
 
@@ -46,7 +46,7 @@ struct Entry {
 }
 
 impl Waiters {
-    /// Wakes the first that is still there.
+    /// Wakes the first waiter that still exists.
     pub fn wake_one(&self) {
         while self.0.any.load(Ordering::SeqCst) {
             let waiter = {
@@ -61,7 +61,7 @@ impl Waiters {
         }
     }
 
-    /// Adds one, as the first if it was woken in vain.
+    /// Adds a waiter: to the front if it was woken without success, otherwise to the back.
     fn add(&self, waiter: Arc<dyn Waiter>, in_vain: bool) -> Entry {
         let mut line = lock(&self.0.line);
         let end = if in_vain { &mut line.front } else { &mut line.back };
@@ -74,8 +74,8 @@ impl Waiters {
 }
 
 impl Queued {
-    /// Has the waiter in `queue`, and in `notice` if there is one. It keeps its position where it is there
-    /// already; it is the first if it was woken, for that was in vain.
+    /// Places the waiter in `queue`, and in `notice` if given. It keeps its position in the same queue; if it
+    /// was woken, evidently without success, it goes to the front.
     pub fn stand(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
         let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
         let stays = self
@@ -101,7 +101,7 @@ impl Drop for Entry {
         let waiter = line.entries.remove(&self.number);
         self.queue.any.store(!line.entries.is_empty(), Ordering::SeqCst);
         drop(line);
-        // Maybe the last that knows of it: then it gives back what others wait for.
+        // This may be the last reference to it, which frees what others wait for.
         drop(waiter);
     }
 }

@@ -77,7 +77,7 @@ fn unneeded_buffers_are_freed() {
     pool.trim();
     pool.trim();
     assert!(!pool.has_spare());
-    // What is used again and again stays.
+    // Regularly reused buffers are retained.
     for _ in 0..5 {
         drop(buffers.take(1 << 20));
         pool.trim();

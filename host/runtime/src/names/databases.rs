@@ -1,4 +1,4 @@
-//! The files of a machine that say who its users are: passwd(5), group(5), nsswitch.conf(5), and hosts(5).
+//! Databases in files: passwd(5), group(5), nsswitch.conf(5), and hosts(5).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,19 +7,19 @@ use std::path::PathBuf;
 
 use super::LookUpError;
 
-/// A larger file is not read to its end, in bytes.
+/// Maximum number of bytes read from a file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The services that a database of nsswitch.conf names.
+/// Services that nsswitch.conf names for a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Services {
-    /// The files in `/etc`.
+    /// `true` for the files in `/etc`.
     pub(super) files: bool,
-    /// Any other one.
+    /// `true` for any other service.
     pub(super) others: bool,
 }
 
-/// A user, as passwd(5) has it.
+/// A user entry of passwd(5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -27,7 +27,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Reads a line; `None` for another user's.
+    /// Parses a line. Returns `None` for another user's.
     pub(super) fn parse(line: &[u8], uid: u32) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b':');
         let name = name_of(fields.next()?)?;
@@ -65,8 +65,8 @@ impl Databases {
         Self { etc }
     }
 
-    /// Returns the services of the first of these databases that nsswitch.conf has; the files alone where it
-    /// has none of them.
+    /// Returns the services of the first of these databases listed in nsswitch.conf, or the files alone if
+    /// none is.
     pub(super) fn services(&self, databases: &[&str]) -> Result<Services, LookUpError> {
         let lines = self.lines("nsswitch.conf", |line| {
             let line = line.split(|&byte| byte == b'#').next()?;
@@ -110,7 +110,7 @@ impl Databases {
         })
     }
 
-    /// Returns what `of` finds in the lines of a file. One that is not there has none.
+    /// Returns the results of `of` for the lines of a file. A missing file has none.
     fn lines<T>(&self, name: &str, of: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, LookUpError> {
         let path = self.etc.join(name);
         let read = || -> io::Result<Vec<T>> {
@@ -125,7 +125,7 @@ impl Databases {
     }
 }
 
-/// Reads services; what they do at failures (`[NOTFOUND=return]`) is the others' matter.
+/// Parses services, ignoring actions such as `[NOTFOUND=return]`.
 fn services_of(line: &str) -> Services {
     let mut services = Services { files: false, others: false };
     let mut is_action = false;

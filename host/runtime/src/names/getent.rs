@@ -1,4 +1,4 @@
-//! Asks services for names by getent(1), a process for each question.
+//! Look-ups through getent(1), with a process for each.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -12,18 +12,18 @@ use tombolo_sys::process::{self, Death, ends_with_this_thread};
 
 use super::{Deadline, LookUpError};
 
-/// The longest answer, in bytes.
+/// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// The processes that this one has ask at once. Further look-ups wait, as part of their time.
+/// Maximum number of concurrent processes. Further look-ups are queued, which counts towards their time-out.
 pub(super) const PROCESSES_MAX: usize = 8;
 
-/// The exit code for a key that no service knows.
+/// Exit code for an unknown key.
 const NOT_FOUND: i32 = 2;
 
-/// The program that asks.
+/// The look-up program.
 pub(super) struct Getent {
     program: Vec<OsString>,
-    /// A shorter time than is usual, in tests.
+    /// Reduced time-out, for tests.
     pub(super) time_max: Option<Duration>,
 }
 
@@ -32,13 +32,13 @@ impl Getent {
         Self { program: vec!["getent".into()], time_max: None }
     }
 
-    /// Asks another program in its place.
+    /// Returns a substitute program, for tests.
     #[cfg(test)]
     pub(super) fn like(program: Vec<OsString>, time_max: Duration) -> Self {
         Self { program, time_max: Some(time_max) }
     }
 
-    /// Returns the lines of a database for a key; `None` where there are none.
+    /// Returns the lines of a database for a key, or `None` if there are none.
     pub(super) fn ask(
         &self,
         database: &'static str,
@@ -47,7 +47,7 @@ impl Getent {
     ) -> Result<Option<String>, LookUpError> {
         let before = deadline.left()?;
         let _turn = QUEUE.turn(deadline)?;
-        // A service with less than half of the time is not known to be a silent one.
+        // A service given less than half of the time is not considered silent.
         let is_hurried = deadline.left().map_or(true, |left| left < before / 2);
         let mut running = self.start(database, key)?;
         let answer = running.answer(deadline).map_err(|error| match error {
@@ -77,11 +77,11 @@ impl Getent {
     }
 }
 
-/// A process that asks. It is killed when it is given up.
+/// A look-up process, killed when this is dropped.
 struct Running(Child);
 
 impl Running {
-    /// Reads its output until it has ended; `None` for one that is too long.
+    /// Reads its output to the end. Returns `None` if it is too long.
     fn answer(&mut self, deadline: Deadline) -> Result<Option<Vec<u8>>, LookUpError> {
         let failed = |errno: Errno| LookUpError::Start(errno.into());
         let Some(mut output) = self.0.stdout.take() else { return Ok(None) };
@@ -96,7 +96,7 @@ impl Running {
         if answer.len() > ANSWER_BYTES_MAX {
             return Ok(None);
         }
-        // A process that has closed its output may still run.
+        // A process that has closed its output may still be running.
         let (ended, epoll) = (process::watched(self.0.id()).map_err(failed)?, Epoll::new().map_err(failed)?);
         epoll.add(&ended, 0, Interest::Readable).map_err(failed)?;
         until(&epoll, deadline, || Ok(true))?;
@@ -106,13 +106,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // In vain for one that has ended.
+        // Fails harmlessly for one that has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Calls `step` each time that there is something to read, until it says that it is done.
+/// Calls `step` whenever there is something to read, until it returns `true`.
 fn until(
     epoll: &Epoll,
     deadline: Deadline,
@@ -128,7 +128,7 @@ fn until(
     }
 }
 
-/// The look-ups that wait until they may have a process.
+/// Queue of look-ups waiting for a process.
 pub(super) struct Queue {
     running: Mutex<usize>,
     ended: Condvar,
@@ -136,7 +136,7 @@ pub(super) struct Queue {
 
 static QUEUE: Queue = Queue::new();
 
-/// One of the processes that may ask at once.
+/// A permit for one process.
 pub(super) struct Turn<'a>(&'a Queue);
 
 impl Queue {
@@ -144,10 +144,11 @@ impl Queue {
         Self { running: Mutex::new(0), ended: Condvar::new() }
     }
 
-    /// Waits for leave to start a process.
+    /// Waits for a permit to start a process.
     ///
     /// # Errors
-    /// [`LookUpError::Busy`]: others had it all the time. That says nothing about the service, which was not asked.
+    /// [`LookUpError::Busy`]: other look-ups used all permits in the meantime. This does not reflect on the
+    /// service, which was not contacted.
     pub(super) fn turn(&self, deadline: Deadline) -> Result<Turn<'_>, LookUpError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         while *running >= PROCESSES_MAX {

@@ -1,10 +1,10 @@
-//! Looks up groups, users and hosts, as this machine is set up for it (nsswitch.conf(5)).
+//! Look-ups of groups, users and hosts, as configured by nsswitch.conf(5).
 //!
-//! The C library's functions for that load modules into the process. In a program without libraries they are
-//! loaded all the same, and crash; and a module that waits for a directory service stops its caller for as
-//! long. So `/etc/passwd` and `/etc/group` are read by this module, and whatever else nsswitch.conf names is
-//! asked by getent(1): a process for each look-up, few at once, killed when its time is over. A process in a
-//! sandbox starts none: another one looks up for it ([`delegate`]).
+//! The C library's functions for that load modules into the process. In a statically linked program they
+//! crash; and a module that waits for a directory service blocks its caller for as long. This module
+//! therefore reads `/etc/passwd` and `/etc/group` itself, and queries all other services of nsswitch.conf
+//! through getent(1): a process for each look-up, few at a time, killed at its time-out. A process in a
+//! sandbox starts none, and delegates its look-ups to another one ([`delegate`]).
 
 mod databases;
 mod getent;
@@ -22,53 +22,53 @@ use thiserror::Error as ThisError;
 
 use crate::lock;
 
-/// The time a look-up of a user or a group may take, all services together.
+/// Time-out for the look-up of a user or group, over all services.
 const USER_TIME_MAX: Duration = Duration::from_secs(10);
-/// After a service did not answer, users and groups are not asked of any for so long: look-ups that wait in a
-/// queue do not each take their time.
+/// Time after an unanswered look-up during which no service is queried for users and groups, so that queued
+/// look-ups do not time out one after another.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The time a look-up of a host may take. Resolvers ask a silent name server twice, 5 s each, and then the
+/// Time-out for the look-up of a host. Resolvers query a silent name server twice, 5 s each, and then the
 /// next one (resolv.conf(5)).
 const HOST_TIME_MAX: Duration = Duration::from_secs(30);
-/// Longer names are no hosts' (RFC 1035 §2.3.4), in bytes.
+/// Maximum length of a host name (RFC 1035 §2.3.4), in bytes.
 const HOST_BYTES_MAX: usize = 253;
-/// Groups of a user beyond this are an error.
+/// Maximum number of a user's groups.
 const GROUPS_MAX: usize = 4096;
 
-/// The reason that a look-up failed.
+/// Reason for the failure of a look-up.
 #[derive(Debug, ThisError)]
 pub enum LookUpError {
-    /// A file of this machine is not readable.
-    #[error("{} cannot be read", .0.display())]
+    /// A local file is not readable.
+    #[error("cannot read {}", .0.display())]
     File(PathBuf, #[source] io::Error),
-    /// The program that asks services is missing.
-    #[error("getent is missing, which looks up names (Debian: libc-bin)")]
+    /// The look-up program is missing.
+    #[error("getent, needed to look up names, is missing (Debian: libc-bin)")]
     NoGetent,
-    /// The program that asks services does not run.
-    #[error("getent cannot be started")]
+    /// The look-up program cannot be started.
+    #[error("cannot start getent")]
     Start(#[source] io::Error),
     /// A service does not answer.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// Other look-ups took all the time: none was made.
-    #[error("{0:?} were not enough for the look-ups before this one: try again")]
+    /// Other look-ups used all of the time; this one was not made.
+    #[error("timed out after {0:?} behind other look-ups: try again")]
     Busy(Duration),
-    /// A service did not answer a moment ago, and was not asked.
-    #[error("there was no answer to a look-up a moment ago")]
+    /// A service recently did not answer, and was not queried.
+    #[error("a recent look-up was not answered")]
     Silent,
     /// A service failed.
     #[error("getent {0} failed: {1}")]
     Failed(&'static str, ExitStatus),
-    /// An answer makes no sense, or is longer than any that does.
-    #[error("getent {0} gave an answer that is not understood")]
+    /// An answer is malformed or too long.
+    #[error("malformed output of getent {0}")]
     Answer(&'static str),
-    /// The user is in more groups than are supported.
+    /// The user is in more groups than supported.
     #[error("the user is in more than {GROUPS_MAX} groups")]
     Groups,
-    /// No host has the name.
+    /// The host does not exist.
     #[error("Name or service not known")]
     NoHost,
-    /// The process that looks up for this one failed.
+    /// The process that performs look-ups for this one failed.
     #[error("{0}")]
     Delegate(String),
 }
@@ -87,41 +87,41 @@ impl From<LookUpError> for io::Error {
 /// The groups of a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserGroups {
-    /// The primary one too, in ascending order.
+    /// Group ids in ascending order, including the primary group.
     pub groups: Vec<u32>,
-    /// The reason that groups may be missing: a service besides `/etc/group` failed.
+    /// Reason why groups may be missing: a service other than `/etc/group` failed.
     pub lacking: Option<String>,
 }
 
-/// Looks up for this process.
+/// A provider of look-ups for this process.
 pub trait LookUp: Send + Sync {
-    /// See [`groups_of`].
+    /// Looks up groups as [`groups_of`] does.
     fn groups_of(&self, uid: u32) -> Result<Option<UserGroups>, LookUpError>;
-    /// See [`addresses_of`].
+    /// Looks up addresses as [`addresses_of`] does.
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError>;
 }
 
-/// Process-wide, as a sandbox is: a look-up that went past it would fail, wherever it is made.
+/// Delegate of the process. Process-wide, as a sandbox is: any direct look-up would fail.
 static DELEGATE: OnceLock<Arc<dyn LookUp>> = OnceLock::new();
 
-/// Has all later look-ups of this process done by `look_up`. The first call counts.
+/// Delegates all later look-ups of this process. Only the first call has an effect.
 pub fn delegate(look_up: Arc<dyn LookUp>) {
     let _ = DELEGATE.set(look_up);
 }
 
-/// Returns the number of a group. Waits for directory services, a bounded time.
+/// Returns the id of a group. Blocks for directory services, with a time-out.
 pub fn group_id(name: &str) -> Result<Option<u32>, LookUpError> {
     Names::of_system().group_id(name)
 }
 
-/// Returns the groups of a user, `None` for a user that is not known. Waits for directory services, a bounded
-/// time.
+/// Returns the groups of a user, or `None` for an unknown user. Blocks for directory services, with a
+/// time-out.
 pub fn groups_of(uid: u32) -> Result<Option<UserGroups>, LookUpError> {
     DELEGATE.get().map_or_else(|| Names::of_system().groups_of(uid), |delegate| delegate.groups_of(uid))
 }
 
-/// Returns the addresses of a host, in the order in which the system has them tried; never none. An address
-/// stands for itself. Waits for name servers, a bounded time.
+/// Returns the addresses of a host, at least one, in the system's order of preference. An address is returned
+/// as it is. Blocks for name servers, with a time-out.
 pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
     match (host.parse(), DELEGATE.get()) {
         (Ok(address), _) => Ok(vec![address]),
@@ -134,7 +134,7 @@ pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
 struct Names {
     databases: Databases,
     getent: Getent,
-    /// Set when a service of users did not answer.
+    /// Time until which services of users are not queried, after one did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
 
@@ -174,7 +174,7 @@ impl Names {
         if others {
             match self.more_groups(&user, deadline) {
                 Ok(groups) => found.groups.extend(groups),
-                // A user of this machine keeps the groups of this machine.
+                // A local user keeps its local groups.
                 Err(error) => found.lacking = Some(error.to_string()),
             }
         }
@@ -208,7 +208,7 @@ impl Names {
             .collect()
     }
 
-    /// Asks the services of users and groups.
+    /// Queries the services of users and groups.
     fn ask(
         &self,
         database: &'static str,
@@ -226,14 +226,14 @@ impl Names {
     }
 
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError> {
-        // The name may be one that a process in a sandbox asks for.
+        // The name may come from a sandboxed process.
         let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         if host.is_empty() || host.len() > HOST_BYTES_MAX || host.starts_with('-') || !is_name {
             return Err(LookUpError::NoHost);
         }
         let addresses = match self.getent.ask("ahosts", host, self.deadline(HOST_TIME_MAX)) {
             Ok(lines) => in_first_column(&lines.unwrap_or_default()),
-            // As in an initial file system: names that are written down there do without.
+            // In an initial file system, for instance: names in hosts(5) need no getent.
             Err(LookUpError::NoGetent) => match self.databases.addresses_of(host)? {
                 found if found.is_empty() => return Err(LookUpError::NoGetent),
                 found => found,
@@ -249,7 +249,7 @@ impl Names {
     }
 }
 
-/// The end of a look-up's time.
+/// Deadline of a look-up.
 #[derive(Clone, Copy, Debug)]
 struct Deadline {
     at: Instant,
@@ -257,14 +257,15 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the time that is left.
+    /// Returns the remaining time.
     fn left(self) -> Result<Duration, LookUpError> {
         let left = self.at.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(LookUpError::TimedOut(self.allowed)) } else { Ok(left) }
     }
 }
 
-/// Returns each address once. Those with a zone (`fe80::1%eth0`) are of no use without it.
+/// Returns each address once. Addresses with a zone (`fe80::1%eth0`) are skipped, as they are useless without
+/// it.
 fn in_first_column(lines: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for address in lines.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()) {

@@ -1,4 +1,4 @@
-//! Look-ups on a machine that is made up: its files, and a script in place of getent(1).
+//! Look-ups on a simulated machine: its files, and a script in place of getent(1).
 
 use super::*;
 use std::fs;
@@ -8,7 +8,7 @@ const CONF: &str = "passwd: files systemd\ngroup: files systemd\nhosts: files dn
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nstaff:x:50:ann,bob\nann:x:1000:\nwheel:x:27:bob\n";
 
-/// Answers by its database and key.
+/// A script that answers by database and key.
 const SERVICE: &str = r#"case "$1 $3" in
     'passwd 4321') echo 'eve:x:4321:4321::/:' ;;
     'passwd 5000') echo 'odd:x:5001:5001::/:' ;;
@@ -33,7 +33,7 @@ impl Machine {
         {
             fs::write(dir.path().join(name), text).expect("write");
         }
-        // By its interpreter: a program that was written a moment ago may still be open elsewhere (ETXTBSY).
+        // Run by its interpreter: a newly written program may still be open elsewhere (ETXTBSY).
         let getent =
             Getent::like(vec!["sh".into(), dir.path().join("getent").into()], Duration::from_secs(60));
         let names = Names::new(dir.path().to_owned(), getent);
@@ -94,7 +94,7 @@ fn a_service_that_fails_leaves_users_their_own_groups() {
 
 #[test]
 fn a_service_that_hangs_costs_a_bounded_time() {
-    // Its output is closed, and it is there all the same.
+    // The service closes its output and keeps running.
     for service in ["echo $$ >>\"$0.pids\"; exec sleep 1000", "echo $$ >>\"$0.pids\"; exec sleep 1000 >&-"] {
         let machine = Machine::new(service).allow(Duration::from_millis(300));
         let found = machine.names.groups_of(1000).expect("its files").expect("a user of them");
@@ -102,7 +102,7 @@ fn a_service_that_hangs_costs_a_bounded_time() {
             (found.groups, found.lacking.as_deref()),
             (vec![50, 1000], Some("no answer within 300ms"))
         );
-        // The next is not kept waiting.
+        // The next look-up does not wait.
         assert!(matches!(machine.names.groups_of(4321), Err(LookUpError::Silent)));
         *lock(&machine.names.silent_until) = None;
         assert!(matches!(machine.names.groups_of(4321), Err(LookUpError::TimedOut(_))));
