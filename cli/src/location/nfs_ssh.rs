@@ -104,8 +104,8 @@ fn plain(kind: ErrorKind) -> &'static str {
 /// ssh's own failures have the code 255, those of a shell that finds no program 126 and 127, and others are
 /// those of the server there.
 fn ended(fault: &TunnelFault) -> NotMounted {
-    let said = fault.said.strip_prefix("tombolo: ").map_or_else(|| fault.to_string(), str::to_owned);
-    let says = |words: &str| fault.said.contains(words);
+    let said = fault.last_line.strip_prefix("tombolo: ").map_or_else(|| fault.to_string(), str::to_owned);
+    let says = |words: &str| fault.last_line.contains(words);
     let failed = NotMounted::new(said.clone());
     match fault.code {
         Some(126 | 127) => NotMounted {
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_ssh_says_decides_what_is_advised() {
         let failed =
-            |code, said: &str| ended(&TunnelFault { program: "ssh".into(), code, said: said.into() });
+            |code, said: &str| ended(&TunnelFault { program: "ssh".into(), code, last_line: said.into() });
         let denied = failed(Some(255), "joe@h: Permission denied (publickey).");
         assert_eq!(denied.server, ServerState::Settled);
         assert!(denied.remedy.is_some_and(|remedy| remedy.contains("ssh -i KEY")));

@@ -145,7 +145,7 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     retired.succeeded();
     assert_eq!(retired.out, "2  signs\n1  retired\n");
     keys(&["retire", "2"]).failed(1, &["key 2 signs", "tombolo keys rotate"]);
-    keys(&["retire", "9"]).failed(1, &["no key 9"]);
+    keys(&["retire", "9"]).failed(1, &["no such key: 9"]);
 
     let (server, at) = serve();
     assert_eq!(getattr(&at, &handle), Some(Status::Stale));

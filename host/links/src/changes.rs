@@ -5,24 +5,24 @@ use std::sync::OnceLock;
 
 /// The hook; at most one.
 #[derive(Default)]
-pub(super) struct Changes(OnceLock<Box<dyn Fn() + Send + Sync>>);
+pub(super) struct ChangeHook(OnceLock<Box<dyn Fn() + Send + Sync>>);
 
-impl Changes {
+impl ChangeHook {
     /// Sets the hook, unless one is set.
-    pub(super) fn call(&self, hook: Box<dyn Fn() + Send + Sync>) {
+    pub(super) fn set_hook(&self, hook: Box<dyn Fn() + Send + Sync>) {
         let _ = self.0.set(hook);
     }
 
     /// Calls the hook. Must not be called with a lock held.
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         if let Some(hook) = self.0.get() {
             hook();
         }
     }
 }
 
-impl fmt::Debug for Changes {
+impl fmt::Debug for ChangeHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Changes").field(&self.0.get().is_some()).finish()
+        f.debug_tuple("ChangeHook").field(&self.0.get().is_some()).finish()
     }
 }

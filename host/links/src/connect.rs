@@ -209,7 +209,7 @@ impl Connection {
         let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
         line.on_end(watcher.tick_fn());
         if self.agreement.features.contains(Features::FORWARDED_REGIONS) {
-            line.may_forward(RegionForwarder::new(control_socket.sender(), self.user));
+            line.set_forwarder(RegionForwarder::new(control_socket.sender(), self.user));
         }
         Ok((line, control_socket))
     }

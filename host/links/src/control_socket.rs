@@ -210,7 +210,7 @@ impl ControlSender {
 }
 
 /// Result of reading a socket.
-enum Found {
+enum Incoming {
     Nothing,
     /// The peer has ended the link.
     End(End),
@@ -227,7 +227,7 @@ impl Watched {
         let _ = socket::shut_down(&self.socket);
     }
 
-    fn look(&self) -> Found {
+    fn read(&self) -> Incoming {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         // If the peer closed without reading something, Linux reports that before the peer's own messages:
         // receive again.
@@ -236,23 +236,23 @@ impl Watched {
             outcome => outcome,
         };
         let Packet { len, descriptors, truncated } = match packet {
-            Err(Errno::AGAIN) => return Found::Nothing,
-            Err(_) => return Found::End(End::Died),
+            Err(Errno::AGAIN) => return Incoming::Nothing,
+            Err(_) => return Incoming::End(End::Died),
             Ok(packet) => packet,
         };
         let bytes = buffer.get(..len).unwrap_or_default();
         match Message::decode(bytes) {
-            _ if bytes.is_empty() => Found::End(End::Died),
-            Ok(Message::Goodbye(goodbye)) => Found::End(end_of(&goodbye)),
+            _ if bytes.is_empty() => Incoming::End(End::Died),
+            Ok(Message::Goodbye(goodbye)) => Incoming::End(end_of(&goodbye)),
             Ok(_) if truncated => violation("truncated control message"),
-            Ok(message) => Found::Message(message, descriptors),
+            Ok(message) => Incoming::Message(message, descriptors),
             Err(error) => violation(error),
         }
     }
 }
 
-fn violation(what: impl std::fmt::Display) -> Found {
-    Found::End(End::ProtocolError(ProtocolError::Malformed(what.to_string().into())))
+fn violation(what: impl std::fmt::Display) -> Incoming {
+    Incoming::End(End::ProtocolError(ProtocolError::Malformed(what.to_string().into())))
 }
 
 pub(super) fn end_of(goodbye: &Goodbye) -> End {
@@ -312,10 +312,10 @@ fn tick(shared: &Shared, now: Instant) {
 fn handle(shared: &Shared, event: &Event) {
     let watched = lock(&shared.links).by_token.get(&event.token).map(|link| Arc::clone(&link.watched));
     let Some(watched) = watched else { return };
-    let end = match watched.look() {
-        Found::Nothing => return,
-        Found::End(end) => end,
-        Found::Message(message, descriptors) => {
+    let end = match watched.read() {
+        Incoming::Nothing => return,
+        Incoming::End(end) => end,
+        Incoming::Message(message, descriptors) => {
             match received(shared, event.token, &watched, &message, descriptors) {
                 Ok(()) => return,
                 Err(error) => End::ProtocolError(error),

@@ -36,7 +36,7 @@ pub enum End {
 impl End {
     /// Returns the end for lost local memory: pages that could not be allocated or are faulty. The kernel
     /// reports that only on access.
-    pub(super) fn own_memory_gone() -> End {
+    pub(super) fn local_memory_lost() -> End {
         End::Failed("local memory lost: the system is out of memory, or it is faulty".into())
     }
 }
@@ -104,7 +104,7 @@ impl EndState {
     pub(super) fn decide(&self, why: End) -> bool {
         let first = self.why.set(why).is_ok();
         self.is_over.store(true, Ordering::SeqCst);
-        self.tell();
+        self.notify_listeners();
         first
     }
 
@@ -113,11 +113,11 @@ impl EndState {
         lock(&self.listeners).push(listener);
         // If the end was decided in between, the other thread may have missed this listener.
         if self.is_over() {
-            self.tell();
+            self.notify_listeners();
         }
     }
 
-    fn tell(&self) {
+    fn notify_listeners(&self) {
         let listeners = std::mem::take(&mut *lock(&self.listeners));
         listeners.into_iter().for_each(|listener| listener());
     }

@@ -38,7 +38,7 @@ impl Heartbeat {
     /// Returns the reason why the link cannot continue, if local memory has lost its pages: the peer no
     /// longer sees what is written there.
     pub(super) fn fault(&self) -> Option<End> {
-        self.own.region().is_poisoned().then(End::own_memory_gone)
+        self.own.region().is_poisoned().then(End::local_memory_lost)
     }
 
     /// Returns the peer's silence at the last tick.

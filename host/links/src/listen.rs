@@ -144,7 +144,7 @@ impl LinkListener {
     /// Calls `hook` whenever a client connects or disconnects, on a thread that links need: it must not
     /// block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
-        self.shared.links.changes.call(Box::new(hook));
+        self.shared.links.changes.set_hook(Box::new(hook));
     }
 }
 
@@ -158,13 +158,13 @@ impl Drop for LinkListener {
         self.shared.links.close();
         let answering = lock(&self.shared.answering);
         let waited =
-            self.shared.answered.wait_timeout_while(answering, ANSWER_PATIENCE, |all| !all.is_empty());
+            self.shared.answered.wait_timeout_while(answering, ANSWER_TIMEOUT, |all| !all.is_empty());
         let (answering, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if !answering.is_empty() {
             tracing::warn!(count = answering.len(), "listener closed, exports still opening");
         }
         drop(answering);
-        let ending = self.shared.links.wait_for_ends(ANSWER_PATIENCE);
+        let ending = self.shared.links.wait_for_ends(ANSWER_TIMEOUT);
         if ending > 0 {
             tracing::warn!(count = ending, "links still ending: their sessions hold requests");
         }
@@ -184,7 +184,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections accepted in a row.
 const ACCEPT_BATCH: usize = 32;
 /// Time-out for exports being opened and for links that end: a back end may never answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
 struct Acceptor {

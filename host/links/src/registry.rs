@@ -146,7 +146,7 @@ impl Directory {
     }
 
     /// Returns the announcement of a live server. Removes the files of a dead one, and returns `None`.
-    fn look(&self, id: &str) -> io::Result<Option<Announcement>> {
+    fn check(&self, id: &str) -> io::Result<Option<Announcement>> {
         if is_dead(&File::open(self.path.join(lock_name(id)))?)? {
             self.remove(id)?;
             return Ok(None);
@@ -212,7 +212,7 @@ impl Registry for Directory {
             let name = entry.map_err(self.io(""))?.file_name();
             let Some(name) = name.to_str() else { continue };
             let (id, outcome) = match (name.strip_suffix(".lock"), name.strip_prefix('.')) {
-                (Some(id), _) => (id, self.look(id)),
+                (Some(id), _) => (id, self.check(id)),
                 (None, Some(id)) if !id.contains('.') => (id, self.clear(id).map(|()| None)),
                 _ => continue,
             };

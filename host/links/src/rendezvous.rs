@@ -18,7 +18,7 @@ use tombolo_shm::link::{
 };
 use tombolo_sys::random;
 
-use super::changes::Changes;
+use super::changes::ChangeHook;
 use super::client::{Line, StartError};
 use super::connect::{self, ConnectOptions};
 use super::control_socket;
@@ -43,7 +43,7 @@ pub struct MemoryListener {
 #[derive(Debug, Default)]
 struct CurrentClient {
     guest: Mutex<Option<Guest>>,
-    changes: Changes,
+    changes: ChangeHook,
 }
 
 /// Reason why the memory cannot be served.
@@ -113,7 +113,7 @@ impl MemoryListener {
     /// Calls `hook` whenever a client connects or disconnects, on the thread that polls the memory: it must
     /// not block. Only the first hook is used.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
-        self.current.changes.call(Box::new(hook));
+        self.current.changes.set_hook(Box::new(hook));
     }
 }
 
@@ -235,7 +235,7 @@ impl PageServer {
     /// Removes the client, if the link is over.
     fn clear_current(&self) {
         if !matches!(self.stage, Stage::Running { .. }) && lock(&self.current.guest).take().is_some() {
-            self.current.changes.tell();
+            self.current.changes.notify();
         }
     }
 
@@ -265,7 +265,7 @@ impl PageServer {
                 );
                 self.stage = Stage::Running { handle };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
-                self.current.changes.tell();
+                self.current.changes.notify();
             }
             Err(error) => {
                 tracing::warn!(link = &*peer.label, why = %error, "link refused");

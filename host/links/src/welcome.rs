@@ -16,7 +16,7 @@ use tombolo_shm::region::sealed::{self, Sealed};
 use tombolo_sys::socket::peer_groups;
 use tombolo_sys::{packet, random};
 
-use super::changes::Changes;
+use super::changes::ChangeHook;
 use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
 use super::end::{End, ProtocolError};
 use super::forwarding::ForwardableRegion;
@@ -38,7 +38,7 @@ pub(super) struct Links {
     /// delay the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
-    pub(super) changes: Changes,
+    pub(super) changes: ChangeHook,
 }
 
 /// Number of threads that are ending links.
@@ -109,7 +109,7 @@ impl Links {
             incarnation,
             permits: Arc::default(),
             ending_links: EndingLinks::default(),
-            changes: Changes::default(),
+            changes: ChangeHook::default(),
         }
     }
 
@@ -229,7 +229,7 @@ pub(super) fn welcome(
     agreement.header(Role::Server, agreement.server).format(&ends.own).map_err(failed)?;
     let handle = links.server.serve(&ends, &peer, session, options.mode).map_err(failed)?;
     if let Some(region) = region {
-        region.belongs_to(handle.cut_fn());
+        region.set_cut_fn(handle.cut_fn());
     }
     let region_receiver = agreement.features.contains(Features::FORWARDED_REGIONS);
     let region_receiver =
@@ -295,7 +295,7 @@ fn keep(
     let socket = socket.try_clone()?;
     tracing::info!(link = &*peer.label, export = peer.export, slots = ends.layout.slots(), "link made");
     let permit = Arc::new(permit);
-    handle.holds(Arc::clone(&permit));
+    handle.retain(Arc::clone(&permit));
     let heartbeat = Heartbeat::new(ends, Instant::now());
     let (label, end) = (peer.label.clone(), End::Stopped);
     let handler = ServerHandler {
@@ -318,7 +318,7 @@ fn keep(
     };
     // If the link ended at once, the handler ran before the control socket was stored; it is dropped then.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
-    links.changes.tell();
+    links.changes.notify();
     Ok(permit)
 }
 
@@ -371,7 +371,7 @@ impl Handler for ServerHandler {
 impl Drop for ServerHandler {
     fn drop(&mut self) {
         let Some(live) = self.permit.with(Option::take).flatten() else { return };
-        self.links.changes.tell();
+        self.links.changes.notify();
         // The session may be slow, and the link's thread finishes its current request: the watcher must not
         // wait for that.
         let (turn, end) = (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));

@@ -109,7 +109,7 @@ impl BufferPool {
     /// [`BUFFER_MAX_BYTES`].
     pub fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Lease> {
         let class = SIZES.iter().position(|size| len_bytes <= *size)?;
-        let pooled = self.most_recent(class).unwrap_or_else(|| {
+        let pooled = self.take_free(class).unwrap_or_else(|| {
             let buffer = Buffer::new(SIZES[class]);
             Arc::new(PooledBuffer {
                 buffer,
@@ -145,7 +145,7 @@ impl BufferPool {
         }
     }
 
-    fn most_recent(&self, at: usize) -> Option<Arc<PooledBuffer>> {
+    fn take_free(&self, at: usize) -> Option<Arc<PooledBuffer>> {
         let mut class = lock(&self.classes[at]);
         loop {
             let mut pooled = class.free.pop()?;
@@ -267,7 +267,7 @@ impl ConnectionAccount {
     pub fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         loop {
             let (queue, notice) = self.queue();
-            queued.stand(queue, notice, waiter);
+            queued.enqueue(queue, notice, waiter);
             // Memory returned meanwhile caused no notification.
             if std::ptr::eq(queue, self.queue().0) {
                 return;

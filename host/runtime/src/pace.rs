@@ -21,31 +21,31 @@ const WEIGHT: u32 = 32;
 #[derive(Debug, Default)]
 pub struct Pace {
     /// Raised by [`WEIGHT`] by slow work, at most to twice that; lowered by one by quick work.
-    distrust: AtomicU32,
+    slowness: AtomicU32,
 }
 
 impl Pace {
     /// Returns `true` if such work may be done inline.
     #[inline]
     pub fn is_quick(&self) -> bool {
-        self.distrust.load(Ordering::Relaxed) <= WEIGHT
+        self.slowness.load(Ordering::Relaxed) <= WEIGHT
     }
 
     /// Runs work, and learns from its duration.
     #[inline]
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
         // The query costs more than a look-up, so it is made only with a reason.
-        let waits = (self.distrust.load(Ordering::Relaxed) > 0).then(thread::waits);
+        let waits_before = (self.slowness.load(Ordering::Relaxed) > 0).then(thread::waits);
         let start = Instant::now();
         let done = work();
         let slow = start.elapsed() > SLOW;
-        self.learn(slow && waits.is_none_or(|before| thread::waits() > before), slow);
+        self.learn(slow && waits_before.is_none_or(|before| thread::waits() > before), slow);
         done
     }
 
     #[inline]
     fn learn(&self, waited: bool, slow: bool) {
-        let before = self.distrust.load(Ordering::Relaxed);
+        let before = self.slowness.load(Ordering::Relaxed);
         let after = match (waited, slow) {
             (true, _) => (before + WEIGHT).min(2 * WEIGHT),
             (false, true) => before,
@@ -53,7 +53,7 @@ impl Pace {
         };
         if after != before {
             // A concurrent update may be lost: the value is an estimate anyway.
-            self.distrust.store(after, Ordering::Relaxed);
+            self.slowness.store(after, Ordering::Relaxed);
         }
     }
 }

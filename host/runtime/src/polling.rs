@@ -58,16 +58,16 @@ pub struct SpinWindow {
     open: bool,
     /// Number of short sleeps before polling is tried again, and its previous value.
     countdown: u32,
-    patience: u32,
+    backoff: u32,
 }
 
 impl SpinWindow {
-    const PATIENCE_MIN: u32 = 16;
-    const PATIENCE_MAX: u32 = 1024;
+    const BACKOFF_MIN: u32 = 16;
+    const BACKOFF_MAX: u32 = 1024;
 
     /// Returns a window that polls for at most `max`; zero disables it.
     pub fn new(max: Duration) -> SpinWindow {
-        SpinWindow { max, open: !max.is_zero(), countdown: 0, patience: SpinWindow::PATIENCE_MIN }
+        SpinWindow { max, open: !max.is_zero(), countdown: 0, backoff: SpinWindow::BACKOFF_MIN }
     }
 
     /// Polls. Returns `true` if work was found.
@@ -81,7 +81,7 @@ impl SpinWindow {
         loop {
             for _ in 0..POLLS {
                 if found() {
-                    self.patience = SpinWindow::PATIENCE_MIN;
+                    self.backoff = SpinWindow::BACKOFF_MIN;
                     return true;
                 }
                 std::hint::spin_loop();
@@ -99,9 +99,8 @@ impl SpinWindow {
             self.open = false;
             // An idle guest may become active at any time. Polling is avoided for one that had work as soon
             // as this thread slept.
-            self.countdown = if short { self.patience } else { 1 };
-            self.patience =
-                if short { (self.patience * 2).min(SpinWindow::PATIENCE_MAX) } else { self.patience };
+            self.countdown = if short { self.backoff } else { 1 };
+            self.backoff = if short { (self.backoff * 2).min(SpinWindow::BACKOFF_MAX) } else { self.backoff };
         } else if short {
             self.countdown = self.countdown.saturating_sub(1);
             self.open = self.countdown == 0 && !self.max.is_zero();

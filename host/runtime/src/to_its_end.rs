@@ -18,8 +18,8 @@ pub fn to_its_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Sen
         let result = work.await;
         *lock(&ending.0.result) = Some(result);
     });
-    let at_once = lock(&outcome.result).take();
-    match at_once {
+    let ready = lock(&outcome.result).take();
+    match ready {
         Some(result) => Answer::Done(result),
         None => Answer::later(async move {
             outcome.ended.clone().kept().await;

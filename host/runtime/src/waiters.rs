@@ -19,11 +19,11 @@ pub struct Waiters(Arc<Queue>);
 #[derive(Default)]
 struct Queue {
     any: AtomicBool,
-    line: Mutex<Line>,
+    order: Mutex<Order>,
 }
 
 #[derive(Default)]
-struct Line {
+struct Order {
     /// Waiters by number, lowest first.
     entries: BTreeMap<i64, Arc<dyn Waiter>>,
     /// Last numbers assigned at either end; none is assigned twice.
@@ -50,9 +50,9 @@ impl Waiters {
     pub fn wake_one(&self) {
         while self.0.any.load(Ordering::SeqCst) {
             let waiter = {
-                let mut line = lock(&self.0.line);
-                let first = line.entries.pop_first();
-                self.0.any.store(!line.entries.is_empty(), Ordering::SeqCst);
+                let mut order = lock(&self.0.order);
+                let first = order.entries.pop_first();
+                self.0.any.store(!order.entries.is_empty(), Ordering::SeqCst);
                 first
             };
             if waiter.is_some_and(|(_, waiter)| waiter.wake()) {
@@ -62,12 +62,12 @@ impl Waiters {
     }
 
     /// Adds a waiter: to the front if it was woken without success, otherwise to the back.
-    fn add(&self, waiter: Arc<dyn Waiter>, in_vain: bool) -> Entry {
-        let mut line = lock(&self.0.line);
-        let end = if in_vain { &mut line.front } else { &mut line.back };
-        *end += if in_vain { -1 } else { 1 };
+    fn add(&self, waiter: Arc<dyn Waiter>, is_futile: bool) -> Entry {
+        let mut order = lock(&self.0.order);
+        let end = if is_futile { &mut order.front } else { &mut order.back };
+        *end += if is_futile { -1 } else { 1 };
         let number = *end;
-        line.entries.insert(number, waiter);
+        order.entries.insert(number, waiter);
         self.0.any.store(true, Ordering::SeqCst);
         Entry { queue: self.0.clone(), number }
     }
@@ -76,7 +76,7 @@ impl Waiters {
 impl Queued {
     /// Places the waiter in `queue`, and in `notice` if given. It keeps its position in the same queue; if it
     /// was woken, evidently without success, it goes to the front.
-    pub fn stand(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
+    pub fn enqueue(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
         let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
         let stays = self
             .position
@@ -91,16 +91,16 @@ impl Queued {
 
 impl Entry {
     fn was_woken(&self) -> bool {
-        !lock(&self.queue.line).entries.contains_key(&self.number)
+        !lock(&self.queue.order).entries.contains_key(&self.number)
     }
 }
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let mut line = lock(&self.queue.line);
-        let waiter = line.entries.remove(&self.number);
-        self.queue.any.store(!line.entries.is_empty(), Ordering::SeqCst);
-        drop(line);
+        let mut order = lock(&self.queue.order);
+        let waiter = order.entries.remove(&self.number);
+        self.queue.any.store(!order.entries.is_empty(), Ordering::SeqCst);
+        drop(order);
         // This may be the last reference to it, which frees what others wait for.
         drop(waiter);
     }

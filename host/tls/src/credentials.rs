@@ -30,7 +30,7 @@ pub(crate) const KEY_FILE: &str = "key.pem";
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
 /// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without it a lost list would be
 /// indistinguishable from none.
-pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
+pub(crate) const REVOKES: &str = "# This CA has_revocation_list: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
 /// Reason why the files cannot be used.
@@ -109,7 +109,7 @@ impl ServerTls {
     }
 
     fn warned(loaded: Loaded<ServerConfig>) -> Self {
-        if !loaded.made.lock().unwrap_or_else(PoisonError::into_inner).revokes {
+        if !loaded.made.lock().unwrap_or_else(PoisonError::into_inner).has_revocation_list {
             let dir = loaded.dir.display();
             tracing::warn!(%dir, "no crl.pem: certificates of lost keys stay valid until they expire");
         }
@@ -122,8 +122,8 @@ impl ServerTls {
     /// Random numbers are not available.
     pub fn session(&self) -> Result<Session, TlsError> {
         let config = self.0.config();
-        let names_rpc = !config.alpn_protocols.is_empty();
-        Ok(Session::new(ServerConnection::new(config)?.into(), names_rpc))
+        let requires_rpc = !config.alpn_protocols.is_empty();
+        Ok(Session::new(ServerConnection::new(config)?.into(), requires_rpc))
     }
 }
 
@@ -170,8 +170,8 @@ impl ClientTls {
     /// Random numbers are not available.
     pub fn session(&self) -> Result<Session, TlsError> {
         let config = self.loaded.config();
-        let names_rpc = !config.alpn_protocols.is_empty();
-        Ok(Session::new(ClientConnection::new(config, self.server.clone())?.into(), names_rpc))
+        let requires_rpc = !config.alpn_protocols.is_empty();
+        Ok(Session::new(ClientConnection::new(config, self.server.clone())?.into(), requires_rpc))
     }
 }
 
@@ -179,21 +179,21 @@ impl ClientTls {
 struct Loaded<T> {
     dir: PathBuf,
     make: Make<T>,
-    made: Mutex<Made<T>>,
+    made: Mutex<LoadedFiles<T>>,
     log: RateLimit,
 }
 
 type Lists = Vec<CertificateRevocationListDer<'static>>;
 type Make<T> = fn(&Path, Lists) -> Result<T, SetupError>;
 
-struct Made<T> {
+struct LoadedFiles<T> {
     stamp: Stamp,
     /// `true` if the files contain a revocation list, which is required from then on.
-    revokes: bool,
+    has_revocation_list: bool,
     config: Arc<T>,
 }
 
-impl<T> Made<T> {
+impl<T> LoadedFiles<T> {
     /// Loads the files. A revocation list is required if one was present `before`, or if a CA is marked as
     /// revoking.
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
@@ -204,12 +204,12 @@ impl<T> Made<T> {
         let marks = |line: &[u8]| line == REVOKES.trim_end().as_bytes();
         let must_revoke = before || authority.windows(REVOKES.len() - 1).any(marks);
         let lists = revocation_lists(dir)?;
-        let revokes = !lists.is_empty();
-        if must_revoke && !revokes {
+        let has_revocation_list = !lists.is_empty();
+        if must_revoke && !has_revocation_list {
             let why = "missing, although it may revoke certificates: copy it from the CA".into();
             return Err(SetupError::Revoked { path: dir.join(REVOKED_FILE), why });
         }
-        Ok(Self { stamp, revokes, config: Arc::new(make(dir, lists)?) })
+        Ok(Self { stamp, has_revocation_list, config: Arc::new(make(dir, lists)?) })
     }
 }
 
@@ -224,7 +224,7 @@ fn stamp(dir: &Path) -> Stamp {
 
 impl<T> Loaded<T> {
     fn open(dir: &Path, make: Make<T>) -> Result<Self, SetupError> {
-        let made = Mutex::new(Made::of(dir, make, false)?);
+        let made = Mutex::new(LoadedFiles::of(dir, make, false)?);
         Ok(Self { dir: dir.to_owned(), make, made, log: RateLimit::default() })
     }
 
@@ -234,8 +234,8 @@ impl<T> Loaded<T> {
         let now = stamp(&self.dir);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.stamp != now {
-            match Made::of(&self.dir, self.make, made.revokes) {
-                Ok(anew) => *made = anew,
+            match LoadedFiles::of(&self.dir, self.make, made.has_revocation_list) {
+                Ok(reloaded) => *made = reloaded,
                 Err(error) => {
                     if self.log.allow().is_some() {
                         let source = std::error::Error::source(&error).map(ToString::to_string);

@@ -35,12 +35,12 @@ struct State {
     /// sent. It is the first byte of the next send.
     is_one_ahead: bool,
     /// `true` if both sides must negotiate RPC (RFC 9289 §5: neither proceeds otherwise).
-    names_rpc: bool,
+    requires_rpc: bool,
     fault: Option<TlsError>,
 }
 
 impl Session {
-    pub(crate) fn new(mut tls: Connection, names_rpc: bool) -> Self {
+    pub(crate) fn new(mut tls: Connection, requires_rpc: bool) -> Self {
         // `send` bounds the amount of encrypted data.
         tls.set_buffer_limit(None);
         Self(Mutex::new(State {
@@ -49,7 +49,7 @@ impl Session {
             taken: 0,
             ended: false,
             is_one_ahead: false,
-            names_rpc,
+            requires_rpc,
             fault: None,
         }))
     }
@@ -61,7 +61,7 @@ impl Session {
         loop {
             state.flush(stream)?;
             if !state.tls.is_handshaking() {
-                let is_named = !state.names_rpc || state.tls.alpn_protocol() == Some(ALPN);
+                let is_named = !state.requires_rpc || state.tls.alpn_protocol() == Some(ALPN);
                 return if is_named { Ok(()) } else { state.fail(TlsError::NoAlpn) };
             }
             state.advance(stream)?;

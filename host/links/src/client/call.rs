@@ -68,7 +68,7 @@ impl Call {
             let mut call = Self { core: core.clone(), stage, spans };
             return call.now().ok_or(call);
         };
-        match core.look(id) {
+        match core.poll(id) {
             Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
             // Polling has lasted as long as it pays.
             None => Err(Self { core: core.clone(), stage, spans }),
@@ -85,7 +85,7 @@ impl Call {
     pub fn now(&mut self) -> Option<Outcome> {
         match self.stage {
             Stage::Sent(id) => {
-                let outcome = self.core.look(id)?;
+                let outcome = self.core.poll(id)?;
                 Some(self.finish(outcome))
             }
             _ => self.poll_unsent(None),
@@ -164,7 +164,7 @@ impl Call {
             Stage::Done | Stage::Sent(_) => return None,
         };
         // A received answer may free an id.
-        core.look_once();
+        core.poll_once();
         let stage = {
             let mut state = queued.lock();
             if let (Some(waker), QueuedStage::Waiting) = (waker, state.stage)

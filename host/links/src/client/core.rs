@@ -145,7 +145,7 @@ impl Core {
     fn push(&self, message: &Message) {
         // Checked after the whole request was written: zeroes must not pass for data.
         if self.own.region().is_poisoned() {
-            self.end(End::own_memory_gone());
+            self.end(End::local_memory_lost());
             return;
         }
         {
@@ -283,7 +283,7 @@ impl Core {
             doorbell.nudge();
         }
         self.parker.unpark();
-        self.unpark_leader_for_good();
+        self.stop_leader();
         // A caller that registers after this checks the outcome afterwards.
         for queued in self.ids.take_waiting() {
             let waker = queued.lock().waker.take();
@@ -312,7 +312,7 @@ impl Core {
 
     /// Stops a parked leader after the end of the link. If it is this thread, ending the link while sending a
     /// queued request, it stops at its next step.
-    fn unpark_leader_for_good(&self) {
+    fn stop_leader(&self) {
         while self.leader_park.is_other_thread() {
             self.unpark_leader();
             thread::yield_now();

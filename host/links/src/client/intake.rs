@@ -66,12 +66,12 @@ use crate::end::{End, ProtocolError};
 use tombolo_host_runtime::polling::PollWindow;
 
 /// Number of polls before the clock is read: most answers arrive sooner.
-const LOOKS: u32 = 64;
+const POLLS: u32 = 64;
 /// Polling time without yielding, in mode `poll`.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Result of a leader's polling.
-enum Found {
+enum PollResult {
     Reply(RawReply),
     /// The polling time is over.
     Nothing,
@@ -83,23 +83,23 @@ enum Found {
 /// Progress of polling for a call. Most calls are answered before the clock is read, which is a system call
 /// in some guests.
 #[derive(Default)]
-enum Looked {
+enum PollProgress {
     #[default]
-    NotYet,
-    ForAMoment,
+    NotStarted,
+    First,
     Since(Instant),
 }
 
-impl Looked {
+impl PollProgress {
     /// Advances. Returns the start time, except for the first polls.
     #[inline]
-    fn go_on(&mut self) -> Option<Instant> {
+    fn advance(&mut self) -> Option<Instant> {
         match *self {
-            Self::NotYet => {
-                *self = Self::ForAMoment;
+            Self::NotStarted => {
+                *self = Self::First;
                 None
             }
-            Self::ForAMoment => {
+            Self::First => {
                 *self = Self::Since(Instant::now());
                 None
             }
@@ -219,7 +219,7 @@ impl Core {
     /// Releases the lead, wakes the calls that were answered, and ensures that the registered ones will be
     /// woken.
     #[inline]
-    pub(super) fn leave<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
+    pub(super) fn release_lead<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
         loop {
             if wakes.is_empty() && !self.waiting.is_empty() && !intake.notify_flag.is_armed() {
                 match self.arm(&mut intake, wakes) {
@@ -284,15 +284,15 @@ impl Core {
             return;
         }
         if let Some(intake) = self.try_lead() {
-            self.leave(intake, &mut Wakes::default());
+            self.release_lead(intake, &mut Wakes::default());
         }
     }
     /// Polls for an answer for as long as that pays.
     #[inline]
-    pub(super) fn look(&self, id: u32) -> Option<Result<RawReply, LineError>> {
+    pub(super) fn poll(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
         let mut wakes = Wakes::default();
-        let mut looked = Looked::default();
+        let mut progress = PollProgress::default();
         loop {
             if slot.phase(id) == Phase::Answered {
                 return Some(Ok(self.take(slot, id)?));
@@ -301,51 +301,57 @@ impl Core {
                 return Some(Err(self.lost()));
             }
             let Some(mut intake) = self.try_lead() else {
-                if !self.look_at_slot(slot, id, &mut looked) {
+                if !self.poll_slot(slot, id, &mut progress) {
                     return None;
                 }
                 continue;
             };
             // It may have been answered between the check and the lead.
             if slot.phase(id) == Phase::Answered {
-                self.leave(intake, &mut wakes);
+                self.release_lead(intake, &mut wakes);
                 continue;
             }
-            let found = self.look_as_leader(&mut intake, id, &mut wakes, &mut looked);
-            if let Found::ProtocolError(error) = found {
+            let found = self.poll_as_leader(&mut intake, id, &mut wakes, &mut progress);
+            if let PollResult::ProtocolError(error) = found {
                 self.fail(intake, error, &mut wakes);
                 continue;
             }
-            self.leave(intake, &mut wakes);
+            self.release_lead(intake, &mut wakes);
             match found {
-                Found::Reply(answer) => return Some(Ok(answer)),
+                PollResult::Reply(answer) => return Some(Ok(answer)),
                 // Messages found while leaving may include the answer.
-                Found::Nothing if slot.phase(id) == Phase::Answered => {}
-                Found::Nothing => return None,
-                Found::Others | Found::ProtocolError(_) => {}
+                PollResult::Nothing if slot.phase(id) == Phase::Answered => {}
+                PollResult::Nothing => return None,
+                PollResult::Others | PollResult::ProtocolError(_) => {}
             }
         }
     }
 
     #[inline]
-    fn look_as_leader(&self, intake: &mut Intake, id: u32, wakes: &mut Wakes, looked: &mut Looked) -> Found {
+    fn poll_as_leader(
+        &self,
+        intake: &mut Intake,
+        id: u32,
+        wakes: &mut Wakes,
+        progress: &mut PollProgress,
+    ) -> PollResult {
         loop {
-            if self.may_rest(intake) {
+            if self.may_back_off(intake) {
                 intake.backoff.rest();
             }
             let found = self.drain(intake, Some(id), wakes);
             intake.backoff.looked(matches!(found, Ok(Some(_))));
             match found {
-                Ok(Some(answer)) => return Found::Reply(answer),
+                Ok(Some(answer)) => return PollResult::Reply(answer),
                 Ok(None) if wakes.is_empty() => {}
-                Ok(None) => return Found::Others,
-                Err(error) => return Found::ProtocolError(error),
+                Ok(None) => return PollResult::Others,
+                Err(error) => return PollResult::ProtocolError(error),
             }
-            if self.outcome.is_over() || !self.may_look(intake, looked) {
-                return Found::Nothing;
+            if self.outcome.is_over() || !self.may_poll(intake, progress) {
+                return PollResult::Nothing;
             }
             self.disarm(intake);
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if intake.consumer.is_ready() {
                     break;
                 }
@@ -356,7 +362,7 @@ impl Core {
 
     /// Returns `true` if the next slot should be left alone for a moment before the first poll.
     #[inline]
-    fn may_rest(&self, intake: &Intake) -> bool {
+    fn may_back_off(&self, intake: &Intake) -> bool {
         match self.mode {
             Mode::Event => false,
             Mode::Adaptive => intake.window.is_open(),
@@ -366,11 +372,11 @@ impl Core {
 
     /// Returns `true` if a leader should continue to poll.
     #[inline]
-    fn may_look(&self, intake: &mut Intake, looked: &mut Looked) -> bool {
+    fn may_poll(&self, intake: &mut Intake, progress: &mut PollProgress) -> bool {
         if self.mode == Mode::Event || self.mode == Mode::Adaptive && !intake.window.is_open() {
             return false;
         }
-        match (looked.go_on(), self.mode) {
+        match (progress.advance(), self.mode) {
             (None, _) => true,
             (Some(since), Mode::Adaptive) => intake.window.pause(since),
             (Some(since), _) => pause(since, POLL),
@@ -379,27 +385,27 @@ impl Core {
 
     /// Polls the completion slot for a moment while another thread leads. Returns `false` if the caller
     /// should stop polling.
-    fn look_at_slot(&self, slot: &CompletionSlot, id: u32, looked: &mut Looked) -> bool {
+    fn poll_slot(&self, slot: &CompletionSlot, id: u32, progress: &mut PollProgress) -> bool {
         if self.mode == Mode::Event {
             return false;
         }
         self.unpark_leader();
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if slot.phase(id) == Phase::Answered {
                 return true;
             }
             spin_loop();
         }
         let limit = if self.mode == Mode::Adaptive { FOLLOW } else { POLL };
-        looked.go_on().is_none_or(|since| pause(since, limit))
+        progress.advance().is_none_or(|since| pause(since, limit))
     }
 
     /// Takes out available messages, once.
-    pub(super) fn look_once(&self) {
+    pub(super) fn poll_once(&self) {
         let mut wakes = Wakes::default();
         let Some(mut intake) = self.try_lead() else { return };
         match self.drain(&mut intake, None, &mut wakes) {
-            Ok(_) => self.leave(intake, &mut wakes),
+            Ok(_) => self.release_lead(intake, &mut wakes),
             Err(error) => self.fail(intake, error, &mut wakes),
         }
     }
@@ -468,9 +474,9 @@ const EAGER: Duration = Duration::from_micros(2);
 
 /// Pauses between two polls. Returns `false` once the limit is reached.
 fn pause(since: Instant, limit: Duration) -> bool {
-    let looked = since.elapsed();
-    if looked > EAGER {
+    let waited = since.elapsed();
+    if waited > EAGER {
         thread::yield_now();
     }
-    looked < limit
+    waited < limit
 }

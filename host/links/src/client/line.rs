@@ -141,7 +141,7 @@ impl Line {
     }
 
     /// Sets the forwarder, for a server that accepts forwarded regions.
-    pub(crate) fn may_forward(&self, forwarder: RegionForwarder) {
+    pub(crate) fn set_forwarder(&self, forwarder: RegionForwarder) {
         let _ = self.core().forwarder.set(Arc::new(forwarder));
         // If the line ends after this, its end finds the forwarder.
         if let (Some(end), Some(forwarder)) = (self.end(), self.forwarder()) {

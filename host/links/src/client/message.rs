@@ -85,7 +85,7 @@ impl<'a> FrameWriter<'a> {
 /// A private copy of the variable part of an answer: a slice of bytes.
 #[derive(Default)]
 pub struct Frame {
-    held: Option<(Buffer, Arc<FreeList<Buffer>>)>,
+    buffer: Option<(Buffer, Arc<FreeList<Buffer>>)>,
     len: usize,
 }
 
@@ -100,7 +100,7 @@ impl Frame {
         let len = len.min(FRAME_MAX);
         let copied = peer.read_at(at, &mut buffer[..len]);
         debug_assert!(copied.is_ok(), "the layout was checked against the end");
-        Self { held: Some((buffer, spare.clone())), len }
+        Self { buffer: Some((buffer, spare.clone())), len }
     }
 }
 
@@ -109,14 +109,14 @@ impl Deref for Frame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.held.as_ref().map_or(&[], |(buffer, _)| &buffer[..self.len])
+        self.buffer.as_ref().map_or(&[], |(buffer, _)| &buffer[..self.len])
     }
 }
 
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        if let Some((buffer, spare)) = self.held.take() {
+        if let Some((buffer, spare)) = self.buffer.take() {
             spare.give_back(buffer);
         }
     }

@@ -12,7 +12,7 @@ use super::wakes::Wakes;
 use crate::end::ProtocolError;
 
 /// Interval of checks that the memory still exists, without a doorbell.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Sleeps on the doorbell until the answer arrives, if no other is awaited. Returns `None` if the caller
@@ -29,7 +29,7 @@ impl Core {
         // answers out.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
         if is_answered || intake.has_receiver || !self.waiting.is_empty() {
-            self.leave(intake, &mut wakes);
+            self.release_lead(intake, &mut wakes);
             return None;
         }
         self.leader_park.begin();
@@ -40,7 +40,7 @@ impl Core {
         match found {
             Ok(answer) => {
                 intake.window.slept(since.elapsed());
-                self.leave(intake, &mut wakes);
+                self.release_lead(intake, &mut wakes);
                 answer.map(Ok)
             }
             Err(error) => {
@@ -71,7 +71,7 @@ impl Core {
             }
             intake.consumer.check()?;
             self.counters.intake.parks.bump();
-            if doorbell.wait(rung, LOOK_AFTER) == Waited::Unavailable {
+            if doorbell.wait(rung, CHECK_INTERVAL) == Waited::Unavailable {
                 return Ok(None);
             }
         }

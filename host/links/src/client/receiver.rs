@@ -10,7 +10,7 @@ use super::wakes::Wakes;
 use crate::end::{End, ProtocolError};
 
 /// Interval of checks that the memory still exists, without a doorbell.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest and longest polling interval without a doorbell.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -20,7 +20,7 @@ pub(super) fn run(core: &Arc<Core>) {
         // Waking a task may run it on this thread; its panic must not affect other tasks.
         let turn = catch_unwind(AssertUnwindSafe(|| match &core.doorbell {
             Some(doorbell) => core.receive_by_doorbell(doorbell),
-            None => core.receive_by_looking(),
+            None => core.receive_by_polling(),
         }));
         if turn.is_err() {
             tracing::error!(link = &*core.label, "task panicked on its answer");
@@ -32,7 +32,7 @@ impl Core {
     /// Parks until a call is registered; then sleeps on the doorbell, until it is silent for a while and no
     /// call is registered.
     fn receive_by_doorbell(&self, doorbell: &Doorbell) {
-        if !self.parker.park(LOOK_AFTER) {
+        if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {
                 self.end(End::ProtocolError(ProtocolError::MemoryGone));
             }
@@ -41,14 +41,14 @@ impl Core {
         while !self.outcome.is_over() {
             // Read before the message ring is checked: a later ring of the doorbell ends the wait.
             let rung = doorbell.rung();
-            self.look_for_all();
+            self.drain_all();
             if self.outcome.is_over() {
                 return;
             }
             self.counters.sleeps.bump();
-            match doorbell.wait(rung, LOOK_AFTER) {
+            match doorbell.wait(rung, CHECK_INTERVAL) {
                 Waited::Rung => {}
-                Waited::TimedOut if self.is_dismissed() => return,
+                Waited::TimedOut if self.may_park() => return,
                 Waited::TimedOut => {}
                 Waited::Unavailable => {
                     self.parker.park(PAUSES.1);
@@ -58,27 +58,27 @@ impl Core {
     }
 
     /// Returns `true` if the receiver thread may park.
-    fn is_dismissed(&self) -> bool {
+    fn may_park(&self) -> bool {
         let mut intake = self.lead();
-        let is_dismissed = self.waiting.is_empty();
-        if is_dismissed {
+        let may_park = self.waiting.is_empty();
+        if may_park {
             // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the
             // lead is released.
             self.disarm(&mut intake);
             intake.has_receiver = false;
         }
-        self.leave(intake, &mut Wakes::default());
-        is_dismissed
+        self.release_lead(intake, &mut Wakes::default());
+        may_park
     }
 
     /// Polls at growing intervals while calls are registered, and parks otherwise.
-    fn receive_by_looking(&self) {
+    fn receive_by_polling(&self) {
         let (mut pause, mut answers) = (PAUSES.0, self.counters.answers());
         while !self.outcome.is_over() {
-            if self.waiting.is_empty() && self.is_dismissed() {
+            if self.waiting.is_empty() && self.may_park() {
                 break;
             }
-            self.look_for_all();
+            self.drain_all();
             // Whichever thread took them out: where answers arrive, more follow.
             let before = std::mem::replace(&mut answers, self.counters.answers());
             if answers != before {
@@ -92,12 +92,12 @@ impl Core {
         }
         if !self.outcome.is_over() {
             self.counters.sleeps.bump();
-            self.parker.park(LOOK_AFTER);
+            self.parker.park(CHECK_INTERVAL);
         }
     }
 
     /// Takes out all messages, wakes the calls registered for them, and arms for the remaining ones.
-    fn look_for_all(&self) {
+    fn drain_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {
             let mut intake = self.lead();
@@ -111,7 +111,7 @@ impl Core {
                 return self.fail(intake, error, &mut wakes);
             }
             let is_full = wakes.is_full();
-            self.leave(intake, &mut wakes);
+            self.release_lead(intake, &mut wakes);
             if !is_full {
                 return;
             }

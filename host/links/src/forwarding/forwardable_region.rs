@@ -57,13 +57,13 @@ impl ForwardableRegion {
     }
 
     /// Sets the function that ends the link to which the memory belongs.
-    pub(crate) fn belongs_to(&self, cut: CutFn) {
+    pub(crate) fn set_cut_fn(&self, cut: CutFn) {
         let _ = self.cut.set(cut);
     }
 
     /// Ends that link: a lost server may still read the memory after its owner is answered, so it must not be
     /// used again.
-    pub(super) fn give_up(&self) {
+    pub(super) fn cut_link(&self) {
         if let Some(cut) = self.cut.get() {
             cut(End::Failed("its memory may still be read by a lost domain".into()));
         }
@@ -74,12 +74,12 @@ impl ForwardableRegion {
     }
 
     /// Returns `true` if a process of that user may have it.
-    pub(super) fn may_go_to(&self, user: u32) -> bool {
+    pub(super) fn permits_user(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
 
     /// Returns `true` if `len` bytes at `offset` may be referenced.
-    pub(super) fn may_name(&self, offset: u64, len: u64) -> bool {
+    pub(super) fn permits_range(&self, offset: u64, len: u64) -> bool {
         let end = offset.checked_add(len);
         offset >= self.nameable.start && end.is_some_and(|end| end <= self.nameable.end)
     }
@@ -90,7 +90,7 @@ impl ForwardableRegion {
     }
 
     /// Registers a forwarder, to be notified when the memory is dropped.
-    pub(super) fn is_known_by(&self, forwarder: &Arc<RegionForwarder>) {
+    pub(super) fn add_forwarder(&self, forwarder: &Arc<RegionForwarder>) {
         let mut forwarders = lock(&self.forwarders);
         forwarders.retain(|known| known.strong_count() > 0);
         forwarders.push(Arc::downgrade(forwarder));

@@ -17,14 +17,14 @@ use tombolo_host_runtime::lock;
 pub(crate) struct ForwardedRegions {
     /// Maximum number of bytes of all regions together.
     bytes_max: u64,
-    table: Mutex<Table>,
+    table: Mutex<RegionTable>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct RegionTable {
     bases: BaseTable,
     /// Registered domains, with their sizes.
-    known: Vec<(Domain, u64)>,
+    registered: Vec<(Domain, u64)>,
     /// Last number used. Numbers only grow, so a late message never refers to another region than intended.
     last: Option<Domain>,
 }
@@ -32,7 +32,7 @@ struct Table {
 impl ForwardedRegions {
     /// Returns an empty table for regions of at most `bytes_max` together.
     pub(crate) fn new(bytes_max: u64) -> ForwardedRegions {
-        let table = Table { bases: BaseTable::empty(), known: Vec::new(), last: None };
+        let table = RegionTable { bases: BaseTable::empty(), registered: Vec::new(), last: None };
         ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
@@ -45,7 +45,7 @@ impl ForwardedRegions {
         cut: CutFn,
     ) -> Result<RegionForwarded, ProtocolError> {
         let domain = forwarded.domain;
-        let not_taken = RegionForwarded { domain, is_known: false };
+        let rejected = RegionForwarded { domain, is_known: false };
         {
             let mut table = lock(&self.table);
             if table.last.is_some_and(|last| domain <= last) {
@@ -55,26 +55,26 @@ impl ForwardedRegions {
             }
             table.last = Some(domain);
             let bytes =
-                table.known.iter().fold(forwarded.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
-            if table.known.len() >= FORWARDED_REGIONS_MAX || bytes > self.bytes_max {
-                return Ok(not_taken);
+                table.registered.iter().fold(forwarded.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            if table.registered.len() >= FORWARDED_REGIONS_MAX || bytes > self.bytes_max {
+                return Ok(rejected);
             }
         }
         let region = match sealed::map_peer(&memory, forwarded.bytes) {
             Ok(region) => region,
             Err(error) => {
                 tracing::debug!(%domain, %error, "forwarded memory rejected");
-                return Ok(not_taken);
+                return Ok(rejected);
             }
         };
         let (bytes, nameable) = (forwarded.bytes, forwarded.nameable.clone());
         // It may be forwarded further.
         let forwardable = ForwardableRegion::mark(&region, memory, bytes, nameable.clone(), forwarded.user);
-        forwardable.belongs_to(cut);
+        forwardable.set_cut_fn(cut);
         let mut table = lock(&self.table);
         let outcome = table.bases.add(domain, Extent::whole(region), nameable);
         outcome.map_err(|error| ProtocolError::Malformed(error.to_string().into()))?;
-        table.known.push((domain, bytes));
+        table.registered.push((domain, bytes));
         Ok(RegionForwarded { domain, is_known: true })
     }
 
@@ -86,11 +86,11 @@ impl ForwardedRegions {
                 format!("domain {domain} is withdrawn and was never forwarded").into(),
             ));
         }
-        table.known.retain(|(known, _)| *known != domain);
-        let forgotten = table.bases.forget(domain);
+        table.registered.retain(|(known, _)| *known != domain);
+        let removed = table.bases.forget(domain);
         drop(table);
         // Dropped without the lock: it may be unmapped here.
-        drop(forgotten);
+        drop(removed);
         Ok(())
     }
 

@@ -18,11 +18,11 @@ pub(crate) struct RegionForwarder {
     sender: ControlSender,
     /// User of the server's process.
     user: u32,
-    table: Mutex<Table>,
+    table: Mutex<ForwardTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct ForwardTable {
     /// `true` once the link has ended; nothing is lent any more.
     is_over: bool,
     /// Last number assigned; numbers are never reused.
@@ -37,17 +37,17 @@ struct Forwarded {
     number: u64,
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,
-    state: State,
+    state: RegionState,
     /// Shared by all loans, whose number its reference count shows.
     loans: Arc<()>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RegionState {
     /// Forwarded, and not answered yet.
-    Said,
-    Known,
-    NotTaken,
+    Pending,
+    Registered,
+    Rejected,
 }
 
 /// A buffer under the names that the server uses for it.
@@ -77,8 +77,9 @@ impl RegionForwarder {
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
         let forwardable = ForwardableRegion::of(region)?;
-        let may_be_named = |(offset, len): (usize, usize)| forwardable.may_name(offset as u64, len as u64);
-        if !forwardable.may_go_to(self.user) || !places.clone().all(may_be_named) {
+        let may_be_named =
+            |(offset, len): (usize, usize)| forwardable.permits_range(offset as u64, len as u64);
+        if !forwardable.permits_user(self.user) || !places.clone().all(may_be_named) {
             return None;
         }
         let (domain, loan) = self.domain_of(forwardable)?;
@@ -94,7 +95,7 @@ impl RegionForwarder {
             return None;
         }
         match table.entries.iter().find(|entry| entry.number == forwardable.number()) {
-            Some(entry) if entry.state == State::Known => {
+            Some(entry) if entry.state == RegionState::Registered => {
                 let found = (entry.domain, Arc::clone(&entry.loans));
                 table.count += 1;
                 Some(found)
@@ -108,19 +109,19 @@ impl RegionForwarder {
     }
 
     #[cold]
-    fn forward(self: &Arc<Self>, table: &mut Table, forwardable: &Arc<ForwardableRegion>) {
+    fn forward(self: &Arc<Self>, table: &mut ForwardTable, forwardable: &Arc<ForwardableRegion>) {
         let next = table.last.map_or(Some(Domain::FIRST_OTHER.0), |last| last.0.checked_add(1)).map(Domain);
         let Some(domain) = next.filter(|_| table.entries.len() < FORWARDED_REGIONS_MAX) else { return };
         let message = Message::ForwardRegion(forwardable.announce(domain));
         // A server that does not read now may do so later; until then data are copied.
         if self.sender.send(&message, Some(forwardable.as_fd())).is_ok() {
             table.last = Some(domain);
-            forwardable.is_known_by(self);
+            forwardable.add_forwarder(self);
             table.entries.push(Forwarded {
                 number: forwardable.number(),
                 forwardable: Arc::downgrade(forwardable),
                 domain,
-                state: State::Said,
+                state: RegionState::Pending,
                 loans: Arc::default(),
             });
         }
@@ -139,10 +140,10 @@ impl RegionForwarder {
         }
         // Otherwise it was withdrawn meanwhile.
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.domain == answer.domain) {
-            if entry.state != State::Said {
+            if entry.state != RegionState::Pending {
                 return Err(ProtocolError::Malformed("second answer for a forwarded region".into()));
             }
-            entry.state = if answer.is_known { State::Known } else { State::NotTaken };
+            entry.state = if answer.is_known { RegionState::Registered } else { RegionState::Rejected };
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl RegionForwarder {
             lent.filter_map(|entry| entry.forwardable.upgrade()).collect()
         };
         if *why != End::Died {
-            in_use.iter().for_each(|forwardable| forwardable.give_up());
+            in_use.iter().for_each(|forwardable| forwardable.cut_link());
         }
     }
 }

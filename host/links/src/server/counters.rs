@@ -45,7 +45,7 @@ impl Counts {
 pub(super) struct Counters {
     pub(super) intake: Intake,
     /// Written under the lock of the sending side.
-    pub(super) answers: Apart<Counter>,
+    pub(super) answers: CacheAligned<Counter>,
 }
 
 /// Counters written only by the link's thread.
@@ -60,9 +60,9 @@ pub(super) struct Intake {
 /// A value on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Apart<T>(T);
+pub(super) struct CacheAligned<T>(T);
 
-impl<T> std::ops::Deref for Apart<T> {
+impl<T> std::ops::Deref for CacheAligned<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

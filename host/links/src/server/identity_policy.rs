@@ -26,7 +26,7 @@ impl IdentityPolicy {
     /// by the operator, and is trusted.
     #[must_use]
     pub fn of(peer: &Peer) -> Self {
-        match peer.credentials.as_ref().map(|standing| (standing.process, &standing.identities)) {
+        match peer.credentials.as_ref().map(|verified| (verified.process, &verified.identities)) {
             None | Some((_, AllowedIdentities::Any)) => Self::Any,
             Some((process, AllowedIdentities::Own { groups })) => {
                 Self::Own { uid: process.uid, gid: process.gid, groups: groups.clone() }

@@ -41,10 +41,10 @@ pub(super) struct Link {
     ringer: Ringer,
     nudger: Nudger,
     /// For each buffer, `true` while its request is unanswered.
-    taken: Box<[AtomicBool]>,
+    outstanding: Box<[AtomicBool]>,
     common: Arc<Common>,
     /// Dropped after all other fields, such as the link's permit.
-    pub(super) held: OnceLock<Box<dyn Any + Send + Sync>>,
+    pub(super) retained: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Link {
@@ -75,9 +75,9 @@ impl Link {
             producer: Mutex::new(producer),
             ringer,
             nudger,
-            taken: (0..layout.slots()).map(|_| AtomicBool::new(false)).collect(),
+            outstanding: (0..layout.slots()).map(|_| AtomicBool::new(false)).collect(),
             common,
-            held: OnceLock::new(),
+            retained: OnceLock::new(),
         })
     }
 
@@ -87,12 +87,12 @@ impl Link {
     /// Since every id names a buffer, this also limits the requests outstanding.
     #[inline]
     pub(super) fn take(&self, id: u32) -> Result<(), ProtocolError> {
-        let taken = self.taken_by(id);
-        if taken.load(Ordering::Acquire) {
+        let outstanding = self.outstanding_flag(id);
+        if outstanding.load(Ordering::Acquire) {
             return Err(ProtocolError::StillOutstanding { id });
         }
         // Only this thread sets it, so no exchange is needed.
-        taken.store(true, Ordering::Relaxed);
+        outstanding.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Link {
     /// Returns `true` if the request is unanswered.
     #[inline]
     pub(super) fn is_outstanding(&self, id: u32) -> bool {
-        self.taken_by(id).load(Ordering::Relaxed)
+        self.outstanding_flag(id).load(Ordering::Relaxed)
     }
 
     /// Returns bulk memory of any registered domain, for reading.
@@ -151,12 +151,12 @@ impl Link {
         // Checked after the whole answer was written, including data in bulk memory, and before the slot's
         // stamp.
         if self.own.region().is_poisoned() {
-            self.end(End::own_memory_gone());
+            self.end(End::local_memory_lost());
             return;
         }
         let message = Message { id, frame_len, kind, body };
         // Cleared before the client can see the answer, as it may reuse the buffer at once.
-        self.taken_by(id).store(false, Ordering::Release);
+        self.outstanding_flag(id).store(false, Ordering::Release);
         {
             let mut producer = lock(&self.producer);
             producer.push(&message);
@@ -193,9 +193,9 @@ impl Link {
     }
 
     #[inline]
-    fn taken_by(&self, id: u32) -> &AtomicBool {
+    fn outstanding_flag(&self, id: u32) -> &AtomicBool {
         // There is one for each slot; the modulus eliminates the bounds check.
-        &self.taken[self.index(id) as usize % self.taken.len()]
+        &self.outstanding[self.index(id) as usize % self.outstanding.len()]
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) fn belongs_to(link: &Arc<Link>) {
 /// Ends the assignment, and drops the cached reference.
 pub(super) fn leave() {
     OWN.set(0);
-    let held = CACHED.with_borrow_mut(Option::take);
-    drop(held);
+    let retained = CACHED.with_borrow_mut(Option::take);
+    drop(retained);
 }
 
 /// Returns a reference to this thread's link.

@@ -158,9 +158,9 @@ impl LinkHandle {
     }
 
     /// Attaches an object that lives as long as the link: until its memory is freed and its session dropped.
-    pub(crate) fn holds(&self, what: impl Any + Send + Sync) {
+    pub(crate) fn retain(&self, what: impl Any + Send + Sync) {
         if let Some(link) = self.link.upgrade() {
-            let _ = link.held.set(Box::new(what));
+            let _ = link.retained.set(Box::new(what));
         }
     }
 

@@ -16,7 +16,7 @@ use super::service::Request;
 use crate::end::{End, ProtocolError};
 
 /// Interval of checks that the memory still exists, without a doorbell.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the thread of one link.
 pub(super) struct Worker {
@@ -98,7 +98,7 @@ impl Worker {
 
     #[cold]
     fn wait(&mut self) -> Result<(), ProtocolError> {
-        let outcome = self.sleeper.wait(Some(LOOK_AFTER), &self.consumer);
+        let outcome = self.sleeper.wait(Some(CHECK_INTERVAL), &self.consumer);
         self.link.counters.intake.sleeps.store(self.sleeper.counts().sleeps, Ordering::Relaxed);
         if self.link.peer.region().is_poisoned() {
             return Err(ProtocolError::MemoryGone);

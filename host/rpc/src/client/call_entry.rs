@@ -113,7 +113,7 @@ impl CallEntry {
     }
 
     /// Releases resources that belong to others.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_resources(&mut self) {
         self.message = None;
         self.receive_buffer = None;
         self.decided = None;

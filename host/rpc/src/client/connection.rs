@@ -34,9 +34,9 @@ pub(super) struct Connection {
     pub(super) calls: usize,
     pub(super) bytes: usize,
     /// Number of those with a long receive buffer.
-    pub(super) landings: usize,
+    pub(super) long_buffers: usize,
     /// Last sign of life: data received, or data accepted after the socket was full.
-    pub(super) heard_at: Instant,
+    pub(super) alive_at: Instant,
     /// Time since when calls have been outstanding.
     pub(super) waiting_since: Instant,
     /// `true` if a call was answered over this socket, so that it is worth reconnecting at once.
@@ -81,8 +81,8 @@ impl Connection {
             again: false,
             calls: 0,
             bytes: 0,
-            landings: 0,
-            heard_at: now,
+            long_buffers: 0,
+            alive_at: now,
             waiting_since: now,
             useful: false,
             last_error: None,
@@ -128,7 +128,7 @@ impl Connection {
 
     /// Returns the time since which outstanding calls have seen no sign of life; `None` without such calls.
     pub(super) fn silent_since(&self) -> Option<Instant> {
-        (self.calls > 0).then(|| self.heard_at.max(self.waiting_since))
+        (self.calls > 0).then(|| self.alive_at.max(self.waiting_since))
     }
 
     /// Records an answered call.

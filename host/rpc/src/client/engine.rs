@@ -71,7 +71,7 @@ impl Engine {
             self.writable(index);
         }
         self.turn(index);
-        self.tell();
+        self.wake_finished();
     }
 
     /// Handles the end of the peer's stream: its remaining data can be received, then the end. Must be called
@@ -90,7 +90,7 @@ impl Engine {
         let (Some((index, lane)), None) = (places.next(), places.next()) else { return false };
         lane.readable = true;
         let worked = self.turn(index);
-        self.tell();
+        self.wake_finished();
         worked
     }
 
@@ -100,12 +100,12 @@ impl Engine {
         let is_called = self.shared.alarm.take();
         let is_due = self.shared.lock().armed.is_some_and(|armed| armed <= now);
         if is_called || is_due {
-            self.attend(now, is_due);
+            self.run_due(now, is_due);
         }
         for index in 0..self.lanes.len() {
             self.turn(index);
         }
-        self.tell();
+        self.wake_finished();
     }
 
     /// Returns the time of the next [`expire`](Self::expire); `None` if nothing is awaited.
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Wakes the waiters of ended calls.
-    fn tell(&mut self) {
+    fn wake_finished(&mut self) {
         self.finished.wake(&self.shared);
     }
 
@@ -144,7 +144,7 @@ impl Engine {
             if connection.full {
                 // The peer has received something, so it is alive. Data in the socket buffer alone prove
                 // nothing.
-                connection.heard_at = now;
+                connection.alive_at = now;
             }
             connection.full = false;
         }
@@ -172,7 +172,7 @@ impl Engine {
             _ => {}
         }
         self.shared.counters.turns.add(1);
-        self.let_go_on();
+        self.resume_waiting();
         true
     }
 
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     /// Resumes calls that waited for replies or for the in-flight limit.
-    pub(super) fn let_go_on(&mut self) {
+    pub(super) fn resume_waiting(&mut self) {
         let now = self.shared.wire.now();
         let mut next = 0;
         loop {

@@ -16,7 +16,7 @@ pub(super) struct Finished {
     /// Ended calls: one or two for a sending caller, many for the engine.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
     /// Delivered ones, for reuse.
-    told: SmallVec<[Box<CallEntry>; 2]>,
+    delivered: SmallVec<[Box<CallEntry>; 2]>,
     /// Other waiters.
     pub(super) wakers: Vec<Waker>,
     /// Data of calls that ended earlier.
@@ -29,12 +29,12 @@ impl Finished {
         self.data.clear();
         if !self.calls.is_empty() {
             for (mut entry, outcome) in self.calls.drain(..) {
-                entry.let_go();
+                entry.release_resources();
                 self.wakers.extend(entry.cell.as_ref().and_then(|cell| cell.put(outcome)));
-                self.told.push(entry);
+                self.delivered.push(entry);
             }
             let mut state = shared.lock();
-            self.told.drain(..).for_each(|entry| state.keep_entry(entry));
+            self.delivered.drain(..).for_each(|entry| state.keep_entry(entry));
         }
         for waker in self.wakers.drain(..) {
             // A wake-up may run a task on this thread; if that panics, the others must be woken nevertheless.

@@ -36,10 +36,10 @@ pub(super) struct Linked {
     pub(super) route: Arc<Route>,
     interrupts: Interrupts,
     recovery: Recovery,
-    patience: Duration,
+    total_timeout: Duration,
     reply_bytes_max: usize,
     /// Memory of ended calls, for reuse.
-    spare: FreeList<Box<State>>,
+    spare: FreeList<Box<LinkedState>>,
 }
 
 /// Maximum number retained.
@@ -50,7 +50,7 @@ pub(super) struct LinkedCall {
     shared: Arc<Shared>,
     linked: Arc<Linked>,
     /// `None` only while it is being returned to the spare list.
-    state: Option<Box<State>>,
+    state: Option<Box<LinkedState>>,
 }
 
 /// Content of a call.
@@ -67,7 +67,7 @@ pub(super) struct Request {
 }
 
 /// State of a call.
-struct State {
+struct LinkedState {
     request: Request,
     /// `true` once the server has requested a larger reply buffer.
     is_widened: bool,
@@ -82,11 +82,11 @@ struct State {
 
 enum Stage {
     /// Waiting for the in-flight limit.
-    Held(NextPermit),
+    AwaitingPermit(NextPermit),
     /// Waiting for a link.
-    Linkless,
+    AwaitingLink,
     /// Waiting for bulk memory of this link.
-    Roomless(Arc<Live>),
+    AwaitingMemory(Arc<Live>),
     /// Sent. `fresh`: the answer was not checked for yet. `has_memory`: the call uses bulk memory.
     Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
     /// Ended; the outcome is returned at most once.
@@ -100,7 +100,7 @@ impl Linked {
             route,
             interrupts: options.interrupts,
             recovery: options.recovery,
-            patience: options.timeout.saturating_mul(rounds),
+            total_timeout: options.timeout.saturating_mul(rounds),
             reply_bytes_max: options.reply_bytes_max,
             spare: FreeList::new(SPARE_MAX),
         })
@@ -128,10 +128,10 @@ impl LinkedCall {
         counted: bool,
     ) -> Self {
         let stage = match counted || !bulk {
-            true => Stage::Linkless,
-            false => Stage::Held(NextPermit::new(shared.clone())),
+            true => Stage::AwaitingLink,
+            false => Stage::AwaitingPermit(NextPermit::new(shared.clone())),
         };
-        let state = State {
+        let state = LinkedState {
             request,
             is_widened: false,
             begun_at: shared.wire.now(),
@@ -150,7 +150,7 @@ impl LinkedCall {
         };
         let mut call = Self { shared: shared.clone(), linked: linked.clone(), state: Some(state) };
         if let Some(state) = &mut call.state
-            && matches!(state.stage, Stage::Linkless)
+            && matches!(state.stage, Stage::AwaitingLink)
         {
             state.send(&call.shared, &call.linked, None);
         }
@@ -173,18 +173,18 @@ impl LinkedCall {
 impl Drop for LinkedCall {
     fn drop(&mut self) {
         let Some(mut state) = self.state.take() else { return };
-        state.leave(&self.shared);
+        state.return_permit(&self.shared);
         let stage = std::mem::replace(&mut state.stage, Stage::Over(None));
         if let Stage::Sent { live, call, has_memory, .. } = stage {
-            give_up(&live, call, has_memory);
+            abandon_call(&live, call, has_memory);
         }
-        state.let_go();
+        state.release_resources();
         self.shared.lock().keep_head(std::mem::take(&mut state.request.head));
         self.linked.spare.give_back(state);
     }
 }
 
-impl State {
+impl LinkedState {
     fn poll(
         &mut self,
         shared: &Arc<Shared>,
@@ -195,13 +195,13 @@ impl State {
             let step = self.step(shared, linked, context);
             if let Stage::Over(outcome) = &mut self.stage {
                 let Some(outcome) = outcome.take() else { return Poll::Pending };
-                self.leave(shared);
+                self.return_permit(shared);
                 return Poll::Ready(outcome);
             }
             if step.is_ready() {
                 continue;
             }
-            if let Some(error) = self.impatience(shared, linked, context) {
+            if let Some(error) = self.expiry_error(shared, linked, context) {
                 self.abandon(error);
                 continue;
             }
@@ -212,7 +212,7 @@ impl State {
     /// Advances without waiting. Returns `Ready` if it can advance further.
     fn step(&mut self, shared: &Arc<Shared>, linked: &Arc<Linked>, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            Stage::Held(room) => {
+            Stage::AwaitingPermit(room) => {
                 if Pin::new(room).poll(context).is_pending() {
                     return Poll::Pending;
                 }
@@ -224,23 +224,23 @@ impl State {
                 } else if state.begin_bulk(bytes) {
                     drop(state);
                     self.counted = true;
-                    self.stage = Stage::Linkless;
+                    self.stage = Stage::AwaitingLink;
                 } else {
                     drop(state);
                     // Other calls took the permits.
-                    self.stage = Stage::Held(NextPermit::new(shared.clone()));
+                    self.stage = Stage::AwaitingPermit(NextPermit::new(shared.clone()));
                 }
                 Poll::Ready(())
             }
-            Stage::Linkless => {
+            Stage::AwaitingLink => {
                 self.send(shared, linked, Some(context.waker()));
-                if matches!(self.stage, Stage::Linkless) { Poll::Pending } else { Poll::Ready(()) }
+                if matches!(self.stage, Stage::AwaitingLink) { Poll::Pending } else { Poll::Ready(()) }
             }
-            Stage::Roomless(live) => {
-                live.wait_for_room(context.waker());
+            Stage::AwaitingMemory(live) => {
+                live.wait_for_memory(context.waker());
                 // Memory may have been returned before the registration.
                 self.send(shared, linked, Some(context.waker()));
-                if matches!(self.stage, Stage::Roomless(_) | Stage::Linkless) {
+                if matches!(self.stage, Stage::AwaitingMemory(_) | Stage::AwaitingLink) {
                     Poll::Pending
                 } else {
                     Poll::Ready(())
@@ -261,7 +261,7 @@ impl State {
     /// Sends the call over the current link, if there is one with a slot and memory.
     fn send(&mut self, shared: &Shared, linked: &Linked, waiter: Option<&Waker>) {
         let Some(live) = linked.route.live(waiter) else {
-            self.stage = Stage::Linkless;
+            self.stage = Stage::AwaitingLink;
             return;
         };
         let Request { head, data, buffer_bytes, .. } = &self.request;
@@ -276,7 +276,7 @@ impl State {
                 }
                 Stage::Sent { live, call, reply_buffer, has_memory, fresh: true }
             }
-            Attempt::BufferTooSmall => Stage::Roomless(live),
+            Attempt::BufferTooSmall => Stage::AwaitingMemory(live),
             Attempt::TooLong => {
                 let callee = shared.lock().callee(self.request.procedure);
                 Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes: self.request.len() })))
@@ -291,7 +291,7 @@ impl State {
         linked: &Arc<Linked>,
         answered: Result<tombolo_host_links::client::Reply, LineError>,
     ) {
-        let Stage::Sent { live, reply_buffer, .. } = std::mem::replace(&mut self.stage, Stage::Linkless)
+        let Stage::Sent { live, reply_buffer, .. } = std::mem::replace(&mut self.stage, Stage::AwaitingLink)
         else {
             return;
         };
@@ -313,7 +313,7 @@ impl State {
                     && bytes <= linked.reply_bytes_max =>
             {
                 (self.request.buffer_bytes, self.is_widened) = (bytes, true);
-                live.gave_back();
+                live.memory_returned();
                 return;
             }
             Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
@@ -322,7 +322,7 @@ impl State {
             // the next link.
             Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
         };
-        live.gave_back();
+        live.memory_returned();
         let outcome = match outcome {
             Ok(reply) => {
                 shared.counters.replies.add(1);
@@ -350,7 +350,7 @@ impl State {
     }
 
     /// Returns the error if the call has timed out or is interrupted.
-    fn impatience(
+    fn expiry_error(
         &mut self,
         shared: &Arc<Shared>,
         linked: &Linked,
@@ -360,9 +360,9 @@ impl State {
         let callee = || shared.lock().callee(self.request.procedure);
         let waited = now.saturating_duration_since(self.begun_at);
         let is_soft = linked.recovery == Recovery::Soft;
-        if is_soft && waited >= linked.patience {
+        if is_soft && waited >= linked.total_timeout {
             return Some(match self.stage {
-                Stage::Linkless => CallError::NoLink { callee: callee(), why: linked.route.why() },
+                Stage::AwaitingLink => CallError::NoLink { callee: callee(), why: linked.route.why() },
                 _ => CallError::TimedOut { callee: callee() },
             });
         }
@@ -378,7 +378,7 @@ impl State {
                 return Some(CallError::Interrupted { callee: callee() });
             }
         }
-        let next = [watched_after, is_soft.then_some(linked.patience)];
+        let next = [watched_after, is_soft.then_some(linked.total_timeout)];
         let next = next.into_iter().flatten().filter(|after| *after > waited).min();
         if let Some(after) = next {
             let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), self.begun_at + after));
@@ -395,12 +395,12 @@ impl State {
     fn abandon(&mut self, error: CallError) {
         let stage = std::mem::replace(&mut self.stage, Stage::Over(Some(Err(error))));
         if let Stage::Sent { live, call, has_memory, .. } = stage {
-            give_up(&live, call, has_memory);
+            abandon_call(&live, call, has_memory);
         }
     }
 
     /// Returns the permit, if it has one.
-    fn leave(&mut self, shared: &Shared) {
+    fn return_permit(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.counted) {
             let now = shared.wire.now();
             let took = now.saturating_duration_since(self.begun_at);
@@ -410,7 +410,7 @@ impl State {
     }
 
     /// Releases resources that belong to others.
-    fn let_go(&mut self) {
+    fn release_resources(&mut self) {
         (self.request.data, self.request.receive_buffer) = (None, None);
         (self.sleep, self.raised) = (None, None);
         self.request.interrupt = Interrupt::default();
@@ -420,13 +420,13 @@ impl State {
 /// Abandons the answer of a call. Bulk memory of a sent call stays in use until it is answered or the link
 /// ends, so a task waits for that and then wakes the waiters for memory. Calls without bulk memory need no
 /// task, so the link's memory bounds the number of tasks, however long the server is silent.
-fn give_up(live: &Arc<Live>, call: Call, has_memory: bool) {
+fn abandon_call(live: &Arc<Live>, call: Call, has_memory: bool) {
     if has_memory {
         let live = Arc::downgrade(live);
         task::spawn(async move {
             drop(call.await);
             if let Some(live) = live.upgrade() {
-                live.gave_back();
+                live.memory_returned();
             }
         });
     }

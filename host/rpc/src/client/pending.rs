@@ -22,7 +22,7 @@ pub struct Pending(Inner);
 
 enum Inner {
     /// Completed by the engine.
-    Told(Arc<Cell>),
+    Engine(Arc<Cell>),
     /// Completed by polling the link.
     Linked(LinkedCall),
 }
@@ -43,7 +43,7 @@ enum Answer {
 
 impl Pending {
     pub(super) fn new(cell: Arc<Cell>) -> Self {
-        Self(Inner::Told(cell))
+        Self(Inner::Engine(cell))
     }
 
     pub(super) fn linked(call: LinkedCall) -> Self {
@@ -59,7 +59,7 @@ impl Pending {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.0 {
-            Inner::Told(cell) => matches!(*cell.lock(), Answer::Known(_)),
+            Inner::Engine(cell) => matches!(*cell.lock(), Answer::Known(_)),
             Inner::Linked(call) => call.is_ready(),
         }
     }
@@ -70,7 +70,7 @@ impl Future for Pending {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
-            Inner::Told(cell) => match cell.take(context.waker()) {
+            Inner::Engine(cell) => match cell.take(context.waker()) {
                 Some(outcome) => Poll::Ready(outcome),
                 None => Poll::Pending,
             },
@@ -97,7 +97,7 @@ impl Cell {
     }
 
     /// Returns a cell with an outcome.
-    pub(super) fn known(outcome: Outcome) -> Arc<Self> {
+    pub(super) fn with_outcome(outcome: Outcome) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Answer::Known(outcome))))
     }
 

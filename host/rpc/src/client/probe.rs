@@ -36,7 +36,7 @@ pub(super) struct Probe {
 }
 
 /// Result of a probe.
-enum Found {
+enum ProbeResult {
     Nothing,
     /// The server's host responds.
     Reached,
@@ -58,46 +58,46 @@ impl Engine {
             }
             state.target
         };
-        let found = match self.probe.connecting.take() {
-            Some((socket, since)) => self.look_at(socket, since, now),
+        let outcome = match self.probe.connecting.take() {
+            Some((socket, since)) => self.poll_probe(socket, since, now),
             None => match self.shared.wire.probe(&target) {
-                Ok(socket) => self.look_at(socket, now, now),
+                Ok(socket) => self.poll_probe(socket, now, now),
                 Err(Errno::OPNOTSUPP) => {
                     self.shared.lock().has_no_probes = true;
                     return;
                 }
-                Err(_) => Found::Unreachable,
+                Err(_) => ProbeResult::Unreachable,
             },
         };
-        let wait = match found {
-            Found::Nothing if self.probe.connecting.is_some() => LOOK,
-            Found::Nothing => Duration::ZERO,
-            Found::Reached => PAUSE,
-            Found::Unreachable => RETRY,
+        let wait = match outcome {
+            ProbeResult::Nothing if self.probe.connecting.is_some() => LOOK,
+            ProbeResult::Nothing => Duration::ZERO,
+            ProbeResult::Reached => PAUSE,
+            ProbeResult::Unreachable => RETRY,
         };
         self.shared.lock().probe_at = Some(now + wait);
-        match found {
-            Found::Reached if std::mem::take(&mut self.probe.was_cut) => self.connect_anew(now),
-            Found::Reached => {}
-            Found::Unreachable => self.probe.was_cut = true,
-            Found::Nothing => self.probe.was_cut |= self.probe.connecting.is_none(),
+        match outcome {
+            ProbeResult::Reached if std::mem::take(&mut self.probe.was_cut) => self.connect_anew(now),
+            ProbeResult::Reached => {}
+            ProbeResult::Unreachable => self.probe.was_cut = true,
+            ProbeResult::Nothing => self.probe.was_cut |= self.probe.connecting.is_none(),
         }
     }
 
-    fn look_at(&mut self, socket: Box<dyn Socket>, since: Instant, now: Instant) -> Found {
+    fn poll_probe(&mut self, socket: Box<dyn Socket>, since: Instant, now: Instant) -> ProbeResult {
         match socket.finish_connecting() {
             // A host that refuses is reachable.
             Ok(()) | Err(Errno::CONNREFUSED) => {
                 socket.shut_down();
-                Found::Reached
+                ProbeResult::Reached
             }
             Err(Errno::AGAIN) => {
                 if now.saturating_duration_since(since) < ANSWER {
                     self.probe.connecting = Some((socket, since));
                 }
-                Found::Nothing
+                ProbeResult::Nothing
             }
-            Err(_) => Found::Unreachable,
+            Err(_) => ProbeResult::Unreachable,
         }
     }
 

@@ -38,15 +38,15 @@ impl Receiver {
             let is_due = self.engine.next_deadline().is_some_and(|deadline| deadline <= Instant::now());
             if is_due {
                 self.guarded(Engine::expire);
-                self.look_around(Some(Duration::ZERO));
-            } else if !self.look_on() {
+                self.poll_events(Some(Duration::ZERO));
+            } else if !self.spin() {
                 self.sleep();
             }
         }
     }
 
     /// Polls for events for as long as that pays. Returns `true` if there is work.
-    fn look_on(&mut self) -> bool {
+    fn spin(&mut self) -> bool {
         if !self.window.is_open() {
             return false;
         }
@@ -56,7 +56,7 @@ impl Receiver {
             looks += 1;
             let found = self.engine.shared.alarm.is_raised()
                 || match looks % LOOKS {
-                    0 => self.look_around(Some(Duration::ZERO)),
+                    0 => self.poll_events(Some(Duration::ZERO)),
                     _ => self.guarded(Engine::look).unwrap_or(true),
                 };
             if found {
@@ -72,13 +72,13 @@ impl Receiver {
         shared.alarm.sleep(|| {
             let timeout = self.engine.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             shared.counters.sleeps.add(1);
-            self.look_around(timeout);
+            self.poll_events(timeout);
         });
         self.window.slept(since.elapsed());
     }
 
     /// Waits for events and handles them. Returns `true` if there were any.
-    fn look_around(&mut self, timeout: Option<Duration>) -> bool {
+    fn poll_events(&mut self, timeout: Option<Duration>) -> bool {
         let shared = self.engine.shared.clone();
         let Some(wakeup) = &shared.alarm.wakeup else { return false };
         if let Err(error) = self.wire.wait(&mut self.events, timeout, wakeup) {

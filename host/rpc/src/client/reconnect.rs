@@ -19,12 +19,12 @@ use tombolo_sys::Errno;
 
 impl Engine {
     /// Runs all work that is due.
-    pub(super) fn attend(&mut self, now: Instant, is_due: bool) {
+    pub(super) fn run_due(&mut self, now: Instant, is_due: bool) {
         if self.shared.lock().ended {
             return self.end(now);
         }
         for index in 0..self.lanes.len() {
-            self.attend_connection(index, now);
+            self.run_due_connection(index, now);
         }
         if is_due {
             self.shared.lock().send_again(now);
@@ -33,10 +33,10 @@ impl Engine {
             tracing::warn!("server {} not responding, still trying", self.shared.host());
         }
         self.probe(now);
-        self.give_up(now);
+        self.fail_timed_out(now);
         self.watch_interrupts(now);
         self.interrupt(now);
-        self.let_go_on();
+        self.resume_waiting();
         let mut state = self.shared.lock();
         let state = &mut *state;
         state.timers.take_due(now, &mut self.finished.wakers);
@@ -79,7 +79,7 @@ impl Engine {
                 if let Some(connection) = state.connections.get_mut(index) {
                     counters.reconnects.add(usize::from(connection.generation > 0));
                     connection.phase = Phase::Up;
-                    connection.heard_at = now;
+                    connection.alive_at = now;
                 }
                 drop(state);
                 self.shared.pump(index, &mut self.finished);
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    fn attend_connection(&mut self, index: usize, now: Instant) {
+    fn run_due_connection(&mut self, index: usize, now: Instant) {
         let (phase, calls, token, is_silent, timeout) = {
             let state = self.shared.lock();
             let timeout = state.options.timeout;
@@ -176,8 +176,8 @@ impl Engine {
     }
 
     /// Fails calls that have timed out, with [`Recovery::Soft`].
-    fn give_up(&mut self, now: Instant) {
-        let lost = self.shared.lock().given_up(now);
+    fn fail_timed_out(&mut self, now: Instant) {
+        let lost = self.shared.lock().timed_out_calls(now);
         for (xid, error) in lost {
             self.end_call(xid, error, now);
         }
@@ -225,7 +225,7 @@ impl State {
     /// responding.
     pub(super) fn heard(&mut self, index: usize, now: Instant) -> bool {
         if let Some(connection) = self.connections.get_mut(index) {
-            connection.heard_at = now;
+            connection.alive_at = now;
         }
         if self.watching {
             self.watching = false;
@@ -244,7 +244,7 @@ impl State {
 
     /// Returns `true` if this connection awaits data with a long receive buffer.
     pub(super) fn awaits_data(&self, index: usize) -> bool {
-        !self.datagrams() && self.connections.get(index).is_some_and(|connection| connection.landings > 0)
+        !self.datagrams() && self.connections.get(index).is_some_and(|connection| connection.long_buffers > 0)
     }
 
     /// Records the error of an earlier datagram.
@@ -256,7 +256,7 @@ impl State {
 
     /// Returns the time of the next timer; `None` if nothing is awaited.
     fn next_deadline(&self) -> Option<Instant> {
-        let (timeout, patience) = (self.options.timeout, self.patience());
+        let (timeout, total_timeout) = (self.options.timeout, self.total_timeout());
         let soft = self.options.recovery == Recovery::Soft;
         let of_connections = self.connections.iter().filter_map(|connection| match connection.phase {
             Phase::Connecting { since } => Some(since + timeout),
@@ -268,7 +268,7 @@ impl State {
             let again = (entry.state == CallState::Sent).then(|| entry.sent_at + self.wait_for(entry));
             // Over UDP the last retransmission time-out counts instead.
             let patient = soft && !self.datagrams() && entry.state != CallState::Waiting;
-            let lost = patient.then(|| entry.begun_at + patience);
+            let lost = patient.then(|| entry.begun_at + total_timeout);
             let old = self.is_to_be_watched(entry).then(|| entry.begun_at + SILENT);
             [again, lost, old].into_iter().flatten()
         });
@@ -316,22 +316,22 @@ impl State {
     }
 
     /// Returns the calls that have timed out, with their errors.
-    fn given_up(&self, now: Instant) -> Vec<(u32, CallError)> {
+    fn timed_out_calls(&self, now: Instant) -> Vec<(u32, CallError)> {
         if self.options.recovery == Recovery::Hard {
             return Vec::new();
         }
-        let (patience, retries) = (self.patience(), self.options.retries);
+        let (total_timeout, retries) = (self.total_timeout(), self.options.retries);
         let silence = self.silent_since().map(|since| now.saturating_duration_since(since));
         let is_lost = |entry: &CallEntry| match entry.state {
-            CallState::Waiting => silence.is_some_and(|silence| silence >= patience),
+            CallState::Waiting => silence.is_some_and(|silence| silence >= total_timeout),
             _ if self.datagrams() => {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
             }
             // Refusals of a server that never answered are final; a server that did may be restarting.
             _ => {
-                now.saturating_duration_since(entry.begun_at) >= patience
-                    || !self.known && entry.failures > retries
+                now.saturating_duration_since(entry.begun_at) >= total_timeout
+                    || !self.has_answered && entry.failures > retries
             }
         };
         let entries = self.calls.iter().map(|(xid, entry)| (*xid, &**entry));

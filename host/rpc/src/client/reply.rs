@@ -2,7 +2,7 @@
 
 use super::call::{DataLocation, FindData, ReceiveBuffer, Reply};
 use super::error::{Failure, Garbage};
-use super::state::Known;
+use super::state::ReplyContext;
 use std::ops::Range;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_rpc::{Accepted, ReplyBody, ReplyHeader};
@@ -75,9 +75,9 @@ pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&Rece
 }
 
 /// Decodes a reply in contiguous memory. Returns `None` if no such call is outstanding.
-pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<Known>) -> Option<Incoming> {
+pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<ReplyContext>) -> Option<Incoming> {
     let xid = xid_of(body)?;
-    let Known { receive_buffer, spare } = lookup(xid)?;
+    let ReplyContext { receive_buffer, spare } = lookup(xid)?;
     let outcome = read(xid, body, &Source::new(), receive_buffer.as_ref(), spare);
     let copied_bytes = outcome.as_ref().map_or(0, |reply| reply.data_bytes);
     Some(Incoming { xid, outcome, copied_bytes })

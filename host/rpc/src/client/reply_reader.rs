@@ -8,7 +8,7 @@ use std::mem;
 
 use super::call::Reply;
 use super::reply::{Incoming, Judged, judge, whole, xid_of};
-use super::state::Known;
+use super::state::ReplyContext;
 use super::wire::Socket;
 use smallvec::SmallVec;
 use tombolo_mem::{Buffer, Sink};
@@ -41,16 +41,16 @@ enum Stage {
     /// A new record.
     Start,
     /// A record collected as a whole, because it is longer than the bytes received or fragmented.
-    Collect { body: Vec<u8>, rest: Rest },
+    Collect { body: Vec<u8>, rest: Remainder },
     /// Data received into their receive buffer.
-    Land(DirectReply),
+    Direct(DirectReply),
     /// Bytes to skip.
     Skip { bytes: usize },
 }
 
 /// Remainder of a record being collected.
 #[derive(Clone, Copy)]
-enum Rest {
+enum Remainder {
     Bytes(usize),
     Pieces,
 }
@@ -76,7 +76,7 @@ pub(super) enum Step {
 }
 
 /// A look-up of the call that a reply answers.
-pub(super) type Lookup<'a> = &'a mut dyn FnMut(u32) -> Option<Known>;
+pub(super) type Lookup<'a> = &'a mut dyn FnMut(u32) -> Option<ReplyContext>;
 
 /// A violation that makes the remainder of the stream unusable.
 pub(super) struct ProtocolError {
@@ -116,7 +116,7 @@ impl ReplyReader {
     /// Returns the call whose data are being received, if any.
     pub(super) fn direct_xid(&self) -> Option<u32> {
         match &self.stage {
-            Stage::Land(direct) => Some(direct.xid),
+            Stage::Direct(direct) => Some(direct.xid),
             _ => None,
         }
     }
@@ -124,25 +124,25 @@ impl ReplyReader {
     /// Returns the number of data bytes missing from the reply being received.
     pub(super) fn missing_data(&self) -> usize {
         match &self.stage {
-            Stage::Land(direct) => direct.sink.len(),
+            Stage::Direct(direct) => direct.sink.len(),
             _ => 0,
         }
     }
 
     /// Releases the receive buffer in use; the remainder of its reply is skipped.
     pub(super) fn abandon_direct(&mut self) {
-        if let Stage::Land(direct) = &self.stage {
+        if let Stage::Direct(direct) = &self.stage {
             self.stage = Stage::Skip { bytes: direct.sink.len() + direct.behind_bytes };
         }
     }
 
     /// Receives as much as the buffers take. `short`: data with a receive buffer of their own are awaited.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
-        self.make_room();
+        self.make_space();
         let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
         let staging = self.staging.sink(self.end..self.end.saturating_add(room));
         let (room, bytes, direct) = match &mut self.stage {
-            Stage::Land(direct) => {
+            Stage::Direct(direct) => {
                 let room = direct.sink.len() + staging.len();
                 let bytes = socket.receive(&[&direct.sink, &staging])?;
                 let there = bytes.min(direct.sink.len());
@@ -168,7 +168,7 @@ impl ReplyReader {
             let (used, step) = match mem::replace(&mut self.stage, Stage::Start) {
                 Stage::Start => self.start(lookup)?,
                 Stage::Collect { body, rest } => self.collect(body, rest, lookup)?,
-                Stage::Land(direct) => self.receive_direct(direct),
+                Stage::Direct(direct) => self.receive_direct(direct),
                 Stage::Skip { bytes } => {
                     let there = bytes.min(self.end - self.start);
                     if there < bytes {
@@ -193,7 +193,7 @@ impl ReplyReader {
         let Some(mark) = bytes.first_chunk().map(|mark| Mark::from_bytes(*mark)) else { return receive };
         if !mark.last {
             self.records = Records::new(self.limit_bytes);
-            self.stage = Stage::Collect { body: Vec::new(), rest: Rest::Pieces };
+            self.stage = Stage::Collect { body: Vec::new(), rest: Remainder::Pieces };
             return Ok((0, None));
         }
         let body_bytes = mark.len_bytes as usize;
@@ -221,18 +221,18 @@ impl ReplyReader {
     fn collect(
         &mut self,
         mut body: Vec<u8>,
-        rest: Rest,
+        rest: Remainder,
         lookup: Lookup<'_>,
     ) -> Result<(usize, Option<Step>), ProtocolError> {
         let bytes =
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let (used, rest) = match rest {
-            Rest::Bytes(missing) => {
+            Remainder::Bytes(missing) => {
                 let there = missing.min(bytes.len());
                 body.extend_from_slice(bytes.get(..there).unwrap_or_default());
-                (there, (there < missing).then_some(Rest::Bytes(missing - there)))
+                (there, (there < missing).then_some(Remainder::Bytes(missing - there)))
             }
-            Rest::Pieces => {
+            Remainder::Pieces => {
                 let found = match self.records.find(bytes, bytes.len()) {
                     Ok(found) => found,
                     Err(why) => {
@@ -242,7 +242,7 @@ impl ReplyReader {
                         if let Some(xid) = xid_of(&front) {
                             return Err(ProtocolError { xid, why });
                         }
-                        self.stage = Stage::Collect { body, rest: Rest::Pieces };
+                        self.stage = Stage::Collect { body, rest: Remainder::Pieces };
                         return Ok((0, Some(Step::Receive)));
                     }
                 };
@@ -253,11 +253,11 @@ impl ReplyReader {
                     }
                     // A fragmented record yields fragments only.
                     Part::Nothing { .. } | Part::Record { .. } => {
-                        self.stage = Stage::Collect { body, rest: Rest::Pieces };
+                        self.stage = Stage::Collect { body, rest: Remainder::Pieces };
                         return Ok((0, Some(Step::Receive)));
                     }
                 };
-                (found.used_bytes(), (!complete).then_some(Rest::Pieces))
+                (found.used_bytes(), (!complete).then_some(Remainder::Pieces))
             }
         };
         Ok(match rest {
@@ -273,7 +273,7 @@ impl ReplyReader {
     /// Completes a reply whose data are received, or requests more.
     fn receive_direct(&mut self, direct: DirectReply) -> (usize, Option<Step>) {
         if !direct.sink.is_empty() {
-            self.stage = Stage::Land(direct);
+            self.stage = Stage::Direct(direct);
             return (0, Some(Step::Receive));
         }
         let DirectReply { xid, reply, copied_bytes, behind_bytes, .. } = direct;
@@ -282,7 +282,7 @@ impl ReplyReader {
     }
 
     /// Moves unprocessed bytes to the front of the staging buffer, if little space is left behind them.
-    fn make_room(&mut self) {
+    fn make_space(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.end + STAGING_SHORT_BYTES > STAGING_BYTES
@@ -299,12 +299,12 @@ impl ReplyReader {
 fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());
-    let Some(Known { receive_buffer, spare }) = lookup(xid) else {
+    let Some(ReplyContext { receive_buffer, spare }) = lookup(xid) else {
         return Some((Stage::Skip { bytes: missing }, Some(Step::Unknown)));
     };
     let collect = |mut body_so_far: Vec<u8>| {
         body_so_far.extend_from_slice(body);
-        Some((Stage::Collect { body: body_so_far, rest: Rest::Bytes(missing) }, None))
+        Some((Stage::Collect { body: body_so_far, rest: Remainder::Bytes(missing) }, None))
     };
     let Some(receive_buffer) = receive_buffer else { return collect(spare) };
     match judge(body, body_bytes, Some(&receive_buffer)) {
@@ -329,7 +329,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             // Missing are the rest of the data and the bytes behind them.
             let behind_bytes = missing.saturating_sub(sink.len());
             let reply = Reply { results, data_bytes: range.len(), data_announced: range };
-            Some((Stage::Land(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))
+            Some((Stage::Direct(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))
         }
     }
 }

@@ -143,7 +143,7 @@ impl RpcClient {
             (Some(mark), Some(place)) => *place = mark,
             _ => {
                 let callee = shared.lock().callee(call.procedure);
-                return Pending::new(Cell::known(Err(CallError::TooLong { callee, len_bytes })));
+                return Pending::new(Cell::with_outcome(Err(CallError::TooLong { callee, len_bytes })));
             }
         }
         let interrupt = (self.0.interrupts == Interrupts::Always).then(|| call.interrupt.clone());
@@ -196,12 +196,12 @@ impl RpcClient {
         let mut state = shared.lock();
         let alarm_at = state.alarm_for_call(bulk, now);
         let (xid, cell) = state.insert(call, now);
-        let is_news = state.arm(alarm_at) || state.watching;
+        let is_earlier = state.arm(alarm_at) || state.watching;
         let index = state.calls.get(&xid).map_or(0, |entry| entry.connection);
         let is_made = state.connections.get(index).is_none_or(Connection::is_made);
         let job = state.begin_sending(index, now);
         drop(state);
-        if is_news || !is_made {
+        if is_earlier || !is_made {
             shared.alarm.raise();
         }
         if job.is_some() {

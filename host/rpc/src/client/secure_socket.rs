@@ -35,9 +35,9 @@ pub(super) struct SecureSocket {
 enum Stage {
     Connecting,
     /// Sending the probe, of which a number of bytes are sent.
-    Asking(Vec<u8>, usize),
+    SendingProbe(Vec<u8>, usize),
     /// Receiving the answer. No further byte of the stream may be read: it belongs to the session.
-    Hearing(Vec<u8>),
+    ReceivingAnswer(Vec<u8>),
     Handshaking,
     /// The server does not offer TLS.
     Refused,
@@ -50,10 +50,11 @@ impl SecureSocket {
         Self { fd, session, target: *target, probe, stage, is_up: AtomicBool::new(false) }
     }
 
-    fn question(&self) -> Vec<u8> {
-        let mut question = Mark::whole(Probe::BYTES).map_or_else(Vec::new, |mark| mark.to_bytes().to_vec());
-        Encoder::new(&mut question).value(&self.probe);
-        question
+    fn probe_record(&self) -> Vec<u8> {
+        let mut probe_record =
+            Mark::whole(Probe::BYTES).map_or_else(Vec::new, |mark| mark.to_bytes().to_vec());
+        Encoder::new(&mut probe_record).value(&self.probe);
+        probe_record
     }
 
     /// Advances by one stage, if the socket is ready.
@@ -61,18 +62,18 @@ impl SecureSocket {
         match stage {
             Stage::Connecting => {
                 tcp::connected(&self.fd)?;
-                *stage = Stage::Asking(self.question(), 0);
+                *stage = Stage::SendingProbe(self.probe_record(), 0);
             }
-            Stage::Asking(question, sent) => {
+            Stage::SendingProbe(probe_record, sent) => {
                 let mut gather = Gather::new(*sent);
-                gather.bytes(question);
+                gather.bytes(probe_record);
                 if gather.len_bytes() > 0 {
                     *sent += tcp::send(self.fd.as_fd(), &mut gather)?;
                 } else {
-                    *stage = Stage::Hearing(Vec::new());
+                    *stage = Stage::ReceivingAnswer(Vec::new());
                 }
             }
-            Stage::Hearing(answer) => match missing(answer) {
+            Stage::ReceivingAnswer(answer) => match missing(answer) {
                 Some(0) => {
                     let body = answer.get(Mark::BYTES..).unwrap_or_default();
                     let accepted = self.probe.is_accepted_by(body);

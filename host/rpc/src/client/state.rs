@@ -57,7 +57,7 @@ pub(super) struct State {
     /// Start of the current outage, once it was logged.
     pub(super) unresponsive_since: Option<Instant>,
     /// `true` once the server has answered a call.
-    pub(super) known: bool,
+    pub(super) has_answered: bool,
     /// Time of the next probe of the silent server.
     pub(super) probe_at: Option<Instant>,
     /// `true` if the wire does not support probes.
@@ -75,7 +75,7 @@ pub(super) struct State {
 }
 
 /// Data of a call needed to receive its reply.
-pub(super) struct Known {
+pub(super) struct ReplyContext {
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     /// Buffer for the results.
     pub(super) spare: Vec<u8>,
@@ -98,7 +98,7 @@ impl State {
             raised: Vec::new(),
             watching: false,
             unresponsive_since: None,
-            known: false,
+            has_answered: false,
             probe_at: None,
             has_no_probes: target.transport == Transport::Udp,
             silences: 1,
@@ -228,7 +228,7 @@ impl State {
         }
         connection.calls += 1;
         connection.bytes += entry.bytes;
-        connection.landings += usize::from(entry.has_long_buffer);
+        connection.long_buffers += usize::from(entry.has_long_buffer);
         if entry.bulk {
             self.bulk_out += 1;
             self.limit.begun(entry.bytes);
@@ -241,10 +241,10 @@ impl State {
 
     /// Returns the data needed to receive a reply over this connection, or `None` if no such call is
     /// outstanding.
-    pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<Known> {
+    pub(super) fn lookup(&mut self, index: usize, xid: u32) -> Option<ReplyContext> {
         let entry = self.calls.get(&xid).filter(|entry| entry.can_be_answered(index))?;
         let receive_buffer = entry.receive_buffer.clone();
-        Some(Known { receive_buffer, spare: self.head() })
+        Some(ReplyContext { receive_buffer, spare: self.head() })
     }
 
     /// Completes a call with its reply. Returns `false` if no such call is outstanding.
@@ -262,7 +262,7 @@ impl State {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.answered();
         }
-        self.known = true;
+        self.has_answered = true;
         let took = now.saturating_duration_since(entry.sent_at);
         if entry.transmissions == 1 {
             self.round_trips[usize::from(entry.bulk)].sample(took);
@@ -333,7 +333,7 @@ impl State {
             if let Some(connection) = self.connections.get_mut(entry.connection) {
                 connection.calls -= 1;
                 connection.bytes -= entry.bytes;
-                connection.landings -= usize::from(entry.has_long_buffer);
+                connection.long_buffers -= usize::from(entry.has_long_buffer);
             }
         }
         if let Some(message) = &mut entry.message {
@@ -366,12 +366,12 @@ impl State {
     pub(super) fn silent_since(&self) -> Option<Instant> {
         // One responding connection is enough.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;
-        let heard = self.connections.iter().map(|connection| connection.heard_at).max()?;
+        let heard = self.connections.iter().map(|connection| connection.alive_at).max()?;
         Some(silent.max(heard))
     }
 
     /// Returns the total time-out of a call with [`Recovery::Soft`](super::Recovery::Soft).
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn total_timeout(&self) -> Duration {
         self.options.timeout.saturating_mul(self.options.retries.saturating_add(1))
     }
 
@@ -386,11 +386,11 @@ impl State {
 
     /// Sets the engine's timer to `at` at the latest. Returns `true` if that brings it forward.
     pub(super) fn arm(&mut self, at: Instant) -> bool {
-        let is_news = self.armed.is_none_or(|armed| armed > at);
-        if is_news {
+        let is_earlier = self.armed.is_none_or(|armed| armed > at);
+        if is_earlier {
             self.armed = Some(at);
         }
-        is_news
+        is_earlier
     }
 
     /// Returns the shortest round trip of calls that are not bulk.

@@ -63,11 +63,11 @@ impl Future for Sleep {
             state.timers.next_id
         });
         let before = state.timers.sleepers.insert((this.until, id), context.waker().clone());
-        let is_news = state.arm(this.until);
+        let is_earlier = state.arm(this.until);
         drop(state);
         // Dropped without the lock: the waker may be the last reference to a task.
         drop(before);
-        if is_news {
+        if is_earlier {
             this.shared.alarm.raise();
         }
         Poll::Pending

@@ -24,7 +24,7 @@ use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, process, socket, tcp};
 
 /// Time for a command that has closed its output to report the reason and to end.
-const PARTING: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum length of a retained line of output.
 const LINE_BYTES_MAX: usize = 400;
@@ -55,15 +55,15 @@ pub struct TunnelFault {
     /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
     /// Last line of its standard error.
-    pub said: Arc<str>,
+    pub last_line: Arc<str>,
 }
 
 impl fmt::Display for TunnelFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&*self.said, self.code) {
+        match (&*self.last_line, self.code) {
             (_, None) => write!(f, "{} was killed", self.program),
             ("", Some(code)) => write!(f, "{} ended with code {code}", self.program),
-            (said, Some(_)) => f.write_str(said),
+            (last_line, Some(_)) => f.write_str(last_line),
         }
     }
 }
@@ -95,7 +95,7 @@ impl Tunnel {
         drop(running);
         for process in all.iter().filter_map(Weak::upgrade) {
             process.kill();
-            process.wait(PARTING);
+            process.wait(EXIT_TIMEOUT);
         }
     }
 
@@ -116,7 +116,7 @@ impl Tunnel {
         let label = self.label.clone();
         thread::Builder::new().name("tunnel".into()).spawn(move || {
             if let Ok((child, process)) = taken.recv() {
-                attend(child, &process, &label);
+                supervise(child, &process, &label);
             }
         })?;
         let (ours, theirs) = UnixStream::pair()?;
@@ -131,7 +131,7 @@ impl Tunnel {
         let process = Arc::new(Process {
             id: child.id(),
             end: Mutex::default(),
-            told: Condvar::new(),
+            exited: Condvar::new(),
             killed: AtomicBool::new(false),
         });
         // The thread waits for nothing else.
@@ -150,7 +150,7 @@ struct Process {
     id: u32,
     /// Exit status, once it is reaped. Its process id may be reused from then on.
     end: Mutex<Option<End>>,
-    told: Condvar,
+    exited: Condvar,
     /// `true` if this client killed it, which is no fault.
     killed: AtomicBool,
 }
@@ -158,7 +158,7 @@ struct Process {
 #[derive(Clone, Debug)]
 struct End {
     code: Option<i32>,
-    said: Arc<str>,
+    last_line: Arc<str>,
 }
 
 impl Process {
@@ -174,33 +174,33 @@ impl Process {
     /// Blocks until it is reaped, at most for `at_most`.
     fn wait(&self, at_most: Duration) {
         let end = lock(&self.end);
-        let waited = self.told.wait_timeout_while(end, at_most, |end| end.is_none());
+        let waited = self.exited.wait_timeout_while(end, at_most, |end| end.is_none());
         drop(waited);
     }
 }
 
 /// Reads a command's standard error until it ends, and reaps it.
-fn attend(mut child: Child, process: &Process, label: &str) {
-    let mut words = Words { label, line: Vec::new(), last: String::new() };
-    if let Err(errno) = listen(&mut child, &mut words) {
+fn supervise(mut child: Child, process: &Process, label: &str) {
+    let mut output = OutputLines { label, line: Vec::new(), last: String::new() };
+    if let Err(errno) = read_stderr(&mut child, &mut output) {
         tracing::warn!(%errno, "tunnel: cannot watch the program: killing it");
         let _ = child.kill();
     }
-    words.end_line();
+    output.end_line();
     let mut end = lock(&process.end);
     // Processes left in its group end with it.
     let _ = process::kill_group(process.id);
     let code = child.wait().ok().and_then(|status| status.code());
-    *end = Some(End { code, said: words.last.into() });
+    *end = Some(End { code, last_line: output.last.into() });
     drop(end);
-    process.told.notify_all();
+    process.exited.notify_all();
 }
 
 const STDERR: u64 = 0;
 const PROCESS: u64 = 1;
 
 /// Reads standard error until the process ends. Other processes may hold it open for longer.
-fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
+fn read_stderr(child: &mut Child, output: &mut OutputLines<'_>) -> Result<()> {
     let (epoll, watched) = (Epoll::new()?, process::watched(child.id())?);
     epoll.add(&watched, PROCESS, Interest::Readable)?;
     let mut stderr = child.stderr.take();
@@ -210,9 +210,9 @@ fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
     let (mut events, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         epoll.wait(&mut events, None)?;
-        let said = events.iter().any(|event| event.token == STDERR);
-        match stderr.as_mut().filter(|_| said).map(|stderr| stderr.read(&mut piece)) {
-            Some(Ok(count @ 1..)) => words.take(piece.get(..count).unwrap_or_default()),
+        let is_readable = events.iter().any(|event| event.token == STDERR);
+        match stderr.as_mut().filter(|_| is_readable).map(|stderr| stderr.read(&mut piece)) {
+            Some(Ok(count @ 1..)) => output.take(piece.get(..count).unwrap_or_default()),
             // Dropping it removes it from the set.
             Some(_) => stderr = None,
             None if !events.is_empty() => return Ok(()),
@@ -222,13 +222,13 @@ fn listen(child: &mut Child, words: &mut Words<'_>) -> Result<()> {
 }
 
 /// Lines of output of a command. They are the peer's: bounded, and stripped of control characters.
-struct Words<'a> {
+struct OutputLines<'a> {
     label: &'a str,
     line: Vec<u8>,
     last: String,
 }
 
-impl Words<'_> {
+impl OutputLines<'_> {
     fn take(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             match byte {
@@ -279,7 +279,7 @@ impl Socket for TunnelSocket {
     fn receive(&self, into: &[&Sink]) -> Result<usize> {
         let received = tcp::receive(self.stream.as_fd(), into);
         if !matches!(received, Ok(1..) | Err(Errno::AGAIN)) {
-            self.process.wait(PARTING);
+            self.process.wait(EXIT_TIMEOUT);
         }
         received
     }
@@ -288,8 +288,8 @@ impl Socket for TunnelSocket {
         if self.process.killed.load(Ordering::SeqCst) {
             return None;
         }
-        let End { code, said } = lock(&self.process.end).clone()?;
-        Some(Fault::Tunnel(TunnelFault { program: self.program.clone(), code, said }))
+        let End { code, last_line } = lock(&self.process.end).clone()?;
+        Some(Fault::Tunnel(TunnelFault { program: self.program.clone(), code, last_line }))
     }
 
     fn shut_down(&self) {

@@ -31,11 +31,11 @@ impl Live {
     /// Validates an answer. `reply_buffer` is the index of the span offered for the reply. A protocol
     /// violation cuts the link.
     pub(crate) fn take_reply(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
-        let heard = self.check(reply, reply_buffer);
-        if let Err(ReplyError::ProtocolError(error)) = &heard {
+        let checked = self.check(reply, reply_buffer);
+        if let Err(ReplyError::ProtocolError(error)) = &checked {
             self.cut(error.clone());
         }
-        heard
+        checked
     }
 
     /// Cuts the link after a protocol violation by the server.
@@ -45,9 +45,9 @@ impl Live {
 
     fn check(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {
         let malformed = |why: String| ReplyError::ProtocolError(ProtocolError::Malformed(Arc::from(why)));
-        let said =
+        let message =
             ReplyMessage::decode(reply.kind, &reply.body).map_err(|error| malformed(error.to_string()))?;
-        let placed_bytes = match said {
+        let placed_bytes = match message {
             ReplyMessage::Reply { placed_bytes } => placed_bytes as usize,
             ReplyMessage::BufferTooSmall { needed_bytes } => {
                 return Err(ReplyError::BufferTooSmall(needed_bytes as usize));

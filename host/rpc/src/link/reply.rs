@@ -16,12 +16,12 @@ pub(super) fn respond(
 ) {
     match outcome {
         Outcome::Reply => send(responder, exchange, reply_buffer),
-        Outcome::Silent => say(responder, ReplyMessage::Silence, &[]),
+        Outcome::Silent => send_message(responder, ReplyMessage::Silence, &[]),
         Outcome::Close => responder.cut(ProtocolError::Malformed("malformed RPC call".into())),
     }
 }
 
-fn say(responder: Responder, said: ReplyMessage, frame: &[u8]) {
+fn send_message(responder: Responder, said: ReplyMessage, frame: &[u8]) {
     let (kind, body) = said.encode();
     responder.send(kind, body, frame);
 }
@@ -39,14 +39,14 @@ fn send(responder: Responder, exchange: &mut Exchange, reply_buffer: Option<Part
         if let (Some(data), Some(rest)) = (&data, reply.get_mut(head_bytes..head_bytes + data_bytes)) {
             data.source.read_at(0, rest);
         }
-        return say(responder, ReplyMessage::Reply { placed_bytes: 0 }, reply);
+        return send_message(responder, ReplyMessage::Reply { placed_bytes: 0 }, reply);
     }
     let (frame, rest) = reply.split_at(reply.len().min(FRAME_MAX));
     let placed = rest.len() + padded_bytes;
     // No reply approaches 4 GiB.
     let placed_bytes = u32::try_from(placed).unwrap_or(u32::MAX);
     if placed > buffer_bytes {
-        return say(responder, ReplyMessage::BufferTooSmall { needed_bytes: placed_bytes }, &[]);
+        return send_message(responder, ReplyMessage::BufferTooSmall { needed_bytes: placed_bytes }, &[]);
     }
     let sink = reply_buffer
         .map(|reply_buffer| responder.sink(reply_buffer.address, u64::from(reply_buffer.len_bytes)));
@@ -61,5 +61,5 @@ fn send(responder: Responder, exchange: &mut Exchange, reply_buffer: Option<Part
         data.source.copy_to_sink(&sink);
         sink.zero(data_bytes, padded_bytes - data_bytes);
     }
-    say(responder, ReplyMessage::Reply { placed_bytes }, frame);
+    send_message(responder, ReplyMessage::Reply { placed_bytes }, frame);
 }

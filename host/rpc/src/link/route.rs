@@ -60,7 +60,7 @@ struct RouteState {
 /// A link in use.
 pub(crate) struct Live {
     pub(super) line: Line,
-    pub(super) room: BulkSpace,
+    pub(super) bulk_space: BulkSpace,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -138,7 +138,7 @@ impl Route {
             state.is_searching |= is_it;
             if is_it { state.live.take() } else { None }
         };
-        lost.room.changed();
+        lost.bulk_space.changed();
         if was_live.is_some() {
             let why = lost.line.end().map(|end| end.to_string()).unwrap_or_default();
             tracing::warn!(server = &*self.label, why, "link lost: reconnecting");
@@ -195,18 +195,18 @@ fn search(route: &Weak<Route>, dial: &dyn Dial) {
 
 impl Live {
     fn new(Dialed { line, keep }: Dialed) -> Arc<Self> {
-        Arc::new(Self { line, room: BulkSpace::default(), _keep: keep })
+        Arc::new(Self { line, bulk_space: BulkSpace::default(), _keep: keep })
     }
 
     /// Wakes the waiter when bulk memory is returned or the link is lost. The caller must check again
     /// afterwards.
-    pub(crate) fn wait_for_room(&self, waiter: &Waker) {
-        self.room.wait(waiter);
+    pub(crate) fn wait_for_memory(&self, waiter: &Waker) {
+        self.bulk_space.wait(waiter);
     }
 
     /// Wakes waiters after bulk memory was returned.
-    pub(crate) fn gave_back(&self) {
-        self.room.changed();
+    pub(crate) fn memory_returned(&self) {
+        self.bulk_space.changed();
     }
 }
 

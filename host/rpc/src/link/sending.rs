@@ -53,7 +53,7 @@ impl Live {
         let Some((out, reply_buffer)) = self.take(out_bytes, buffer_bytes) else {
             return Attempt::BufferTooSmall;
         };
-        let mut asked = CallMessage::default();
+        let mut message = CallMessage::default();
         let mut spans = Spans::none();
         if let Some(span) = out {
             // A span of the link's own area always has memory.
@@ -64,16 +64,16 @@ impl Live {
                 data.copy_to_sink(&sink);
                 sink.zero(data_bytes, padded_bytes - data_bytes);
             }
-            asked.data = Some(part(line.out_address(&span), out_bytes));
+            message.data = Some(part(line.out_address(&span), out_bytes));
             spans.push(span);
         }
         let number = reply_buffer.map(|span| {
-            asked.reply_buffer = Some(part(line.in_address(&span), buffer_bytes));
+            message.reply_buffer = Some(part(line.in_address(&span), buffer_bytes));
             spans.push(span);
             spans.len() - 1
         });
-        let (kind, body) = asked.encode();
-        let has_memory = asked != CallMessage::default();
+        let (kind, body) = message.encode();
+        let has_memory = message != CallMessage::default();
         let call = line.call_with(kind, body, spans, |writer| {
             writer.put(frame);
             if let Some(data) = data.filter(|_| in_frame) {
@@ -93,7 +93,7 @@ impl Live {
         };
         // A single span is taken atomically.
         let taken = if out_bytes == 0 || buffer_bytes == 0 { take() } else { None };
-        taken.or_else(|| self.room.with_whole_pairs(take))
+        taken.or_else(|| self.bulk_space.with_whole_pairs(take))
     }
 }
 

@@ -108,7 +108,7 @@ where
         let mut exchange = self.exchanges.take();
         let reply_buffer = match take_in(&mut exchange, &request, &responder) {
             Ok(reply_buffer) => reply_buffer,
-            Err(lie) => return responder.cut(lie),
+            Err(violation) => return responder.cut(violation),
         };
         let mut slot = self.slots.take().unwrap_or_else(|| Box::pin(None));
         slot.as_mut().set(Some((self.begin)(exchange)));
@@ -118,7 +118,7 @@ where
                 self.exchanges.put(exchange);
                 self.slots.give_back(slot);
             }
-            Poll::Pending => go_on(slot, self.exchanges.clone(), responder, reply_buffer),
+            Poll::Pending => spawn_pending(slot, self.exchanges.clone(), responder, reply_buffer),
         }
     }
 
@@ -129,8 +129,12 @@ where
 }
 
 /// Polls the pending call with a real waker. A panic drops the responder, which ends the link.
-fn go_on<F>(mut slot: Slot<F>, exchanges: Arc<ExchangePool>, responder: Responder, reply_buffer: Option<Part>)
-where
+fn spawn_pending<F>(
+    mut slot: Slot<F>,
+    exchanges: Arc<ExchangePool>,
+    responder: Responder,
+    reply_buffer: Option<Part>,
+) where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
     task::spawn(async move {
@@ -158,8 +162,8 @@ fn take_in(
     responder: &Responder,
 ) -> Result<Option<Part>, ProtocolError> {
     let malformed = |why: &dyn std::fmt::Display| ProtocolError::Malformed(why.to_string().into());
-    let asked = CallMessage::decode(request.kind, &request.body).map_err(|error| malformed(&error))?;
-    let data = match asked.data {
+    let call = CallMessage::decode(request.kind, &request.body).map_err(|error| malformed(&error))?;
+    let data = match call.data {
         Some(part) => responder.source(part.address, u64::from(part.len_bytes))?,
         None => Source::new(),
     };
@@ -168,11 +172,11 @@ fn take_in(
         return Err(malformed(&format_args!("call of {len_bytes} bytes is too long")));
     }
     // An invalid reply buffer is a violation whether or not it is used.
-    if let Some(reply_buffer) = asked.reply_buffer {
+    if let Some(reply_buffer) = call.reply_buffer {
         responder.sink(reply_buffer.address, u64::from(reply_buffer.len_bytes))?;
     }
     let mut record = responder.frame(request.frame.len());
     record.append(data.clone());
     exchange.receive(request.frame, &data, record);
-    Ok(asked.reply_buffer)
+    Ok(call.reply_buffer)
 }

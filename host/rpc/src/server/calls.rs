@@ -29,14 +29,14 @@ pub(super) trait Calls: Send {
         peer: &Arc<Peer>,
         exchange: Box<Exchange>,
         destination: &dyn Fn() -> Destination,
-    ) -> Ran;
+    ) -> RunResult;
 
     /// Returns `true` if the reply to a call beginning with `head` may need a buffer.
     fn needs_buffer(&self, head: &[u8]) -> bool;
 }
 
 /// Result of beginning a call.
-pub(super) enum Ran {
+pub(super) enum RunResult {
     /// The call is complete.
     Done(Box<Exchange>, Outcome),
     /// The thread that wakes the call will send its reply.
@@ -77,7 +77,7 @@ where
         peer: &Arc<Peer>,
         exchange: Box<Exchange>,
         destination: &dyn Fn() -> Destination,
-    ) -> Ran {
+    ) -> RunResult {
         let mut slot = self.slots.pop().unwrap_or_else(|| Box::pin(None));
         let (begin, peer) = (&self.begin, peer.clone());
         let begun = catch_unwind(AssertUnwindSafe(|| slot.as_mut().set(Some(begin(peer, exchange)))));
@@ -88,18 +88,18 @@ where
         match polled {
             Poll::Ready(Some((exchange, outcome))) => {
                 self.slots.push(slot);
-                Ran::Done(exchange, outcome)
+                RunResult::Done(exchange, outcome)
             }
             Poll::Ready(None) => {
                 // Dropping the future may panic again.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(slot)));
                 self.common.counters.panics.add(1);
-                Ran::Panicked
+                RunResult::Panicked
             }
             Poll::Pending => {
                 self.common.counters.later.add(1);
-                go_on(slot, Finish::new(destination(), self.common.clone()));
-                Ran::Later
+                spawn_pending(slot, Finish::new(destination(), self.common.clone()));
+                RunResult::Later
             }
         }
     }
@@ -129,7 +129,7 @@ where
 }
 
 /// Polls the pending call with a real waker until it is ready. The thread that wakes it then sends its reply.
-fn go_on<F>(mut slot: Slot<F>, finish: Finish)
+fn spawn_pending<F>(mut slot: Slot<F>, finish: Finish)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
 {
@@ -171,7 +171,7 @@ impl Finish {
                 shared.add_reply(&mut exchange, outcome);
                 shared.flush();
                 if outcome == Outcome::Close {
-                    shared.call_attention();
+                    shared.schedule_turn();
                 }
             }
             Destination::Datagram(datagrams, back) => datagrams.answer(back, &exchange, outcome),
@@ -206,7 +206,7 @@ impl Destination {
     fn give_back(&self, bytes: usize) {
         self.account().give_back(bytes);
         if let Destination::SharedConnection(shared) = self {
-            shared.ease();
+            shared.resume_if_low();
         }
     }
 }

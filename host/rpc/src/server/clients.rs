@@ -33,7 +33,7 @@ impl Clients {
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
         let mut by_address = self.lock();
         // Source addresses of datagrams can be forged.
-        if by_address.len() >= KNOWN_MAX {
+        if by_address.len() >= CLIENTS_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }
         by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
@@ -72,7 +72,7 @@ impl Clients {
 }
 
 /// Number of clients at which unused ones are removed at once.
-const KNOWN_MAX: usize = 1 << 16;
+const CLIENTS_MAX: usize = 1 << 16;
 
 /// A client address.
 pub(super) struct Client {
@@ -136,7 +136,7 @@ impl Client {
     /// Wakes the waiter when another call may begin; a waiter woken without success goes to the front. The
     /// caller must check again afterwards, as that may be so already.
     pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
-        queued.stand(&self.waiters, None, waiter);
+        queued.enqueue(&self.waiters, None, waiter);
     }
 
     /// Wakes one waiter, if calls may begin; a waiter that leaves some of the limit wakes the next.
@@ -174,12 +174,12 @@ const IDLE_AFTER: Duration = Duration::from_secs(10);
 const BATCH: usize = 64;
 
 /// A permit for one connection.
-pub(super) struct Admitted {
+pub(super) struct ConnectionPermit {
     common: Arc<Common>,
     client: Arc<Client>,
 }
 
-impl Admitted {
+impl ConnectionPermit {
     /// Returns a permit, or `None` at the limit.
     pub(super) fn new(common: &Arc<Common>, client: &Arc<Client>) -> Option<Self> {
         let (all, own) = (&common.counters.connections, &client.connections);
@@ -199,7 +199,7 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.client.connections.subtract();
         self.common.counters.connections.subtract(1);
@@ -231,7 +231,7 @@ impl Activity {
 }
 
 /// Closes idle connections, so that this client may soon have another. Returns `true` if there were any.
-pub(super) fn make_room(common: &Common, client: &Arc<Client>) -> bool {
+pub(super) fn close_idle_connections(common: &Common, client: &Arc<Client>) -> bool {
     let largest = common.clients.with_most_connections();
     largest.is_some_and(|largest| close_idle(common, &largest)) || close_idle(common, client)
 }
@@ -254,7 +254,7 @@ fn close_idle(common: &Common, client: &Client) -> bool {
         common.counters.closed_for_others.add(1);
         tracing::debug!(peer = ?shared.peer, "closing idle connection: connection limit reached");
         shared.kill();
-        shared.call_attention();
+        shared.schedule_turn();
     }
     !idle.is_empty()
 }
@@ -269,8 +269,8 @@ mod tests {
     fn datagrams_of_forged_addresses_fill_no_memory_and_clients_in_use_stay_known() {
         let clients = Clients::new(BufferPool::new(BufferLimits::default()), 10);
         let kept = clients.of(Ipv4Addr::LOCALHOST.into());
-        (1..3 * KNOWN_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
-        assert!(clients.lock().len() <= KNOWN_MAX);
+        (1..3 * CLIENTS_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
+        assert!(clients.lock().len() <= CLIENTS_MAX);
         assert!(Arc::ptr_eq(&kept, &clients.of(Ipv4Addr::LOCALHOST.into())));
         clients.sweep();
         assert_eq!(clients.lock().len(), 1);

@@ -31,7 +31,7 @@ pub(super) struct Common {
 #[derive(Default)]
 pub(super) struct Lines {
     pub(super) refused: RateLimit,
-    pub(super) no_room: RateLimit,
+    pub(super) out_of_resources: RateLimit,
     pub(super) too_long: RateLimit,
     pub(super) insecure: RateLimit,
     pub(super) stuck: RateLimit,

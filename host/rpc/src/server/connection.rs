@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calls::{Calls, Destination, Ran};
+use super::calls::{Calls, Destination, RunResult};
 use super::common::{Common, Exchanges};
 use super::options::Options;
 use super::record_reader::{ReceiveArea, RecordReader, Step};
@@ -48,7 +48,7 @@ pub(super) struct Connection {
     pub(super) shared: Arc<SharedConnection>,
     reader: RecordReader,
     /// A received call waiting for memory.
-    postponed: Option<(Source, Option<Lease>)>,
+    deferred: Option<(Source, Option<Lease>)>,
     phase: Phase,
     security: Security,
     /// `true` if there may be data to receive.
@@ -68,7 +68,7 @@ pub(super) struct Connection {
     active_calls: usize,
     active_bytes: usize,
     /// Bytes that a look put in the area; counted by the turn that follows immediately.
-    found_bytes: usize,
+    unserved_bytes: usize,
     /// Time of the connection's start or of its last recorded activity.
     since: Instant,
 }
@@ -107,7 +107,7 @@ pub(super) enum NextStep {
 }
 
 /// Reason for the end of a turn.
-enum End {
+enum TurnEnd {
     /// No more input.
     Empty,
     /// The turn's quota is used up.
@@ -134,7 +134,7 @@ impl Connection {
         Self {
             shared,
             reader: RecordReader::new(common.options.record_max_bytes),
-            postponed: None,
+            deferred: None,
             phase: Phase::Open,
             security: Security::of(&common.options),
             readable: true,
@@ -145,7 +145,7 @@ impl Connection {
             answered: false,
             active_calls: 0,
             active_bytes: 0,
-            found_bytes: 0,
+            unserved_bytes: 0,
             since,
         }
     }
@@ -183,7 +183,7 @@ impl Connection {
         }
         match self.receive(context) {
             Ok(bytes @ 1..) => {
-                self.found_bytes = bytes;
+                self.unserved_bytes = bytes;
                 true
             }
             Err(Errno::AGAIN) => {
@@ -203,10 +203,10 @@ impl Connection {
             self.phase = Phase::Sealed;
         }
         let is_dead = self.shared.is_dead();
-        if self.found_bytes > 0 && (is_dead || self.phase != Phase::Open) {
+        if self.unserved_bytes > 0 && (is_dead || self.phase != Phase::Open) {
             // The data can no longer be served, and the area must be free for the next connection.
-            self.found_bytes = 0;
-            self.reader.leave(&mut context.area, &self.shared.buffers);
+            self.unserved_bytes = 0;
+            self.reader.end_turn(&mut context.area, &self.shared.buffers);
         }
         if is_dead {
             turn.then = NextStep::Close;
@@ -215,9 +215,9 @@ impl Connection {
         if self.phase == Phase::Open {
             self.serve(context, &mut turn);
         }
-        self.move_on(&mut turn);
+        self.advance_phase(&mut turn);
         if matches!(self.phase, Phase::Lingering { .. }) {
-            turn.then = self.throw_away(context);
+            turn.then = self.discard(context);
         }
         turn
     }
@@ -233,8 +233,8 @@ impl Connection {
 
     /// Returns `true` if the connection should be checked early when memory is short: it waits for memory, or
     /// has unsent replies.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.must_wait() || self.shared.is_untaken()
+    pub(super) fn needs_early_sweep(&self) -> bool {
+        self.must_wait() || self.shared.has_unsent_replies()
     }
 
     /// Checks the time-outs, and releases unused memory.
@@ -249,25 +249,25 @@ impl Connection {
         }
         let has_calls = self.shared.has_calls();
         let is_short = self.shared.is_memory_short();
-        let patience = if is_short {
+        let idle_timeout = if is_short {
             options.stuck_after_if_short.min(options.stuck_after)
         } else {
             options.stuck_after
         };
-        if self.shared.is_stuck(patience, now) {
+        if self.shared.is_stuck(idle_timeout, now) {
             counters.closed_stuck.add(1);
             if let Some(suppressed) = common.lines.stuck.allow() {
                 tracing::warn!(peer = ?self.shared.peer, suppressed, "closing connection: replies not received");
             }
             return NextStep::Close;
         }
-        if !has_calls && now.saturating_duration_since(self.since) >= self.patience(options) {
+        if !has_calls && now.saturating_duration_since(self.since) >= self.idle_timeout(options) {
             counters.closed_silent.add(1);
             tracing::debug!(peer = ?self.shared.peer, "closing idle connection");
             return NextStep::Close;
         }
         if !has_calls {
-            self.shared.rest();
+            self.shared.trim();
         }
         NextStep::Wait
     }
@@ -283,10 +283,12 @@ impl Connection {
     }
 
     /// Returns the maximum time without activity.
-    fn patience(&self, options: &Options) -> Duration {
+    fn idle_timeout(&self, options: &Options) -> Duration {
         match self.reader.is_within_record() {
             // The remainder of the record is due, and other connections may be waiting for its memory.
-            true if !self.waits || self.reader.has_begun() => options.stuck_after.min(options.silent_after),
+            true if !self.waits || self.reader.is_receiving_long() => {
+                options.stuck_after.min(options.silent_after)
+            }
             _ if self.answered => Duration::MAX,
             _ if self.is_shaking_hands() => options.stuck_after.min(options.silent_after),
             _ => options.silent_after,
@@ -295,11 +297,11 @@ impl Connection {
 
     fn serve(&mut self, context: &mut ThreadContext, turn: &mut TurnResult) {
         let (shared, mut work) =
-            (self.shared.clone(), Work { calls: 0, bytes: mem::take(&mut self.found_bytes) });
+            (self.shared.clone(), Work { calls: 0, bytes: mem::take(&mut self.unserved_bytes) });
         self.waits = false;
-        self.reader.arrive(&mut context.area);
+        self.reader.begin_turn(&mut context.area);
         let end = self.receive_and_run(context, &mut work);
-        if work.bytes + work.calls > 0 || !matches!(end, End::Limits) {
+        if work.bytes + work.calls > 0 || !matches!(end, TurnEnd::Limits) {
             self.wait = Queued::default();
         }
         if work.bytes + work.calls > 0 {
@@ -310,44 +312,46 @@ impl Connection {
             self.active_bytes += work.bytes;
         }
         shared.flush();
-        self.reader.leave(&mut context.area, &shared.buffers);
+        self.reader.end_turn(&mut context.area, &shared.buffers);
         // Also if this connection did not wait: it may have been woken for limits that it does not need.
         shared.client.pass_on();
         match end {
-            End::Empty => {}
-            End::Used => turn.then = NextStep::Again,
-            End::Limits => turn.then = self.wait_for_room(),
-            End::Eof => {
+            TurnEnd::Empty => {}
+            TurnEnd::Used => turn.then = NextStep::Again,
+            TurnEnd::Limits => turn.then = self.register_wakeup(),
+            TurnEnd::Eof => {
                 self.phase = Phase::Ended;
                 shared.wait_for_end();
             }
-            End::Seal => {
+            TurnEnd::Seal => {
                 shared.seal();
                 self.phase = Phase::Sealed;
             }
-            End::Broken => turn.then = NextStep::Close,
+            TurnEnd::Broken => turn.then = NextStep::Close,
         }
     }
 
-    fn receive_and_run(&mut self, context: &mut ThreadContext, work: &mut Work) -> End {
+    fn receive_and_run(&mut self, context: &mut ThreadContext, work: &mut Work) -> TurnEnd {
         let shared = self.shared.clone();
         loop {
             if work.calls >= TURN_CALLS_MAX || work.bytes >= TURN_BYTES_MAX {
-                return End::Used;
+                return TurnEnd::Used;
             }
             // A record in progress already has its memory. It must proceed, or connections might deadlock on
             // memory.
-            if !shared.is_below_limits() || !(self.reader.has_begun() || shared.client.is_below_limit()) {
-                return End::Limits;
+            if !shared.is_below_limits()
+                || !(self.reader.is_receiving_long() || shared.client.is_below_limit())
+            {
+                return TurnEnd::Limits;
             }
-            if let Some((record, lease)) = self.postponed.take() {
+            if let Some((record, lease)) = self.deferred.take() {
                 if !shared.buffers.account().has_room() {
-                    self.postponed = Some((record, lease));
-                    return End::Limits;
+                    self.deferred = Some((record, lease));
+                    return TurnEnd::Limits;
                 }
                 work.calls += 1;
                 if !self.run(context, record, lease) {
-                    return End::Seal;
+                    return TurnEnd::Seal;
                 }
             }
             if self.is_shaking_hands()
@@ -357,11 +361,11 @@ impl Connection {
             }
             match self.reader.next(&mut context.area, &shared.buffers) {
                 Ok(Step::Serve(record, _))
-                    if self.security == Security::Unprobed && !self.goes_without_tls(context, &record) =>
+                    if self.security == Security::Unprobed && !self.accept_plain(context, &record) =>
                 {
                     work.calls += 1;
                     if !self.begin_tls(context, &record) {
-                        return End::Seal;
+                        return TurnEnd::Seal;
                     }
                 }
                 // RFC 9289 §4.1: a probe within a session is silently discarded.
@@ -369,31 +373,31 @@ impl Connection {
                     if self.security == Security::Secured && security::is_probe(&record) => {}
                 Ok(Step::Serve(record, lease)) => {
                     if !shared.buffers.account().has_room() && needs_buffer(&*context.calls, &record) {
-                        self.postponed = Some(set_aside(record, lease));
-                        return End::Limits;
+                        self.deferred = Some(detach(record, lease));
+                        return TurnEnd::Limits;
                     }
                     work.calls += 1;
                     if !self.run(context, record, Some(lease)) {
-                        return End::Seal;
+                        return TurnEnd::Seal;
                     }
                 }
-                Ok(Step::Receive) if !self.readable => return End::Empty,
+                Ok(Step::Receive) if !self.readable => return TurnEnd::Empty,
                 Ok(Step::Receive) => match self.receive(context) {
-                    Ok(0) => return End::Eof,
+                    Ok(0) => return TurnEnd::Eof,
                     Ok(bytes) => work.bytes += bytes,
                     Err(Errno::AGAIN) => self.readable = false,
                     Err(error) => {
                         tracing::debug!(peer = ?shared.peer, %error, "receive failed");
-                        return End::Broken;
+                        return TurnEnd::Broken;
                     }
                 },
-                Ok(Step::NoRoom) => return End::Limits,
+                Ok(Step::NoMemory) => return TurnEnd::Limits,
                 Err(fault) => {
                     context.common.counters.closed_too_long.add(1);
                     if let Some(suppressed) = context.common.lines.too_long.allow() {
                         tracing::warn!(peer = ?shared.peer, %fault, suppressed, "closing connection: invalid record");
                     }
-                    return End::Seal;
+                    return TurnEnd::Seal;
                 }
             }
         }
@@ -410,7 +414,7 @@ impl Connection {
 
     /// Accepts a plain first call if this address may do without TLS. Returns `true` if so; the connection
     /// then stays unencrypted.
-    fn goes_without_tls(&mut self, context: &ThreadContext, first: &Source) -> bool {
+    fn accept_plain(&mut self, context: &ThreadContext, first: &Source) -> bool {
         let is_plain =
             !security::is_probe(first) && context.common.options.admits_plain(&self.shared.peer.origin);
         if is_plain {
@@ -445,10 +449,10 @@ impl Connection {
     }
 
     /// Continues the handshake. Returns the end of the turn if it is not complete.
-    fn shake_hands(&mut self, context: &ThreadContext) -> Option<End> {
+    fn shake_hands(&mut self, context: &ThreadContext) -> Option<TurnEnd> {
         let (shared, session) = (&self.shared, self.shared.session.get()?);
         if !self.readable {
-            return Some(End::Empty);
+            return Some(TurnEnd::Empty);
         }
         match session.handshake(shared.stream()) {
             Ok(()) => {
@@ -458,7 +462,7 @@ impl Connection {
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;
-                Some(End::Empty)
+                Some(TurnEnd::Empty)
             }
             Err(error) => {
                 match session.fault() {
@@ -466,7 +470,7 @@ impl Connection {
                     None => security::refused(&context.common, &shared.peer, &error),
                 }
                 // The TLS alert already queued tells the peer the reason.
-                Some(End::Seal)
+                Some(TurnEnd::Seal)
             }
         }
     }
@@ -479,7 +483,7 @@ impl Connection {
         shared.begin_call();
         let destination = || Destination::SharedConnection(shared.clone());
         match context.calls.run(&shared.peer, exchange, &destination) {
-            Ran::Done(mut exchange, outcome) => {
+            RunResult::Done(mut exchange, outcome) => {
                 if shared.add_reply(&mut exchange, outcome) >= FLUSH_BYTES {
                     shared.flush();
                 }
@@ -490,11 +494,11 @@ impl Connection {
                 }
                 goes_on
             }
-            Ran::Later => {
+            RunResult::Later => {
                 self.answered = true;
                 true
             }
-            Ran::Panicked => {
+            RunResult::Panicked => {
                 tracing::error!(peer = ?shared.peer, "call panicked: closing its connection");
                 shared.fail_call();
                 false
@@ -503,7 +507,7 @@ impl Connection {
     }
 
     /// Registers for a wake-up. Returns `Again` if the connection may already proceed.
-    fn wait_for_room(&mut self) -> NextStep {
+    fn register_wakeup(&mut self) -> NextStep {
         let shared = &self.shared;
         self.waits = true;
         if !shared.is_below_limits() {
@@ -521,7 +525,7 @@ impl Connection {
     }
 
     /// Advances the phase if the current one is complete.
-    fn move_on(&mut self, turn: &mut TurnResult) {
+    fn advance_phase(&mut self, turn: &mut TurnResult) {
         match self.phase {
             Phase::Sealed if self.shared.is_finished() => {
                 if tcp::end_sending(self.shared.stream()).is_err() {
@@ -535,10 +539,10 @@ impl Connection {
         }
     }
 
-    fn throw_away(&mut self, context: &mut ThreadContext) -> NextStep {
+    fn discard(&mut self, context: &mut ThreadContext) -> NextStep {
         let Phase::Lingering { bytes, .. } = &mut self.phase else { return NextStep::Wait };
         while self.readable {
-            match context.area.throw_away(self.shared.stream()) {
+            match context.area.discard(self.shared.stream()) {
                 Ok(some @ 1..) => *bytes += some,
                 Err(Errno::AGAIN) => self.readable = false,
                 Ok(0) | Err(_) => return NextStep::Close,
@@ -558,7 +562,7 @@ fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
 }
 
 /// Prepares a call for serving later. A short one is copied out of the shared receive area.
-fn set_aside(record: Source, lease: Lease) -> (Source, Option<Lease>) {
+fn detach(record: Source, lease: Lease) -> (Source, Option<Lease>) {
     match record.len() {
         len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),
         _ => (record, Some(lease)),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::calls::{Calls, Datagrams, Destination, Ran, Return};
+use super::calls::{Calls, Datagrams, Destination, Return, RunResult};
 use super::clients::Client;
 use super::common::Exchanges;
 use super::service::{Peer, Transport};
@@ -56,7 +56,7 @@ impl DatagramReader {
     }
 
     /// Frees memory that an idle socket does not need.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn trim(&mut self) {
         self.area = None;
         self.senders = Vec::new();
     }
@@ -94,12 +94,12 @@ impl DatagramReader {
         sender.client.begin_call();
         let back = || Return { client: sender.client.clone(), route };
         match calls.run(&sender.peer, exchange, &|| Destination::Datagram(datagrams.clone(), back())) {
-            Ran::Done(exchange, outcome) => {
+            RunResult::Done(exchange, outcome) => {
                 datagrams.answer(&back(), &exchange, outcome);
                 exchanges.put(exchange);
             }
-            Ran::Later => {}
-            Ran::Panicked => datagrams.end_call(&back()),
+            RunResult::Later => {}
+            RunResult::Panicked => datagrams.end_call(&back()),
         }
         if let Some(area) = &mut self.area
             && !area.is_sole()
@@ -111,8 +111,8 @@ impl DatagramReader {
 
     /// Returns the sender, or `None` if it is not admitted.
     fn sender(&mut self, address: SocketAddr) -> Option<Sender> {
-        if let Some(known) = self.senders.iter().find(|sender| sender.address == address) {
-            return Some(known.clone());
+        if let Some(sender) = self.senders.iter().find(|sender| sender.address == address) {
+            return Some(sender.clone());
         }
         let common = &self.datagrams.common;
         if !common.options.admits(address.ip()) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::clients::Admitted;
+use super::clients::ConnectionPermit;
 use super::common::Common;
 use super::connection::{Connection, NextStep, ThreadContext};
 use super::datagrams::DatagramReader;
@@ -31,7 +31,7 @@ const LOOKS: u32 = 8;
 const SWEEP_PASSES: u64 = 64;
 
 /// Interval of sweeps while a stuck connection may be occupying memory that others wait for.
-const DOUBT_INTERVAL: Duration = Duration::from_millis(500);
+const EARLY_SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Interval of checks for the end of calls while the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
@@ -109,7 +109,7 @@ impl EventThread {
     /// Serves until the server stops.
     pub(super) fn run(mut self) {
         for pass in 1.. {
-            self.read_letters();
+            self.run_commands();
             if pass % SWEEP_PASSES == 0u64 {
                 // A thread that is never idle must also close stuck connections.
                 self.sweep(Instant::now());
@@ -124,8 +124,8 @@ impl EventThread {
             }
             if !self.ready.is_empty() {
                 // New events queue up behind connections with more to do.
-                self.look_around(Some(Duration::ZERO));
-            } else if !self.look_on() {
+                self.poll_events(Some(Duration::ZERO));
+            } else if !self.spin() {
                 self.sleep();
             }
         }
@@ -137,17 +137,17 @@ impl EventThread {
         &self.context.common
     }
 
-    fn read_letters(&mut self) {
+    fn run_commands(&mut self) {
         if !self.queue.has_commands() {
             return;
         }
         let mut commands = mem::take(&mut self.commands);
         self.queue.take(&mut commands);
-        for (stream, address, admitted) in commands.callers.drain(..) {
+        for (stream, address, admitted) in commands.new_connections.drain(..) {
             self.take_in(stream, address, admitted);
         }
         for token in &commands.tokens {
-            self.line_up(*token);
+            self.enqueue(*token);
         }
         if commands.stop && self.stops_at.is_none() {
             self.begin_to_stop();
@@ -155,7 +155,7 @@ impl EventThread {
         self.commands = commands;
     }
 
-    fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
+    fn take_in(&mut self, stream: OwnedFd, address: SocketAddr, admitted: ConnectionPermit) {
         let peer = Peer::new(address, Transport::Tcp);
         let (token, common) = (self.connections.next_token(), self.common().clone());
         let shared =
@@ -175,11 +175,11 @@ impl EventThread {
         if self.next_sweep.is_none() {
             self.next_sweep = Some(Instant::now() + self.common().options.sweep_interval());
         }
-        self.line_up(token);
+        self.enqueue(token);
     }
 
     /// Queues a connection for a turn.
-    fn line_up(&mut self, token: Token) {
+    fn enqueue(&mut self, token: Token) {
         if let Some(connection) = self.connections.find(token)
             && !mem::replace(&mut connection.queued, true)
         {
@@ -219,18 +219,18 @@ impl EventThread {
         let Some(connection) = self.connections.find(token) else { return false };
         connection.queued = false;
         let turn = connection.turn(&mut self.context);
-        if connection.is_doubtful() {
-            let soon = Instant::now() + DOUBT_INTERVAL;
+        if connection.needs_early_sweep() {
+            let soon = Instant::now() + EARLY_SWEEP_INTERVAL;
             self.next_sweep = Some(self.next_sweep.map_or(soon, |sweep| sweep.min(soon)));
         }
-        self.go_on(token, turn.then);
+        self.apply(token, turn.then);
         turn.worked
     }
 
-    fn go_on(&mut self, token: Token, then: NextStep) {
+    fn apply(&mut self, token: Token, then: NextStep) {
         match then {
             NextStep::Wait => {}
-            NextStep::Again => self.line_up(token),
+            NextStep::Again => self.enqueue(token),
             NextStep::Close => self.close(token),
         }
     }
@@ -252,7 +252,7 @@ impl EventThread {
     }
 
     /// Waits for events, and queues their connections. Returns `true` if there were any.
-    fn look_around(&mut self, timeout: Option<Duration>) -> bool {
+    fn poll_events(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
             // Out of memory at worst: retry soon.
             tracing::error!(%error, "epoll_wait failed");
@@ -286,13 +286,13 @@ impl EventThread {
                     false if connection.readable && !connection.must_wait() => NextStep::Again,
                     false => NextStep::Wait,
                 };
-                self.go_on(token, then);
+                self.apply(token, then);
             }
         }
     }
 
     /// Polls for work for as long as that pays. Returns `true` if there is some.
-    fn look_on(&mut self) -> bool {
+    fn spin(&mut self) -> bool {
         if !self.window.is_open() {
             return false;
         }
@@ -304,8 +304,8 @@ impl EventThread {
             }
             looks += 1;
             let found = match self.busy.only() {
-                Some(token) if looks % LOOKS != 0 => self.look_at(token),
-                _ => self.look_around(Some(Duration::ZERO)),
+                Some(token) if looks % LOOKS != 0 => self.poll_connection(token),
+                _ => self.poll_events(Some(Duration::ZERO)),
             };
             if found {
                 return true;
@@ -315,12 +315,12 @@ impl EventThread {
     }
 
     /// Tries to receive without checking for readiness first.
-    fn look_at(&mut self, token: Token) -> bool {
-        let in_vain = match self.connections.find(token) {
+    fn poll_connection(&mut self, token: Token) -> bool {
+        let is_futile = match self.connections.find(token) {
             Some(connection) => !connection.look(&mut self.context),
             None => false,
         };
-        if in_vain { false } else { self.turn(token) }
+        if is_futile { false } else { self.turn(token) }
     }
 
     fn sleep(&mut self) {
@@ -333,7 +333,7 @@ impl EventThread {
         let timeout = until.into_iter().flatten().min().map(|time| time.saturating_duration_since(now));
         let queue = self.queue.clone();
         queue.sleep(|| {
-            self.look_around(timeout);
+            self.poll_events(timeout);
         });
         self.window.slept(now.elapsed());
     }
@@ -345,20 +345,20 @@ impl EventThread {
             return;
         }
         let common = self.common().clone();
-        let (mut closing, mut is_doubtful) = (Vec::new(), false);
+        let (mut closing, mut needs_early_sweep) = (Vec::new(), false);
         for connection in self.connections.iter_mut() {
             match connection.sweep(&common, now) {
                 NextStep::Close => closing.push(connection.shared.token),
-                _ => is_doubtful |= connection.is_doubtful(),
+                _ => needs_early_sweep |= connection.needs_early_sweep(),
             }
         }
         closing.into_iter().for_each(|token| self.close(token));
-        self.sockets.iter_mut().for_each(DatagramReader::rest);
+        self.sockets.iter_mut().for_each(DatagramReader::trim);
         common.clients.sweep();
         common.pool.trim();
         let more = !self.connections.is_empty() || common.pool.has_spare() || !common.clients.is_empty();
         let interval = common.options.sweep_interval();
-        let interval = if is_doubtful { interval.min(DOUBT_INTERVAL) } else { interval };
+        let interval = if needs_early_sweep { interval.min(EARLY_SWEEP_INTERVAL) } else { interval };
         self.next_sweep = more.then(|| now + interval);
     }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::{Errno, tcp, udp};
 
-use super::clients::{Admitted, make_room};
+use super::clients::{ConnectionPermit, close_idle_connections};
 use super::common::Common;
 use super::service::Transport;
 use super::thread_queue::{ThreadQueue, Token};
@@ -74,7 +74,7 @@ impl Listening {
         }
         if let Some((stream, address)) = self.waiting.take() {
             let client = self.common.clients.of(address.ip());
-            match Admitted::new(&self.common, &client) {
+            match ConnectionPermit::new(&self.common, &client) {
                 Some(admitted) => self.take_in(stream, address, admitted),
                 None => self.refuse(address, "too many connections"),
             }
@@ -93,13 +93,13 @@ impl Listening {
             let Some(socket) = self.sockets.get(index) else { return };
             match tcp::accept(socket.as_fd()) {
                 Ok((stream, address)) => {
-                    if !self.consider(stream, address, epoll) {
+                    if !self.admit_or_refuse(stream, address, epoll) {
                         return;
                     }
                 }
                 Err(Errno::AGAIN) => return,
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                    if let Some(suppressed) = self.common.lines.no_room.allow() {
+                    if let Some(suppressed) = self.common.lines.out_of_resources.allow() {
                         tracing::error!(%error, suppressed, "cannot accept connections");
                     }
                     self.ignore(epoll);
@@ -113,19 +113,19 @@ impl Listening {
     }
 
     /// Admits or refuses a connection. Returns `false` if accepting must pause for a moment.
-    fn consider(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
+    fn admit_or_refuse(&mut self, stream: OwnedFd, address: SocketAddr, epoll: &Epoll) -> bool {
         if !self.common.options.admits(address.ip()) {
             self.refuse(address, "address not allowed");
             return true;
         }
         let client = self.common.clients.of(address.ip());
-        if let Some(admitted) = Admitted::new(&self.common, &client) {
+        if let Some(admitted) = ConnectionPermit::new(&self.common, &client) {
             self.take_in(stream, address, admitted);
             return true;
         }
         let now = Instant::now();
         if self.full_until.is_none_or(|until| now >= until) {
-            if make_room(&self.common, &client) {
+            if close_idle_connections(&self.common, &client) {
                 self.waiting = Some((stream, address));
                 self.ignore(epoll);
                 self.paused_until = Some(now + CLOSING_PAUSE);
@@ -144,7 +144,7 @@ impl Listening {
         }
     }
 
-    fn take_in(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
+    fn take_in(&self, stream: OwnedFd, address: SocketAddr, admitted: ConnectionPermit) {
         if let Err(error) = tcp::tune(&stream, SILENCE) {
             tracing::debug!(peer = %address, %error, "accept failed: client left");
             return;
@@ -166,13 +166,13 @@ pub(super) fn hand_over(
     threads: &[Arc<ThreadQueue>],
     stream: OwnedFd,
     address: SocketAddr,
-    admitted: Admitted,
+    admitted: ConnectionPermit,
 ) {
     let least = threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
     if let Some(thread) = least {
         common.counters.connections_total.add(1);
         thread.connections.fetch_add(1, Ordering::Relaxed);
-        thread.add_caller(stream, address, admitted);
+        thread.add_connection(stream, address, admitted);
     }
 }
 

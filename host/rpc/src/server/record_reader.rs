@@ -17,7 +17,7 @@ use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
 const AREA_BYTES: usize = 16 << 10;
 
 /// Minimum free space at the end of the area; with less, the buffer is replaced.
-const ROOM_MIN_BYTES: usize = 4 << 10;
+const FREE_MIN_BYTES: usize = 4 << 10;
 
 /// Maximum length of a record that shares the area; a longer one gets its own buffer.
 const SHORT_MAX_BYTES: usize = 8 << 10;
@@ -74,7 +74,7 @@ impl ReceiveArea {
     }
 
     /// Receives and discards bytes.
-    pub(super) fn throw_away(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
+    pub(super) fn discard(&self, stream: BorrowedFd<'_>) -> Result<usize, Errno> {
         tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
 
@@ -83,7 +83,7 @@ impl ReceiveArea {
     fn clear(&mut self, buffers: &Buffers) {
         if self.span.len() == 0 && self.span.lease.is_sole() {
             (self.span.start, self.span.end) = (0, 0);
-        } else if self.span.room() < ROOM_MIN_BYTES {
+        } else if self.span.room() < FREE_MIN_BYTES {
             self.exchange(buffers);
         }
     }
@@ -106,7 +106,7 @@ pub(super) enum Step {
     /// Receive more.
     Receive,
     /// Wait for memory for the record.
-    NoRoom,
+    NoMemory,
 }
 
 /// Result of receiving.
@@ -120,15 +120,15 @@ pub(super) struct Received {
 /// Receiving side of one connection.
 pub(super) struct RecordReader {
     records: Records,
-    kept: Kept,
+    partial: Partial,
     /// Fragments received so far of a multi-fragment record.
-    glued: Option<Span>,
+    assembled: Option<Span>,
     /// `true` if the last record was long: the next is likely to be as well.
     expects_long: bool,
 }
 
 /// Received data that a connection retains between turns.
-enum Kept {
+enum Partial {
     Nothing,
     /// Bytes left in the area by the last turn.
     Parked(Span),
@@ -139,12 +139,12 @@ enum Kept {
 impl RecordReader {
     pub(super) fn new(record_max_bytes: usize) -> Self {
         let records = Records::new(record_max_bytes);
-        Self { records, kept: Kept::Nothing, glued: None, expects_long: false }
+        Self { records, partial: Partial::Nothing, assembled: None, expects_long: false }
     }
 
     /// Returns `true` if a record is incomplete.
     pub(super) fn is_within_record(&self) -> bool {
-        !matches!(self.kept, Kept::Nothing) || self.glued.is_some()
+        !matches!(self.partial, Partial::Nothing) || self.assembled.is_some()
     }
 
     /// Returns `true` if all received bytes are consumed.
@@ -153,27 +153,27 @@ impl RecordReader {
     }
 
     /// Returns `true` if a record is being received into memory reserved for all of it.
-    pub(super) fn has_begun(&self) -> bool {
-        let is_long = |glued: &Span| glued.lease.len() >= BUFFER_MAX_BYTES;
-        matches!(self.kept, Kept::Long(..)) || self.glued.as_ref().is_some_and(is_long)
+    pub(super) fn is_receiving_long(&self) -> bool {
+        let is_long = |assembled: &Span| assembled.lease.len() >= BUFFER_MAX_BYTES;
+        matches!(self.partial, Partial::Long(..)) || self.assembled.as_ref().is_some_and(is_long)
     }
 
     /// Begins a turn: restores parked bytes to the area.
-    pub(super) fn arrive(&mut self, area: &mut ReceiveArea) {
-        if let Kept::Parked(parked) = &self.kept {
+    pub(super) fn begin_turn(&mut self, area: &mut ReceiveArea) {
+        if let Partial::Parked(parked) = &self.partial {
             area.span.append(&parked.bytes(0, parked.len()));
-            self.kept = Kept::Nothing;
+            self.partial = Partial::Nothing;
         }
     }
 
     /// Ends a turn: parks unconsumed bytes and frees the area for the next connection.
-    pub(super) fn leave(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
+    pub(super) fn end_turn(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
         let span = &mut area.span;
         if span.len() > 0
-            && let Some(mut parked) = taken(&area.pool, buffers, span.len())
+            && let Some(mut parked) = take_charged(&area.pool, buffers, span.len())
         {
             parked.append(&span.bytes(0, span.len()));
-            self.kept = Kept::Parked(parked);
+            self.partial = Partial::Parked(parked);
         }
         span.start = span.end;
         if !span.lease.is_sole() {
@@ -185,11 +185,11 @@ impl RecordReader {
     /// Extracts the next record.
     pub(super) fn next(&mut self, area: &mut ReceiveArea, buffers: &Buffers) -> Result<Step, RecordError> {
         loop {
-            if !self.can_glue(area, buffers) {
-                return Ok(Step::NoRoom);
+            if !self.reserve_fragment(area, buffers) {
+                return Ok(Step::NoMemory);
             }
-            let span = match &mut self.kept {
-                Kept::Long(span, _) => span,
+            let span = match &mut self.partial {
+                Partial::Long(span, _) => span,
                 _ => &mut area.span,
             };
             let (front, len) = span.front();
@@ -202,13 +202,13 @@ impl RecordReader {
                     let step = Step::Serve(span.bytes(body.start, body.end), span.lease.clone());
                     span.start += body.end;
                     self.expects_long = body.len() > SHORT_MAX_BYTES;
-                    self.put_down(area, buffers);
+                    self.return_excess(area, buffers);
                     return Ok(step);
                 }
                 Found::Piece { body, complete } => {
                     let piece = span.bytes(body.start, body.end);
                     span.start += body.end;
-                    if let Some(step) = self.glue(&piece, complete, area, buffers) {
+                    if let Some(step) = self.append_fragment(&piece, complete, area, buffers) {
                         return Ok(step);
                     }
                 }
@@ -224,9 +224,9 @@ impl RecordReader {
         buffers: &Buffers,
         receive: impl FnOnce(&[&Sink]) -> Result<usize, Errno>,
     ) -> Result<Received, Errno> {
-        let (span, most) = match &mut self.kept {
+        let (span, most) = match &mut self.partial {
             // Bytes beyond the record are copied later, so receive few of them.
-            Kept::Long(span, whole) => {
+            Partial::Long(span, whole) => {
                 let most = (*whole + AHEAD_BYTES).saturating_sub(span.end);
                 (span, most)
             }
@@ -245,9 +245,9 @@ impl RecordReader {
 
     /// Provides memory for a record, or its mark, of `whole` bytes including the mark.
     fn prepare(&mut self, whole: usize, area: &mut ReceiveArea, buffers: &Buffers) -> Step {
-        match &self.kept {
+        match &self.partial {
             // The buffer was allocated for this record.
-            Kept::Long(..) => Step::Receive,
+            Partial::Long(..) => Step::Receive,
             _ if whole <= SHORT_MAX_BYTES => {
                 if area.span.lease.len() < area.span.start + whole {
                     area.exchange(buffers);
@@ -256,77 +256,77 @@ impl RecordReader {
             }
             _ => {
                 let room = buffers.account().has_room().then(|| buffers.take(whole + AHEAD_BYTES)).flatten();
-                let Some(lease) = room else { return Step::NoRoom };
+                let Some(lease) = room else { return Step::NoMemory };
                 let mut long = Span { lease, start: 0, end: 0 };
                 long.append(&area.span.bytes(0, area.span.len()));
                 area.span.start = area.span.end;
-                self.kept = Kept::Long(long, whole);
+                self.partial = Partial::Long(long, whole);
                 Step::Receive
             }
         }
     }
 
     /// Moves bytes received beyond a long record to the area.
-    fn put_down(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
-        if let Kept::Long(long, _) = &self.kept {
+    fn return_excess(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
+        if let Partial::Long(long, _) = &self.partial {
             let ahead = long.bytes(0, long.len());
             if area.span.room() < ahead.len() {
                 area.exchange(buffers);
             }
             area.span.append(&ahead);
             drop(ahead);
-            self.kept = Kept::Nothing;
+            self.partial = Partial::Nothing;
         }
     }
 
     /// Ensures that all received bytes fit behind the fragments collected so far. Returns `false` if memory
     /// is short.
-    fn can_glue(&mut self, area: &ReceiveArea, buffers: &Buffers) -> bool {
-        let Some(glued) = &mut self.glued else { return true };
+    fn reserve_fragment(&mut self, area: &ReceiveArea, buffers: &Buffers) -> bool {
+        let Some(assembled) = &mut self.assembled else { return true };
         let more = area.span.len();
         // No record is longer than the largest buffer.
-        if glued.room() >= more || glued.lease.len() >= BUFFER_MAX_BYTES {
+        if assembled.room() >= more || assembled.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
         // Grown once, to the maximum length of a record: records that grow step by step could deadlock on
         // each other's memory.
-        let is_long = glued.len() + more > SHORT_MAX_BYTES;
+        let is_long = assembled.len() + more > SHORT_MAX_BYTES;
         if is_long && !buffers.account().has_room() {
             return false;
         }
-        let needed = if is_long { BUFFER_MAX_BYTES } else { glued.len() + more };
+        let needed = if is_long { BUFFER_MAX_BYTES } else { assembled.len() + more };
         let Some(lease) = buffers.take(needed) else { return false };
         let mut larger = Span { lease, start: 0, end: 0 };
-        larger.append(&glued.bytes(0, glued.len()));
-        *glued = larger;
+        larger.append(&assembled.bytes(0, assembled.len()));
+        *assembled = larger;
         true
     }
 
     /// Appends a fragment to those before. Returns the record if that completes it.
-    fn glue(
+    fn append_fragment(
         &mut self,
         piece: &Source,
         complete: bool,
         area: &ReceiveArea,
         buffers: &Buffers,
     ) -> Option<Step> {
-        let mut glued = match self.glued.take() {
-            Some(glued) => glued,
-            None => taken(&area.pool, buffers, piece.len())?,
+        let mut assembled = match self.assembled.take() {
+            Some(assembled) => assembled,
+            None => take_charged(&area.pool, buffers, piece.len())?,
         };
-        glued.append(piece);
+        assembled.append(piece);
         if !complete {
-            self.glued = Some(glued);
+            self.assembled = Some(assembled);
             return None;
         }
         self.expects_long = false;
-        Some(Step::Serve(glued.bytes(0, glued.len()), glued.lease))
+        Some(Step::Serve(assembled.bytes(0, assembled.len()), assembled.lease))
     }
 }
 
 /// Takes a buffer and charges it to the client, even beyond its share: it receives no more than the area
 /// contains.
-fn taken(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
+fn take_charged(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
     let lease = pool.take(len_bytes)?;
     lease.charge(buffers.account());
     Some(Span { lease, start: 0, end: 0 })

@@ -12,7 +12,7 @@ use tombolo_wire_rpc::Mark;
 const COPY_MAX_BYTES: usize = 4 << 10;
 
 /// Capacity retained for small replies.
-const KEPT_MAX_BYTES: usize = 64 << 10;
+const RETAINED_MAX_BYTES: usize = 64 << 10;
 
 /// Padding of data to a multiple of four bytes (RFC 4506 §3).
 const PADDING: [u8; 3] = [0; 3];
@@ -179,7 +179,7 @@ impl Batch {
     fn clear(&mut self) {
         self.pieces.clear();
         self.small.clear();
-        self.small.shrink_to(KEPT_MAX_BYTES);
+        self.small.shrink_to(RETAINED_MAX_BYTES);
         (self.sent, self.small_sent, self.len) = (0, 0, 0);
     }
 }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use thiserror::Error;
 
 use super::calls::{Datagrams, calls_of};
-use super::clients::Admitted;
+use super::clients::ConnectionPermit;
 use super::common::{Common, Counts, Exchanges};
 use super::connection::ThreadContext;
 use super::datagrams::DatagramReader;
@@ -37,7 +37,7 @@ pub enum StartError {
 /// A running server. Dropping it stops it, as [`stop`](Self::stop) does.
 pub struct Server {
     common: Arc<Common>,
-    mailboxes: Arc<[Arc<ThreadQueue>]>,
+    queues: Arc<[Arc<ThreadQueue>]>,
     threads: Vec<JoinHandle<()>>,
     tcp: Vec<SocketAddr>,
     udp: Vec<SocketAddr>,
@@ -51,9 +51,9 @@ impl Server {
         let udp = bound.udp.iter().map(|(address, _)| *address).collect();
         let sockets: Vec<_> =
             bound.udp.into_iter().map(|(_, socket)| Datagrams::new(socket, common.clone())).collect();
-        let mailboxes: Result<Vec<_>, Errno> =
+        let queues: Result<Vec<_>, Errno> =
             (0..common.options.threads).map(|_| ThreadQueue::new().map(Arc::new)).collect();
-        let mailboxes: Arc<[_]> = mailboxes.map_err(system)?.into();
+        let queues: Arc<[_]> = queues.map_err(system)?.into();
         for (address, socket) in &bound.tcp {
             tcp::listen(socket, BACKLOG).map_err(|source| BindError {
                 address: *address,
@@ -62,11 +62,11 @@ impl Server {
             })?;
         }
         let (tcp, mut streams) = bound.tcp.into_iter().unzip();
-        let mut server = Self { common, mailboxes, threads: Vec::new(), tcp, udp };
-        for index in 0..server.mailboxes.len() {
+        let mut server = Self { common, queues, threads: Vec::new(), tcp, udp };
+        for index in 0..server.queues.len() {
             // The first thread accepts connections; UDP sockets are distributed round-robin.
             let own_streams = if index == 0 { std::mem::take(&mut streams) } else { Vec::new() };
-            let own_sockets = sockets.iter().skip(index).step_by(server.mailboxes.len()).cloned();
+            let own_sockets = sockets.iter().skip(index).step_by(server.queues.len()).cloned();
             server.start_thread(index, own_streams, own_sockets, service.clone())?;
         }
         Ok(server)
@@ -76,8 +76,8 @@ impl Server {
     /// Returns `false`, and closes the stream, if the limit of connections is reached.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         let client = self.common.clients.of(address.ip());
-        let Some(admitted) = Admitted::new(&self.common, &client) else { return false };
-        hand_over(&self.common, &self.mailboxes, stream, address, admitted);
+        let Some(admitted) = ConnectionPermit::new(&self.common, &client) else { return false };
+        hand_over(&self.common, &self.queues, stream, address, admitted);
         true
     }
 
@@ -114,10 +114,10 @@ impl Server {
         let calls = calls_of(service, common.clone());
         let exchanges = Exchanges::new(common.clone());
         let context = ThreadContext { common: common.clone(), calls, exchanges, area };
-        let queue = self.mailboxes[index].clone();
-        let listening = Listening::new(streams, common, self.mailboxes.clone());
-        let intakes = sockets.map(DatagramReader::new).collect();
-        let thread = EventThread::new(context, queue, listening, intakes).map_err(system)?;
+        let queue = self.queues[index].clone();
+        let listening = Listening::new(streams, common, self.queues.clone());
+        let readers = sockets.map(DatagramReader::new).collect();
+        let thread = EventThread::new(context, queue, listening, readers).map_err(system)?;
         let builder = thread::Builder::new().name(format!("rpc-{index}"));
         self.threads.push(builder.spawn(move || thread.run()).map_err(StartError::Thread)?);
         Ok(())
@@ -126,7 +126,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.mailboxes.iter().for_each(|queue| queue.stop());
+        self.queues.iter().for_each(|queue| queue.stop());
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("event thread panicked");

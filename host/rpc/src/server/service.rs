@@ -19,7 +19,7 @@ pub const HEAD_BYTES: usize = 8 << 10;
 pub const LONG_HEAD_BYTES: usize = 1 << 10;
 
 /// Capacity of the reply buffer retained between calls, in bytes.
-const KEPT_BYTES: usize = 16 << 10;
+const RETAINED_BYTES: usize = 16 << 10;
 
 /// A handler of calls, independent of the transport.
 pub trait Service: Send + Sync + 'static {
@@ -217,7 +217,7 @@ impl Exchange {
         self.record = Source::new();
         self.lease = None;
         self.reply.clear();
-        self.reply.shrink_to(KEPT_BYTES);
+        self.reply.shrink_to(RETAINED_BYTES);
         self.data = None;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::clients::{Activity, Admitted, Client};
+use super::clients::{Activity, Client, ConnectionPermit};
 use super::common::Common;
 use super::reply_batch::{Batch, Sent, State};
 use super::service::{Exchange, Outcome, Peer};
@@ -19,7 +19,7 @@ use tombolo_sys::{Errno, tcp};
 
 /// Number of unsent reply bytes at which a connection begins no further calls: one long reply may be ready,
 /// and no more.
-const UNTAKEN_MAX_BYTES: usize = 1 << 20;
+const UNSENT_MAX_BYTES: usize = 1 << 20;
 
 /// The part of a connection shared with the threads that complete its calls.
 pub(super) struct SharedConnection {
@@ -33,13 +33,13 @@ pub(super) struct SharedConnection {
     pub(super) session: OnceLock<Box<Session>>,
     /// Field order: dropped after the stream, so that the connection counts until its descriptor is closed.
     /// Pending calls keep the descriptor open.
-    _admitted: Admitted,
+    _admitted: ConnectionPermit,
     common: Arc<Common>,
     queue: Arc<ThreadQueue>,
     /// Number of calls received whose replies are not sent.
     calls: AtomicUsize,
     /// Bytes of replies waiting while the socket is full.
-    untaken: AtomicUsize,
+    unsent_bytes: AtomicUsize,
     /// `true` if the event thread must be woken once these are below their limits.
     waits: AtomicBool,
     /// `true` if the event thread must be woken after the last call.
@@ -56,7 +56,7 @@ struct SendQueue {
     /// Replies for the next batch.
     queue: Batch,
     /// Remainder of a partly sent batch; empty while a thread sends.
-    rest: Batch,
+    remainder: Batch,
     phase: Phase,
     /// `true` while a thread sends; it will also send replies queued meanwhile.
     sending: bool,
@@ -83,7 +83,7 @@ impl SharedConnection {
         stream: OwnedFd,
         peer: Arc<Peer>,
         token: Token,
-        (common, admitted): (Arc<Common>, Admitted),
+        (common, admitted): (Arc<Common>, ConnectionPermit),
         queue: Arc<ThreadQueue>,
     ) -> Arc<Self> {
         let client = admitted.client().clone();
@@ -100,7 +100,7 @@ impl SharedConnection {
             common,
             queue,
             calls: AtomicUsize::new(0),
-            untaken: AtomicUsize::new(0),
+            unsent_bytes: AtomicUsize::new(0),
             waits: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
@@ -155,7 +155,7 @@ impl SharedConnection {
         self.client.end_calls(1);
         self.seal();
         self.release(1);
-        self.call_attention();
+        self.schedule_turn();
     }
 
     /// Sends the queued replies, unless another thread is sending or the socket is full.
@@ -182,7 +182,7 @@ impl SharedConnection {
     }
 
     /// Schedules a turn of this connection on its event thread.
-    pub(super) fn call_attention(&self) {
+    pub(super) fn schedule_turn(&self) {
         self.queue.check_connection(self.token);
     }
 
@@ -191,12 +191,12 @@ impl SharedConnection {
         let options = &self.common.options;
         self.calls.load(Ordering::SeqCst) < options.connection_calls_max
             && self.buffers.account().lent_bytes() < options.connection_bytes_max
-            && self.untaken.load(Ordering::SeqCst) < UNTAKEN_MAX_BYTES
+            && self.unsent_bytes.load(Ordering::SeqCst) < UNSENT_MAX_BYTES
     }
 
     /// Returns `true` if replies wait because the socket is full.
-    pub(super) fn is_untaken(&self) -> bool {
-        self.untaken.load(Ordering::SeqCst) > 0
+    pub(super) fn has_unsent_replies(&self) -> bool {
+        self.unsent_bytes.load(Ordering::SeqCst) > 0
     }
 
     /// Returns `true` if others wait for memory.
@@ -205,12 +205,12 @@ impl SharedConnection {
     }
 
     /// Wakes the event thread, if it waits, once the connection is well below its limits.
-    pub(super) fn ease(&self) {
+    pub(super) fn resume_if_low(&self) {
         // Hysteresis: the thread resumes with a batch of calls, not with each one.
         let left = self.calls.load(Ordering::SeqCst);
         let is_low = left <= self.common.options.connection_calls_max / 4 * 3 && self.is_below_limits();
         if is_low && self.waits.load(Ordering::SeqCst) && self.waits.swap(false, Ordering::SeqCst) {
-            self.call_attention();
+            self.schedule_turn();
         }
     }
 
@@ -274,17 +274,17 @@ impl SharedConnection {
         self.dead.store(true, Ordering::SeqCst);
         let mut send_queue = self.lock();
         send_queue.phase = Phase::Dead;
-        let dropped = send_queue.queue.drain() + send_queue.rest.drain();
-        self.not_full(&mut send_queue);
+        let dropped = send_queue.queue.drain() + send_queue.remainder.drain();
+        self.clear_full(&mut send_queue);
         drop(send_queue);
         self.release(dropped);
     }
 
     /// Frees memory that an idle connection does not need.
-    pub(super) fn rest(&self) {
+    pub(super) fn trim(&self) {
         let mut send_queue = self.lock();
         if send_queue.is_idle() {
-            (send_queue.queue, send_queue.rest) = (Batch::default(), Batch::default());
+            (send_queue.queue, send_queue.remainder) = (Batch::default(), Batch::default());
         }
     }
 
@@ -315,17 +315,17 @@ impl SharedConnection {
             self.dead.store(true, Ordering::SeqCst);
             let dropped = batch.drain() + send_queue.queue.drain();
             send_queue.sending = false;
-            self.not_full(&mut send_queue);
+            self.clear_full(&mut send_queue);
             drop(send_queue);
             self.release(dropped);
-            self.call_attention();
+            self.schedule_turn();
             return None;
         }
         if sent.state == State::Full {
             if mem::take(&mut send_queue.again) {
                 return Some(batch);
             }
-            send_queue.rest = batch;
+            send_queue.remainder = batch;
             send_queue.sending = false;
             if sent.bytes > 0 || send_queue.progress.is_none() {
                 send_queue.progress = Some(Instant::now());
@@ -333,34 +333,34 @@ impl SharedConnection {
             self.charge(&mut send_queue);
             return None;
         }
-        self.not_full(&mut send_queue);
-        send_queue.rest = batch;
+        self.clear_full(&mut send_queue);
+        send_queue.remainder = batch;
         let next = send_queue.next_batch();
         send_queue.sending = next.is_some();
         if next.is_none() && send_queue.phase == Phase::Sealed {
             drop(send_queue);
-            self.call_attention();
+            self.schedule_turn();
         }
         next
     }
 
     /// Charges the client for its unsent replies, as many as there are now.
     fn charge(&self, send_queue: &mut SendQueue) {
-        self.untaken.store(send_queue.queue.len() + send_queue.rest.len(), Ordering::SeqCst);
-        let waiting = send_queue.queue.uncounted_bytes() + send_queue.rest.uncounted_bytes();
+        self.unsent_bytes.store(send_queue.queue.len() + send_queue.remainder.len(), Ordering::SeqCst);
+        let waiting = send_queue.queue.uncounted_bytes() + send_queue.remainder.uncounted_bytes();
         let account = self.buffers.account();
         account.charge(waiting);
         account.give_back(mem::replace(&mut send_queue.charged, waiting));
     }
 
-    fn not_full(&self, send_queue: &mut SendQueue) {
+    fn clear_full(&self, send_queue: &mut SendQueue) {
         send_queue.progress = None;
         send_queue.again = false;
         if send_queue.charged > 0 {
             self.buffers.account().give_back(mem::take(&mut send_queue.charged));
         }
-        if self.untaken.swap(0, Ordering::SeqCst) > 0 {
-            self.ease();
+        if self.unsent_bytes.swap(0, Ordering::SeqCst) > 0 {
+            self.resume_if_low();
         }
     }
 
@@ -370,9 +370,9 @@ impl SharedConnection {
             return;
         }
         let left = self.calls.fetch_sub(calls, Ordering::SeqCst) - calls;
-        self.ease();
+        self.resume_if_low();
         if left == 0 && self.ending.load(Ordering::SeqCst) {
-            self.call_attention();
+            self.schedule_turn();
         }
     }
 
@@ -383,7 +383,7 @@ impl SharedConnection {
 
 impl SendQueue {
     fn is_idle(&self) -> bool {
-        !self.sending && self.queue.is_empty() && self.rest.is_empty()
+        !self.sending && self.queue.is_empty() && self.remainder.is_empty()
     }
 
     /// Returns a batch to send, unless a thread is already sending or nothing is queued.
@@ -398,13 +398,13 @@ impl SendQueue {
 
     /// Returns the remainder of the last batch, or else the queued replies; the two swap their memory.
     fn next_batch(&mut self) -> Option<Batch> {
-        if self.rest.is_empty() {
+        if self.remainder.is_empty() {
             if self.queue.is_empty() {
                 return None;
             }
-            mem::swap(&mut self.queue, &mut self.rest);
+            mem::swap(&mut self.queue, &mut self.remainder);
         }
-        Some(mem::take(&mut self.rest))
+        Some(mem::take(&mut self.remainder))
     }
 }
 
@@ -413,7 +413,7 @@ impl Waiter for SharedConnection {
         if self.is_dead() {
             return false;
         }
-        self.call_attention();
+        self.schedule_turn();
         true
     }
 }

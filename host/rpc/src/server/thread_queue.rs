@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::clients::Admitted;
+use super::clients::ConnectionPermit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
@@ -26,7 +26,7 @@ pub(super) struct Commands {
     /// Connections to check.
     pub(super) tokens: Vec<Token>,
     /// New connections.
-    pub(super) callers: Vec<(OwnedFd, SocketAddr, Admitted)>,
+    pub(super) new_connections: Vec<(OwnedFd, SocketAddr, ConnectionPermit)>,
     /// `true` if the thread must stop.
     pub(super) stop: bool,
 }
@@ -34,7 +34,7 @@ pub(super) struct Commands {
 impl Commands {
     fn clear(&mut self) {
         self.tokens.clear();
-        self.callers.clear();
+        self.new_connections.clear();
     }
 }
 
@@ -55,8 +55,8 @@ impl ThreadQueue {
     }
 
     /// Passes a new connection to the thread.
-    pub(super) fn add_caller(&self, stream: OwnedFd, address: SocketAddr, admitted: Admitted) {
-        self.put(|commands| commands.callers.push((stream, address, admitted)));
+    pub(super) fn add_connection(&self, stream: OwnedFd, address: SocketAddr, admitted: ConnectionPermit) {
+        self.put(|commands| commands.new_connections.push((stream, address, admitted)));
     }
 
     /// Makes the thread begin nothing new, and end.
