@@ -123,7 +123,7 @@ fn a_dead_mount_without_a_supervisor_is_replaced_or_taken_away() {
     };
     kill_a_server();
     let replaced = scratch.0.run(&["mount", "dir:tree", "mnt"]);
-    assert!(replaced.code == Some(0) && replaced.err.contains("taking a dead mount away"), "{replaced:?}");
+    assert!(replaced.code == Some(0) && replaced.err.contains("removing a dead mount"), "{replaced:?}");
     fs::read(scratch.mnt().join("file")).expect("alive");
     scratch.umount();
     kill_a_server();

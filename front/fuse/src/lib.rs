@@ -1,12 +1,13 @@
-//! The FUSE front end: one session, two transports.
+//! FUSE front end: one session type, two transports.
 //!
-//! [`session`] turns the requests of one kernel into calls of the file-system waist, and knows no transport.
-//! [`dev`] mounts on this host through `/dev/fuse`; [`virtio`] serves a guest through a virtio-fs device.
+//! [`session`] translates one kernel's requests into calls of the file-system waist and is independent of the
+//! transport. [`dev`] mounts on this host through `/dev/fuse`; [`virtio`] serves a guest through a virtio-fs
+//! device.
 //!
-//! Not here: the wire format (`wire/fuse`), virtqueues (`host`), what a file system does (`back/`).
+//! Non-goals: the wire format (`wire/fuse`), virtqueues (`host/vhost`), file-system behaviour (`back/`).
 //!
-//! Reading order: `session`, `session/ops`, then a transport; `kept`, what of a guest's session outlives the
-//! process.
+//! Reading order: `session`, `session/ops`, then a transport; `kept` holds the part of a guest's session that
+//! survives a server restart.
 #![forbid(unsafe_code)]
 
 pub mod dev;

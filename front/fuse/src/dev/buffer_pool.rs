@@ -1,8 +1,8 @@
-//! Memory for requests, used again from one to the next.
+//! Request memory, reused from one request to the next.
 //!
-//! A file system may retain the data of a WRITE that it has answered, to send them on from where they lie.
-//! Such a buffer is not written to until it is let go; meanwhile another takes its place. How many are out at
-//! a time is bounded: beyond that a file system may not retain what it is given, and copies.
+//! A file system may retain the data of an answered WRITE, to forward it without a copy. Such a buffer is not
+//! written to until it is released; another takes its place meanwhile. The number of retained buffers is
+//! bounded: beyond that a file system may not retain data, and copies it.
 
 use super::device::DATA_AT;
 use crate::session::Slot;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_mem::Buffer;
 use tombolo_wire_fuse::layout::header::MIN_READ_BUFFER;
 
-/// Slots and buffers that no request uses now, and buffers that a file system still uses.
+/// Unused slots and buffers, and buffers that a file system retains.
 #[derive(Debug)]
 pub(super) struct BufferPool {
     data_bytes: usize,
@@ -22,20 +22,20 @@ pub(super) struct BufferPool {
 struct Memory {
     slots: Vec<Box<Slot>>,
     buffers: Vec<Buffer>,
-    /// Buffers that were still used when their request was answered.
+    /// Buffers that were still in use when their request was answered.
     retained: Vec<Buffer>,
-    /// How many may be used after their answer: those of requests that are not answered yet, and those in
-    /// `retained`.
+    /// Number of buffers that may be used after their reply: those of unanswered requests that were lent, and
+    /// those in `retained`.
     lent: usize,
 }
 
-/// How much spare memory there is; more is given back to the system.
+/// Maximum number of spare slots and of spare buffers; more are freed.
 const SPARE_MAX: usize = 16;
-/// How many buffers a file system may retain at a time.
+/// Maximum number of buffers that a file system may retain at a time.
 const LENT_MAX: usize = 64;
 
 impl BufferPool {
-    /// For requests of up to `max_write_bytes` of data.
+    /// Creates a pool for requests with up to `max_write_bytes` of data.
     pub(super) fn new(max_write_bytes: u32) -> Arc<BufferPool> {
         let data_bytes = (max_write_bytes as usize).max(MIN_READ_BUFFER);
         Arc::new(BufferPool { data_bytes, memory: Mutex::default() })
@@ -49,7 +49,7 @@ impl BufferPool {
         (slot.unwrap_or_default(), buffer.unwrap_or_else(|| self.fresh()))
     }
 
-    /// Takes the memory of a request back; with `lent` it may still be in use.
+    /// Returns a request's memory to the pool; with `lent` the buffer may still be in use.
     pub(super) fn put(&self, slot: Box<Slot>, buffer: Buffer, lent: bool) {
         let mut memory = self.memory();
         if memory.slots.len() < SPARE_MAX {
@@ -61,8 +61,8 @@ impl BufferPool {
         }
     }
 
-    /// May one more buffer be used after its request is answered? If so, it comes back by [`BufferPool::put`]
-    /// with the mark, [`BufferPool::exchange`] or [`BufferPool::give_up`].
+    /// Returns `true` if one more buffer may be used after its reply. The buffer is then returned by
+    /// [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
         let mut memory = self.memory();
         if memory.lent >= LENT_MAX {
@@ -73,7 +73,7 @@ impl BufferPool {
         may
     }
 
-    /// A free buffer for one that was lent: the same, if it was not retained.
+    /// Exchanges a lent buffer for a free one: the same, if it was not retained.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
             let mut memory = self.memory();
@@ -83,7 +83,7 @@ impl BufferPool {
         spare.unwrap_or_else(|| self.fresh())
     }
 
-    /// Takes back a buffer that was lent to a request that came to nothing.
+    /// Takes back a buffer lent to a request that was not answered.
     pub(super) fn give_up(&self, lent: Buffer) {
         self.memory().end_loan(lent);
     }
@@ -111,7 +111,7 @@ impl Memory {
         }
     }
 
-    /// The request is answered: is the buffer still used?
+    /// Ends the loan of a buffer, which may still be in use.
     fn end_loan(&mut self, mut buffer: Buffer) {
         if is_free(&mut buffer) {
             self.lent -= 1;
@@ -121,7 +121,7 @@ impl Memory {
         }
     }
 
-    /// Looks which buffers were let go meanwhile.
+    /// Reclaims released buffers.
     fn sweep(&mut self) {
         let mut index = 0;
         while let Some(buffer) = self.retained.get_mut(index) {

@@ -1,4 +1,4 @@
-//! A descriptor of a FUSE connection, and one request read from it.
+//! Descriptor of a FUSE connection, and a request read from it.
 
 use super::buffer_pool::BufferPool;
 use crate::session::{Backing, Exchange, Slot};
@@ -11,13 +11,13 @@ use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use tombolo_wire_fuse::{BackingId, DecodeError, Errno as WireErrno, Extent, Opcode, Unique, reply};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A WRITE's data, and a READ's, begin here, on a page of their own: the host's file system then copies whole
+/// Offset of the data of a WRITE and of a READ: page-aligned, so that the host's file system copies whole
 /// pages.
 pub(super) const DATA_AT: usize = 4096;
-/// So a request is read to here.
+/// Offset at which a request is received, so that the data of a WRITE begins at `DATA_AT`.
 const HEAD_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
 
-/// One descriptor of the connection. Replies must go to the one that their request came from.
+/// One descriptor of the connection. A reply must be sent through the descriptor of its request.
 #[derive(Debug)]
 pub(super) struct Device(OwnedFd);
 
@@ -31,7 +31,7 @@ impl Device {
     }
 }
 
-/// Weak, so that the connection ends with the threads that serve.
+/// Weak, so that the connection ends with the serving threads.
 impl Backing for Weak<Device> {
     fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let device = self.upgrade().ok_or(Errno::NODEV)?;
@@ -41,24 +41,24 @@ impl Backing for Weak<Device> {
     fn close(&self, backing: BackingId) {
         let Some(device) = self.upgrade() else { return };
         if let Err(error) = fuse_dev::close_backing(device.fd(), backing.0) {
-            tracing::debug!(%error, "a backing file was not closed");
+            tracing::debug!(%error, "cannot close a backing file");
         }
     }
 }
 
-/// One request, and the way back to its caller.
+/// One request and its reply path.
 #[derive(Debug)]
 pub(super) struct DevExchange {
     device: Arc<Device>,
     buffers: Arc<BufferPool>,
     buffer: Buffer,
-    /// The request that waits for an answer; none while nothing does.
+    /// The unanswered request, if any.
     waiting: Option<Unique>,
-    /// The thread that made the request; 0 if it is none in particular.
+    /// The requesting thread; 0 if unknown.
     caller: u32,
-    /// Length of the request, or of the answer that a READ asks for, in bytes.
+    /// Length of the request, or of the data requested by a READ, in bytes.
     transfer_bytes: usize,
-    /// Whether the file system may have retained the data of the request before.
+    /// `true` if the file system may have retained the data of the previous request.
     lent: bool,
 }
 
@@ -86,7 +86,7 @@ impl DevExchange {
         self.waiting = Some(Unique(header.unique));
         let private_bytes = match Extent::of(&header) {
             Ok(extent) => extent.private_bytes.min(received),
-            // Let the decoder say what is wrong with it.
+            // The decoder reports the error.
             Err(DecodeError::NoHeader { .. }) => received.min(head.len()),
             Err(_) => received,
         };
@@ -102,12 +102,12 @@ impl DevExchange {
         self.caller
     }
 
-    /// Will the present request keep its thread busy with copying?
+    /// Returns `true` if the request transfers so much data that copying keeps the thread busy.
     pub(super) fn is_large(&self) -> bool {
         self.transfer_bytes >= LARGE_BYTES
     }
 
-    /// What a send came to. ENOENT: the requester was killed meanwhile.
+    /// Handles the outcome of a send. ENOENT: the requester has been killed.
     fn sent(&mut self, outcome: Result<(), Errno>) -> bool {
         self.waiting = None;
         match outcome {
@@ -126,8 +126,7 @@ impl Exchange for DevExchange {
         self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
     }
 
-    /// Only of data that fill a good part of the buffer: a file system that retains a little of it retains
-    /// all of it.
+    /// Lends only buffers that are well filled: a file system that retains a part retains the whole buffer.
     fn keeps_payload(&mut self, len_bytes: usize) -> bool {
         self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
         self.lent
@@ -143,7 +142,7 @@ impl Exchange for DevExchange {
     }
 
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
-        // Right in front of the data, so that the reply is one piece.
+        // Directly in front of the data, so that the reply is contiguous.
         let start = DATA_AT.saturating_sub(header.len());
         self.buffer.sink(start..DATA_AT).write_at(0, header);
         let reply = self.buffer.source(start..DATA_AT.saturating_add(data_bytes));
@@ -157,7 +156,7 @@ impl Exchange for DevExchange {
 
     fn notify(&mut self, notification: &[u8]) {
         match fuse_dev::send(self.device.fd(), notification) {
-            // ENOENT: it knows no such node any more.
+            // ENOENT: the kernel has forgotten the node.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(error) => tracing::error!(%error, "the FUSE device refused a notification"),
         }
@@ -169,10 +168,10 @@ impl Exchange for DevExchange {
     }
 }
 
-/// Data of a sixteenth of the buffer may be retained: 64 KiB of the usual mebibyte.
+/// A WRITE of at least 1/16 of the buffer may be retained: 64 KiB of the usual 1 MiB.
 const RETAINED_PART: usize = 16;
 
-/// A transfer of this size takes as long as waking another thread up.
+/// Transfer size whose copy takes as long as waking up another thread.
 const LARGE_BYTES: usize = 64 << 10;
 
 fn transfer_bytes(header: &InHeader, head: &[u8]) -> usize {
@@ -183,7 +182,7 @@ fn transfer_bytes(header: &InHeader, head: &[u8]) -> usize {
     }
 }
 
-/// A request that was not answered, because the code for it panicked: its caller must not wait for ever.
+/// A request that was not answered because its handler panicked: the caller must not wait forever.
 impl Drop for DevExchange {
     fn drop(&mut self) {
         if let Some(unique) = self.waiting.take() {

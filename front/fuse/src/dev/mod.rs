@@ -1,7 +1,7 @@
-//! The FUSE device as a transport: a mount on this host.
+//! FUSE-device transport: mounts on this host.
 //!
-//! [`Mount::start`] mounts a file system and serves it with a few threads, each with a descriptor of its own.
-//! It unmounts when told to, and finds the ruins of an earlier server at its mount point.
+//! [`Mount::start`] mounts a file system and serves it with a few threads, each with its own descriptor. The
+//! mount lasts until [`Mount::unmount`]; a dead mount left by an earlier server is removed first.
 
 mod buffer_pool;
 mod device;
@@ -27,47 +27,46 @@ use tombolo_core::fs::{Client, Export, FileSystem, FileType, NodeId, PermissionC
 use tombolo_core::{Ctx, Error as FsError, SessionId};
 use tombolo_sys::{Errno, creds, fuse_dev};
 
-/// How to mount.
+/// Mount options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `df` and `/proc/mounts` show as the source.
+    /// Source shown by `df` and `/proc/mounts`.
     pub source: String,
-    /// May users other than the one that mounts use it? Then the kernel checks permissions for the file
-    /// system. Without others there is nothing to check: the one user has what the server has.
+    /// `true` if other users may use the mount; then the kernel checks permissions for the file system. A
+    /// single user has the server's own rights, so there is nothing to check.
     pub allow_other: bool,
-    /// Does the kernel check by mode bits when others may use it? It keeps names that one user looked up, and
-    /// another one nothing else checks the user that walks them. Only a file system that checks for itself
+    /// `true` if the kernel checks mode bits when others may use the mount. It caches names looked up by one
+    /// user, and nothing else checks another user that walks them. Only a file system that checks for itself
     /// can do without.
     pub kernel_checks: bool,
-    /// Refuse changes in the kernel already.
+    /// `true` to refuse changes in the kernel.
     pub read_only: bool,
-    /// Honour device nodes.
+    /// `true` to honour device nodes.
     pub devices: bool,
-    /// Honour set-user-id bits.
+    /// `true` to honour set-user-id bits.
     pub set_id: bool,
-    /// Let programs be executed.
+    /// `true` to allow execution of programs.
     pub exec: bool,
-    /// How many threads there are to take requests; at least one. They sleep unless there is work for them.
+    /// Number of threads; at least one. They sleep unless there are requests for them.
     pub threads: usize,
-    /// How long the kernel may keep what it was told.
+    /// Lifetimes of the kernel's cached names, attributes and data.
     pub coherence: Coherence,
-    /// Does the kernel keep locks itself? Then they cost no request, and exclude only programs that use this
+    /// `true` if the kernel manages locks itself: without requests, and visible only to programs of this
     /// mount.
     pub local_locks: bool,
-    /// Are extended attributes shown?
+    /// `true` if extended attributes are exposed.
     pub xattrs: bool,
-    /// This kernel labels files, so that it makes a difference why a file has no label.
+    /// `true` if this kernel labels files, so that the reason for a missing label matters.
     pub labels: bool,
-    /// How far the kernel is to read ahead of a program, in bytes, where that is more or less than it does
-    /// anyway. Only root can have it so.
+    /// Read-ahead of the kernel in bytes, if other than its default. Only root can set it.
     pub read_ahead_bytes: Option<u32>,
-    /// What mounts and unmounts.
+    /// The process that mounts and unmounts.
     pub mounter: Arc<dyn Mounter>,
 }
 
 impl Default for Options {
-    /// No devices, no set-user-id; a thread per core up to 16, and two at least: one can be busy with a big
-    /// transfer while the other takes requests.
+    /// Returns options without devices and set-user-id, and with one thread per core, from 2 to 16: one
+    /// thread can be busy with a large transfer while another takes requests.
     fn default() -> Self {
         Options {
             source: "tombolo".into(),
@@ -88,12 +87,12 @@ impl Default for Options {
     }
 }
 
-/// Returns true where SELinux is in use, or that cannot be told.
+/// Returns `true` if SELinux is in use, or if that is unknown.
 fn has_selinux() -> bool {
     !std::fs::read_to_string("/proc/filesystems").is_ok_and(|known| !known.contains("selinuxfs"))
 }
 
-/// Why a mount did not come about.
+/// Error of [`Mount::start`].
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The device cannot be opened.
@@ -104,26 +103,26 @@ pub enum MountError {
     Target {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused to mount.
     #[error("cannot mount on {}", .path.display())]
     Mount {
         /// The mount point.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The file system could not be attached to, or has no root.
-    #[error("the file system is not there")]
+    /// The file system cannot be attached, or its root is not a directory.
+    #[error("cannot attach to the file system")]
     FileSystem(#[source] FsError),
     /// A thread could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
 }
 
-/// A mount that is being served. Dropping it leaves it mounted; end it with [`Mount::unmount`].
+/// A mount that is being served. Dropping it does not unmount; call [`Mount::unmount`].
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -131,13 +130,13 @@ pub struct Mount {
     by_helper: bool,
     session: Arc<Session>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// With [`Coherence::Push`].
+    /// Set with [`Coherence::Push`].
     notifier: Mutex<Option<Notifier>>,
 }
 
 impl Mount {
-    /// Mounts `export` on the directory `target` and starts to serve it. A dead mount there, left behind by a
-    /// server that was killed, is taken away first.
+    /// Mounts `export` on the directory `target` and starts to serve it. A dead mount left by a killed server
+    /// is removed first.
     ///
     /// # Errors
     /// See [`MountError`]. Nothing stays mounted then.
@@ -150,7 +149,7 @@ impl Mount {
         let mounter = &options.mounter;
         let (path, was_dead) = mounter.prepare(target)?;
         if was_dead {
-            tracing::warn!(path = %path.display(), "taking a dead mount away");
+            tracing::warn!(path = %path.display(), "removing a dead mount");
         }
         let client = Client { session, label: path.display().to_string(), checks: PermissionCheck::Caller };
         let file_system = export.attach(&client).map_err(MountError::FileSystem)?;
@@ -164,7 +163,7 @@ impl Mount {
             backing: backing.map(|device| Arc::new(Arc::downgrade(device)) as Arc<dyn Backing>),
             coherence: options.coherence,
             kernel_checks: options.allow_other,
-            // The superuser alone passes each check of the kernel's.
+            // Only the superuser passes all of the kernel's checks.
             kernel_may_check: kernel_checks && (options.allow_other || creds::own_ids().0 == 0),
             local_callers: true,
             local_locks: options.local_locks,
@@ -206,53 +205,53 @@ impl Mount {
         Ok(mount)
     }
 
-    /// The session, for its counters.
+    /// Returns the session, for its counters.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Ends the mount. One that is in use is taken out of sight at once, and served until its last user has
-    /// left; then this returns false.
+    /// Unmounts. A busy mount is detached at once and served until its last user has left; then this returns
+    /// `false`.
     ///
     /// # Errors
-    /// The kernel's. It is not an error if it was unmounted otherwise.
+    /// The kernel's error. A mount that is already gone is not an error.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
         match self.mounter.unmount(&self.path, self.by_helper, false) {
             Ok(()) => return Ok(true),
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(true),
-            Err(error) => tracing::warn!(path = %self.path.display(), %error, "in use; detached"),
+            Err(error) => tracing::warn!(path = %self.path.display(), %error, "mount is busy; detached"),
         }
         self.mounter.unmount(&self.path, self.by_helper, true).map(|()| false)
     }
 
-    /// Waits until the mount has ended, however, and is not in use any more.
+    /// Blocks until the mount has ended, however, and is no longer in use.
     pub fn wait(&self) {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
-            // A panic was logged where it happened.
+            // A panic was logged where it occurred.
             let _ = thread.join();
         }
-        // Not with the lock held: it is waited for.
+        // Dropped unlocked: the drop blocks until the notifier has ended.
         let notifier = self.notifier().take();
         drop(notifier);
     }
 
     fn read_ahead(&self, bytes: Option<u32>) {
         let Some(bytes) = bytes else { return };
-        // Not by asking for the root, as others would: a thread that waits for its own process keeps it from
-        // dying.
+        // A request for the root would also wait, but a thread waiting for its own process keeps it from
+        // being killed.
         let end = Instant::now() + INIT_PATIENCE;
         while !self.session.is_agreed() && Instant::now() < end {
             thread::sleep(INIT_PAUSE);
         }
         if let Err(error) = self.mounter.read_ahead(&self.path, bytes) {
-            tracing::debug!(path = %self.path.display(), %error, "the kernel reads ahead as it likes");
+            tracing::debug!(path = %self.path.display(), %error, "cannot set the kernel's read-ahead");
         }
     }
 
@@ -265,11 +264,11 @@ impl Mount {
     }
 }
 
-/// The kernel sends INIT as soon as it has mounted.
+/// Maximum wait for INIT, which the kernel sends as soon as it has mounted.
 const INIT_PATIENCE: Duration = Duration::from_secs(1);
 const INIT_PAUSE: Duration = Duration::from_micros(200);
 
-/// A mount has a directory as its root.
+/// Fails unless the root is a directory.
 fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), MountError> {
     let root = file_system.getattr(&Ctx::root(session), NodeId::ROOT, None).wait();
     match root.map_err(MountError::FileSystem)?.file_type {
@@ -278,8 +277,8 @@ fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), Mo
     }
 }
 
-/// A descriptor of the connection for each thread. Where the device cannot be cloned, one thread must do: two
-/// cannot look and sleep at one descriptor.
+/// Returns a descriptor of the connection for each thread. If the device cannot be cloned, one thread serves
+/// the mount: two cannot poll and block on one descriptor.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];

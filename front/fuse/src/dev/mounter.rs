@@ -1,4 +1,4 @@
-//! Mounting and unmounting: what a server that parses requests need not be allowed.
+//! Mounting and unmounting, which a server that parses requests need not be allowed to do.
 
 use std::fmt;
 use std::io;
@@ -10,13 +10,14 @@ use tombolo_sys::{Errno, creds};
 
 use super::{MountError, Options, read_ahead};
 
-/// What mounts and unmounts at one place: this process, or another for it.
+/// Mounts and unmounts at one mount point, in this process or in a helper process.
 pub trait Mounter: fmt::Debug + Send + Sync {
-    /// The mount point with no symbolic link in it, free of dead mounts; whether one was there.
+    /// Returns the mount point without symbolic links, after detaching a dead mount; the flag is `true` if
+    /// there was one.
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError>;
 
-    /// Mounts a file system whose root is a directory, by itself or through the helper, and says which.
-    /// `kernel_checks`: others than the user that mounts, where they are let in, have what mode bits allow.
+    /// Mounts a file system whose root is a directory; the flag is `true` if fusermount3 did it.
+    /// `kernel_checks`: users other than the mounting one are checked by mode bits.
     fn mount(
         &self,
         path: &Path,
@@ -24,14 +25,14 @@ pub trait Mounter: fmt::Debug + Send + Sync {
         kernel_checks: bool,
     ) -> Result<(OwnedFd, bool), MountError>;
 
-    /// Unmounts what was mounted so; `detach` takes it out of sight at once.
+    /// Unmounts; `detach` detaches a busy mount at once.
     fn unmount(&self, path: &Path, by_helper: bool, detach: bool) -> io::Result<()>;
 
-    /// Has the kernel read so far ahead of a program in what is mounted there, whose INIT is answered.
+    /// Sets the kernel's read-ahead of the mount, whose INIT has been answered.
     fn read_ahead(&self, path: &Path, bytes: u32) -> io::Result<()>;
 }
 
-/// This process does it.
+/// Mounting by this process.
 #[derive(Debug)]
 pub struct Directly;
 
@@ -39,8 +40,8 @@ impl Mounter for Directly {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
         let fail = |source| MountError::Target { path: target.into(), source };
         let absolute = std::path::absolute(target).map_err(fail)?;
-        // The dead mount of a killed server answers everything so. To be listed it is asked; its attributes
-        // the kernel may know.
+        // The dead mount of a killed server fails every request so. A listing is requested because the kernel
+        // may have cached attributes.
         let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
         let was_dead = std::fs::read_dir(&absolute).is_err_and(|error| is_dead(&error));
         if was_dead {
@@ -73,11 +74,11 @@ impl Mounter for Directly {
                 Err(Errno::PERM) => {}
                 Err(error) => return Err(fail(error.into())),
             },
-            // Where only root may open the device, the helper does.
+            // Where only root may open the device, the helper opens it.
             Err(Errno::ACCESS | Errno::PERM) => {}
             Err(error) => return Err(MountError::Device(error)),
         }
-        // The helper fills in user and root mode itself, and always adds nodev and nosuid.
+        // The helper sets user and root mode, and always adds nodev and nosuid.
         let refusals = [(options.read_only, "ro"), (!options.exec, "noexec")];
         let refusals = refusals.into_iter().filter_map(|(refused, option)| refused.then_some(option));
         let source = format!("fsname={},subtype=tombolo", options.source.replace(',', "_"));
@@ -101,7 +102,7 @@ impl Mounter for Directly {
     }
 }
 
-/// `others`: the options that let other users in.
+/// Mounts with the system call. `others`: options that admit other users.
 fn mount_directly(device: &OwnedFd, path: &Path, options: &Options, others: &[&str]) -> Result<(), Errno> {
     let mut flags = Flags::empty();
     flags.set(Flags::NODEV, !options.devices);
@@ -114,5 +115,5 @@ fn mount_directly(device: &OwnedFd, path: &Path, options: &Options, others: &[&s
     fuse_dev::mount(device.as_fd(), &options.source, path, "tombolo", flags, &data)
 }
 
-/// The type of the root, as stat(2) has it.
+/// Type of the root, as in stat(2).
 const DIRECTORY: u32 = 0o040_000;

@@ -1,5 +1,5 @@
-//! Tells the kernel of changes, from a thread that serves no requests: the kernel may wait for one before it
-//! takes a notice.
+//! Delivery of change notifications to the kernel, on a thread that serves no requests: the kernel may wait
+//! for a request before it accepts a notification.
 
 use super::device::Device;
 use crate::session::{Push, Session};
@@ -15,10 +15,10 @@ use tombolo_core::{Ctx, Error, Interrupt, Result};
 use tombolo_sys::{Errno, fuse_dev};
 use tombolo_wire_fuse::notification::{BYTES_MAX, Notification};
 
-/// How much is taken from the file system at a time.
+/// Maximum size of a batch of notices from the file system.
 const PAGE_BYTES: usize = 64 << 10;
 
-/// The thread; dropping this ends it, and waits for it.
+/// The notification thread; dropping this stops and joins it.
 #[derive(Debug)]
 pub(super) struct Notifier {
     interrupt: Interrupt,
@@ -26,8 +26,8 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Begins to tell, if the session keeps what it is not told of. The device is held by its own threads
-    /// alone, so that the connection ends with them.
+    /// Starts the thread if the session has [`Coherence::Push`]. The thread holds the device weakly, so that
+    /// the connection ends with the serving threads.
     pub(super) fn start(session: &Arc<Session>, device: &Arc<Device>) -> io::Result<Option<Notifier>> {
         let Some(push) = session.push() else { return Ok(None) };
         let interrupt = Interrupt::new();
@@ -47,7 +47,7 @@ impl Drop for Notifier {
     fn drop(&mut self) {
         self.interrupt.raise();
         if let Some(thread) = self.thread.take() {
-            // A panic was logged where it happened.
+            // A panic was logged where it occurred.
             let _ = thread.join();
         }
     }
@@ -69,13 +69,13 @@ impl Wake for Unpark {
     }
 }
 
-/// What found nothing is tried again after so long, then after twice as long each time: what was answered is
-/// soon known in most cases, and what is not may be a program that does not run.
+/// First retry interval of a notice that found nothing; doubled each time. The reply is usually applied soon;
+/// the exception is a program that does not run.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
-/// After such a pause it is not tried any more: a second has gone by.
+/// Last retry interval: about a second in total.
 const PAUSE_MAX: Duration = Duration::from_millis(512);
 
-/// A notice that found nothing, though an answer with what it is about may be under way.
+/// A notice that found nothing although a reply that concerns it may be under way.
 struct Retry {
     notice: Notice,
     due: Instant,
@@ -89,29 +89,32 @@ impl Teller {
         loop {
             match self.next(since, &mut under_way) {
                 Ok(Notices { last, list }) => {
-                    // What follows is acknowledged by the next question.
+                    // The next call acknowledges these notices.
                     since = last;
                     let is_complete = self.file_system.changes().is_some_and(|changes| changes.is_complete());
                     if was_complete && !is_complete {
-                        tracing::warn!("not all changes are told: nothing is kept, as with coherence=strict");
+                        tracing::warn!(
+                            "change notifications are incomplete; caching as with coherence=strict"
+                        );
                     }
                     was_complete = is_complete;
                     for notice in list {
-                        // Before it is sent: what is answered after that, it may have to be sent after.
+                        // Logged before it is sent: a reply written after this point must be followed by the
+                        // notice again.
                         self.push.log_notice(&notice);
                         self.tell(notice, &mut under_way);
                     }
                 }
                 Err(Error::Interrupted) => return,
                 Err(error) => {
-                    tracing::error!(%error, "no word of changes any more");
+                    tracing::error!(%error, "change notifications lost");
                     return;
                 }
             }
         }
     }
 
-    /// The next notices; meanwhile sends again what has to be.
+    /// Returns the next notices; sends repeated ones while it waits.
     fn next(&self, since: u64, under_way: &mut Vec<Retry>) -> Result<Notices> {
         let Some(changes) = self.file_system.changes() else { return Err(Error::NotSupported) };
         let mut next = pin!(changes.next(&self.cx, since, PAGE_BYTES).resolve());
@@ -134,7 +137,7 @@ impl Teller {
         }
     }
 
-    /// Tells the kernel; what it does not know yet is told again later.
+    /// Notifies the kernel; schedules a retry if the kernel does not know the subject yet.
     fn tell(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
             self.all_names();
@@ -161,7 +164,7 @@ impl Teller {
         });
     }
 
-    /// Sends a notice. False if the kernel knows nothing that it is about.
+    /// Sends a notice. Returns `false` if the kernel knows nothing that it concerns.
     fn send(&self, notice: &Notice) -> bool {
         let wire = |node: NodeId| tombolo_wire_fuse::NodeId(node.0);
         let attributes =
@@ -174,15 +177,15 @@ impl Teller {
         match notice {
             Notice::Attributes(node) => self.write(&attributes(*node)),
             Notice::Gone { node, name } => {
-                // Programs that watch the file are told by the kernel, once nothing has it open any more. It
-                // must still know the name.
+                // The kernel then reports the deletion to programs that watch the file, once it is no longer
+                // open. The kernel must still know the name.
                 let is_known = name.as_ref().is_some_and(|(dir, name)| {
                     let (parent, child, name) = (wire(*dir), wire(*node), name.as_name());
                     self.write(&Notification::Delete { parent, child, name })
                 });
                 self.write(&attributes(*node)) || is_known
             }
-            // 0 is all that follows.
+            // Length 0 means up to the end.
             Notice::Data { node, start, last } => {
                 self.write(&pages(*node, *start, last.saturating_sub(*start).saturating_add(1)))
             }
@@ -190,11 +193,11 @@ impl Teller {
                 let name = name.as_name();
                 let is_known =
                     self.write(&Notification::InvalEntry { parent: wire(*dir), name, expire_only: false });
-                // Its listing.
+                // The directory's cached listing.
                 self.write(&pages(*dir, 0, 0));
                 is_known
             }
-            // Told one by one.
+            // Sent as individual notifications.
             Notice::Everything => true,
         }
     }
@@ -205,17 +208,17 @@ impl Teller {
         }
     }
 
-    /// False if the kernel knows no such node or name.
+    /// Writes a notification. Returns `false` if the kernel knows no such node or name.
     fn write(&self, notification: &Notification<'_>) -> bool {
         let Some(device) = self.device.upgrade() else { return true };
         let mut buffer = [0; BYTES_MAX];
         match fuse_dev::send(device.fd(), notification.encode(&mut buffer)) {
             Err(Errno::NOENT) => return false,
-            // It is being unmounted, or what was a directory is none.
+            // The mount is being unmounted, or the node is no directory any more.
             Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::NOTDIR) => {}
-            // A directory that is removed has names in use here, or something is mounted on it.
+            // A removed directory has names in use on this host, or a mount on it.
             Err(Errno::NOTEMPTY | Errno::BUSY) => {}
-            Err(error) => tracing::error!(%error, ?notification, "a notice was not taken"),
+            Err(error) => tracing::error!(%error, ?notification, "the kernel rejected the invalidation"),
         }
         true
     }

@@ -1,7 +1,7 @@
-//! How far the kernel reads ahead of a program.
+//! Read-ahead of the kernel.
 //!
-//! In INIT the kernel takes at most what it does anyway, 128 KiB. Where each answer comes from far away that
-//! is little: root can ask for more, in sysfs.
+//! INIT can only lower the kernel's default of 128 KiB, which is little for a distant server; root can raise
+//! it in sysfs.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,18 @@ use std::path::Path;
 
 use tombolo_sys::mountinfo;
 
-/// Sets it for what is mounted at `path`, whose INIT is answered: with the answer the kernel sets its own.
+/// Sets the read-ahead of the mount at `path`. INIT must have been answered, since its reply sets the
+/// kernel's own value.
 ///
 /// # Errors
-/// The mount is not there, or sysfs is not, or only root may.
+/// The mount or sysfs is missing, or the caller is not root.
 pub(super) fn set(path: &Path, bytes: u32) -> io::Result<()> {
     let lines = mountinfo::lines()?;
     let device = device_of(&lines, path).ok_or(io::ErrorKind::NotFound)?;
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes >> 10).to_string())
 }
 
-/// The device of what is mounted at a path, on top.
+/// Returns the device of the topmost mount at a path.
 fn device_of<'t>(lines: &'t [Vec<u8>], path: &Path) -> Option<&'t str> {
     let is_there = |line: &&Vec<u8>| mountinfo::point(line).as_deref() == Some(path.as_os_str().as_bytes());
     mountinfo::device(lines.iter().rfind(is_there)?)

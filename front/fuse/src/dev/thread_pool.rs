@@ -1,21 +1,21 @@
-//! The threads of one mount: as many receive as there is work for, and the others sleep.
+//! Threads of one mount: as many receive as there is work for; the others sleep.
 //!
-//! A request that comes wakes a thread that waits at the device, another one each time. Two that wait for one
-//! program's requests only take turns in missing each other's caches. So one thread waits at the device; it
-//! calls another when several programs ask without a pause, or before a request that takes long; and one that
-//! finds nothing to do while others receive goes back to sleep.
+//! A request wakes one of the threads waiting at the device, a different one each time. Two threads waiting
+//! for one program's requests would alternate and miss each other's CPU caches. Therefore one thread waits at
+//! the device; it calls another when several programs send requests without a pause, or before a slow
+//! request; a thread that finds no request while others receive goes back to sleep.
 
 use super::buffer_pool::BufferPool;
 use crate::session::Session;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What the threads of one mount share.
+/// State shared by the threads of one mount.
 #[derive(Debug)]
 pub(super) struct ThreadPool {
     pub(super) session: Arc<Session>,
     pub(super) buffers: Arc<BufferPool>,
-    /// How many receive; changed with the mutex held, read without.
+    /// Number of receiving threads; written under the mutex, read without.
     receiving: AtomicUsize,
     state: Mutex<State>,
     called: Condvar,
@@ -23,9 +23,9 @@ pub(super) struct ThreadPool {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many sleep, and were not called.
+    /// Number of sleeping threads that have not been called.
     asleep: usize,
-    /// How many of the sleepers were called and have not woken up yet.
+    /// Number of called threads that have not woken up yet.
     calls: usize,
     ended: bool,
 }
@@ -36,7 +36,8 @@ impl ThreadPool {
         Arc::new(ThreadPool { session, buffers, receiving, state: Mutex::default(), called: Condvar::new() })
     }
 
-    /// Begins to receive: the first at once, the others when they are called. False once the mount is gone.
+    /// Begins to receive: the first thread at once, others when called. Returns `false` once the mount is
+    /// gone.
     pub(super) fn enter(&self) -> bool {
         let mut state = self.state();
         if self.receiving.load(Ordering::Relaxed) == 0 {
@@ -47,7 +48,7 @@ impl ThreadPool {
         while state.calls == 0 && !state.ended {
             state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // The thread that called has counted this one as receiving already.
+        // The calling thread has already counted this one as receiving.
         state.calls = state.calls.saturating_sub(1);
         !state.ended
     }
@@ -63,12 +64,12 @@ impl ThreadPool {
         }
     }
 
-    /// Is the caller the only thread that receives?
+    /// Returns `true` if the calling thread is the only one that receives.
     pub(super) fn is_alone(&self) -> bool {
         self.receiving.load(Ordering::Relaxed) <= 1
     }
 
-    /// The caller has nothing to do. True if it shall sleep, because others receive.
+    /// Handles an idle thread. Returns `true` if it must sleep, because others receive.
     pub(super) fn leave(&self) -> bool {
         if self.is_alone() {
             return false;

@@ -1,4 +1,4 @@
-//! One thread that takes requests from the device.
+//! A thread that serves requests from the device.
 
 use super::device::{DevExchange, Device};
 use super::thread_pool::ThreadPool;
@@ -10,18 +10,18 @@ use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
-/// After so many changes of the caller without a pause in between there is work for one more thread. The
-/// requests of one caller are none: each waits for the answer to the one before, and what follows a close
-/// does not hurry.
+/// Number of changes of the caller without a pause after which one more thread is called. A single caller's
+/// requests are no backlog: each waits for the reply to the previous one, and requests after a close are not
+/// urgent.
 const BACKLOG: u32 = 4;
 
-/// A request that came sooner than this had been there already.
+/// A request that arrives within this time counts as having been queued already.
 const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount is gone.
 pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
     let mut worker = Worker { pool, device, window: PollWindow::default(), waits: true };
-    // Memory for a request is had when it is needed: most threads of a quiet mount never are.
+    // Request memory is allocated on demand: most threads of a quiet mount never need any.
     let mut parts = None;
     while pool.enter() {
         let taken = parts.take().unwrap_or_else(|| worker.fresh());
@@ -32,7 +32,7 @@ pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
     }
 }
 
-/// The callers of the requests since the last pause.
+/// Callers of the requests since the last pause.
 #[derive(Debug, Default)]
 struct Callers {
     last: u32,
@@ -40,7 +40,7 @@ struct Callers {
 }
 
 impl Callers {
-    /// Counts a request of this caller; how often it was another one so far. 0 is no caller in particular.
+    /// Counts a request; returns the number of changes of the caller so far. 0 is an unknown caller.
     fn changed(&mut self, caller: u32) -> u32 {
         if caller != 0 && caller != self.last {
             self.changes += u32::from(self.last != 0);
@@ -50,14 +50,14 @@ impl Callers {
     }
 }
 
-/// A slot and the exchange that goes with it.
+/// A slot and its exchange.
 type Parts = (Box<Slot>, DevExchange);
 
 struct Worker<'c> {
     pool: &'c ThreadPool,
     device: &'c Arc<Device>,
     window: PollWindow,
-    /// Whether a read of the descriptor waits, as it does at first.
+    /// `true` if reads of the descriptor block, as initially.
     waits: bool,
 }
 
@@ -67,7 +67,7 @@ impl Worker<'_> {
         (slot, DevExchange::new(self.device.clone(), self.pool.buffers.clone(), buffer))
     }
 
-    /// Serves requests as long as this thread is needed. None once the mount is gone.
+    /// Serves requests while this thread is needed. Returns `None` once the mount is gone.
     fn receive_while_needed(&mut self, (mut slot, mut exchange): Parts) -> Option<Parts> {
         let mut callers = Callers::default();
         loop {
@@ -88,10 +88,10 @@ impl Worker<'_> {
             match outcome {
                 Ok(()) => {}
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                // Unmounted; or the connection was aborted, which ABORT_ERROR lets us tell.
+                // Unmounted, or the connection was aborted (reported thanks to ABORT_ERROR).
                 Err(Errno::NODEV | Errno::CONNABORTED) => return None,
                 Err(error) => {
-                    tracing::error!(%error, "reading the FUSE device failed; the mount is given up");
+                    tracing::error!(%error, "reading the FUSE device failed; the mount ends");
                     return None;
                 }
             }
@@ -109,25 +109,25 @@ impl Worker<'_> {
             Ok(Some(finished)) => finished,
             Ok(None) => self.fresh(),
             Err(_) => {
-                tracing::error!("a request failed with a panic and was answered with an I/O error");
+                tracing::error!("a request panicked and was answered with EIO");
                 self.fresh()
             }
         }
     }
 
-    /// Is a look at the device not worth its system calls? It is if other threads receive: they see to what
-    /// is there.
+    /// Returns `true` if polling the device is not worth its system calls. It is if other threads receive:
+    /// they take queued requests.
     fn sleeps_at_once(&self) -> bool {
         !self.window.is_open() && self.pool.is_alone()
     }
 
-    /// Is there a request? EAGAIN: none.
+    /// Polls for a request; EAGAIN if there is none.
     fn look(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
         self.set_waiting(false)?;
         exchange.receive(slot)
     }
 
-    /// Waits for a request: looking as long as that pays, then asleep.
+    /// Waits for a request: polls as long as that pays, then blocks.
     fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
         let since = Instant::now();
         while self.window.is_open() && self.window.pause(since) {

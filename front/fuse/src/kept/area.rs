@@ -1,10 +1,10 @@
-//! The bytes that outlive the process: a header, a record for each node that the guest knows, and one for
-//! each of its openings.
+//! Area that survives the process: a header, a record for each node that the guest knows, and one for each of
+//! its openings.
 //!
-//! What is stored is there when the process is killed at any instruction; a record counts from the moment its
-//! last number is stored. Memory of a record is used once it is written: the area is long, and mostly a hole.
-//! Its contents are believed as far as they are those of the server before; whatever they are, nothing
-//! outside of it is reached.
+//! A stored word survives a kill at any instruction; a record is valid once its last word is stored. The area
+//! is large and mostly a hole: memory of a record is allocated when it is written. The content is trusted
+//! only as far as it was written by the previous server; arbitrary content cannot cause accesses outside of
+//! the area.
 
 use std::sync::atomic::Ordering;
 
@@ -12,43 +12,43 @@ use smallvec::SmallVec;
 use tombolo_core::fs::{NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_mem::{OutOfBounds, Region};
 
-/// So many nodes a guest may know at a time.
+/// Maximum number of nodes that a guest may know at a time.
 pub(super) const NODES_MAX: u32 = 1 << 22;
-/// So many openings it may have.
+/// Maximum number of openings of a guest.
 pub(super) const OPENINGS_MAX: u32 = 1 << 20;
 
-/// In the header. Numbers are little-endian.
+/// Offsets in the header. Numbers are little-endian.
 const VERSION_AT: usize = 0;
-/// A session: a mark, and what was agreed on.
+/// The session: a mark, and what was negotiated.
 const BEGUN_AT: usize = 8;
 const CAPABILITIES_AT: usize = 16;
 const MINOR_AT: usize = 24;
-/// What tells its requests from those of other sessions.
+/// Token that distinguishes the session's requests from those of other sessions.
 const TOKEN_AT: usize = 32;
-/// How many records were ever used.
+/// Number of records ever used.
 const NODES_USED_AT: usize = 48;
 const OPENINGS_USED_AT: usize = 56;
-/// What the root is: its file system, and its handle.
+/// Identity of the root: its file system and its handle.
 const VOLUME_AT: usize = 64;
 const ROOT_AT: usize = 80;
 
 const HEADER_LEN: usize = 4096;
 const VERSION: u64 = 1;
 
-/// In the record of a node. It is free while it has no look-ups; until it is used again it says which node
-/// the guest has forgotten.
+/// Offsets in a node's record. It is free while it has no look-ups; until it is reused it identifies the node
+/// that the guest has forgotten.
 const LOOK_UPS: usize = 0;
 const GENERATION: usize = 8;
 const HANDLE: usize = 16;
 const NODE_LEN: usize = 128;
 
-/// A handle: its kind, its length, and its bytes.
+/// A handle: kind, length and bytes.
 const HANDLE_LEN: usize = NODE_LEN - HANDLE;
 const HANDLE_BYTES_MAX: usize = HANDLE_LEN - 8;
-/// The length of none: the node cannot be found again.
+/// Length that marks a node without a handle, which cannot be found again.
 const NO_HANDLE: u32 = u32::MAX;
 
-/// In the record of an opening. It is free while it has no node. Its generation is where a node's is.
+/// Offsets in an opening's record. It is free while it has no node. Its generation is at `GENERATION`.
 const NODE: usize = 0;
 const UNIQUE: usize = 16;
 const FLAGS: usize = 24;
@@ -56,10 +56,10 @@ const OPENING_LEN: usize = 32;
 
 const OPENINGS_AT: usize = HEADER_LEN + NODES_MAX as usize * NODE_LEN;
 
-/// Bytes of an area, most of them never touched: room for 2²² nodes and 2²⁰ openings.
+/// Size of an area in bytes, mostly a hole: 2²² nodes and 2²⁰ openings.
 pub const AREA_BYTES: usize = OPENINGS_AT + OPENINGS_MAX as usize * OPENING_LEN;
 
-/// One of the two tables.
+/// The two tables of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Records {
     Nodes,
@@ -89,13 +89,13 @@ impl Records {
     }
 }
 
-/// The number of a record and its generation, as one: what the guest is told. No two uses of a record have
-/// the same.
+/// A record's index combined with its generation: the number given to the guest. No two uses of a record have
+/// the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number(pub u64);
 
 impl Number {
-    /// The first generation is 1: such a number is no other's, the root's above all.
+    /// Generations begin at 1, so that no number equals the root's.
     fn new(records: Records, index: u32, generation: u64) -> Self {
         Self(generation << records.max().trailing_zeros() | u64::from(index))
     }
@@ -109,14 +109,14 @@ impl Number {
     }
 }
 
-/// What a guest's kernel and the server agreed on.
+/// Outcome of INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub(crate) capabilities: u64,
     pub(crate) minor: u32,
 }
 
-/// An opening, as far as it can be made again.
+/// The part of an opening that is needed to reopen it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub node: NodeId,
@@ -129,12 +129,12 @@ pub(super) struct Opening {
 pub(super) struct Area(Region);
 
 impl Area {
-    /// `None` for memory that is too short.
+    /// Returns `None` if the memory is too short.
     pub(super) fn new(memory: Region) -> Option<Self> {
         (memory.len() >= AREA_BYTES).then_some(Self(memory))
     }
 
-    /// Says whose nodes these are, and whether that is what the area was made for, if it is not new.
+    /// Initialises a new area for this tree; for a used area, returns `true` if it belongs to this tree.
     pub(super) fn is_of(&self, volume: Volume, root: &PersistentHandle) -> bool {
         let version = self.load(VERSION_AT);
         let mut found = [0; 16];
@@ -150,7 +150,7 @@ impl Area {
         false
     }
 
-    /// What the session agreed on that has not ended.
+    /// Returns what the current session negotiated, if there is one.
     pub(super) fn agreement(&self) -> Option<Agreement> {
         (self.load(BEGUN_AT) == 1).then(|| Agreement {
             capabilities: self.load(CAPABILITIES_AT),
@@ -166,12 +166,13 @@ impl Area {
 
     pub(super) fn token(&self) -> [u8; 16] {
         let mut token = [0; 16];
-        // Inside: the area's length was looked at. So it is wherever else this is left out.
+        // The area's length has been checked, so this is in bounds, here and wherever else a result is
+        // ignored.
         let _ = self.0.read_at(TOKEN_AT, &mut token);
         token
     }
 
-    /// Frees everything, for a session that is told from others by that token.
+    /// Frees all records, for a session with a new token.
     pub(super) fn clear(&self, token: [u8; 16]) {
         self.store(BEGUN_AT, 0);
         for records in [Records::Openings, Records::Nodes] {
@@ -181,17 +182,17 @@ impl Area {
         let _ = self.0.write_at(TOKEN_AT, &token);
     }
 
-    /// How many records were ever used.
+    /// Returns the number of records ever used.
     pub(super) fn used(&self, records: Records) -> u32 {
         u32::try_from(self.load(records.used_at())).map_or(records.max(), |used| used.min(records.max()))
     }
 
-    /// The records that are.
+    /// Iterates over the records in use.
     pub(super) fn in_use(&self, records: Records) -> impl Iterator<Item = u32> {
         (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
     }
 
-    /// Says so, before one more is.
+    /// Stores the number of records ever used, before another one is used.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }
@@ -200,17 +201,17 @@ impl Area {
         self.load(records.at(index)) == 0
     }
 
-    /// The first number of a record says whether it is used, in both tables.
+    /// Frees a record: in both tables the first word is 0 in a free one.
     pub(super) fn free(&self, records: Records, index: u32) {
         self.store(records.at(index), 0);
     }
 
-    /// What the guest calls a record.
+    /// Returns the guest's number of a record.
     pub(super) fn number(&self, records: Records, index: u32) -> Number {
         Number::new(records, index, self.load(records.at(index) + GENERATION))
     }
 
-    /// The record that the guest calls so, if it is still that one.
+    /// Returns the record with this number, unless it is free or has been reused.
     pub(super) fn find(&self, records: Records, number: Number) -> Option<u32> {
         let index = number.index(records);
         let generation = self.load(records.at(index) + GENERATION);
@@ -225,7 +226,7 @@ impl Area {
         Number::new(records, index, generation)
     }
 
-    /// A node that the guest is about to hear of for the first time.
+    /// Writes the record of a node that the guest is about to receive for the first time.
     pub(super) fn put_node(&self, index: u32, handle: Option<&PersistentHandle>) -> Number {
         let at = Records::Nodes.at(index);
         let number = self.renew(Records::Nodes, index);
@@ -240,7 +241,7 @@ impl Area {
         self.store(at, self.load(at).saturating_add(1));
     }
 
-    /// Takes look-ups back; whether none is left.
+    /// Subtracts look-ups; returns `true` if none is left.
     pub(super) fn forget(&self, index: u32, look_ups: u64) -> bool {
         let at = Records::Nodes.at(index) + LOOK_UPS;
         let left = self.load(at).saturating_sub(look_ups);
@@ -248,7 +249,7 @@ impl Area {
         left == 0
     }
 
-    /// The handle of the node that the guest calls so, or called so before it forgot it.
+    /// Returns the handle of the node with this number, also after the guest has forgotten it.
     pub(super) fn handle_by(&self, number: Number) -> Option<PersistentHandle> {
         let index = number.index(Records::Nodes);
         let generation = self.load(Records::Nodes.at(index) + GENERATION);
@@ -287,7 +288,7 @@ impl Area {
         Some(PersistentHandle { kind, bytes })
     }
 
-    /// Whether there was one, and it fits.
+    /// Stores a handle. Returns `true` if there is one and it fits.
     fn store_handle(&self, at: usize, handle: Option<&PersistentHandle>) -> bool {
         let handle = handle.filter(|handle| handle.bytes.len() <= HANDLE_BYTES_MAX);
         let (kind, len) =
@@ -300,19 +301,19 @@ impl Area {
     }
 
     fn load(&self, at: usize) -> u64 {
-        // Places are inside, and aligned: numbers of records are below their table's length.
+        // In bounds and aligned: indices are below their table's length.
         let found: Result<u64, OutOfBounds> = self.0.load_u64(at, Ordering::Acquire);
         found.map_or(0, u64::from_le)
     }
 
-    /// In program order, which is what a process that is killed leaves.
+    /// Stores in program order, which is the order that a killed process leaves.
     fn store(&self, at: usize, value: u64) {
         let stored = self.0.store_u64(at, value.to_le(), Ordering::Release);
         debug_assert!(stored.is_ok());
     }
 }
 
-/// What an opening is made again with: nothing that was done when it was made.
+/// Returns the flags for reopening: without one-time effects.
 pub(super) fn lasting(flags: OpenFlags) -> OpenFlags {
     flags - OpenFlags::TRUNCATE - OpenFlags::KILL_PRIVILEGES
 }

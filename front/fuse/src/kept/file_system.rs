@@ -1,5 +1,4 @@
-//! The waist's operations: numbers of the guest on the way in, and those of the file system below on the way
-//! out.
+//! File system that translates the guest's numbers to those of the underlying file system, and back.
 
 use std::sync::Arc;
 
@@ -329,7 +328,7 @@ impl Locks for Kept {
     }
 }
 
-/// Numbers that the guest's kernel kept in handles of its own.
+/// Numbers that the guest's kernel has put into its own file handles.
 impl PersistentHandles for Kept {
     fn volume(&self) -> Volume {
         self.below().persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
@@ -353,7 +352,7 @@ impl PersistentHandles for Kept {
         self.found(cx, found)
     }
 
-    /// Also one that the guest has forgotten, until its record is another's.
+    /// Also finds a node that the guest has forgotten, until its record is reused.
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
             (Ok(here), _) => {
@@ -375,7 +374,7 @@ impl PersistentHandles for Kept {
     }
 }
 
-/// What moves the rest of a file does it again when it is repeated.
+/// Modes that shift the file's remaining data, and would shift it again when repeated.
 const NOT_TWICE: AllocateMode = AllocateMode::COLLAPSE_RANGE.union(AllocateMode::INSERT_RANGE);
 
 impl Ranges for Kept {

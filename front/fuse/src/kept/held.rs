@@ -1,5 +1,5 @@
-//! What the keeper holds for the next process: openings through which something is locked, and those of files
-//! that have no name any more.
+//! Descriptors handed to the keeper for the next process: of openings with locks, and of open files without a
+//! name.
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use tombolo_host_vhost::{FdKey, FdStore};
 use super::Inner;
 use super::area::{Number, Records};
 
-/// All by the guest's numbers.
+/// Descriptors that the keeper holds, by the guest's numbers.
 #[derive(Debug)]
 pub(super) struct Held {
     store: Arc<FdStore>,
@@ -26,10 +26,10 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 struct State {
     openings: HashSet<OpenId>,
-    /// The owners of record locks on each file, and the openings through which they were asked for: with one
-    /// of them they all end.
+    /// Owners of record locks on each file, and the openings used to lock: the end of any of them ends all
+    /// locks.
     owners: HashMap<(NodeId, LockOwner), Vec<OpenId>>,
-    /// Owners whose locks are being ended, and how often at once.
+    /// Owners whose locks are being released, and how many releases run concurrently.
     flushes: HashMap<(NodeId, LockOwner), usize>,
 }
 
@@ -38,7 +38,7 @@ impl Held {
         Self { store, state: Mutex::default() }
     }
 
-    /// All that is held goes.
+    /// Releases all descriptors.
     pub(super) fn clear(&self) {
         *lock(&self.state) = State::default();
         self.store.clear();
@@ -47,12 +47,12 @@ impl Held {
     fn keep(&self, open: OpenId, owner: Option<LockOwner>, descriptor: &OwnedFd) -> bool {
         let outcome = self.store.keep(key_of(open, owner), descriptor.as_fd());
         if let Err(error) = &outcome {
-            tracing::warn!(%error, "what a guest has locked, or removed while it is open, ends with this server");
+            tracing::warn!(%error, "a guest's locks and open removed files will not survive a restart of this server");
         }
         outcome.is_ok()
     }
 
-    /// Has the keeper hold what an owner's record locks on a file are held by now, if there are any.
+    /// Gives the keeper the descriptor of an owner's current record locks on a file, if there are any.
     fn keep_records(
         &self,
         state: &mut State,
@@ -70,7 +70,7 @@ impl Held {
     }
 }
 
-/// The record locks of an owner are being ended, until this is dropped.
+/// A release of an owner's record locks; in progress until dropped.
 pub(super) struct Flush {
     kept: Arc<Inner>,
     node: NodeId,
@@ -78,7 +78,7 @@ pub(super) struct Flush {
 }
 
 impl Flush {
-    /// They have ended. Of what was locked since, the keeper gets the descriptor anew.
+    /// Completes the release. If the owner has locked again meanwhile, the keeper gets the new descriptor.
     pub(super) fn ended(self, here: File) {
         let (Some(held), Some(descriptors)) = (&self.kept.held, self.kept.below.descriptors()) else {
             return;
@@ -105,18 +105,18 @@ fn key_of(open: OpenId, owner: Option<LockOwner>) -> FdKey {
     FdKey { number: open.0, owner: owner.map(|owner| owner.0) }
 }
 
-/// A name is being taken away, until this is dropped.
+/// A removal of a name; in progress until dropped.
 pub(super) struct Removal {
     kept: Arc<Inner>,
     cx: Ctx,
-    /// Whose name; `None` where it is not known, so that it may be any.
+    /// The node with that name; `None` if unknown, so that it may be any.
     node: Option<NodeId>,
-    /// What was found there.
+    /// The node's attributes.
     pub(super) found: Option<Arc<Attr>>,
 }
 
 impl Removal {
-    /// The openings of what was found, and from now on they are told of it.
+    /// Records the node that was found and returns its openings; openings made from now on see the removal.
     fn found(&mut self, entry: &Entry) -> Vec<OpenId> {
         self.found = Some(Arc::new(entry.attr));
         let mut table = self.kept.table();
@@ -135,18 +135,18 @@ impl Drop for Removal {
             return;
         }
         self.kept.table().removed(self.node);
-        // The look-up by which the node was found.
+        // The look-up that found the node.
         self.node.into_iter().for_each(|node| self.kept.forget(&self.cx, &[(node, 1)]));
     }
 }
 
 impl Inner {
-    /// Has an opening outlive the process. One that cannot is as any other: what it has locked ends with the
-    /// process.
+    /// Gives the keeper the descriptor of an opening. An opening that cannot be given loses its locks with
+    /// the process.
     pub(super) fn hold(&self, open: OpenId, here: File) {
         let (Some(held), Some(descriptors)) = (&self.held, self.below.descriptors()) else { return };
         let mut state = lock(&held.state);
-        // One that has ended meanwhile is let go by no other.
+        // Nothing would release an opening that has ended meanwhile.
         if self.openings.here(Number(open.0)).is_some()
             && !state.openings.contains(&open)
             && let Ok(descriptor) = descriptors.of_opening(here)
@@ -156,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// Has a lock outlive it, which was taken through that opening.
+    /// Gives the keeper the descriptor of a lock, taken through `file`.
     pub(super) fn hold_lock(&self, file: File, here: File, taken: &Lock) {
         self.hold(file.open, here);
         let (Some(held), Some(descriptors)) = (&self.held, self.below.descriptors()) else { return };
@@ -165,7 +165,7 @@ impl Inner {
         }
         let mut state = lock(&held.state);
         let key = (file.node, taken.owner);
-        // What the keeper has may be of before the flush.
+        // The keeper's descriptor may be from before the flush.
         let is_flushed = state.flushes.contains_key(&key);
         let through = state.owners.entry(key).or_default();
         let is_first = through.is_empty();
@@ -177,14 +177,15 @@ impl Inner {
         }
     }
 
-    /// The owner's record locks on the file are about to end.
+    /// Begins the release of the owner's record locks on the file.
     pub(super) fn flushes(self: &Arc<Self>, node: NodeId, owner: LockOwner) -> Option<Flush> {
         let held = self.held.as_ref()?;
         *lock(&held.state).flushes.entry((node, owner)).or_default() += 1;
         Some(Flush { kept: Arc::clone(self), node, owner })
     }
 
-    /// An opening has ended. The keeper would hold its lock a moment longer.
+    /// Releases the descriptors of an ended opening, and its flock at once, which the keeper's duplicate
+    /// would hold a moment longer.
     pub(super) fn let_go(&self, cx: &Ctx, open: OpenId, here: Option<File>) {
         let Some(held) = &self.held else { return };
         let mut state = lock(&held.state);
@@ -206,8 +207,8 @@ impl Inner {
         held.store.let_go(key_of(open, None));
     }
 
-    /// Before a name goes: has the openings of its file outlive the process, and says what was found there.
-    /// Also where the file has other names: they may go at the same time.
+    /// Gives the keeper the openings of a file before one of its names is removed, and returns the attributes
+    /// found. Also for files with several names, which may be removed at the same time.
     pub(super) fn before_removal(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -224,7 +225,7 @@ impl Inner {
         }
         let (kept, cx) = (Arc::clone(self), removal.cx.clone());
         let found = self.below.lookup(&cx.clone(), parent, name).then(move |entry| kept.adopt(&cx, entry));
-        // What goes wrong goes wrong again when the name is to go, and is told then.
+        // The removal will fail with the same error.
         found.map_result(Ok).then(move |entry| {
             let Ok(entry) = entry else { return Answer::ok(removal) };
             let openings = removal.found(&entry);
@@ -252,8 +253,8 @@ impl Inner {
         }
     }
 
-    /// After an opening was entered, before it is answered: a removal that is under way may have looked
-    /// before, and one that has ended has perhaps taken the file's last name.
+    /// Gives the keeper a registered but unanswered opening of a file without a name: a concurrent removal
+    /// may have looked before it was registered, and a completed one may have removed the last name.
     pub(super) fn hold_nameless(self: &Arc<Self>, cx: &Ctx, file: File) -> Answer<()> {
         let here = match self.file(file) {
             Ok(here) if self.held.is_some() => here,
@@ -272,7 +273,7 @@ impl Inner {
         })
     }
 
-    /// What the keeper has held over the death of an earlier process.
+    /// Restores the descriptors that the keeper held when an earlier process died.
     pub(super) fn take_back(&self, cx: &Ctx) {
         let Some(held) = &self.held else { return };
         let found = held.store.take_found();

@@ -1,11 +1,12 @@
-//! What of a session outlives the process: a guest's nodes and openings, kept in memory that its keeper holds
+//! Session state that survives a server restart: a guest's nodes and openings, in memory held by its keeper
 //! (`docs/decisions/fuse-restart.md`).
 //!
-//! [`Kept`] is a file system over another one. The guest is told numbers of records in the area, which mean
-//! the same to the next process; here they are translated. That process finds a node by its handle and makes
-//! an opening again when a request first names them ([`Kept::find`]), before the request is performed.
+//! [`Kept`] is a file system stacked on another one. The guest gets the numbers of records in the area, which
+//! stay valid in the next process; `Kept` translates them. The next process finds a node by its handle and
+//! reopens an opening before it performs the first request that names them ([`Kept::find`]).
 //!
-//! Reading order: `area`, the bytes; `numbers`; `table`; here; `recovery`; `held`; `file_system`.
+//! Reading order: `area`, the memory layout; `numbers`; `table`; this file; `recovery`; `held`;
+//! `file_system`.
 
 mod area;
 mod file_system;
@@ -32,24 +33,26 @@ use numbers::Numbers;
 pub(crate) use recovery::Missing;
 use table::{NoRecord, Table};
 
-/// Why nothing can be kept.
+/// Error of setting up a persistent session.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
-    /// It cannot be said which file a node is.
-    #[error("the export has no file handles: they take root, and a file system that has them")]
+    /// Nodes cannot be identified.
+    #[error(
+        "the export has no persistent file handles (these need root and a file system that supports them)"
+    )]
     NoHandles,
-    /// The handle of the root cannot be had.
-    #[error("the root has no handle")]
+    /// The root's handle is not available.
+    #[error("cannot get the root's file handle")]
     Root(#[source] Error),
-    /// The memory is too short, or of another tree.
-    #[error("what an earlier server has left is not of this tree")]
+    /// The memory is too short or belongs to another tree.
+    #[error("the saved session state belongs to another tree")]
     NotOurs,
-    /// There is no randomness to be had.
-    #[error("no random bytes")]
+    /// Random bytes are not available.
+    #[error("cannot get random bytes")]
     Random(#[source] std::io::Error),
 }
 
-/// A session's nodes and openings, by numbers that outlive the process.
+/// A session's nodes and openings, under numbers that survive the process.
 #[derive(Clone)]
 pub struct Kept(Arc<Inner>);
 
@@ -59,14 +62,14 @@ struct Inner {
     nodes: Numbers,
     openings: Numbers,
     table: Mutex<Table>,
-    /// Where the keeper holds descriptors.
+    /// Set if the keeper holds descriptors.
     held: Option<Held>,
     client: ClientId,
-    /// Whether it was begun by an earlier process.
+    /// `true` if an earlier process began the session.
     is_resumed: bool,
 }
 
-/// The memory that sessions of one guest have one after the other.
+/// Memory of one guest's successive sessions.
 #[derive(Clone, Debug)]
 pub struct Memory {
     area: Arc<Area>,
@@ -74,9 +77,9 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `memory` is what an earlier process has left of the same tree, or new and all zeroes: [`AREA_BYTES`]
-    /// that nothing but such servers can write, since what stands there opens files. In `store` are
-    /// descriptors that it has left.
+    /// Wraps `memory`: the area that an earlier process left for the same tree, or [`AREA_BYTES`] of zeros.
+    /// Only such servers may have write access, since its handles open files. `store` has the descriptors
+    /// that were left.
     ///
     /// # Errors
     /// [`KeepError::NoHandles`], [`KeepError::Root`] and [`KeepError::NotOurs`].
@@ -91,7 +94,7 @@ impl Memory {
     }
 }
 
-/// Whether a server of this tree can be killed under its guests.
+/// Returns the identity of the root, if a server of this tree can be restarted under its guests.
 pub(crate) fn root_of(
     below: &dyn FileSystem,
 ) -> std::result::Result<(tombolo_core::fs::Volume, PersistentHandle), KeepError> {
@@ -101,8 +104,8 @@ pub(crate) fn root_of(
 }
 
 impl Kept {
-    /// The session that an earlier process has left, or a new one. `below` must perform each request that has
-    /// a key once, for the next process too, unless nothing can be changed there.
+    /// Resumes the session that an earlier process left, or begins a new one. `below` must execute each
+    /// request with a key once across processes, unless it is read-only.
     ///
     /// # Errors
     /// [`KeepError::Random`].
@@ -131,7 +134,7 @@ impl Kept {
         Ok(Self(Arc::new(kept)))
     }
 
-    /// Ends the session: what comes late finds nothing. The next one begins with an area that is empty.
+    /// Ends the session and clears the area for the next one; late requests fail with ESTALE.
     pub(crate) fn end(&self) {
         if self.0.table().end() {
             self.0.area.clear([0; 16]);
@@ -139,12 +142,12 @@ impl Kept {
         }
     }
 
-    /// Says what was agreed on, before the guest hears it.
+    /// Stores what INIT negotiated, before the guest gets the reply.
     pub(crate) fn agreed(&self, agreement: Agreement) {
         self.0.area.begin(agreement);
     }
 
-    /// What an earlier process has agreed on with the guest.
+    /// Returns what an earlier process negotiated with the guest.
     pub(crate) fn agreement(&self) -> Option<Agreement> {
         self.0.area.agreement().filter(|_| self.0.is_resumed)
     }
@@ -153,8 +156,8 @@ impl Kept {
         self.0.is_resumed
     }
 
-    /// What tells the request from all others, for the next process too. The one before is dead: none of its
-    /// requests is still under way.
+    /// Returns a request key that is unique across processes. The previous process is dead: none of its
+    /// requests is under way.
     pub(crate) fn key(&self, unique: Unique) -> RequestKey {
         let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
         RequestKey { client: self.0.client, key: unique.0.into(), properties }
@@ -163,11 +166,11 @@ impl Kept {
 
 impl Inner {
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Every change leaves it whole.
+        // No panic leaves it inconsistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node that the guest calls so.
+    /// Translates the guest's number of a node.
     #[inline]
     fn node(&self, node: NodeId) -> Result<NodeId> {
         match node {
@@ -185,11 +188,11 @@ impl Inner {
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<Option<PersistentHandle>> {
         let handles = self.below.persistent_handles();
         let handle = handles.map_or_else(|| Answer::err(Error::NotSupported), |it| it.handle_of(cx, node));
-        // On a mount without handles; the node is lost with this process.
+        // Without a handle (a mount inside the export) the node is lost with this process.
         handle.map_result(|handle| Ok(handle.ok()))
     }
 
-    /// A look-up of the node goes back, as the guest does not get it.
+    /// Returns a look-up that the guest does not receive.
     fn give_back(&self, cx: &Ctx, node: NodeId) {
         self.below.forget(cx, &[(node, 1)]);
     }
@@ -202,7 +205,8 @@ impl Inner {
         })
     }
 
-    /// A node that the guest gets, with its look-up, which is counted before the answer is written.
+    /// Registers a node that the guest is about to receive and counts the look-up before the reply is
+    /// written.
     fn adopt(self: &Arc<Self>, cx: &Ctx, entry: Entry) -> Answer<Entry> {
         if entry.node == NodeId::ROOT {
             return Answer::ok(entry);
@@ -218,7 +222,7 @@ impl Inner {
         })
     }
 
-    /// The same of all nodes of a listing.
+    /// Registers all nodes of a listing.
     fn adopt_page(self: &Arc<Self>, cx: &Ctx, page: DirPage) -> Answer<DirPage> {
         let unknown: Vec<NodeId> = {
             let table = self.table();
@@ -246,7 +250,7 @@ impl Inner {
         Answer::Done(self.enter_page(cx, page, &handles))
     }
 
-    /// `handles` are those of nodes that were not known, in the order of the page.
+    /// Registers a page's nodes. `handles` are those of the unregistered nodes, in the order of the page.
     fn enter_page(
         &self,
         cx: &Ctx,
@@ -279,7 +283,7 @@ impl Inner {
     }
 
     fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, here: File) -> Result<OpenId> {
-        // What it left when it was under way in an earlier process no guest holds.
+        // An opening left by an earlier execution of this request never reached the guest.
         let left = self.table().left_by(&self.area, cx.request.0);
         left.into_iter().for_each(|left| self.release(cx, left));
         let opening = Opening { node, flags: lasting(flags), unique: cx.request.0 };
@@ -290,8 +294,8 @@ impl Inner {
         })
     }
 
-    /// Empties a file that was opened for that, if it was. Not at its opening: under the request's key it is
-    /// done once, by whichever process.
+    /// Truncates a file opened with TRUNCATE. Separate from the open, because under the request's key it is
+    /// executed once across processes.
     fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, here: File) -> Answer<Option<Attr>> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return Answer::ok(None);
@@ -305,7 +309,7 @@ impl Inner {
         })
     }
 
-    /// The same of one that may have been there before it was to be created.
+    /// Truncates a created file that existed before.
     fn empty_created(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, created: Created) -> Answer<Created> {
         if created.entry.attr.size == 0 {
             return Answer::ok(created);
@@ -345,7 +349,7 @@ impl Inner {
     fn release(&self, cx: &Ctx, file: File) {
         let (node, here) = (self.node(file.node), self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
-        // After that no removal beside this holds it any more.
+        // From here on no concurrent removal gives this opening to the keeper.
         self.let_go(cx, file.open, here);
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });

@@ -1,5 +1,4 @@
-//! What the numbers that a guest knows stand for in this process: two words for each record, made as they are
-//! needed.
+//! Translation of the guest's numbers to this process's: two words for each record, allocated on demand.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +7,7 @@ use super::area::{Number, Records};
 
 const CHUNK: usize = 1024;
 
-/// The number in the guest, and the one here; 0 for none.
+/// The guest's number and this process's; 0 for none.
 #[derive(Debug, Default)]
 struct Pair {
     there: AtomicU64,
@@ -29,7 +28,7 @@ impl Numbers {
         Self { records, chunks: (0..chunks).map(|_| OnceLock::new()).collect() }
     }
 
-    /// What the guest calls so.
+    /// Returns this process's number for a guest's number.
     #[inline]
     pub(super) fn here(&self, number: Number) -> Option<u64> {
         let index = number.index(self.records) as usize;
@@ -38,11 +37,11 @@ impl Numbers {
             return None;
         }
         let here = pair.here.load(Ordering::Acquire);
-        // The record may just have been given to another.
+        // The record may just have been reused.
         (pair.there.load(Ordering::Acquire) == number.0).then_some(here)
     }
 
-    /// From now on it is that.
+    /// Maps a guest's number.
     pub(super) fn set(&self, number: Number, here: u64) {
         if let Some(pair) = self.pair(number) {
             pair.there.store(0, Ordering::Release);
@@ -51,7 +50,7 @@ impl Numbers {
         }
     }
 
-    /// Nothing is called so any more; what was.
+    /// Unmaps a guest's number; returns this process's.
     pub(super) fn take(&self, number: Number) -> Option<u64> {
         let here = self.here(number)?;
         self.pair(number)?.there.store(0, Ordering::Release);

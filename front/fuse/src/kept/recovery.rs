@@ -1,5 +1,4 @@
-//! What a request names that this process has not met yet: nodes are found by their handles, openings are
-//! made again.
+//! Recovery on demand: nodes of an earlier process are found by handle, openings are reopened.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::area::{Number, Records};
 use super::{Inner, Kept};
 use crate::session::file_of;
 
-/// What a request needs that is not here.
+/// Nodes and openings that a request names and this process has not recovered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     nodes: SmallVec<[NodeId; 2]>,
@@ -20,7 +19,7 @@ pub(crate) struct Missing {
 }
 
 impl Kept {
-    /// What the request names of what an earlier process has left, and is not here yet. `None` for most.
+    /// Returns the unrecovered nodes and openings that the request names; `None` for most requests.
     pub(crate) fn missing(&self, decoded: &Decoded<'_>) -> Option<Missing> {
         let is_end = matches!(
             decoded.request,
@@ -57,7 +56,7 @@ impl Kept {
         (!missing.nodes.is_empty() || !missing.openings.is_empty()).then_some(missing)
     }
 
-    /// Brings it, as far as it can be had: what is still missing then is stale.
+    /// Recovers what can be recovered; a request that names the remainder fails with ESTALE.
     pub(crate) async fn find(&self, cx: Ctx, missing: &Missing) {
         for &node in &missing.nodes {
             self.0.find_node(&cx, node).await;
@@ -85,7 +84,7 @@ impl Inner {
                 }
             }
             Err(error) => {
-                tracing::debug!(node = node.0, %error, "a node that an earlier server has left is gone")
+                tracing::debug!(node = node.0, %error, "cannot recover a node of an earlier server")
             }
         }
     }
@@ -106,7 +105,7 @@ impl Inner {
                 }
             }
             Err(error) => {
-                tracing::debug!(node = opening.node.0, %error, "an opening that an earlier server has left is gone");
+                tracing::debug!(node = opening.node.0, %error, "cannot recover an opening of an earlier server");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Which records are used and for what, and the order in which the area is told.
+//! Allocation of records, and the order in which the area is updated.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,31 +10,32 @@ use tombolo_core::fs::{File, NodeId, OpenId, PersistentHandle};
 use super::area::{Area, Number, Opening, Records};
 use super::numbers::Numbers;
 
-/// So many nodes that the guest has forgotten keep their numbers, which are in handles that it has given out.
+/// Number of forgotten nodes whose records are not reused, because the guest may have put their numbers into
+/// file handles.
 const FORGOTTEN_MAX: usize = 1 << 16;
-/// A queue of free records has so many more than there are before it is looked through.
+/// Number of stale entries that a queue of free records may have before it is cleaned up.
 const SPARE: usize = 1024;
 
-/// Behind a lock, beside the area.
+/// Process-local index of the area; guarded by a mutex.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// By the nodes' numbers here.
+    /// By this process's node numbers.
     nodes: HashMap<NodeId, Known>,
     node_records: Free,
     opening_records: Free,
     unmet: Unmet,
-    /// What an earlier process has left: openings, by the requests that made them.
+    /// Openings left by an earlier process, by the requests that made them.
     left: HashMap<u64, u32>,
     /// All openings, by the guest's numbers of their nodes.
     of_nodes: HashMap<NodeId, SmallVec<[u32; 2]>>,
-    /// Names that are being taken away, by the guest's numbers of their nodes.
+    /// Removals of names in progress, by the guest's numbers of their nodes.
     removals: HashMap<Option<NodeId>, usize>,
-    /// The session is over: the area is another's.
+    /// `true` once the session is over: the area belongs to another one.
     is_over: bool,
 }
 
-/// Records of nodes that are not here, by digests of their handles: what leads there leads to the node that
-/// the guest knows, or knew. An earlier process has left them, or the guest has forgotten them.
+/// Records of nodes unknown to this process, by digests of their handles: left by an earlier process, or
+/// forgotten by the guest. A look-up of the same handle gets the same record.
 #[derive(Debug, Default)]
 struct Unmet {
     records: HashMap<u64, u32>,
@@ -64,7 +65,7 @@ impl Unmet {
         (area.node_handle(index).as_ref() == Some(handle)).then_some(index)
     }
 
-    /// The record becomes another node's.
+    /// Removes a record that is about to be reused for another node.
     fn drop(&mut self, area: &Area, index: u32) {
         let digest = area.node_handle(index).map(|handle| self.digests.hash_one(&handle));
         if let Some(digest) = digest.filter(|digest| self.records.get(digest) == Some(&index)) {
@@ -73,32 +74,32 @@ impl Unmet {
     }
 }
 
-/// A node that this process has met.
+/// A node known to this process.
 #[derive(Debug)]
 struct Known {
     number: Number,
-    /// Look-ups of it that the file system counts.
+    /// Number of look-ups counted by the underlying file system.
     held: u64,
 }
 
-/// Records that are free.
+/// Free records.
 #[derive(Debug)]
 struct Free {
     records: Records,
-    /// The one that has been free longest comes first. Some may be used again, or be here twice.
+    /// Longest free first. May have records in use, and duplicates.
     queue: VecDeque<u32>,
     count: usize,
-    /// So many stay free.
+    /// Number of records that stay free.
     rest: usize,
     used: u32,
 }
 
-/// Why a node or an opening has no record.
+/// Reason why a node or an opening has no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoRecord {
     /// The session is over.
     Over,
-    /// There are too many.
+    /// The table is full.
     Full,
 }
 
@@ -123,7 +124,7 @@ impl Free {
         Ok(index)
     }
 
-    /// One is used again as what it was.
+    /// Counts a free record that is used again for the same node.
     fn revived(&mut self) {
         self.count = self.count.saturating_sub(1);
     }
@@ -139,7 +140,7 @@ impl Free {
 }
 
 impl Table {
-    /// What is in use in the area.
+    /// Builds the table from the records in use.
     pub(super) fn of(area: &Area) -> Self {
         let mut of_nodes = HashMap::<_, SmallVec<_>>::new();
         for index in area.in_use(Records::Openings) {
@@ -157,7 +158,7 @@ impl Table {
         }
     }
 
-    /// Ends the session. Nothing is entered or taken away from now on.
+    /// Ends the session; later calls change nothing. Returns `false` if it had ended before.
     pub(super) fn end(&mut self) -> bool {
         !std::mem::replace(&mut self.is_over, true)
     }
@@ -166,8 +167,7 @@ impl Table {
         self.nodes.contains_key(&node)
     }
 
-    /// The file system has given a look-up of a node, which the guest is about to get: counted before it
-    /// does.
+    /// Counts a look-up of a known node, before the guest receives it.
     pub(super) fn looked_up(&mut self, area: &Area, node: NodeId) -> Option<Number> {
         let known = self.nodes.get_mut(&node).filter(|_| !self.is_over)?;
         known.held += 1;
@@ -175,7 +175,7 @@ impl Table {
         Some(known.number)
     }
 
-    /// The same of one that is not known yet.
+    /// Registers a node that may be unknown, and counts its look-up.
     pub(super) fn enter(
         &mut self,
         area: &Area,
@@ -208,7 +208,7 @@ impl Table {
         Ok(number)
     }
 
-    /// A node that an earlier process has left was found; whether that is news.
+    /// Registers a recovered node; returns `false` if it was not needed.
     pub(super) fn found(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
         let is_there = area.find(Records::Nodes, number).is_some();
         if self.is_over || !is_there || self.knows(node) || numbers.here(number).is_some() {
@@ -219,7 +219,8 @@ impl Table {
         true
     }
 
-    /// The guest gives look-ups back. With the last one, those that the file system has counted.
+    /// Subtracts the guest's look-ups. Returns node and look-ups to give back to the file system with the
+    /// last one.
     pub(super) fn forgotten(
         &mut self,
         area: &Area,
@@ -237,13 +238,14 @@ impl Table {
         self.nodes.remove(&node).map(|known| (node, known.held))
     }
 
-    /// A name is about to go, of this node, or of one that is not known yet. Whether anything is open.
+    /// Begins the removal of a name of this node, or of an unknown one. Returns `true` if the guest has
+    /// anything open.
     pub(super) fn removes(&mut self, node: Option<NodeId>) -> bool {
         *self.removals.entry(node).or_default() += 1;
         !self.of_nodes.is_empty()
     }
 
-    /// It has gone, or stays.
+    /// Ends the removal, successful or not.
     pub(super) fn removed(&mut self, node: Option<NodeId>) {
         if let Entry::Occupied(mut removals) = self.removals.entry(node) {
             *removals.get_mut() -= 1;
@@ -253,18 +255,18 @@ impl Table {
         }
     }
 
-    /// Whether a name of the node may be about to go.
+    /// Returns `true` if a name of the node may be about to be removed.
     pub(super) fn is_removed(&self, node: NodeId) -> bool {
         self.removals.contains_key(&Some(node)) || self.removals.contains_key(&None)
     }
 
-    /// The openings of a node, by the guest's numbers.
+    /// Returns the guest's numbers of the openings of a node.
     pub(super) fn openings_of(&self, area: &Area, node: NodeId) -> Vec<OpenId> {
         let indices = self.of_nodes.get(&node).into_iter().flatten();
         indices.map(|index| area.number(Records::Openings, *index).into()).collect()
     }
 
-    /// The opening that a request has left which an earlier process has performed, but for its answer.
+    /// Returns the opening made by an earlier process that executed this request without answering it.
     pub(super) fn left_by(&self, area: &Area, unique: u64) -> Option<File> {
         let index = *self.left.get(&unique)?;
         let opening = area.opening(index);
@@ -272,7 +274,7 @@ impl Table {
         (opening.unique == unique && !self.is_over).then_some(File { node: opening.node, open })
     }
 
-    /// A request has made an opening.
+    /// Registers the opening that a request has made.
     pub(super) fn opened(
         &mut self,
         area: &Area,
@@ -290,7 +292,7 @@ impl Table {
         Ok(number)
     }
 
-    /// An opening that an earlier process has left was made again; whether that is news.
+    /// Registers a recovered opening; returns `false` if it was not needed.
     pub(super) fn reopened(&mut self, area: &Area, numbers: &Numbers, number: Number, here: OpenId) -> bool {
         let is_there = area.find(Records::Openings, number).is_some();
         if self.is_over || !is_there || numbers.here(number).is_some() {
@@ -300,7 +302,7 @@ impl Table {
         true
     }
 
-    /// The guest ends an opening. The one here, if there is one.
+    /// Removes an opening; returns this process's number, if it has one.
     pub(super) fn released(&mut self, area: &Area, numbers: &Numbers, number: Number) -> Option<OpenId> {
         let index = area.find(Records::Openings, number).filter(|_| !self.is_over)?;
         self.left.remove(&area.opening(index).unique);

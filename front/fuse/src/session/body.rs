@@ -1,4 +1,4 @@
-//! What a request is answered with, before it is bytes.
+//! Replies before encoding.
 
 use super::Session;
 use super::slot::Slot;
@@ -10,47 +10,47 @@ use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::{self, Blocker, Reply};
 use tombolo_wire_fuse::{BackingId, FileHandle, Unique, attr};
 
-/// The answer to one request.
+/// The reply to one request.
 #[derive(Debug)]
 pub(super) enum Body {
     Empty,
-    /// Nothing but success; attributes of this node have changed that the kernel does not expect to.
+    /// Success, with a change of this node's attributes that the kernel does not expect.
     AttrChanged(NodeId),
     Entry(Entry),
-    /// The name does not exist, and that may be cached.
+    /// Negative entry, cacheable.
     NoEntry,
     Attr(Attr),
-    /// Attributes, in the long form.
+    /// Attributes in statx format.
     Statx(Attr),
-    /// With the backing file that the kernel reads in its place.
+    /// An open file, and the backing file that the kernel reads instead.
     Open(File, OpenOutFlags, Option<BackingId>),
-    /// An open file that the requester may have once it has looked at it again.
+    /// An open file whose attributes the kernel must look up again first (ESTALE).
     LookAgain(File),
     Created(Entry, OpenId, OpenOutFlags),
-    /// So much of the space behind the header.
+    /// Number of bytes written to the reply space.
     Data(usize),
     Page {
         page: DirPage,
         plus: bool,
     },
-    /// Bytes: a link's target, a value, names of attributes.
+    /// Bytes: a link's target, an attribute's value, attribute names.
     Bytes(Vec<u8>),
     /// The length of such bytes.
     Size(usize),
     Written(u32),
-    /// Bytes copied, counted in 64 bits.
+    /// Number of bytes copied, as 64 bits.
     Copied(u64),
     Offset(u64),
     StatFs(StatFs),
-    /// A lock in the way, or none.
+    /// The conflicting lock, if any.
     Lock(Option<Blocker>),
     Init(Box<tombolo_wire_fuse::layout::init::InitOut>),
-    /// No reply at all.
+    /// No reply.
     Silent,
 }
 
 impl Body {
-    /// Puts the reply together in the slot.
+    /// Encodes the reply into the slot.
     pub(super) fn encode<'s>(&self, slot: &'s mut Slot, session: &Session, unique: Unique) -> &'s [u8] {
         if let Body::Page { page, plus } = self {
             let body = slot.reply.get_mut(reply::HEADER_BYTES..).unwrap_or_default();
@@ -90,7 +90,7 @@ impl Body {
         .finish()
     }
 
-    /// Takes back what the requester will never know that it has.
+    /// Releases the references of a reply that did not reach the requester.
     pub(super) fn undo(&self, session: &Session) {
         let ctx = session.ctx_root(Interrupt::default());
         let file_system = session.file_system();
@@ -119,13 +119,12 @@ impl Body {
 fn entry_out(entry: &Entry, session: &Session) -> EntryOut {
     let Entry { node, attr } = entry;
     let keep = session.lifetimes_of(attr);
-    // The kernel takes the root for another node if it ever gets another generation than that of its own
-    // making.
+    // The kernel treats the root as another node if its generation differs from the kernel's initial one.
     let generation = if *node == NodeId::ROOT { 0 } else { attr.generation };
     reply::entry(wire_node(*node), generation, attr::to_wire(attr), keep)
 }
 
-/// Packs a page, whose budget was made for exactly this, and gives the bytes used.
+/// Encodes a page, whose budget matches `body`; returns the number of bytes used.
 fn pack(page: &DirPage, plus: bool, body: &mut [u8], session: &Session) -> usize {
     let mut writer = DirentWriter::new(body);
     for entry in page.iter() {
@@ -147,7 +146,8 @@ pub(super) fn wire_node(node: NodeId) -> tombolo_wire_fuse::NodeId {
     tombolo_wire_fuse::NodeId(node.0)
 }
 
-/// Can the type be opened for data? Devices, pipes and sockets are opened by the requester's own kernel.
+/// Returns `true` if the type is opened for data. Devices, pipes and sockets are opened by the requester's
+/// kernel.
 pub(super) fn has_data(file_type: FileType) -> bool {
     file_type == FileType::Regular
 }

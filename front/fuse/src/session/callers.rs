@@ -1,10 +1,10 @@
-//! The identity of callers, where the file system decides by that.
+//! Identity of callers, for file systems that check permissions themselves.
 //!
-//! A FUSE request says which user and which group asks, and leaves out the user's other groups. Where the
-//! file system checks permissions (a server that is asked under the caller's name) they are looked up. And
-//! what is done through an open file is done as the user that opened it, as POSIX has it: a program that
-//! opened a file and then gave its rights up goes on reading it, and pages that the kernel writes back belong
-//! to no user in particular.
+//! A FUSE request carries the caller's user and primary group, but no supplementary groups. Where the file
+//! system checks permissions (an NFS server called with the caller's credentials), the groups are looked up.
+//! An operation on an open file runs as the user that opened it, as in POSIX: a program that opened a file
+//! and then dropped its privileges can still read it, and pages written back by the kernel belong to no user
+//! in particular.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use tombolo_sys::caller;
 use tombolo_wire_fuse::layout::attr::SetattrValid;
 use tombolo_wire_fuse::{FileHandle, Request};
 
-/// What a session knows of its callers.
+/// A session's caller identities.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// Whether the file system checks permissions itself; else nothing here is of use.
+    /// `true` if the file system checks permissions itself; otherwise the rest of this type is unused.
     matter: bool,
-    /// Whether callers are threads of this machine.
+    /// `true` if callers are threads of this host.
     local: bool,
     openers: Mutex<HashMap<OpenId, Identity>>,
 }
@@ -29,7 +29,7 @@ impl Callers {
         Callers { matter, local, openers: Mutex::default() }
     }
 
-    /// The identity that a request from this thread in this name is performed as.
+    /// Returns the identity under which a request from this thread is performed.
     pub(super) fn identity(&self, request: &Request<'_>, thread: u32, named: Identity) -> Identity {
         if !self.matter {
             return named;
@@ -42,14 +42,14 @@ impl Callers {
         if self.local && named.uid != 0 && needs_groups(request) { with_groups(thread, named) } else { named }
     }
 
-    /// A caller opened a file, and will be told so.
+    /// Records the opener of a file, before the caller receives the handle.
     pub(super) fn opened(&self, open: OpenId, by: Option<Identity>) {
         if let Some(by) = by {
             self.openers().insert(open, by);
         }
     }
 
-    /// The identity to remember, if it is to be remembered at all.
+    /// Returns the identity to record as a file's opener, if identities matter.
     pub(super) fn opener(&self, identity: &Identity) -> Option<Identity> {
         self.matter.then(|| identity.clone())
     }
@@ -65,7 +65,7 @@ impl Callers {
     }
 }
 
-/// The open file that a request goes through.
+/// Returns the open file that a request operates on.
 pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     match request {
         Request::Read(read) | Request::Readdir(read) | Request::Readdirplus(read) => Some(read.handle),
@@ -77,14 +77,15 @@ pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
         | Request::Lseek { handle, .. } => Some(*handle),
         Request::Release(release) | Request::Releasedir(release) => Some(release.handle),
         Request::CopyFileRange(copy) | Request::CopyFileRange64(copy) => Some(copy.from),
-        // ftruncate(2): that the file was opened for writing is what counts.
+        // ftruncate(2): access is decided by how the file was opened.
         Request::Setattr(set) if set.valid.contains(SetattrValid::SIZE) => set.handle,
         Request::Getattr { handle } | Request::Statx { handle, .. } => *handle,
         _ => None,
     }
 }
 
-/// Do the caller's groups matter for this? Attributes are for all callers that have reached the node.
+/// Returns `true` if the caller's groups affect the outcome. Attributes are readable by every caller that has
+/// reached the node.
 fn needs_groups(request: &Request<'_>) -> bool {
     !matches!(
         request,
@@ -99,14 +100,14 @@ fn needs_groups(request: &Request<'_>) -> bool {
     )
 }
 
-/// The same with the groups of the thread that asks. It waits for the answer, so its identity is what it was;
-/// unless it was killed.
+/// Adds the groups of the requesting thread. The thread is blocked on this request, so its identity is
+/// unchanged, unless it was killed.
 fn with_groups(thread: u32, named: Identity) -> Identity {
     let groups = match caller::of_thread(thread) {
         Ok(caller) if (caller.uid, caller.gid) == (named.uid, named.gid) => caller.groups,
         Ok(_) => return named,
         Err(error) => {
-            tracing::debug!(thread, %error, "the groups of a caller cannot be seen");
+            tracing::debug!(thread, %error, "cannot read a caller's groups");
             return named;
         }
     };

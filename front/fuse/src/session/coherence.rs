@@ -1,4 +1,4 @@
-//! How long a kernel may keep what it was told. See `docs/semantics.md`.
+//! Lifetimes of the kernel's cached names, attributes and pages. See `docs/semantics.md`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,18 +8,18 @@ use tombolo_wire_fuse::init::Capabilities;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::Lifetimes;
 
-/// What may change the tree beside this kernel, and how soon it must see that.
+/// Bound on the age of the kernel's cache when others change the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Every call asks the server; no page is cached from one open to the next.
+    /// Every call reaches the server; no page is cached from one open to the next.
     Strict,
-    /// Names and attributes for a second; pages are cached as long as an open finds the file unchanged.
+    /// Names and attributes for one second; pages as long as each open finds the file unchanged.
     #[default]
     Auto,
-    /// For a tree that changes through this session alone: everything for a day, names that do not exist too.
+    /// For a tree that changes through this session alone: everything for a day, negative entries too.
     Always,
-    /// Everything until word comes of a change, as long as the file system sees all changes; nothing from
-    /// when it does not.
+    /// Everything until a notice reports a change, as long as the file system reports all changes; otherwise
+    /// as `Strict`.
     Push,
 }
 
@@ -27,8 +27,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Time stamps of a file can stand still over two changes for a tick of the kernel that keeps them: 10 ms at
-/// 100 Hz. So a stamp younger than this proves nothing yet.
+/// Granularity of time stamps: two changes within one tick of the server's kernel (10 ms at 100 Hz) may share
+/// a stamp, so a more recent stamp does not prove a file unchanged.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
@@ -42,24 +42,25 @@ impl Coherence {
         Lifetimes { entry: keep, attr: keep }
     }
 
-    /// How long the absence of a name may be cached. In auto not at all: a name that appears is waited for
-    /// more often than a name that is missing is asked for twice.
+    /// Returns the lifetime of a negative entry. None in auto: programs wait for a name to appear more often
+    /// than they request a missing name twice.
     pub(super) fn absence(self) -> Option<Duration> {
         matches!(self, Coherence::Always | Coherence::Push).then(|| self.lifetimes().entry)
     }
 }
 
-/// Decides at each open what the kernel does with the file's pages.
+/// Page-cache policy, decided at each open.
 #[derive(Debug)]
 pub(super) struct PageCache {
     coherence: Coherence,
-    /// By node: what the file looked like when its pages were last known to be those of the file.
+    /// By node: attributes of the file when its cached pages were last valid.
     known: [Mutex<HashMap<NodeId, WeakAttr>>; SHARDS],
 }
 
 const SHARDS: usize = 16;
 
-/// How many files a shard remembers; then it forgets all, which costs their next opens a fresh page cache.
+/// Maximum number of files per shard; a full shard is cleared, which costs the files' next opens their page
+/// cache.
 const SHARD_FILES_MAX: usize = 8192;
 
 impl PageCache {
@@ -67,12 +68,12 @@ impl PageCache {
         PageCache { coherence, known: Default::default() }
     }
 
-    /// Does [`PageCache::flags`] want the attributes as of the open?
+    /// Returns `true` if [`PageCache::flags`] needs the attributes as of the open.
     pub(super) fn wants_attr(&self) -> bool {
         self.coherence == Coherence::Auto
     }
 
-    /// What the kernel is told at an open of `node`, under that coherence. `attr` is as of the open.
+    /// Returns the flags for the reply to an open of `node`. `attr` is as of the open.
     pub(super) fn flags(
         &self,
         coherence: Coherence,
@@ -81,14 +82,14 @@ impl PageCache {
         attr: Option<&Attr>,
         agreed: Capabilities,
     ) -> OpenOutFlags {
-        // Of such a file it would not be told that its pages are old.
+        // The kernel is not notified of changes of a volatile file.
         let volatile = attr.is_some_and(|attr| attr.volatile);
         match if volatile { Coherence::Strict } else { coherence } {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,
             Coherence::Push if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
             Coherence::Push => OpenOutFlags::KEEP_CACHE,
-            // Without mappings a program could not even be started: there the kernel keeps pages while a file
-            // is open.
+            // Without mappings no program could be executed; a kernel that cannot map direct-I/O files caches
+            // pages while the file is open.
             Coherence::Strict if agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
@@ -99,9 +100,9 @@ impl PageCache {
         }
     }
 
-    /// What the kernel is told at an open of a directory. In always it keeps the listing, which its own
-    /// changes of the directory drop; else another's change would not be seen before the attributes are asked
-    /// for again.
+    /// Returns the flags for the reply to an open of a directory. In always the kernel caches the listing and
+    /// drops it at its own changes of the directory; in other modes changes by others would be missed until
+    /// the attributes are revalidated.
     pub(super) fn directory_flags(coherence: Coherence) -> OpenOutFlags {
         match coherence {
             Coherence::Always | Coherence::Push => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
@@ -109,18 +110,18 @@ impl PageCache {
         }
     }
 
-    /// What is only written gains nothing from a cache that writes through: past it there is a copy less, and
-    /// no question for security.capability at each file's first write. An append the kernel would place where
-    /// it thinks the end is, and cache it there.
+    /// Returns `true` if the opening bypasses the page cache: a write-only opening gains nothing from a
+    /// write-through cache; bypassing it saves a copy and a GETXATTR of security.capability at each file's
+    /// first write. The kernel would place and cache an append at its own idea of the file's end.
     ///
-    /// Only where a write past the cache drops the pages that others read through: since Linux 6.6, which
-    /// allows mappings of such files too. An older kernel would go on showing the old pages.
+    /// Only where direct writes drop pages cached by other openings: since Linux 6.6, which also allows
+    /// mappings of such files. An older kernel would keep showing the old pages.
     fn goes_past_the_cache(how: OpenFlags, agreed: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
         past && agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
-    /// The kernel forgot the node, and its pages with it.
+    /// Removes a forgotten node, whose pages are gone too.
     pub(super) fn forget(&self, node: NodeId) {
         if self.coherence == Coherence::Auto {
             self.shard(node).remove(&node);
@@ -148,7 +149,7 @@ impl PageCache {
     }
 }
 
-/// Is that moment long enough ago that another change now would leave another stamp?
+/// Returns `true` if the stamp is old enough that another change now would get a different stamp.
 fn is_settled(stamp: Timestamp) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let Ok(secs) = u64::try_from(stamp.secs) else { return true };

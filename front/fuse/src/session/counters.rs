@@ -1,13 +1,13 @@
-//! How many requests of each kind a session has taken.
+//! Request counters of a session.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_wire_fuse::Opcode;
 
-/// Space for every operation's number.
+/// Upper bound of all opcodes.
 const OPERATIONS: usize = 64;
 
-/// Counts since the session began. Readable at any time from any thread; the numbers of one reading need not
-/// belong to the same moment.
+/// Counts since the session began. Readable at any time from any thread; values read together need not belong
+/// to the same moment.
 #[derive(Debug)]
 pub struct Counters {
     requests: [AtomicU64; OPERATIONS],
@@ -32,12 +32,12 @@ impl Counters {
         }
     }
 
-    /// Requests of one kind.
+    /// Returns the number of requests of one kind.
     pub fn requests(&self, opcode: Opcode) -> u64 {
         self.requests.get(opcode as usize).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Every kind that came at least once, with its name and number of requests.
+    /// Iterates over the kinds with at least one request: name and count.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Opcode::ALL
             .iter()
@@ -45,12 +45,12 @@ impl Counters {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Requests that were refused before they reached the file system.
+    /// Returns the number of requests refused before they reached the file system.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Requests that could not be answered at once.
+    /// Returns the number of requests that could not be answered at once.
     pub fn later(&self) -> u64 {
         self.later.load(Ordering::Relaxed)
     }

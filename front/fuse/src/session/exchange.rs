@@ -1,42 +1,41 @@
-//! What a session needs of a transport.
+//! Interface between a session and a transport.
 
 use super::Slot;
 use tombolo_mem::{Sink, Source};
 
-/// One request's way in and out, as its transport has it: a buffer and a device, or a guest's descriptor
-/// chain.
+/// One request and its reply path in the transport: a buffer and a device, or a guest's descriptor chain.
 ///
-/// A session uses it from one thread at a time, but not always from the same one. One that is dropped before
-/// any `send` must see to it that its caller does not wait for ever.
+/// Used by one thread at a time, not always the same one. An exchange dropped before any `send` must reply
+/// with an error, so that its caller does not wait forever.
 pub trait Exchange: Send + Sized + 'static {
-    /// The first `len_bytes` of what follows the request's private bytes: the data of a WRITE. Less where
-    /// less is there. Asked for once.
+    /// Returns the first `len_bytes` of what follows the request's private bytes (the data of a WRITE), or
+    /// fewer if fewer were sent. Called at most once.
     fn payload(&mut self, len_bytes: usize) -> Source;
 
-    /// May the file system retain a payload of this size after the answer, because nothing writes to its
-    /// memory as long as it is held? Asked before the payload itself. Never where the memory is the
-    /// requester's.
+    /// Returns `true` if the file system may retain a payload of this size after the reply, because nothing
+    /// writes to its memory while it is retained. Called before `payload`. Always `false` for memory of the
+    /// requester.
     fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
         false
     }
 
-    /// Space for `len_bytes` of data behind the reply's header. Less where the requester left less.
-    /// Asked for once.
+    /// Returns space for `len_bytes` of data behind the reply's header, or less if the requester provided
+    /// less. Called at most once.
     fn reply_space(&mut self, len_bytes: usize) -> Sink;
 
-    /// Sends a whole reply. False if it cannot reach its requester any more.
+    /// Sends a complete reply. Returns `false` if the requester is gone.
     fn send(&mut self, reply: &[u8]) -> bool;
 
-    /// Sends a reply of this header and the first `data_bytes` of that space.
+    /// Sends a reply made of `header` and the first `data_bytes` of the reply space.
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool;
 
-    /// Ends a request that has no reply.
+    /// Completes a request that has no reply.
     fn send_nothing(&mut self);
 
-    /// Tells the kernel something that it did not ask for, before the reply. Where there is no way to it is
-    /// not told.
+    /// Sends an unsolicited notification to the kernel, before the reply. Does nothing on transports without
+    /// notifications.
     fn notify(&mut self, _notification: &[u8]) {}
 
-    /// Takes itself and the slot back after an answer that came later, on whatever thread sent it.
+    /// Reclaims the exchange and its slot after a late reply, on the thread that sent it.
     fn retire(self, slot: Box<Slot>);
 }

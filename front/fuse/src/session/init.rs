@@ -1,10 +1,10 @@
-//! What a session wishes for in INIT.
+//! Capabilities and limits offered in INIT.
 
 use super::{Coherence, Options};
 use tombolo_core::fs::{FileSystem, PermissionCheck};
 use tombolo_wire_fuse::init::{Capabilities, Wishes};
 
-/// Readahead and direct I/O in parallel, sizes, and the long forms of what grew: useful everywhere.
+/// Useful on every mount: readahead, parallel direct I/O, large transfers, extended request formats.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::BIG_WRITES)
     .union(Capabilities::ATOMIC_O_TRUNC)
@@ -21,10 +21,10 @@ const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::HAS_EXPIRE_ONLY)
     .union(Capabilities::DIRECT_IO_ALLOW_MMAP);
 
-/// Requests that the kernel may send without a program waiting for each.
+/// Maximum number of requests in the kernel's background queue.
 const BACKGROUND_MAX: u16 = 64;
 
-/// Backing files lie on file systems that do not stand on others, so that this one may have an overlay on it.
+/// Backing files are on unstacked file systems, so one overlay may be stacked on the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
 pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes {
@@ -36,15 +36,15 @@ pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes 
     if file_system.persistent_handles().is_some() {
         capabilities |= Capabilities::EXPORT_SUPPORT;
     }
-    // With POSIX_ACL the kernel keeps access lists and checks permissions by itself: where it is the one to
-    // check them, and where it is told when a list that it keeps has changed.
+    // With POSIX_ACL the kernel caches access lists and checks permissions by them: only where the kernel is
+    // the one to check, or is notified when a cached list changes.
     let checks_alone = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     let keeps_lists = options.coherence == Coherence::Push && options.kernel_may_check;
     if file_system.xattrs().is_some() && options.xattrs && (checks_alone || keeps_lists) {
         capabilities |= Capabilities::POSIX_ACL;
     }
     if options.coherence != Coherence::Strict {
-        // Strict lets no entry of a listing live on: each would be looked up once more, and forgotten.
+        // With strict, entries of a listing expire at once: each would be looked up again, then forgotten.
         capabilities |=
             Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS | Capabilities::READDIRPLUS_AUTO;
     }

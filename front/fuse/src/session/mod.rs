@@ -1,8 +1,8 @@
-//! A FUSE session that knows no transport: requests in, answers out.
+//! Transport-independent FUSE session: requests in, replies out.
 //!
-//! [`Session::handle`] takes one request. What the file system answers at once is sent at once, on the same
-//! thread and without an allocation; the rest goes on as a task, and whichever thread finishes the operation
-//! sends the reply.
+//! [`Session::handle`] takes one request. An answer that is ready at once is sent at once, on the same thread
+//! and without an allocation; otherwise the request continues as a task, and the thread that completes the
+//! operation sends the reply.
 
 mod body;
 mod callers;
@@ -52,33 +52,33 @@ use tombolo_wire_fuse::reply::Lifetimes;
 use tombolo_wire_fuse::{DecodeError, Decoded, Errno, Opcode, Request, Unique, reply, status};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How a session is to be.
+/// Configuration of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long the kernel may keep what it was told.
+    /// Lifetimes of the kernel's cached names, attributes and data.
     pub coherence: Coherence,
-    /// The largest WRITE and READ.
+    /// Maximum size of a READ and of a WRITE, in bytes.
     pub max_write_bytes: u32,
-    /// How much may pend.
+    /// Limits on pending requests.
     pub limits: Limits,
-    /// Capabilities that this transport can serve beside those that all can.
+    /// Capabilities of this transport in addition to those of all transports.
     pub extra: Capabilities,
-    /// Does the kernel check permissions before it asks? Not where only one user can be asking, with nothing
-    /// that the server does not have too.
+    /// `true` if the kernel checks permissions before it sends a request. Not needed where the mount serves a
+    /// single user with no more rights than the server.
     pub kernel_checks: bool,
-    /// The kernel's own check refuses nothing that the server would grant.
+    /// `true` if the kernel's own check refuses nothing that the server would grant.
     pub kernel_may_check: bool,
-    /// Are the callers threads of this machine, of which more can be seen than a request says?
+    /// `true` if callers are threads of this host, so that `/proc` has more about them than the request.
     pub local_callers: bool,
-    /// Does the kernel keep locks itself, so that others than its own programs do not see them?
+    /// `true` if the kernel manages locks itself, visible only to programs of this mount.
     pub local_locks: bool,
-    /// Are extended attributes shown? If not, each of their four operations is not implemented, which a
-    /// kernel is told once.
+    /// `true` if extended attributes are exposed. Otherwise their four operations answer ENOSYS, after which
+    /// the kernel sends no more of them.
     pub xattrs: bool,
-    /// The kernel in front labels files. Otherwise a program that asks for a label is told that there are
-    /// none, which ends its asking.
+    /// `true` if the kernel labels files (SELinux). Otherwise a request for a label answers EOPNOTSUPP, so
+    /// that programs stop requesting labels.
     pub labels: bool,
-    /// The way to tell the kernel of backing files, where there is one.
+    /// Registration of backing files with the kernel, if the transport supports it.
     pub backing: Option<Arc<dyn Backing>>,
 }
 
@@ -100,32 +100,32 @@ impl Default for Options {
     }
 }
 
-/// One kernel's use of one file system. All its threads share it.
+/// One kernel's use of one file system, shared by all its serving threads.
 pub struct Session {
     id: SessionId,
     file_system: Arc<dyn FileSystem>,
     options: Options,
-    /// The capabilities agreed on, once INIT has been; they and this mark are set together.
+    /// Negotiated capabilities, set by INIT together with `ready`.
     agreed: AtomicU64,
     ready: AtomicBool,
-    /// Whether the kernel has been told.
+    /// `true` once the reply to INIT has been sent.
     told: AtomicBool,
-    /// How often all that pended was asked to end.
+    /// Number of calls to [`Session::interrupt_all`].
     ends: AtomicU64,
-    /// Whether it was said that the requester breaks the protocol.
+    /// `true` once a protocol violation has been logged.
     warned: AtomicBool,
-    /// There are labels: the kernel in front makes them, or one was seen.
+    /// `true` if labels may exist: the kernel labels files, or a label has been found.
     labels: Arc<AtomicBool>,
     pages: Arc<PageCache>,
     open_retry: Arc<OpenRetry>,
     posix_locks: PosixLocks,
-    /// Where the file system has backing files and the transport a way to tell of them.
+    /// Set if the file system has backing files and the transport can register them.
     passthrough: Option<Arc<Passthrough>>,
-    /// With [`Coherence::Push`].
+    /// Set with [`Coherence::Push`].
     push: Option<Arc<Push>>,
-    /// What outlives the process, where there is a keeper: the file system itself.
+    /// State that survives a server restart, if there is a keeper; also the session's `file_system`.
     kept: Option<Kept>,
-    /// The minor version that both sides speak.
+    /// Negotiated minor version.
     minor: AtomicU32,
     callers: Arc<Callers>,
     pending: Pending,
@@ -134,7 +134,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that waits for its INIT.
+    /// Creates a session that waits for INIT.
     pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
         Arc::new(Session::over(id, file_system, None, options))
     }
@@ -172,8 +172,8 @@ impl Session {
         }
     }
 
-    /// Takes one request, whose private bytes are in `slot`. Gives slot and exchange back if the request is
-    /// finished; otherwise it goes on, and [`Exchange::retire`] gets them in the end.
+    /// Handles one request, whose private bytes are in `slot`. Returns slot and exchange if the request is
+    /// complete; otherwise [`Exchange::retire`] receives them later.
     pub fn handle<E: Exchange>(self: &Arc<Self>, slot: Box<Slot>, exchange: E) -> Option<(Box<Slot>, E)> {
         match &self.kept {
             Some(kept) => self.handle_kept(kept, slot, exchange),
@@ -204,7 +204,7 @@ impl Session {
                 let session = self.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // There was no signal: it was asked to end because too many pend.
+                        // No signal was sent: `admit` interrupted it because too many requests were pending.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -219,63 +219,63 @@ impl Session {
         Some((slot, exchange))
     }
 
-    /// Has INIT been?
+    /// Returns `true` once INIT has been received.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Has INIT been answered?
+    /// Returns `true` once INIT has been answered.
     pub fn is_agreed(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
 
-    /// What both sides can do; nothing before INIT.
+    /// Returns the negotiated capabilities; empty before INIT.
     pub fn agreed(&self) -> Capabilities {
         Capabilities::from_bits_truncate(self.agreed.load(Ordering::Acquire))
     }
 
-    /// How long the kernel may keep what it was told.
+    /// Returns how long the kernel may cache names, attributes and data.
     pub fn coherence(&self) -> Coherence {
         self.options.coherence
     }
 
-    /// How many requests of each kind it has taken.
+    /// Returns the request counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many requests pend.
+    /// Returns the number of pending requests.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// How many openings the kernel has read by itself, of those that ended too.
+    /// Returns the number of openings served by passthrough since the session began, including closed ones.
     pub fn passthrough_openings(&self) -> u64 {
         self.passthrough.as_ref().map_or(0, |passthrough| passthrough.openings())
     }
 
-    /// No request comes any more.
+    /// Drops all passthrough openings. Called when no further request can arrive.
     pub(crate) fn end_openings(&self) {
         if let Some(passthrough) = &self.passthrough {
             passthrough.ended();
         }
     }
 
-    /// What keeps account of openings, once passthrough is agreed on.
+    /// Returns the passthrough state if PASSTHROUGH was negotiated.
     fn passthrough(&self) -> Option<&Arc<Passthrough>> {
         self.passthrough.as_ref().filter(|_| self.agreed().contains(Capabilities::PASSTHROUGH))
     }
 
-    /// Asks every pending operation to end, because no caller waits for it any more.
+    /// Interrupts every pending operation, because no caller waits for it.
     pub fn interrupt_all(&self) {
         self.ends.fetch_add(1, Ordering::SeqCst);
         self.pending.interrupt_all();
     }
 
-    /// How long the kernel may keep what it is told now.
+    /// Returns the current cache lifetimes.
     fn lifetimes(&self) -> Lifetimes {
         let keep = self.coherence_now().lifetimes();
-        // Without epochs there is no way to have the kernel look at all names again.
+        // Without epochs the kernel cannot be made to revalidate all names.
         let names_end = self.coherence() == Coherence::Push && !self.has_epochs();
         if names_end {
             Lifetimes { entry: keep.entry.min(Coherence::Auto.lifetimes().entry), ..keep }
@@ -284,13 +284,14 @@ impl Session {
         }
     }
 
-    /// How long it may keep what it is told now of a node.
+    /// Returns the current cache lifetimes for a node with these attributes.
     fn lifetimes_of(&self, attr: &Attr) -> Lifetimes {
         let keep = self.lifetimes();
         if attr.volatile { Lifetimes { attr: Coherence::Strict.lifetimes().attr, ..keep } } else { keep }
     }
 
-    /// What it may keep at present: with [`Coherence::Push`] nothing while not all changes are seen.
+    /// Returns the coherence in effect: [`Coherence::Push`] falls back to strict while notices are
+    /// incomplete.
     fn coherence_now(&self) -> Coherence {
         match self.coherence() {
             Coherence::Push if !self.file_system.changes().is_some_and(|changes| changes.is_complete()) => {
@@ -300,12 +301,12 @@ impl Session {
         }
     }
 
-    /// How long the absence of a name may be cached.
+    /// Returns how long a negative entry may be cached, if at all.
     fn absence(&self) -> Option<Duration> {
         self.coherence_now().absence().filter(|_| self.push.is_none() || self.has_epochs())
     }
 
-    /// Whether the kernel knows [`Notification::IncEpoch`].
+    /// Returns `true` if the kernel supports [`Notification::IncEpoch`].
     pub(crate) fn has_epochs(&self) -> bool {
         self.minor.load(Ordering::Relaxed) >= notification::EPOCH_MINOR
     }
@@ -318,7 +319,7 @@ impl Session {
         self.file_system.clone()
     }
 
-    /// What an answer to the request in `head` is about.
+    /// Returns the nodes and names that the reply to the request in `head` describes.
     fn about(&self, head: &[u8], body: &Body) -> About {
         let mut about = About::default();
         let Ok(decoded) = Request::decode(head, self.agreed()) else { return about };
@@ -363,12 +364,12 @@ impl Session {
         self.file_system.as_ref()
     }
 
-    /// The extended attributes, if the file system has them and this session shows them.
+    /// Returns the extended attributes, if the file system has them and this session exposes them.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         self.file_system.xattrs().filter(|_| self.options.xattrs)
     }
 
-    /// Decodes and starts the request.
+    /// Decodes the request and starts the operation.
     fn begin<E: Exchange>(&self, slot: &mut Slot, exchange: &mut E) -> Answer<Body> {
         let decoded = match Request::decode(&slot.head, self.agreed()) {
             Ok(decoded) => decoded,
@@ -383,7 +384,7 @@ impl Session {
         ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
     }
 
-    /// Answers; there were so many notices when the request began.
+    /// Sends the reply. `notices` is the number of notices sent before the request began.
     fn finish<E: Exchange>(
         &self,
         unique: Unique,
@@ -441,8 +442,8 @@ impl Session {
         }
     }
 
-    /// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still
-    /// comes.
+    /// Counts a request as pending. Beyond the session's limit it is interrupted at once; it still gets a
+    /// reply.
     fn admit(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) -> Option<Permit> {
         self.counters.later.fetch_add(1, Ordering::Relaxed);
         self.pending.add(unique, interrupt, on_signal);
@@ -453,11 +454,11 @@ impl Session {
         permit
     }
 
-    /// What a signal to the thread that asked does to a request that pends.
+    /// Returns the effect of a signal to the requesting thread on a pending request.
     fn on_signal(&self, opcode: Option<Opcode>, thread: u32) -> OnSignal {
         match opcode {
             Some(Opcode::Setlkw) => OnSignal::End,
-            // 0 is a thread outside of the mount's process namespace.
+            // Thread 0 is outside of the mount's pid namespace.
             _ if self.options.local_callers && thread != 0 => OnSignal::EndIfKilled(thread),
             _ => OnSignal::GoOn,
         }
@@ -466,12 +467,12 @@ impl Session {
     fn refuse(&self, error: &DecodeError) -> Error {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         if error.is_violation() && !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(session = self.id.0, %error, "a request that no kernel sends; further ones are not told of");
+            tracing::warn!(session = self.id.0, %error, "the kernel violates the protocol; further violations are not logged");
         }
         status::from_errno(error.errno())
     }
 
-    /// The errno of a failure; what no caller can act upon is logged.
+    /// Maps a failure to an errno, and logs I/O errors, which the caller cannot act upon.
     fn errno(&self, unique: Unique, error: &Error) -> Errno {
         if let Error::Io { source: Some(source) } = error {
             tracing::error!(session = self.id.0, request = unique.0, error = %source, "I/O error");
@@ -507,7 +508,7 @@ impl Session {
         }
     }
 
-    /// Takes back a look-up that the kernel was not told of.
+    /// Returns a look-up that the kernel never received.
     fn take_back(&self, node: NodeId) {
         if let Some(push) = &self.push {
             push.forgotten(node, 1);
@@ -515,7 +516,7 @@ impl Session {
         self.file_system.forget(&self.ctx_root(Interrupt::default()), &[(node, 1)]);
     }
 
-    /// The kernel forgot the node: so do the session's own tables.
+    /// Drops the session's own state of a node that the kernel has forgotten.
     fn forget(&self, node: NodeId, look_ups: u64) {
         if let Some(push) = &self.push {
             push.forgotten(node, look_ups);
@@ -534,7 +535,7 @@ impl Session {
     }
 }
 
-/// The user of a caller that an id-mapped mount hides (`overflowuid`).
+/// User id of a caller that an id-mapped mount hides (`overflowuid`).
 const NOBODY: u32 = 65_534;
 
 impl std::fmt::Debug for Session {

@@ -1,14 +1,14 @@
 //! Close-to-open for a file whose size has just changed.
 //!
-//! A kernel reads a file up to the size in the attributes that it caches, and the reply to OPEN cannot tell
-//! it another. So an open of a file that changed while those may still be cached is answered with ESTALE: the
-//! kernel then looks the name up again, which brings it the attributes, and opens once more; the program
-//! notices nothing. That is the last time: a second ESTALE would reach the program. So the thread's next open
-//! of what it found is answered whatever has become of the file since: what others closed after the look-up
-//! is no matter of an open that began before it.
+//! A kernel reads a file up to the size in its cached attributes, and the reply to OPEN cannot update them.
+//! An open of a file that changed while those may still be cached is therefore answered with ESTALE: the
+//! kernel looks the name up again, which updates the attributes, and opens once more, unnoticed by the
+//! program. A second ESTALE would reach the program. The thread's next open of the node that it found
+//! succeeds whatever has happened to the file since: close-to-open does not cover a close after the open
+//! began.
 //!
-//! Threads that the mount's pid namespace does not know all have the number 0 (`fuse_get_req` of Linux) and
-//! cannot be told apart, so they are not sent back.
+//! Threads outside of the mount's pid namespace all have the number 0 (`fuse_get_req` of Linux) and cannot be
+//! told apart; their opens are never retried.
 
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
@@ -18,26 +18,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 
-/// What a kernel was last told about files that had just changed, and what it is to open next.
+/// Attributes last sent for recently changed files, and threads that are retrying an open.
 #[derive(Debug, Default)]
 pub(super) struct OpenRetry {
-    /// Where no thread was ever sent back, none has to be looked up.
+    /// `false` until the first retry; then no thread needs to be looked up.
     any: AtomicBool,
     table: Mutex<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// What each file looked like when the kernel was last told.
+    /// Attributes of each file as last sent to the kernel.
     told: HashMap<NodeId, WeakAttr>,
-    /// The threads that were sent back.
+    /// Threads whose open was answered with ESTALE.
     sent_back: HashMap<u32, SentBack>,
 }
 
-/// A thread was sent back.
+/// An open answered with ESTALE.
 #[derive(Clone, Copy, Debug)]
 struct SentBack {
-    /// The file that it found last.
+    /// The node last found by the thread.
     found: NodeId,
     since: Instant,
 }
@@ -47,25 +47,25 @@ struct SentBack {
 pub(super) struct Attempt {
     pub(super) node: NodeId,
     pub(super) how: OpenFlags,
-    /// The thread that opens, as the request has it.
+    /// The opening thread's number from the request.
     pub(super) thread: u32,
-    /// Was it sent back before?
+    /// `true` if this is the second attempt.
     again: bool,
 }
 
-/// Beyond so many files or threads all are forgotten, which costs each of them one more retry.
+/// Maximum number of files and of threads; a full map is cleared, which costs each entry one more retry.
 const ENTRIES_MAX: usize = 8192;
 
-/// A second attempt does not come later than this: the thread was killed, or found nothing any more, and
-/// opens something else now. Long, for a slow server's look-ups come in between, and an attempt that is not
-/// known again may fail.
+/// Maximum delay of a second attempt; after that the thread was killed, or found nothing and opens another
+/// file now. Generous, because look-ups on a slow server lie in between, and an unrecognised second attempt
+/// may fail.
 const AGAIN_WITHIN: Duration = Duration::from_secs(30);
 
-/// All threads that the pid namespace of the mount does not know.
+/// Number of all threads outside of the mount's pid namespace.
 const UNKNOWN_THREAD: u32 = 0;
 
 impl OpenRetry {
-    /// A thread looked `node` up and is told these attributes.
+    /// Records attributes sent to a thread that looked up `node`.
     pub(super) fn tell(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
         if !has_data(attr.file_type) {
             return;
@@ -83,7 +83,7 @@ impl OpenRetry {
         }
     }
 
-    /// A thread opens `node`; before the file system is asked.
+    /// Begins an attempt of a thread to open `node`, before the file system is called.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
         let back = if any { self.table().sent_back.remove(&thread) } else { None };
@@ -91,7 +91,7 @@ impl OpenRetry {
         Attempt { node, how, thread, again }
     }
 
-    /// Must the kernel look at the node again before it opens it? `attr` is as of the open.
+    /// Returns `true` if the kernel must look the node up again before it opens it. `attr` is as of the open.
     pub(super) fn is_due(&self, coherence: Coherence, attempt: Attempt, attr: Option<&Attr>) -> bool {
         let Some(attr) = attr else { return false };
         let Attempt { node, how, thread, again } = attempt;
@@ -104,7 +104,7 @@ impl OpenRetry {
             return false;
         }
         self.any.store(true, Ordering::Release);
-        // What is opened by other means than a name is not looked up; it is this node again then.
+        // An open other than by name has no look-up; it finds this node again.
         insert(&mut table.sent_back, thread, SentBack { found: node, since: Instant::now() });
         true
     }
@@ -121,12 +121,12 @@ fn insert<K: std::hash::Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V)
     map.insert(key, value);
 }
 
-/// Can the kernel still cache attributes from before the last change?
+/// Returns `true` if the kernel may still cache attributes from before the last change.
 fn is_fresh(coherence: Coherence, attr: &Attr) -> bool {
     coherence == Coherence::Auto && !is_older_than(attr, coherence.lifetimes().attr + TICK)
 }
 
-/// Did the file last change longer ago than that? Not if it will only change in the future.
+/// Returns `true` if the file last changed longer ago than `age`; `false` for stamps in the future.
 fn is_older_than(attr: &Attr, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let Timestamp { secs, nanos } = attr.mtime.max(attr.ctime);

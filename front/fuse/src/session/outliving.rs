@@ -1,4 +1,4 @@
-//! What a session does that outlives its process, and which other processes have begun.
+//! Sessions that survive a server restart.
 
 use super::{Exchange, Options, Session, Slot};
 use crate::kept::{Agreement, Kept, Missing};
@@ -11,11 +11,11 @@ use tombolo_wire_fuse::{Opcode, Request, Unique};
 use zerocopy::FromBytes;
 
 impl Session {
-    /// A session that outlives the process. One that an earlier process has begun goes on.
+    /// Creates a session that survives the process, or resumes the one that an earlier process began.
     pub fn kept(id: SessionId, kept: &Kept, options: Options) -> Arc<Session> {
         let session = Session::over(id, Arc::new(kept.clone()), Some(kept.clone()), options);
         if let Some(Agreement { capabilities, minor }) = kept.agreement() {
-            tracing::debug!(session = id.0, minor, "session goes on");
+            tracing::debug!(session = id.0, minor, "session resumed");
             session.minor.store(minor, Ordering::Relaxed);
             session.agreed.store(capabilities, Ordering::Release);
             session.ready.store(true, Ordering::Release);
@@ -24,7 +24,7 @@ impl Session {
         Arc::new(session)
     }
 
-    /// The session is over, for later processes too: what comes late finds nothing.
+    /// Ends the session for later processes too; late requests fail with ESTALE.
     pub fn end(&self) {
         self.interrupt_all();
         if let Some(kept) = &self.kept {
@@ -32,7 +32,8 @@ impl Session {
         }
     }
 
-    /// Whether an earlier process may know what this one does not.
+    /// Returns `true` if an earlier process served this session, so that its in-memory state may be
+    /// incomplete.
     pub(super) fn is_resumed(&self) -> bool {
         self.kept.as_ref().is_some_and(Kept::is_resumed)
     }
@@ -46,8 +47,9 @@ impl Session {
         let opcode = InHeader::read_from_prefix(&slot.head).ok();
         let opcode = opcode.and_then(|(raw, _)| Opcode::from_wire(raw.opcode));
         if matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget)) {
-            // The next process does not find it from here on, so it is never counted twice. Killed before it
-            // is counted, this one loses it, and the node is kept.
+            // Completed first: the next process does not repeat a completed request, so it is never counted
+            // twice. If this process is killed before counting it, the FORGET is lost and the node is
+            // retained.
             exchange.send_nothing();
         }
         match self.missing(kept, &slot) {
@@ -67,7 +69,7 @@ impl Session {
         kept.missing(&decoded)
     }
 
-    /// Performs a request when what it names has been found that an earlier process has left.
+    /// Performs a request after restoring the nodes and openings of an earlier process that it names.
     fn find_and_perform<E: Exchange>(
         self: &Arc<Self>,
         kept: Kept,
@@ -82,7 +84,7 @@ impl Session {
             if let Some((slot, exchange)) = session.perform(slot, exchange) {
                 exchange.retire(slot);
             } else if session.ends.load(Ordering::SeqCst) != ends {
-                // All were asked to end while this was not among them yet.
+                // `interrupt_all` ran before this request was pending.
                 unique.into_iter().for_each(|unique| session.pending.interrupt(unique));
             }
         });

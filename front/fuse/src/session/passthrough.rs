@@ -1,10 +1,9 @@
-//! Files that the kernel reads by itself (FUSE passthrough): those of which the file system has a backing
-//! file.
+//! FUSE passthrough: the kernel itself reads files of which the file system has a backing file.
 //!
-//! Linux (fs/fuse/iomode.c) has an inode open in one way at a time: each opening through the same backing
-//! file, or each through the inode's pages. An OPEN that is answered in another way fails with EIO. So the
-//! first opening of a node decides for all that come before its last RELEASE; the kernel has ended an opening
-//! before it sends that. Only trees that cannot be changed have backing files, so no CREATE opens one.
+//! Linux (fs/fuse/iomode.c) has an inode open in one mode at a time: every opening through the same backing
+//! file, or every opening through the inode's pages. An OPEN answered with the other mode fails with EIO.
+//! Hence the first opening of a node decides for all openings before its last RELEASE; the kernel has closed
+//! an opening before it sends RELEASE. Only immutable trees have backing files, so CREATE never opens one.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,15 +18,15 @@ use tombolo_sys::Errno;
 use tombolo_wire_fuse::BackingId;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 
-/// A transport's way to tell its kernel of backing files.
+/// A transport's registration of backing files with its kernel.
 pub trait Backing: fmt::Debug + Send + Sync {
-    /// The kernel keeps `file`.
+    /// Registers `file`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno>;
 
-    /// It needs to know it no longer.
+    /// Unregisters a backing file.
     fn close(&self, backing: BackingId);
 }
 
@@ -36,12 +35,12 @@ pub(super) struct Passthrough {
     file_system: Arc<dyn FileSystem>,
     kernel: Arc<dyn Backing>,
     nodes: Mutex<HashMap<NodeId, Openings>>,
-    /// The kernel took no backing file.
+    /// `true` once the kernel has rejected a backing file.
     is_refused: AtomicBool,
     openings: AtomicU64,
 }
 
-/// The openings of one node, all in one way.
+/// The openings of one node, all in the same mode.
 struct Openings {
     count: u64,
     backed: Option<Backed>,
@@ -52,16 +51,16 @@ struct Backed {
     _hold: Arc<dyn Any + Send + Sync>,
 }
 
-/// A smaller file is read with a request or two, and its pages stay with the kernel: to name a backing file
-/// for it takes as long.
+/// Minimum size for passthrough: a smaller file takes one or two READs and is then in the page cache;
+/// registering a backing file costs as much.
 const BACKED_BYTES_MIN: u64 = 128 << 10;
 
-/// What an opening must not be for to be read by the kernel itself.
+/// Open flags that rule passthrough out for an opening.
 const ASKED_FOR: OpenFlags =
     OpenFlags::WRITE.union(OpenFlags::APPEND).union(OpenFlags::TRUNCATE).union(OpenFlags::DIRECT);
 
 impl Passthrough {
-    /// `None` where the file system has no backing files.
+    /// Returns `None` if the file system has no backing files.
     pub(super) fn new(file_system: &Arc<dyn FileSystem>, kernel: Arc<dyn Backing>) -> Option<Arc<Self>> {
         file_system.backing_files()?;
         Some(Arc::new(Self {
@@ -73,8 +72,8 @@ impl Passthrough {
         }))
     }
 
-    /// A file was opened, with these flags so far. What the kernel is told instead. `may_pass`: whether this
-    /// opening may be read past the session.
+    /// Registers an opening; returns the flags and the backing file for the reply, given `flags` without
+    /// passthrough. `may_pass`: this opening may bypass the session.
     pub(super) fn opened(
         &self,
         file: File,
@@ -96,7 +95,7 @@ impl Passthrough {
         openings.count += 1;
         let Some(backed) = &openings.backed else { return (flags, None) };
         let mut flags = OpenOutFlags::PASSTHROUGH | (flags & OpenOutFlags::NOFLUSH);
-        // Then only its mappings are the backing file's.
+        // Then only its mappings use the backing file.
         flags.set(OpenOutFlags::DIRECT_IO, !reads_past);
         self.openings.fetch_add(u64::from(reads_past), Ordering::Relaxed);
         (flags, Some(backed.id))
@@ -111,14 +110,14 @@ impl Passthrough {
             Ok(id) => Some(Backed { id, _hold: backing.hold }),
             Err(error) => {
                 if !self.is_refused.swap(true, Ordering::Relaxed) {
-                    tracing::info!(%error, "no FUSE passthrough: the kernel takes no file of the cache");
+                    tracing::info!(%error, "FUSE passthrough disabled: the kernel rejected a backing file");
                 }
                 None
             }
         }
     }
 
-    /// An opening of a node has ended. One of a directory was never counted.
+    /// Removes an opening of a node. Directories were never counted.
     pub(super) fn released(&self, node: NodeId) {
         let mut nodes = self.nodes();
         let Entry::Occupied(mut openings) = nodes.entry(node) else { return };
@@ -133,12 +132,12 @@ impl Passthrough {
         }
     }
 
-    /// The kernel has no opening any more, whatever it has sent: backing files end with the connection.
+    /// Drops all openings: backing files end with the connection.
     pub(super) fn ended(&self) {
         drop(std::mem::take(&mut *self.nodes()));
     }
 
-    /// How many openings the kernel reads by itself, since the session began.
+    /// Returns the number of passthrough openings since the session began.
     pub(super) fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed)
     }
@@ -156,7 +155,7 @@ mod tests {
     use tombolo_core::SessionId;
     use tombolo_core::fs::{BackingFile, BackingFiles, Client, Export, OpenId, PermissionCheck};
 
-    /// Has a backing file for everything.
+    /// File system with a backing file for every node.
     struct Whole(Arc<dyn FileSystem>);
 
     impl FileSystem for Whole {
@@ -176,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Takes so many files, and tells what it was told.
+    /// Kernel that accepts `takes` files and records the calls.
     #[derive(Debug)]
     struct Kernel {
         takes: usize,

@@ -1,11 +1,10 @@
-//! Requests that are answered later, and what signals to the threads that wait for them do.
+//! Pending requests and their interruption by signals.
 //!
-//! Linux sends one INTERRUPT for a request whose thread got a signal, whichever signal it was, and says no
-//! more: not that a second one kills it. A signal with a handler ends waits for locks only, as on every local
-//! file system. Anything else ends early for a thread that is being killed: no program sees the answer then,
-//! and the process cannot die before. Whether a thread is, its state in /proc says. A thread of our own
-//! retries there, which lives only while there are requests to look after: most are answered before its first
-//! look.
+//! Linux sends one INTERRUPT for a request whose thread received a signal, without the signal's number and
+//! without a second INTERRUPT if a later signal is fatal. A signal with a handler ends waits for locks only,
+//! as on local file systems. Any other request ends early only if its thread is being killed: no program sees
+//! the reply then, and the process cannot exit before. `/proc` has the thread's state, which a thread of our
+//! own polls; it lives only while signalled requests are pending. Most are answered before its first look.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,24 +13,25 @@ use tombolo_core::Interrupt;
 use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
-/// How many interrupts are remembered whose request is not known yet.
+/// Maximum number of remembered interrupts whose request has not arrived yet.
 const EARLY_MAX: usize = 64;
 
-/// How long after a signal the state of its thread is looked at, and how often from then on.
+/// Interval at which the state of a signalled thread is polled; the first look is one interval after the
+/// signal.
 const LOOK_AFTER: Duration = Duration::from_millis(250);
 
-/// What a signal to the thread that waits for a request does to it.
+/// Effect of a signal to the waiting thread on its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnSignal {
     /// The request ends early: a wait for a lock.
     End,
-    /// It ends early if the signal kills this thread.
+    /// The request ends early if the signal kills this thread.
     EndIfKilled(u32),
-    /// It goes on: nothing can be known of the thread.
+    /// The request continues: the thread cannot be inspected.
     GoOn,
 }
 
-/// The requests that pend, by number.
+/// Pending requests by request number.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Arc<Shared>);
 
@@ -44,10 +44,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Table {
     requests: HashMap<Unique, Request>,
-    /// Interrupts that overtook their request on another thread. The numbers are never used again, so one
-    /// that came too late hits no operation.
+    /// Interrupts that overtook their request on another thread. Request numbers are never reused, so a stale
+    /// entry interrupts nothing.
     early: VecDeque<Unique>,
-    /// A thread retries after those that were signalled.
+    /// `true` while the polling thread runs.
     is_watched: bool,
 }
 
@@ -59,7 +59,7 @@ struct Request {
 }
 
 impl Pending {
-    /// From now on an INTERRUPT finds the request. One that came already counts.
+    /// Adds a request. An INTERRUPT that arrived before takes effect at once.
     pub(super) fn add(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) {
         let overtaken = {
             let mut table = self.0.table();
@@ -73,12 +73,12 @@ impl Pending {
         }
     }
 
-    /// The request is answered.
+    /// Removes an answered request.
     pub(super) fn remove(&self, unique: Unique) {
         self.0.table().requests.remove(&unique);
     }
 
-    /// The thread that waits for the request got a signal.
+    /// Handles an INTERRUPT: the waiting thread received a signal.
     pub(super) fn interrupt(&self, unique: Unique) {
         let mut table = self.0.table();
         let Some(request) = table.requests.get_mut(&unique) else {
@@ -90,7 +90,7 @@ impl Pending {
         match request.on_signal {
             OnSignal::End => {
                 let interrupt = request.interrupt.clone();
-                // Not with the lock held: it may go on with the request on this thread.
+                // Unlocked: raising the interrupt may continue the request on this thread.
                 drop(table);
                 interrupt.raise();
             }
@@ -104,13 +104,13 @@ impl Pending {
         }
     }
 
-    /// No caller waits any more.
+    /// Interrupts all requests; no caller waits for them.
     pub(super) fn interrupt_all(&self) {
         let all: Vec<_> = self.0.table().requests.values().map(|request| request.interrupt.clone()).collect();
         all.iter().for_each(Interrupt::raise);
     }
 
-    /// How many pend.
+    /// Returns the number of pending requests.
     pub(super) fn len(&self) -> usize {
         self.0.table().requests.len()
     }
@@ -127,7 +127,7 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the thread that retries after signalled requests; false if it cannot be had.
+    /// Starts the polling thread. Returns `false` on failure.
     fn watch(self: &Arc<Self>) -> bool {
         let shared = self.clone();
         let look = move || {
@@ -140,12 +140,13 @@ impl Shared {
         };
         let started = std::thread::Builder::new().name("fuse-signals".into()).spawn(look);
         if let Err(error) = &started {
-            tracing::warn!(%error, "no thread to look after killed programs");
+            tracing::warn!(%error, "cannot start the thread that checks for killed programs");
         }
         started.is_ok()
     }
 
-    /// Ends the signalled requests of threads that are being killed. False if none is left to look after.
+    /// Interrupts the signalled requests of threads that are being killed. Returns `false` if no signalled
+    /// request is pending.
     fn look(&self) -> bool {
         let signalled: Vec<(Unique, u32)> = {
             let mut table = self.table();
@@ -159,7 +160,7 @@ impl Shared {
         };
         for (unique, thread) in &signalled {
             if (self.is_killed)(*thread) {
-                // Its number names no other request, so it is this one or has been answered.
+                // Request numbers are unique: this is the same request, or it has been answered.
                 let killed = self.table().requests.get(unique).map(|request| request.interrupt.clone());
                 killed.iter().for_each(Interrupt::raise);
             }
@@ -170,7 +171,7 @@ impl Shared {
 
 fn is_killed(thread: u32) -> bool {
     caller::is_being_killed(thread).unwrap_or_else(|error| {
-        tracing::debug!(thread, %error, "whether a program was killed cannot be seen");
+        tracing::debug!(thread, %error, "cannot read a thread's state");
         false
     })
 }
@@ -179,7 +180,7 @@ fn is_killed(thread: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Odd threads are being killed. Only the test retries.
+    /// Reports odd threads as being killed. Only the test polls.
     fn pending() -> Pending {
         let is_killed = |thread| thread % 2 == 1;
         let table = Table { is_watched: true, ..Table::default() };

@@ -1,20 +1,20 @@
-//! What lets an open file do without FLUSH.
+//! Record of POSIX locks, so that most files are opened without FLUSH.
 //!
-//! A FLUSH at every close costs a round trip. It does two things: it reports errors of delayed writes, which
-//! what is open for reading only has none of; and it gives back the POSIX locks of the process that closes
-//! (POSIX: closing *any* descriptor of a file drops the process's locks on it). So a file is opened for
-//! reading without FLUSH as long as no process in this session has locked it. A lock that is taken through
-//! such an opening nevertheless goes with the opening: [`PosixLocks::release`] says whose.
+//! A FLUSH at every close costs a round trip. It reports errors of delayed writes, of which a read-only
+//! opening has none, and releases the POSIX locks of the closing process (POSIX: closing *any* descriptor of
+//! a file drops the process's locks on it). A file is therefore opened for reading without FLUSH as long as
+//! no process in this session has locked it. A lock taken later through such an opening is released with it:
+//! see [`PosixLocks::release`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{LockOwner, NodeId, OpenId};
 
-/// The files of a session that were ever locked, and the openings through which.
+/// Files of a session that were ever locked, and the lock owners of each opening.
 #[derive(Debug, Default)]
 pub(super) struct PosixLocks {
-    /// Most sessions never see a lock; then the mutex is never taken.
+    /// `false` in most sessions, which then never lock the mutex.
     any: AtomicBool,
     table: Mutex<Table>,
 }
@@ -26,7 +26,7 @@ struct Table {
 }
 
 impl PosixLocks {
-    /// A lock of `owner` is asked for.
+    /// Records a lock request of `owner`.
     pub(super) fn lock(&self, node: NodeId, open: OpenId, owner: LockOwner) {
         self.any.store(true, Ordering::Release);
         let mut table = self.table();
@@ -37,12 +37,12 @@ impl PosixLocks {
         }
     }
 
-    /// Was the file never locked?
+    /// Returns `true` if the file was never locked.
     pub(super) fn is_free(&self, node: NodeId) -> bool {
         !self.any.load(Ordering::Acquire) || !self.table().nodes.contains(&node)
     }
 
-    /// The opening ends: the owners that took locks through it.
+    /// Removes an opening; returns the owners that took locks through it.
     pub(super) fn release(&self, open: OpenId) -> Vec<LockOwner> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
@@ -50,7 +50,7 @@ impl PosixLocks {
         self.table().owners.remove(&open).unwrap_or_default()
     }
 
-    /// The kernel forgot the node, and has no opening of it.
+    /// Removes a forgotten node, which has no opening.
     pub(super) fn forget(&self, node: NodeId) {
         if self.any.load(Ordering::Acquire) {
             self.table().nodes.remove(&node);

@@ -1,13 +1,13 @@
-//! What [`Coherence::Push`](super::Coherence::Push) adds to a session: what the kernel is told of changes,
-//! and that no answer outlives its notice.
+//! Notices of [`Coherence::Push`](super::Coherence::Push): no reply may outlive the notice that invalidates
+//! it.
 //!
-//! An answer may have been made before a change and reach the kernel after its notice; then it would be
-//! believed. So each request looks at the number of notices before it begins and after its answer is written:
-//! those in between that are about what it answers are sent again.
+//! A reply may be made before a change and reach the kernel after its notice, and would then be cached.
+//! Therefore each request compares the number of notices before it begins and after its reply is written;
+//! notices in between that concern the reply are sent again.
 //!
-//! Nor is an answer that is written one that has arrived: the program that asked makes node and name of it
-//! when it runs. Until then the kernel says of a notice that it knows no such thing. So one that found
-//! nothing is not done with while an answer may be [under way](Push::may_be_under_way).
+//! A written reply is not yet applied: the requesting thread inserts node and name when it runs. Until then
+//! the kernel answers a notice with ENOENT. Therefore a notice that found nothing is retried while a reply
+//! that concerns it may be [under way](Push::may_be_under_way).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,40 +16,40 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tombolo_core::fs::{NameBuf, NodeId, Notice};
 
-/// So many notices can be sent again one by one; more of them, and everything is told.
+/// Maximum number of notices that can be sent again individually; beyond that everything is invalidated.
 const LOG_MAX: usize = 1024;
 
-/// A program that does not run for so long after it was answered is not waited for.
+/// Time for which a written reply counts as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(1);
-/// So many names in answers are remembered that long.
+/// Maximum number of recent names retained for that time.
 const NAMES_MAX: usize = 4096;
 
 /// Notices of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Push {
-    /// How many were sent, or are about to be.
+    /// Number of notices sent or about to be sent.
     count: AtomicU64,
     log: Mutex<Log>,
     nodes: [Mutex<HashMap<NodeId, u64>>; SHARDS],
-    /// Names in the latest answers.
+    /// Names in recent replies.
     names: Mutex<VecDeque<(Instant, NodeId, NameBuf)>>,
 }
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The latest, the last of which has the number `count`.
+    /// The latest notices; the last one has the number `count`.
     notices: VecDeque<Notice>,
-    /// Those to be sent again.
+    /// Notices to be sent again.
     again: Vec<Notice>,
-    /// Sends them.
+    /// The sending thread.
     sender: Option<Thread>,
 }
 
-/// What an answer is about.
+/// Nodes and names that a reply describes.
 #[derive(Debug, Default)]
 pub(super) struct About {
     pub(super) nodes: Vec<NodeId>,
-    /// Names in directories.
+    /// Names with their directories.
     pub(super) names: Vec<(NodeId, NameBuf)>,
 }
 
@@ -68,13 +68,13 @@ impl About {
 const SHARDS: usize = 16;
 
 impl Push {
-    /// How many notices there were: to be asked for before a request is begun, and given to
+    /// Returns the number of notices so far: read it before a request begins and pass it to
     /// [`Push::answered`].
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The answer of a request is written.
+    /// Sends again the notices since `count_before` that concern a written reply.
     #[inline]
     pub(super) fn answered(&self, count_before: u64, about: &About) {
         if self.count.load(Ordering::SeqCst) != count_before {
@@ -82,7 +82,7 @@ impl Push {
         }
     }
 
-    /// An answer is about to be written.
+    /// Records the names of a reply that is about to be written.
     pub(super) fn answers(&self, about: &About) {
         if about.names.is_empty() {
             return;
@@ -94,8 +94,7 @@ impl Push {
         names.drain(..over);
     }
 
-    /// Whether the kernel may be about to learn what this notice is about, though it says that it knows it
-    /// not.
+    /// Returns `true` if a reply that concerns this notice may not have been applied by the kernel yet.
     pub(crate) fn may_be_under_way(&self, notice: &Notice) -> bool {
         match notice {
             Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {
@@ -136,12 +135,12 @@ impl Push {
         }
     }
 
-    /// That thread sends notices; it is unparked when some are to be sent again.
+    /// Sets the sending thread, which is unparked when notices are to be sent again.
     pub(crate) fn sent_by(&self, sender: Thread) {
         self.log().sender = Some(sender);
     }
 
-    /// A notice is about to be sent.
+    /// Records a notice that is about to be sent.
     pub(crate) fn log_notice(&self, notice: &Notice) {
         let mut log = self.log();
         if log.notices.len() == LOG_MAX {
@@ -151,17 +150,17 @@ impl Push {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What is to be sent again, once.
+    /// Takes the notices to be sent again.
     pub(crate) fn take_again(&self) -> Vec<Notice> {
         std::mem::take(&mut self.log().again)
     }
 
-    /// The kernel is about to be given a look-up of the node.
+    /// Counts a look-up that the kernel is about to receive.
     pub(super) fn looked_up(&self, node: NodeId) {
         *self.shard(node).entry(node).or_default() += 1;
     }
 
-    /// It has given so many back.
+    /// Subtracts look-ups that the kernel has forgotten.
     pub(super) fn forgotten(&self, node: NodeId, look_ups: u64) {
         let mut shard = self.shard(node);
         if let Some(held) = shard.get_mut(&node) {
@@ -172,7 +171,7 @@ impl Push {
         }
     }
 
-    /// All nodes that the kernel may know.
+    /// Returns all nodes that the kernel may have cached.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
         let shards = self.nodes.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
         let known = shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>());

@@ -1,18 +1,18 @@
-//! The private memory of one request, used again for the next.
+//! Private memory of a request, reused by later requests.
 
 use tombolo_core::Interrupt;
 use tombolo_core::fs::{DirBudget, DirPage};
 use tombolo_wire_fuse::reply::HEADER_BYTES;
 
-/// The most that a listing, an attribute's value or a link's target may fill of a reply.
+/// Maximum size of a listing, an attribute's value or a link's target in a reply.
 pub(super) const BODY_BYTES: usize = 64 << 10;
 
-/// Private memory of one request. A transport keeps as many as it serves requests at a time.
+/// Private memory of one request. A transport has as many slots as concurrent requests.
 #[derive(Debug)]
 pub struct Slot {
     /// The request's private bytes.
     pub(super) head: Vec<u8>,
-    /// Where its reply is put together.
+    /// Buffer in which the reply is encoded.
     pub(super) reply: Box<[u8]>,
     pub(super) page: Option<DirPage>,
     pub(super) interrupt: Interrupt,
@@ -30,20 +30,20 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Gives `fill` exactly `len_bytes` to copy a request's private bytes to. Nothing of the request before
-    /// is there.
+    /// Passes a zeroed buffer of exactly `len_bytes` to `fill`, which copies a request's private bytes into
+    /// it.
     pub fn fill(&mut self, len_bytes: usize, fill: impl FnOnce(&mut [u8])) {
         self.head.clear();
         self.head.resize(len_bytes, 0);
         fill(&mut self.head);
     }
 
-    /// The request's private bytes.
+    /// Returns the request's private bytes.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The page that a listing goes through, with this budget.
+    /// Returns the cached listing page, reset to this budget, or a new one.
     pub(super) fn page(page: &mut Option<DirPage>, budget: DirBudget) -> DirPage {
         match page.take() {
             Some(mut page) => {

@@ -1,4 +1,4 @@
-//! One request in a descriptor chain.
+//! A request in a descriptor chain.
 
 use crate::session::{Exchange, Slot};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tombolo_wire_fuse::reply::{self, HEADER_BYTES};
 use tombolo_wire_fuse::{Errno, Extent, Unique};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A chain, which is handed back with the answer in it.
+/// A descriptor chain, returned to the guest with the reply in it.
 #[derive(Debug)]
 pub(super) struct ChainExchange {
-    /// What follows the private bytes.
+    /// Readable bytes after the private ones.
     rest: Source,
-    /// Where the answer goes; its header only, once the space behind has been lent.
+    /// Space for the reply; only for its header once the reply space has been taken.
     answer: Sink,
     token: Option<ChainToken>,
     unique: Unique,
@@ -23,19 +23,19 @@ pub(super) struct ChainExchange {
 }
 
 impl ChainExchange {
-    /// Copies the private bytes of the request in `chain` to `slot`, once: what the guest changes from now on
-    /// is not seen.
+    /// Copies the private bytes of the request in `chain` to `slot`, once; later changes by the guest have no
+    /// effect.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
         let Chain { readable: mut rest, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];
         let got = rest.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
-        // A request with a wrong length is refused by the decoder, from as much of it as can be copied.
+        // The decoder refuses a wrong length, given as much of the request as can be copied.
         let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
         let private_bytes = wanted.min(rest.len());
         slot.fill(private_bytes, |bytes| {
             rest.read_at(0, bytes);
-            // The header was looked at already, and must not have changed since.
+            // The header has been evaluated and must not change in between.
             if let Some(place) = bytes.get_mut(..head.len()) {
                 place.copy_from_slice(&head);
             }
@@ -74,7 +74,7 @@ impl Exchange for ChainExchange {
             self.complete(written);
             return true;
         }
-        // The guest left no room for the answer to its own question.
+        // The guest provided too little space for the reply.
         let error = reply::error(self.unique, Errno::EIO);
         let written = self.answer.write_at(0, error.as_bytes());
         self.complete(written);
@@ -96,7 +96,7 @@ impl Exchange for ChainExchange {
     }
 }
 
-/// A request that was not answered, because the code for it panicked: the guest must not wait for ever.
+/// A request that was not answered because its handler panicked: the guest must not wait forever.
 impl Drop for ChainExchange {
     fn drop(&mut self) {
         if self.token.is_some() {

@@ -1,8 +1,8 @@
-//! virtio-fs as a transport: FUSE requests in a guest's virtqueues (virtio 1.2, chapter 5.11).
+//! virtio-fs transport: FUSE requests in a guest's virtqueues (virtio 1.2, section 5.11).
 //!
-//! [`VirtioFs`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor
-//! chain at a time. File data goes from and to the guest's own pages; everything else is copied out once
-//! before it is looked at.
+//! [`VirtioFs`] is the device; `tombolo-host-vhost` walks the queues and delivers one checked descriptor
+//! chain at a time. File data is transferred directly from and to the guest's pages; everything else is
+//! copied out once before it is evaluated.
 
 mod exchange;
 
@@ -21,68 +21,68 @@ use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
 use zerocopy::FromBytes;
 
-/// Longest tag in bytes.
+/// Maximum length of a tag in bytes.
 pub const TAG_BYTES_MAX: usize = 36;
 
 const FORGETS: QueueIndex = QueueIndex(0);
 
-/// How much private memory is retained; more is given back to the system.
+/// Maximum number of spare slots; more are freed.
 const SPARE_MAX: usize = 64;
 
-/// How a guest sees the device.
+/// Device options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the guest mounts it by; at most [`TAG_BYTES_MAX`] bytes, not empty.
+    /// Mount tag; 1 to [`TAG_BYTES_MAX`] bytes.
     pub tag: String,
-    /// How many queues take requests, beside the one for forgets.
+    /// Number of request queues, in addition to the queue for forgets.
     pub request_queues: u16,
-    /// What the log calls the guest.
+    /// Name of the guest in the log.
     pub label: String,
-    /// How its sessions are to be.
+    /// Configuration of its sessions.
     pub session: SessionOptions,
-    /// Whether a keeper holds the guest's connection and, alone, the area of its requests under way. Then
-    /// sessions outlive the process: the next one goes on with them. Where the export can be changed it must
-    /// stand on a layer that performs each request once, for the next process too.
+    /// `true` if a keeper holds the guest's connection and is the only holder of its in-flight area. Sessions
+    /// then survive the process, and the next one resumes them. A writable export must be stacked on a layer
+    /// that executes each request once across processes.
     pub is_kept: bool,
 }
 
-/// Why there is no device.
+/// Error of [`VirtioFs::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The tag is empty or too long.
-    #[error("a tag has 1 to {TAG_BYTES_MAX} bytes, this one {bytes}")]
+    #[error("a tag must have 1 to {TAG_BYTES_MAX} bytes, but this one has {bytes}")]
     Tag {
-        /// Its length.
+        /// Length of the tag.
         bytes: usize,
     },
-    /// The export could not be attached to.
-    #[error("the export is not there")]
+    /// The export cannot be attached.
+    #[error("cannot attach to the export")]
     Export(#[source] Error),
-    /// Its sessions cannot outlive the process.
-    #[error("guests cannot be kept")]
+    /// Its sessions cannot survive the process.
+    #[error("sessions cannot survive a restart of the server")]
     Keep(#[source] KeepError),
 }
 
 /// A virtio-fs device for one guest.
 ///
-/// A guest's mount is a session, from INIT to DESTROY; one that mounts again, or reboots, begins another, and
-/// what the one before held is given back.
+/// A guest's mount is a session, from INIT to DESTROY. A guest that mounts again or reboots begins another
+/// one, and the resources of the previous session are released.
 pub struct VirtioFs {
     options: Options,
     export: Arc<dyn Export>,
     session_ids: Arc<AtomicU64>,
     session: RwLock<Arc<Session>>,
-    /// One session follows another at a time.
+    /// Serialises session changes.
     renewing: Mutex<()>,
-    /// Where sessions outlive the process, once the keeper has said so.
+    /// Memory for sessions that survive the process, set by [`Device::keep_in`].
     memory: OnceLock<Memory>,
-    /// Private memory that no request uses now.
+    /// Slots that no request uses.
     spare: Arc<FreeList<Box<Slot>>>,
 }
 
 impl VirtioFs {
-    /// A device that serves `export`. Its sessions are numbered from `session_ids`, which all devices of a
-    /// server share.
+    /// Creates a device that serves `export`. Its sessions are numbered from `session_ids`, shared by all
+    /// devices of a server.
     ///
     /// # Errors
     /// See [`DeviceError`].
@@ -112,15 +112,14 @@ impl VirtioFs {
         })
     }
 
-    /// The present session, for its counters.
+    /// Returns the current session, for its counters.
     pub fn session(&self) -> Arc<Session> {
         self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends the present session, and begins another.
+    /// Ends session `old` and begins another, unless that has been done.
     fn renew(&self, old: &Arc<Session>) {
-        // Both ends of a session, DESTROY and the queues' stop, may come at once; one of them begins the
-        // next.
+        // DESTROY and the stop of the queues may race; only one of them begins the next session.
         let _alone = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&self.session(), old) {
             return;
@@ -129,10 +128,9 @@ impl VirtioFs {
         let next = match self.next() {
             Ok(next) => next,
             Err(error) => {
-                // The old one refuses a second INIT, so the guest's mount fails, which is what there is to
-                // say.
+                // The old session refuses a second INIT, so the guest's mount fails.
                 let error: &dyn std::error::Error = &error;
-                tracing::error!(device = self.name(), error, "the export cannot be attached to");
+                tracing::error!(device = self.name(), error, "cannot attach to the export");
                 return;
             }
         };
@@ -148,10 +146,10 @@ impl VirtioFs {
     }
 }
 
-/// Whether sessions of this export can outlive the process.
+/// Checks that sessions of this export can survive the process.
 ///
 /// # Errors
-/// [`DeviceError::Export`], and [`DeviceError::Keep`], which says why not.
+/// [`DeviceError::Export`], and [`DeviceError::Keep`] with the reason.
 pub fn can_be_kept(export: &dyn Export) -> Result<(), DeviceError> {
     let client = Client { session: SessionId(0), label: "keeper".into(), checks: PermissionCheck::Caller };
     let file_system = export.attach(&client).map_err(DeviceError::Export)?;
@@ -192,8 +190,8 @@ impl Device for VirtioFs {
         self.options.request_queues.saturating_add(1)
     }
 
-    /// The first queue, named hiprio, is for forgets and interrupts (virtio 1.2, chapter 5.11.2); Linux sends
-    /// forgets alone.
+    /// The first queue, hiprio, is for forgets and interrupts (virtio 1.2, section 5.11.2); Linux sends only
+    /// forgets on it.
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue != FORGETS
     }
@@ -206,7 +204,7 @@ impl Device for VirtioFs {
         if self.options.is_kept { kept::AREA_BYTES } else { 0 }
     }
 
-    /// Goes on with the session that is in there, or begins a new one.
+    /// Resumes the session in `memory`, or begins a new one.
     fn keep_in(
         &self,
         memory: Region,
@@ -239,7 +237,8 @@ impl Device for VirtioFs {
         }
     }
 
-    /// Its session ends with its queues. A wait for a lock would last until another guest gives that up.
+    /// Interrupts pending requests, because the session ends with its queues. A wait for a lock could last
+    /// until another guest releases it.
     fn is_to_rest(&self) {
         self.session().interrupt_all();
     }

@@ -1,4 +1,4 @@
-//! The session's own life, and what is not served.
+//! INIT, INTERRUPT, DESTROY and unsupported requests.
 
 use super::super::body::Body;
 use super::super::{Session, init};
@@ -10,7 +10,7 @@ use tombolo_wire_fuse::request::Ioctl;
 
 pub(super) fn init(session: &Session, offer: &Offer) -> Answer<Body> {
     if session.is_ready() {
-        tracing::warn!(session = session.id.0, "INIT came twice");
+        tracing::warn!(session = session.id.0, "second INIT refused");
         return Answer::err(Error::Io { source: None });
     }
     let mut wishes = init::wishes(session.file_system(), &session.options);
@@ -19,12 +19,12 @@ pub(super) fn init(session: &Session, offer: &Offer) -> Answer<Body> {
         Negotiation::Agreed(agreed) => {
             session.agree(&agreed);
             let capabilities = format!("{:?}", agreed.capabilities);
-            tracing::debug!(session = session.id.0, minor = agreed.minor, capabilities, "session begins");
+            tracing::debug!(session = session.id.0, minor = agreed.minor, capabilities, "session began");
             Answer::ok(Body::Init(Box::new(agreed.reply)))
         }
         Negotiation::Again(reply) => Answer::ok(Body::Init(Box::new(reply))),
         Negotiation::TooOld { major, minor } => {
-            tracing::error!(session = session.id.0, major, minor, "the kernel's FUSE is too old");
+            tracing::error!(session = session.id.0, major, minor, "the kernel's FUSE version is too old");
             Answer::err(Error::NotSupported)
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn destroy(session: &Session) -> Answer<Body> {
     Answer::ok(Body::Empty)
 }
 
-/// ioctls that programs try on any file, by the name that the log gives them.
+/// Common ioctls and their names for the log.
 const KNOWN_IOCTLS: [(u32, &str); 7] = [
     (0x8008_6601, "FS_IOC_GETFLAGS"),
     (0x4008_6602, "FS_IOC_SETFLAGS"),
@@ -51,8 +51,7 @@ const KNOWN_IOCTLS: [(u32, &str); 7] = [
     (0x5401, "TCGETS"),
 ];
 
-/// No ioctl is passed on: what its argument means is known to the file system only, and most of them reach
-/// past the export.
+/// Refuses every ioctl: only the file system could interpret its argument, and most reach beyond the export.
 pub(super) fn ioctl(call: Call<'_>, ioctl: &Ioctl<'_>) -> Answer<Body> {
     let name = KNOWN_IOCTLS.iter().find(|(command, _)| *command == ioctl.command);
     let name = name.map_or("unknown", |(_, name)| name);

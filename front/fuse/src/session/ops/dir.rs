@@ -1,4 +1,4 @@
-//! Directories: making, removing, moving and listing names.
+//! Directories: making, removing, renaming and listing names.
 
 use super::super::body::Body;
 use super::super::coherence::PageCache;

@@ -1,4 +1,4 @@
-//! Open files: data, and what makes it durable.
+//! Open files: data and durability.
 
 use super::super::Coherence;
 use super::super::body::{Body, has_data};
@@ -16,7 +16,7 @@ use tombolo_wire_fuse::layout::rw::WriteFlags;
 use tombolo_wire_fuse::request::{self, CopyFileRange, Read, Release, Write};
 use tombolo_wire_fuse::{self as wire, FileHandle, flags};
 
-/// `O_*` flags in the waist's words.
+/// Translates `O_*` flags to the waist's.
 fn open_flags(bits: u32, asked: OpenInFlags) -> OpenFlags {
     let access = match bits & flags::O_ACCMODE {
         flags::O_WRONLY => OpenFlags::WRITE,
@@ -44,8 +44,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
     let coherence = call.session.coherence_now();
-    // The kernel opens a file by itself to ask for its flags (FS_IOC_GETFLAGS): without O_LARGEFILE, and
-    // without a path to walk again.
+    // For FS_IOC_GETFLAGS the kernel itself opens a file, without O_LARGEFILE and without a path to walk
+    // again.
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
@@ -65,7 +65,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     })
 }
 
-/// See [`posix_locks`](super::super::posix_locks). Strict asks everything, closes too.
+/// Returns `true` if closes need no FLUSH; see [`posix_locks`](super::super::posix_locks). Strict flushes
+/// always.
 fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
     let relaxed = call.session.coherence_now() != Coherence::Strict;
     let is_free = call.session.posix_locks.is_free(call.node) && !call.session.is_resumed();
@@ -106,7 +107,7 @@ pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
 pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -> Answer<Body> {
     let into = exchange.reply_space(read.size_bytes as usize);
     let room_bytes = into.len();
-    // Less is the end to the kernel, which makes zeros of the rest.
+    // A short read means end of file to the kernel, which fills the remainder with zeros.
     let fs = &call.session.file_system;
     let answer = read_whole(fs, call.ctx, call.file(read.handle), read.offset, into);
     answer.map(move |done| Body::Data(done.count.min(room_bytes)))
@@ -142,14 +143,13 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
     answer.map(|count| Body::Written(u32::try_from(count).unwrap_or(u32::MAX)))
 }
 
-/// Writes all of a page-cache write-back, or fails: the kernel does not look how much of it went in, and what
-/// is left would be lost without a word.
+/// Writes all data of a page-cache write-back, or fails: the kernel ignores the count of a short write, and
+/// the remaining data would be lost silently.
 fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source) -> Answer<usize> {
     let asked = from.len();
     loop {
         let left = from.len();
-        let cut_short =
-            move |count: usize| Error::io(format!("a write-back of {left} bytes went in as {count}"));
+        let cut_short = move |count: usize| Error::io(format!("short write-back: {count} of {left} bytes"));
         match call.fs.write(call.ctx, file, &how, from.clone()) {
             Answer::Done(Ok(written)) if written.count >= left => return Answer::ok(asked),
             Answer::Done(Ok(written)) if written.count == 0 => return Answer::err(cut_short(0)),
@@ -172,7 +172,7 @@ pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
     let file = call.file(release.handle);
     if let Some(locks) = call.fs.locks() {
         for owner in call.session.posix_locks.release(file.open) {
-            // Given back without waiting is the best that a release can do; it has no answer either.
+            // A release has no reply, so the outcome is ignored.
             drop(locks.unlock(call.ctx, file, LockFamily::Posix, LockRange::ALL, owner));
         }
     }
@@ -224,7 +224,7 @@ pub(super) fn fallocate(
 }
 
 pub(super) fn lseek(call: Call<'_>, handle: FileHandle, offset: u64, whence: u32) -> Answer<Body> {
-    // Without the group the kernel takes the whole file for data.
+    // Without the group the kernel treats the whole file as data.
     let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotImplemented) };
     let whence = match whence {
         flags::SEEK_DATA => Whence::Data,
@@ -234,7 +234,7 @@ pub(super) fn lseek(call: Call<'_>, handle: FileHandle, offset: u64, whence: u32
     ranges.seek(call.ctx, call.file(handle), offset, whence).map(Body::Offset)
 }
 
-/// The most that one COPY_FILE_RANGE copies, so that its answer fits 32 bits.
+/// Maximum number of bytes of one COPY_FILE_RANGE, so that its reply fits 32 bits.
 const COPY_BYTES_MAX: u64 = 0x7fff_f000;
 
 pub(super) fn copy(call: Call<'_>, copy: &CopyFileRange, wide: bool) -> Answer<Body> {

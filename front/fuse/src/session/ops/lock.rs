@@ -29,7 +29,7 @@ pub(super) fn set(call: Call<'_>, lock: &request::Lock, wait: bool) -> Answer<Bo
     answer.map(|()| Body::Empty)
 }
 
-/// The lock that is asked for; none if it is one to drop.
+/// Returns the requested lock, or `None` for an unlock.
 fn wanted(lock: &request::Lock) -> Option<Lock> {
     let kind = match lock.kind {
         request::LockKind::Read => LockKind::Read,

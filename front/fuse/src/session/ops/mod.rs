@@ -1,4 +1,4 @@
-//! From a request to the waist: one file per family, one function per operation.
+//! Dispatch of requests to the waist: one file per family, one function per operation.
 
 mod control;
 mod dir;
@@ -16,14 +16,14 @@ use tombolo_core::fs::{DirPage, File, FileSystem, NodeId, OpenId};
 use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_wire_fuse::{self as wire, Decoded, Request};
 
-/// What the functions of every family have at hand.
+/// Arguments common to all operations.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     session: &'a Session,
     fs: &'a dyn FileSystem,
     ctx: &'a Ctx,
     node: NodeId,
-    /// The thread that asks.
+    /// The requesting thread.
     thread: u32,
 }
 
@@ -32,7 +32,7 @@ impl Call<'_> {
         File { node: self.node, open: OpenId(handle.0) }
     }
 
-    /// The identity that is to be remembered as the opener of a file, and where.
+    /// Returns the table of openers, and the identity to record in it.
     fn opener(self) -> (Arc<Callers>, Option<Identity>) {
         (self.session.callers.clone(), self.session.callers.opener(&self.ctx.identity))
     }
@@ -102,8 +102,8 @@ pub(super) fn dispatch<E: Exchange>(
         Request::Init(offer) => control::init(session, offer),
         Request::Interrupt { unique } => control::interrupt(session, *unique),
         Request::Destroy => control::destroy(session),
-        // Answered so, the kernel polls as ready and never asks again; it maps no blocks; DAX is never agreed
-        // on; and no RETRIEVE is ever sent that a NOTIFY_REPLY could answer.
+        // POLL: the kernel then treats the file as always ready. BMAP: no block mapping. DAX is never
+        // negotiated, and no RETRIEVE is sent that a NOTIFY_REPLY could answer.
         Request::Poll { .. }
         | Request::Bmap { .. }
         | Request::Setupmapping
@@ -112,7 +112,7 @@ pub(super) fn dispatch<E: Exchange>(
     }
 }
 
-/// The space that a listing or a value has in a reply.
+/// Space for a listing or a value in a reply.
 const BODY_BYTES: usize = super::slot::BODY_BYTES;
 
 /// Takes the slot's page for a listing.

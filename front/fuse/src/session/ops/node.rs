@@ -1,4 +1,4 @@
-//! Nodes: finding, forgetting, attributes.
+//! Nodes: look-up, forgetting, attributes.
 
 use super::super::body::Body;
 use super::Call;
@@ -17,13 +17,13 @@ pub(super) fn lookup(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
     })
 }
 
-/// A node that the kernel has forgotten, whose number it found in a file handle (open_by_handle_at(2)).
+/// Looks up a forgotten node by the number in the kernel's file handle (open_by_handle_at(2)).
 pub(super) fn again(call: Call<'_>) -> Answer<Body> {
     let Some(handles) = call.fs.persistent_handles() else { return Answer::err(Error::Stale) };
     handles.again(call.ctx, call.node).map(Body::Entry)
 }
 
-/// The directory above one that was found so.
+/// Looks up the parent directory of a node found by handle.
 pub(super) fn parent(call: Call<'_>) -> Answer<Body> {
     let Some(handles) = call.fs.persistent_handles() else { return Answer::err(Error::Stale) };
     handles.parent(call.ctx, call.node).map(Body::Entry)
@@ -35,7 +35,7 @@ pub(super) fn forget(call: Call<'_>, count: u64) -> Answer<Body> {
     Answer::ok(Body::Silent)
 }
 
-/// Forgets that are handed to the file system together.
+/// Maximum number of forgets passed to the file system together.
 const FORGETS: usize = 64;
 
 pub(super) fn batch_forget(call: Call<'_>, forgets: Forgets<'_>) -> Answer<Body> {

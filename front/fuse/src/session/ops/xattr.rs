@@ -1,5 +1,5 @@
-//! Extended attributes. Where the session shows none, the kernel is told once for each operation and never
-//! asks again.
+//! Extended attributes. If the session exposes none, each operation answers ENOSYS once, and the kernel stops
+//! sending it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use tombolo_wire_fuse::init::Capabilities;
 /// acl(5), as an extended attribute.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// SELinux's label of a file.
+/// A file's SELinux label.
 const LABEL: &[u8] = b"security.selinux";
 
 pub(super) fn set(
@@ -31,8 +31,7 @@ pub(super) fn set(
         flags::XATTR_REPLACE => XattrSet::Replace,
         _ => return Answer::err(Error::InvalidArgument),
     };
-    // An access list sets the mode. A kernel that knows nothing of lists keeps the mode that it was told
-    // before.
+    // An access list sets the mode. A kernel without ACL support would keep its cached mode.
     let sets_mode = name.as_bytes() == ACCESS_ACL && !call.session.agreed().contains(Capabilities::POSIX_ACL);
     if name.as_bytes() == LABEL {
         call.session.labels.store(true, Ordering::Relaxed);
@@ -64,8 +63,8 @@ pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
     xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
 }
 
-/// Programs that list files ask each for its label (`ls -l`), and stop when they are told that the file
-/// system has none. That is said where no kernel labels files, until a label is seen.
+/// Answers a request for a label. Programs that list files (`ls -l`) request each file's label, and stop once
+/// they get EOPNOTSUPP. That is the answer where no kernel labels files, until a label is found.
 fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     answer.map_result(move |outcome| match outcome {
         Err(Error::NoAttribute) if !labels.load(Ordering::Relaxed) => Err(Error::NotSupported),
@@ -77,8 +76,8 @@ fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     })
 }
 
-/// A kernel that goes by access lists refuses all access where it is told that there can be none, and keeps
-/// that a file has none.
+/// Maps EOPNOTSUPP to ENODATA: a kernel that checks access lists would refuse all access at EOPNOTSUPP, and
+/// caches the absence of a list.
 fn listed(answer: Answer<Body>) -> Answer<Body> {
     answer.map_result(|outcome| match outcome {
         Err(Error::NotSupported) => Err(Error::NoAttribute),
@@ -86,7 +85,7 @@ fn listed(answer: Answer<Body>) -> Answer<Body> {
     })
 }
 
-/// Size 0 asks how long the bytes are, any other for the bytes.
+/// Answers with the value's length for size 0, otherwise with the value.
 fn sized(size_bytes: u32, ask: impl FnOnce(usize) -> Answer<Vec<u8>>) -> Answer<Body> {
     match size_bytes as usize {
         0 => ask(BODY_BYTES).map(|bytes| Body::Size(bytes.len())),
