@@ -1,4 +1,4 @@
-//! One call's caller, and the nodes that its handles name.
+//! Caller of a request, and the nodes that its handles name.
 
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -19,18 +19,18 @@ use crate::handle::Signer;
 use crate::nodes::Node;
 use crate::packer::Packer;
 
-/// The most that one READ or WRITE transfers over TCP, and over a link.
+/// Maximum number of bytes of one READ or WRITE over TCP and over a link.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
-/// The same over UDP: with headers it has to fit a datagram.
+/// Maximum number of bytes over UDP: with headers it must fit a datagram.
 const UDP_TRANSFER_MAX: u32 = 1 << 15;
-/// So much of the arguments goes into a request's checksum. What follows is file data.
+/// Length of the arguments' prefix that the request's checksum covers; file data follows.
 const CHECKSUM_BYTES: usize = 256;
-/// Where a key has the checksum.
+/// Position of the checksum in a request key.
 const CHECKSUM_SHIFT: u32 = 64;
-/// The part of an IPv6 address that one site has, which chooses the rest.
+/// Length of an IPv6 site's prefix; the site chooses the remaining bytes.
 const SITE_BYTES: usize = 8;
 
-/// The caller, and what tells this call from others.
+/// A call's caller and request key.
 pub(crate) struct Caller<'a> {
     service: &'a NfsService,
     peer: &'a Peer,
@@ -40,7 +40,7 @@ pub(crate) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// The caller of a call to `procedure` whose arguments are `args`, or begin so.
+    /// Creates the caller of `procedure`, whose arguments begin with `args`.
     pub fn new(
         service: &'a NfsService,
         peer: &'a Peer,
@@ -62,21 +62,21 @@ impl<'a> Caller<'a> {
         Self { service, peer, credential: header.credential, key, request: service.next_request() }
     }
 
-    /// The caller of a call that does no harm when it is carried out twice.
+    /// Creates the caller of an idempotent call.
     pub fn idempotent(service: &'a NfsService, peer: &'a Peer, header: &CallHeader<'a>) -> Self {
         Self { service, peer, credential: header.credential, key: None, request: service.next_request() }
     }
 
-    /// The export of a handle.
+    /// Returns the export of a handle.
     pub fn export(&self, handle: FileHandle<'_>) -> Result<&Arc<Served>> {
         let id = Signer::export_of(handle.as_bytes())?;
-        // It may have been one of ours, of an export that is served no more.
+        // It may be a valid handle of an export that is no longer served.
         let export = self.service.export(id).ok_or(Failure(Status::Stale))?;
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// Returns the client as leases know it; none if it does not say in each call what tells it from others
-    /// of its party.
+    /// Returns the client's identity for leases; `None` if its calls carry nothing that distinguishes it from
+    /// others of its party.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -84,12 +84,13 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Returns the peer that calls.
+    /// Returns the calling peer.
     pub fn peer(&self) -> &Peer {
         self.peer
     }
 
-    /// Before a change the leases of other clients are recalled, and waited for. To be kept until it is made.
+    /// Recalls other clients' leases before a change and waits for them. The result must be held until the
+    /// change is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;
@@ -97,7 +98,7 @@ impl<'a> Caller<'a> {
         leases.change(client).resolve().await.ok()
     }
 
-    /// The node that a handle names.
+    /// Resolves a handle to a node and the caller's context for it.
     pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
         let export = self.export(handle)?;
         let node = export.resolve(handle.as_bytes()).await?;
@@ -118,22 +119,22 @@ impl<'a> Caller<'a> {
         Ok(Target { export: export.clone(), node, cx })
     }
 
-    /// As [`NfsService::begin_subtree`].
+    /// Begins a subtree listing; see [`NfsService::begin_subtree`].
     pub fn begin_subtree(&self) -> Option<Arc<()>> {
         self.service.begin_subtree()
     }
 
-    /// Of all exports.
+    /// Returns the digests of all exports.
     pub fn digests(&self) -> &Digests {
         &self.service.digests
     }
 
-    /// Of all exports.
+    /// Returns the compressor of all exports.
     pub fn packer(&self) -> &Packer {
         &self.service.packer
     }
 
-    /// The most that a READ or a WRITE of this caller transfers, in bytes.
+    /// Returns the maximum number of bytes of a READ or WRITE of this caller.
     pub fn transfer_max(&self) -> u32 {
         match self.peer.transport {
             Transport::Tcp | Transport::Link => TCP_TRANSFER_MAX,
@@ -142,7 +143,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Whether it does no harm to carry a call out twice.
+/// Returns `true` if a call may safely be executed twice.
 fn is_idempotent(procedure: Procedure) -> bool {
     match procedure {
         Procedure::Setattr
@@ -170,23 +171,23 @@ fn is_idempotent(procedure: Procedure) -> bool {
     }
 }
 
-/// A call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the lowest on.
-/// The client's port is not in it: it changes when a client connects again.
+/// Returns a call's key: transaction id (RFC 5531 §9), procedure and checksum, four bytes each from the
+/// lowest up. The client's port is not part of it: it changes when a client reconnects.
 pub(crate) fn request_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> RequestKey {
     let key = u128::from(xid) | u128::from(procedure) << 32 | u128::from(checksum) << CHECKSUM_SHIFT;
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
-/// As `key`, of a request that is another one under another write verifier.
+/// Derives the key of a request that is a different one under a different write verifier.
 pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
     let verifier = u128::from(u64::from_be_bytes(verifier) as u32) << CHECKSUM_SHIFT;
     RequestKey { key: key.key ^ verifier, ..key }
 }
 
-/// A client's number: of its address without the port, which changes when it connects again; over links of
-/// its life, which is the same on all of them. That is its own word, so beside it counts what it cannot
-/// choose and keeps from link to link: its user, or where no kernel vouches for one the memory that it was
-/// given. The same after a restart of the server.
+/// Returns a client's number, stable across restarts of the server. Over a network it is derived from the
+/// address without the port, which changes on reconnect. Over links it is derived from the client's
+/// incarnation, which is the same on all its links; since a client chooses that, also from properties that it
+/// cannot choose: its user, or, if the kernel reports none, the memory assigned to it.
 fn digest_of(origin: &Origin) -> u64 {
     let mut hasher = SipHasher13::new();
     match origin {
@@ -196,7 +197,7 @@ fn digest_of(origin: &Origin) -> u64 {
         },
         Origin::Link(link) => {
             hasher.write(&link.client.0);
-            // Another length than any address has.
+            // Not the length of an address.
             hasher.write(&link.user.map_or(u64::MAX, u64::from).to_le_bytes());
             if link.user.is_none() {
                 hasher.write(link.label.as_bytes());
@@ -206,9 +207,9 @@ fn digest_of(origin: &Origin) -> u64 {
     hasher.finish()
 }
 
-/// Returns a client as leases know it. Its party is what it cannot choose: its certificate, or where it has
-/// none its address, of IPv6 the network of one site (64 bits, RFC 4291 §2.5.4); over a link its user, or the
-/// memory that it was given. The rest is its own word.
+/// Returns a client's identity for leases. The party is what a client cannot choose: its certificate; without
+/// one its address, of IPv6 a site's network (64 bits, RFC 4291 §2.5.4); over a link its user or the memory
+/// assigned to it. The second part is chosen by the client.
 fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
     let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
     own.write_u32(stamp);
@@ -242,7 +243,7 @@ fn checksum(args: &[u8], record_bytes: usize) -> u32 {
     hasher.finish() as u32
 }
 
-/// A node and the caller that names it.
+/// A node and the context of the caller that named it.
 pub(crate) struct Target {
     pub export: Arc<Served>,
     pub node: Arc<Node>,
@@ -250,18 +251,18 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The node's attributes.
+    /// Returns the node's attributes.
     pub async fn attr(&self) -> Result<Attr> {
         Ok(self.export.attr(&self.node).await?)
     }
 
-    /// The attributes of a directory; NOTDIR if it is something else.
+    /// Returns the attributes of a directory; NOTDIR for other types.
     pub async fn directory_attr(&self) -> Result<Attr> {
         let attr = self.attr().await?;
         if attr.file_type == FileType::Directory { Ok(attr) } else { Err(Failure(Status::NotDir)) }
     }
 
-    /// The attributes of a regular file; ISDIR or INVAL if it is something else (RFC 1813 §3.3.6, §3.3.7).
+    /// Returns the attributes of a regular file; ISDIR or INVAL for other types (RFC 1813 §3.3.6, §3.3.7).
     pub async fn file_attr(&self) -> Result<Attr> {
         let attr = self.export.attr_of_file(&self.node).await?;
         match attr.file_type {
@@ -271,14 +272,14 @@ impl Target {
         }
     }
 
-    /// The attributes as they are now, for an answer that carries them if they can be had.
+    /// Returns the current attributes for a reply, if available.
     pub async fn post_op(&self) -> PostOpAttr {
         self.export.attr(&self.node).await.ok().map(|attr| fattr3(&attr))
     }
 
-    /// Returns the status of a failed call about a name in this directory, and the directory as it is now. Of
-    /// one that was removed meanwhile it is not the name that is missing: a client that is told so would not
-    /// look the path up again.
+    /// Returns the status of a failed call about a name in this directory, and the directory's current
+    /// attributes. If the directory itself has been removed, NOENT becomes STALE: after NOENT a client would
+    /// not look the path up again.
     pub async fn failed(&self, Failure(status): Failure) -> (Status, PostOpAttr) {
         match self.export.attr(&self.node).await {
             Err(Error::Stale) if status == Status::NoEnt => (Status::Stale, None),
@@ -286,19 +287,19 @@ impl Target {
         }
     }
 
-    /// As [`Target::failed`], for a call that changes the directory.
+    /// Returns the same as [`Target::failed`], for a call that changes the directory.
     pub async fn change_failed(&self, failure: Failure) -> (Status, WccData) {
         let (status, after) = self.failed(failure).await;
         (status, WccData { before: None, after })
     }
 
-    /// The node after a failure: what it was like before is not known.
+    /// Returns the node's data after a failure; its previous attributes are unknown.
     pub async fn wcc_now(&self) -> WccData {
         WccData { before: None, after: self.post_op().await }
     }
 
-    /// The node around a change. A back end that could not look afterwards is asked again: others may have
-    /// changed it since.
+    /// Returns the node's data around a change. If the back end did not return attributes after the change,
+    /// they are requested, without those from before: others may have changed the node since.
     pub async fn wcc(&self, change: &Change) -> WccData {
         let mut data = wcc_data(change);
         if data.after.is_none() {
@@ -308,7 +309,7 @@ impl Target {
         data
     }
 
-    /// The node that has this name in the directory, without an error if there is none.
+    /// Returns the directory's entry with this name; `None` if there is none.
     pub async fn child(&self, name: Name<'_>) -> Result<Option<Entry>> {
         match self.export.file_system.lookup(&self.cx, self.node.id, name).resolve().await {
             Ok(entry) => Ok(Some(entry)),
@@ -317,7 +318,7 @@ impl Target {
         }
     }
 
-    /// Whether the other target lies in the same export.
+    /// Returns `true` if both targets are in the same export.
     pub fn shares_export_with(&self, other: &Target) -> bool {
         Arc::ptr_eq(&self.export, &other.export)
     }

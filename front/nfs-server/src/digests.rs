@@ -1,5 +1,5 @@
-//! Digests of parts of files, which prove data that came another way (`docs/protocols/side.md`): made in a
-//! pool, and kept by version.
+//! Digests of file chunks, by which a client verifies data from another source (`docs/protocols/side.md`):
+//! computed in a pool and cached by version.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,13 +12,14 @@ use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGEST_BYTES};
 
 use crate::caller::Target;
 
-/// So many are kept: of 4 GiB of files, in some 10 MiB.
+/// Maximum number of cached digests: 4 GiB of files, in some 10 MiB.
 const KEPT_MAX: usize = 1 << 16;
 
-/// The digest of a younger version is not kept: the file may change again, and not show it in its times.
+/// Minimum age of a version whose digests are cached: a file that changed later than this may change again
+/// with the same time stamps.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// All digests that are kept, and what makes them.
+/// Cache and computation of digests.
 pub(crate) struct Digests {
     known: Cache<Key, (WeakAttr, [u8; DIGEST_BYTES])>,
     lane: Lane,
@@ -33,12 +34,12 @@ struct Key {
 }
 
 impl Digests {
-    /// None yet; a thread of the lane makes those of 1 GB a second or more.
+    /// Creates an empty cache. A thread of the lane computes digests at 1 GB/s or more.
     pub(crate) fn new(lane: Lane) -> Self {
         Self { known: Cache::new(KEPT_MAX), lane }
     }
 
-    /// Those of `count` chunks of a version, if all are kept.
+    /// Returns the digests of `count` chunks of a version, if all are cached.
     pub(crate) fn kept(&self, file: &Target, version: &WeakAttr, first: u64, count: u64) -> Option<Vec<u8>> {
         let mut digests = Vec::new();
         for chunk in first..first.saturating_add(count) {
@@ -51,7 +52,7 @@ impl Digests {
         Some(digests)
     }
 
-    /// Makes those of data that begin with a chunk.
+    /// Computes the digests of data that begins at a chunk boundary.
     pub(crate) async fn make(&self, cx: &Ctx, data: Source) -> Result<Vec<u8>> {
         let made = self.lane.run(cx, move || {
             let (mut digests, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES as usize]);
@@ -64,7 +65,7 @@ impl Digests {
         made.resolve().await
     }
 
-    /// Keeps those of a version that has lain there for a while.
+    /// Caches the digests of a version that is old enough.
     pub(crate) fn keep(&self, file: &Target, attr: &Attr, first: u64, digests: &[u8]) {
         let changed = attr.ctime.max(attr.mtime);
         let changed = Duration::new(u64::try_from(changed.secs).unwrap_or(0), changed.nanos.min(999_999_999));

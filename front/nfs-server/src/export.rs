@@ -1,5 +1,4 @@
-//! What is served, and kept between calls: each export as NFS clients see it, a session of the waist; and all
-//! of them.
+//! State kept between calls: each export, as a session of the waist, and the service of all exports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,14 +23,14 @@ use crate::packer::Packer;
 use crate::permission::Permissions;
 use crate::unchecked_creates::UncheckedCreates;
 
-/// How many nodes are kept at hand. A hundred thousand files in use leave the server small.
+/// Maximum number of cached nodes, chosen to keep the server small with 100,000 files in use.
 const NODES_MAX: usize = 1 << 16;
-/// How many files are kept open.
+/// Maximum number of cached openings.
 const OPENINGS_MAX: usize = 512;
-/// How long an idle file is kept open.
+/// Time after which an idle opening is closed.
 const OPENING_IDLE: Duration = Duration::from_secs(5);
 
-/// An export that is served.
+/// An attached export.
 pub(crate) struct Served {
     pub name: String,
     pub id: ExportId,
@@ -52,8 +51,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Attaches to an export. All its clients share one session: nodes and openings mean the same file for
-    /// all of them.
+    /// Attaches to an export. All its clients share one session, so nodes and openings are common to them.
     pub fn attach(options: ExportOptions, signer: Arc<Signer>) -> std::result::Result<Self, ServeError> {
         let ExportOptions { name, export, session, squash, allow, durability, leases, lease_holders } =
             options;
@@ -84,8 +82,8 @@ impl Served {
         })
     }
 
-    /// Whether a caller from there may use it: from an address, if that is on the list; over a link, if it is
-    /// the link's own export.
+    /// Returns `true` if a caller at this origin may use the export: a network address on the list, or a link
+    /// to this export.
     pub fn admits(&self, origin: &Origin) -> bool {
         match origin {
             Origin::Network(address) => self.allow.admits(address.ip()),
@@ -93,12 +91,12 @@ impl Served {
         }
     }
 
-    /// The server's own context, for work without a caller.
+    /// Returns the server's own context, for work without a caller.
     pub fn own_ctx(&self) -> Ctx {
         Ctx::root(self.session)
     }
 
-    /// The node of a handle from a call.
+    /// Resolves the handle of a call to a node.
     pub async fn resolve(&self, handle: &[u8]) -> failure::Result<Arc<Node>> {
         if let Some(node) = self.nodes.by_handle(handle) {
             return Ok(node);
@@ -110,20 +108,19 @@ impl Served {
         Ok(self.nodes.enter(Node::new(held, handle.into())))
     }
 
-    /// The export's root.
+    /// Returns the export's root.
     pub async fn root(&self) -> Result<Arc<Node>> {
         self.adopt(NodeId::ROOT).await
     }
 
-    /// The node of an entry that the file system has just given us; its look-up is taken over.
+    /// Returns the node of an entry that the file system has just returned, and takes over its look-up.
     pub async fn adopt(&self, id: NodeId) -> Result<Arc<Node>> {
         self.adopt_held(HeldNode::new(&self.file_system, self.session, id)).await
     }
 
-    /// As [`Served::adopt`], for a look-up that is held already.
+    /// Does the same as [`Served::adopt`] for a look-up in a [`HeldNode`].
     pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
-        // A client may still hold a handle that an older key signed. What is given out anew, the newest
-        // signs.
+        // A client may use a handle signed with an older key; new handles are signed with the newest.
         if let Some(node) = self.nodes.with_handle(held.id(), |handle| self.signer.is_current(handle)) {
             return Ok(node);
         }
@@ -133,13 +130,13 @@ impl Served {
         Ok(self.nodes.enter(Node::new(held, handle)))
     }
 
-    /// The attributes of a node. One without a name left is gone: no client can know it by an opening.
+    /// Returns the attributes of a node. A node without a name is treated as gone, since NFS has no openings.
     pub async fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
         self.attr_through(node, None).await
     }
 
-    /// The attributes of a file whose data is asked for: through its opening if there is one, for a file that
-    /// was just made is at hand in no other way.
+    /// Returns the attributes of a file whose data is requested: through a cached opening if there is one,
+    /// because the back end may have no other quick access to a new file.
     pub async fn attr_of_file(&self, node: &Arc<Node>) -> Result<Attr> {
         self.attr_through(node, self.openings.of_file(node.id)).await
     }
@@ -152,8 +149,8 @@ impl Served {
                 self.gone(node);
                 Err(Error::Stale)
             }
-            // Out of reach, but perhaps not gone: what was written to it is still made stable when its
-            // opening is closed.
+            // Unreachable, perhaps not gone: data written to it is still made stable when its opening is
+            // closed.
             Err(Error::Stale) => {
                 self.nodes.remove(node.id);
                 Err(Error::Stale)
@@ -162,13 +159,13 @@ impl Served {
         }
     }
 
-    /// Lets go of a node whose file is gone.
+    /// Drops a node whose file is gone.
     pub fn gone(&self, node: &Arc<Node>) {
         self.openings.discard(node.id);
         self.nodes.remove(node.id);
     }
 
-    /// Makes a change of names in `directory` stable, as far as this export does so.
+    /// Makes a change of names in `directory` stable, if the export's durability requires it.
     pub async fn settle(&self, directory: &Node) -> Result<()> {
         if self.durability == Durability::Relaxed {
             return Ok(());
@@ -176,7 +173,7 @@ impl Served {
         self.settled(self.openings.for_listing(directory.id).await).await
     }
 
-    /// Makes a change of a node's attributes stable, as far as this export does so.
+    /// Makes a change of a node's attributes stable, if the export's durability requires it.
     pub async fn settle_attributes(&self, node: &Node, file_type: FileType) -> Result<()> {
         if self.durability == Durability::Relaxed {
             return Ok(());
@@ -189,8 +186,8 @@ impl Served {
         self.settled(opening).await
     }
 
-    /// Makes what was changed stable. What cannot be opened (a device, what the server's own user may not
-    /// read, one more than may be open) can only be made so together with everything else.
+    /// Syncs through an opening. A node that cannot be opened (a device, a file that the server's user may
+    /// not read, too many open files) is made stable by a sync of the file system.
     async fn settled(&self, opening: Result<Arc<Opening>>) -> Result<()> {
         let settled = match opening {
             Ok(opening) => opening.sync().await,
@@ -200,14 +197,14 @@ impl Served {
             }
             Err(error) => Err(error),
         };
-        // The change is made. A client that is told to come back would make it again, as another request.
+        // The change has been made: a retry after JUKEBOX would be a new request and repeat it.
         settled.map_err(|error| match error {
             Error::WouldBlock | Error::NoMemory => Error::io(error),
             error => error,
         })
     }
 
-    /// Closes idle files. Called now and then.
+    /// Closes idle openings; called periodically.
     pub fn close_idle(&self) {
         self.openings.close_idle(OPENING_IDLE);
     }
@@ -217,7 +214,7 @@ impl Served {
     }
 }
 
-/// Answers NFS version 3 and MOUNT version 3.
+/// Service of NFS version 3 and MOUNT version 3.
 pub struct NfsService {
     exports: Vec<Arc<Served>>,
     pub(crate) identities: Identities,
@@ -226,15 +223,15 @@ pub struct NfsService {
     subtrees: Arc<()>,
     pub(crate) digests: Digests,
     pub(crate) packer: Packer,
-    /// What makes both.
+    /// Owner of the threads of both.
     _pool: ThreadPool,
 }
 
-/// So many calls at a time bring more than the directory that they ask for: each holds a long answer while
-/// the file system works.
+/// Maximum number of concurrent LIST calls with subtrees: each holds a large reply while the file system
+/// works.
 const SUBTREES_MAX: usize = 64;
 
-/// Digests and compression: the rest of the machine is for those that ask otherwise.
+/// Limits of digests and compression, so that most of the machine is left to other calls.
 const SIDE: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
 
 impl NfsService {
@@ -259,13 +256,13 @@ impl NfsService {
         }))
     }
 
-    /// Closes idle openings, and looks which leases have run out. To be called every second or so.
+    /// Closes idle openings and expires leases. Call it about once per second.
     pub fn close_idle(&self) {
         self.exports.iter().for_each(|export| export.close_idle());
         self.leases().for_each(LeaseTable::tick);
     }
 
-    /// Answers the calls that wait until something happens: the server ends.
+    /// Completes calls that wait for an event, because the server stops.
     pub(crate) fn end_waits(&self) {
         self.leases().for_each(LeaseTable::end);
     }
@@ -274,18 +271,18 @@ impl NfsService {
         self.exports.iter().filter_map(|export| export.leases.as_deref())
     }
 
-    /// The export that handles name so.
+    /// Returns the export with this id in handles.
     pub(crate) fn export(&self, id: ExportId) -> Option<&Arc<Served>> {
         self.exports.iter().find(|export| export.id == id)
     }
 
-    /// All exports.
+    /// Returns all exports.
     pub(crate) fn exports(&self) -> &[Arc<Served>] {
         &self.exports
     }
 
-    /// A call that is to list what lies below a directory, while what is returned lives. `None` when many do
-    /// so.
+    /// Begins a call that lists a subtree; it counts until the result is dropped. `None` if too many are
+    /// running.
     pub(crate) fn begin_subtree(&self) -> Option<Arc<()>> {
         let counted = self.subtrees.clone();
         (Arc::strong_count(&counted) <= SUBTREES_MAX + 1).then_some(counted)

@@ -1,4 +1,4 @@
-//! Why a procedure fails, on its way to a status.
+//! Failures of procedures, mapped to NFS statuses.
 
 use tombolo_core::Error;
 use tombolo_core::fs::NameError;
@@ -6,11 +6,11 @@ use tombolo_wire_nfs3::{Status, status};
 
 use crate::handle::Refused;
 
-/// The status that is answered. What no client can act upon is logged where it becomes one.
+/// The status to reply. I/O errors, which no client can act upon, are logged on conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub Status);
 
-/// What procedures come to.
+/// Result of a procedure's step.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl From<Error> for Failure {
@@ -29,7 +29,7 @@ impl From<Status> for Failure {
 }
 
 impl From<NameError> for Failure {
-    /// RFC 1813 §3.2 has NAMETOOLONG; what can name no entry at all is an invalid argument.
+    /// Maps to NAMETOOLONG (RFC 1813 §3.2), or INVAL for a string that cannot be a name.
     fn from(error: NameError) -> Self {
         match error {
             NameError::TooLong => Self(Status::NameTooLong),
@@ -39,7 +39,8 @@ impl From<NameError> for Failure {
 }
 
 impl From<Refused> for Failure {
-    /// RFC 1813 §2.6: BADHANDLE for what never was one of ours, STALE for what was and is not good any more.
+    /// Maps as in RFC 1813 §2.6: BADHANDLE for a handle that the server never issued, STALE for one that is
+    /// no longer valid.
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Bad => Self(Status::BadHandle),

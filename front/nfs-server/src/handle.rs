@@ -1,10 +1,10 @@
-//! File handles that clients may keep for as long as they like: signed, so that none can be forged.
+//! Signed file handles, which clients may retain indefinitely and cannot forge.
 //!
-//! A handle names a file by what its file system calls it (see `tombolo_core::fs::PersistentHandle`), and
-//! carries a proof that this server, or another one with the same key, gave it out for this export of this
-//! file system. It is good after a restart. The bytes are described in `docs/formats/handles.md`.
+//! A handle identifies a file by its file system's persistent handle (`tombolo_core::fs::PersistentHandle`)
+//! and carries a MAC that proves that a server with this key issued it for this export of this file system.
+//! It survives restarts. The format is specified in `docs/formats/handles.md`.
 //!
-//! What they are signed with is [`tombolo_host_runtime::signing_keys`].
+//! The keys are in [`tombolo_host_runtime::signing_keys`].
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -26,10 +26,10 @@ const KIND_AT: usize = 4;
 const MAC_AT: usize = 6;
 const BYTES_AT: usize = 18;
 
-/// Length of the proof.
+/// Length of the MAC.
 const MAC_LEN: usize = BYTES_AT - MAC_AT;
 
-/// The longest name of a file that fits, in bytes.
+/// Maximum length of a file's persistent handle in bytes.
 pub const FILE_BYTES_MAX: usize = HANDLE_BYTES_MAX - BYTES_AT;
 
 const _: () = {
@@ -41,8 +41,7 @@ const _: () = {
     assert!(HANDLE_BYTES_MAX == 64 && FILE_BYTES_MAX == 46);
 };
 
-/// Which export a handle is for: a digest of its name, so that a server with the same key and the same name
-/// agrees.
+/// Export of a handle: a digest of its name, so that servers with the same key and export name agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExportId([u8; 2]);
 
@@ -52,7 +51,7 @@ pub struct ExportId([u8; 2]);
 pub struct ExportCollision(pub String, pub String);
 
 impl ExportId {
-    /// The id of an export with this name: the low 16 bits of its SipHash-2-4 with a key of zeros.
+    /// Returns the id of an export's name: the low 16 bits of its SipHash-2-4 with a key of zeros.
     #[must_use]
     pub fn of(name: &str) -> Self {
         let mut hasher = SipHasher24::new();
@@ -60,7 +59,7 @@ impl ExportId {
         Self((hasher.finish() as u16).to_be_bytes())
     }
 
-    /// Makes sure that no two of the names have one id.
+    /// Checks that no two names have the same id.
     pub fn check<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), ExportCollision> {
         let mut seen: Vec<(Self, &str)> = Vec::new();
         for name in names {
@@ -74,7 +73,7 @@ impl ExportId {
     }
 }
 
-/// A handle's fields, as they were found: nothing is checked but that they are there.
+/// Unverified fields of a handle.
 #[derive(Clone, Debug)]
 struct Fields<'a> {
     pub version: u8,
@@ -86,7 +85,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// `None` if it is too short or too long to be one.
+    /// Returns `None` if the length is not that of a handle.
     pub fn read(handle: &'a [u8]) -> Option<Self> {
         let (&[version, key], rest) = handle.split_first_chunk()?;
         let (&export, rest) = rest.split_first_chunk()?;
@@ -112,19 +111,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Why a handle from a call is none of ours (RFC 1813 §2.6).
+/// Reason for refusing a handle of a call (RFC 1813 §2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// It was never given out: its form is wrong, its proof does not hold, or its key was never ours.
-    /// BADHANDLE.
+    /// BADHANDLE: never issued; the format, the MAC or the key is wrong.
     #[error("not a handle of this server")]
     Bad,
-    /// It was given out, but is not good any more: its key is retired, or its export is gone. STALE.
+    /// STALE: issued, but no longer valid, because its key is retired or its export is gone.
     #[error("stale file handle")]
     Stale,
 }
 
-/// A file whose name in its file system does not fit into a handle.
+/// A file whose persistent handle is too long for a file handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("file system has file handles longer than {FILE_BYTES_MAX} bytes")]
 pub struct Unsignable;
@@ -135,25 +133,25 @@ impl From<Unsignable> for tombolo_core::Error {
     }
 }
 
-/// Signs with the newest key, and checks with all that are good.
+/// Signer that uses the newest key and verifies with all valid keys.
 #[derive(Debug)]
 pub struct Signer {
     keys: Keys,
 }
 
 impl Signer {
-    /// A signer with these keys.
+    /// Creates a signer with these keys.
     #[must_use]
     pub fn new(keys: Keys) -> Self {
         Self { keys }
     }
 
-    /// Whether handles of this kind can be signed.
+    /// Returns `true` if persistent handles like this one can be signed.
     pub fn can_sign(file: &PersistentHandle) -> bool {
         u16::try_from(file.kind).is_ok() && file.bytes.len() <= FILE_BYTES_MAX
     }
 
-    /// The bytes for a client. They are the same each time, until another key signs.
+    /// Returns the handle for a client: the same bytes each time, until the key changes.
     pub fn sign(
         &self,
         export: ExportId,
@@ -171,12 +169,12 @@ impl Signer {
         Ok(fields.write())
     }
 
-    /// Whether a handle that is ours was signed with the newest key.
+    /// Returns `true` if a valid handle was signed with the newest key.
     pub fn is_current(&self, handle: &[u8]) -> bool {
         Fields::read(handle).is_some_and(|fields| KeyId(fields.key) == self.keys.newest().0)
     }
 
-    /// Which export a handle claims to be for. STALE is for the caller to say if there is no such.
+    /// Returns the export that a handle claims; the caller replies STALE if there is no such export.
     pub fn export_of(handle: &[u8]) -> Result<ExportId, Refused> {
         Fields::read(handle)
             .filter(|fields| fields.version == VERSION)
@@ -184,7 +182,7 @@ impl Signer {
             .ok_or(Refused::Bad)
     }
 
-    /// The file of a handle that was given out for `export` of the file system `volume`.
+    /// Verifies a handle of `export` on the file system `volume`; returns its file.
     pub fn verify(
         &self,
         handle: &[u8],
@@ -202,7 +200,7 @@ impl Signer {
     }
 }
 
-/// SipHash-2-4 of 128 bits over everything in the handle but the proof, and the file system, cut to 12 bytes.
+/// Computes SipHash-2-4 (128 bits, truncated to 12 bytes) of all fields but the MAC, and of the volume.
 fn proof(key: &Key, fields: &Fields<'_>, volume: Volume) -> [u8; MAC_LEN] {
     let mut hasher = SipHasher24Wide::new_with_key(key.as_bytes());
     hasher.write(&[fields.version, fields.key]);
@@ -216,7 +214,7 @@ fn proof(key: &Key, fields: &Fields<'_>, volume: Volume) -> [u8; MAC_LEN] {
     mac
 }
 
-/// Whether two proofs are the same, in a time that does not tell how far they are.
+/// Compares two MACs in constant time.
 fn same(one: &[u8; MAC_LEN], other: &[u8; MAC_LEN]) -> bool {
     let differing = one.iter().zip(other).fold(0, |all, (one, other)| black_box(all | (one ^ other)));
     black_box(differing) == 0
@@ -253,7 +251,7 @@ mod tests {
     fn an_export_s_id_never_changes() {
         assert_eq!(ExportId::of("src"), ExportId::of("src"));
         assert_ne!(ExportId::of("src"), ExportId::of("golden"));
-        // Handles that clients hold depend on these bytes.
+        // Handles stored by clients depend on these bytes.
         assert_eq!(ExportId::of("src").0, [0x9B, 0xAE]);
         assert_eq!(ExportId::of("").0, [0x00, 0xD7]);
     }
@@ -321,7 +319,7 @@ mod tests {
         let handle = signer.sign(export, VOLUME, &file(8)).expect("sign");
         assert_eq!(signer.verify(&handle, ExportId::of("golden"), VOLUME), Err(Refused::Bad));
         assert_eq!(signer.verify(&handle, export, Volume([8; 16])), Err(Refused::Bad));
-        // A handle with another export in it fails the check.
+        // The MAC covers the export.
         let mut moved = handle.clone();
         moved[2..4].copy_from_slice(&ExportId::of("golden").0);
         assert_eq!(signer.verify(&moved, ExportId::of("golden"), VOLUME), Err(Refused::Bad));
@@ -348,8 +346,8 @@ mod tests {
         let export = ExportId::of("src");
         let handle = one_key().sign(export, VOLUME, &file(20)).expect("sign");
         assert_eq!(one_key().sign(export, VOLUME, &file(20)).expect("sign"), handle);
-        // The bytes themselves are the format, and must not change with a new version of a library. These
-        // were computed apart.
+        // The format must not change with a new version of a library; these bytes were computed
+        // independently.
         let hex: String = handle.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "01019bae4001da60c4390a70f6e0ec998dd8000102030405060708090a0b0c0d0e0f10111213");
     }

@@ -1,18 +1,16 @@
-//! The NFS version 3 server: RFC 1813 in, the waist out.
+//! NFS version 3 server (RFC 1813) over the file-system waist.
 //!
-//! One [`NfsService`] answers the calls of all clients of all exports, MOUNT and NFS on one port. It knows no
-//! transport: `tombolo_host_rpc::server` brings calls over TCP and UDP, and whatever else carries ONC RPC
-//! records can do so too.
+//! One [`NfsService`] serves MOUNT and NFS for all clients of all exports on one port. It is independent of
+//! the transport: `tombolo_host_rpc::server` delivers calls over TCP and UDP, and other carriers of ONC RPC
+//! records can do the same. [`NfsServer`] combines service and transport.
 //!
-//! [`NfsServer`] puts the two together.
-//!
-//! Exports are attached once, for all their clients ([decision
+//! Each export is attached once, for all its clients ([decision
 //! nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
-//! Reading order: `service` (a call's header, program and procedure), `caller` (identity and node),
-//! `procedures`, then what is kept between calls: `export`, `nodes`, `openings`, `permission`.
+//! Reading order: `service` (header, program and procedure of a call), `caller` (identity and node),
+//! `procedures`, then the state kept between calls: `export`, `nodes`, `openings`, `permission`.
 //!
-//! Not here: locks (NLM), NFS version 4, Kerberos, the portmapper.
+//! Non-goals: locks (NLM), NFS version 4, Kerberos, the portmapper.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! MOUNT version 3 (RFC 1813 appendix I): the way to an export's first handle.
+//! MOUNT version 3 (RFC 1813 appendix I), which gives clients an export's root handle.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tombolo_wire_xdr::Encoder;
 use crate::export::{NfsService, Served};
 use crate::nodes::Node;
 
-/// Carries a call out and writes its results.
+/// Executes a call and writes its results.
 pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
     let client = name_of(&peer.origin);
     match call {
@@ -25,7 +25,7 @@ pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>,
     }
 }
 
-/// What a client is called in the list.
+/// Returns a client's name in the mount list.
 fn name_of(origin: &Origin) -> String {
     match origin {
         Origin::Network(address) => address.ip().to_string(),
@@ -54,7 +54,7 @@ async fn mnt(service: &NfsService, peer: &Peer, client: &str, path: DirPath<'_>,
     }
 }
 
-/// The directory of a path: an export, or one beneath it. Links are not followed.
+/// Returns the directory at a path: an export or a directory in one. Symbolic links are not followed.
 async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node>, Status> {
     let (export, rest) = leads_to(service, path).ok_or(Status::NoEnt)?;
     if !export.admits(&peer.origin) {
@@ -73,7 +73,7 @@ async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node
     Ok(node)
 }
 
-/// The export with the longest name that the path begins with, and what is left of the path.
+/// Returns the export with the longest name that is a prefix of the path, and the remaining path.
 fn leads_to<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
     let rest_behind = |export: &Arc<Served>| {
         let rest = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;
@@ -108,7 +108,7 @@ fn dump(service: &NfsService, results: &mut Encoder<'_>) {
     results.bool(false);
 }
 
-/// Over a network all that there are, for people to look at; over a link the one that it may use.
+/// Lists the exports: all for a network client, only its own for a link.
 fn export(service: &NfsService, origin: &Origin, results: &mut Encoder<'_>) {
     let shown = |export: &&Arc<Served>| match origin {
         Origin::Network(_) => true,

@@ -1,24 +1,24 @@
-//! The mounts that clients report, for DUMP (`showmount -a`); nothing depends on it.
+//! Mounts reported by clients, for DUMP (`showmount -a`); informational only.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// So many mounts are remembered; clients that never unmount push out the oldest.
+/// Maximum number of recorded mounts; clients that never unmount displace the oldest.
 const MOUNTS_MAX: usize = 1024;
 
-/// A mount, as far as we were told.
+/// A reported mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mounted {
     pub client: String,
     pub path: Vec<u8>,
 }
 
-/// The mounts that were not taken back.
+/// The current mounts as reported.
 #[derive(Debug, Default)]
 pub(crate) struct MountTable(Mutex<VecDeque<Mounted>>);
 
 impl MountTable {
-    /// A client has got the handle of `path`.
+    /// Records that a client has received the handle of `path`.
     pub fn add(&self, client: &str, path: &[u8]) {
         let mut mounts = self.lock();
         mounts.retain(|mount| mount.client != client || mount.path != path);
@@ -28,17 +28,17 @@ impl MountTable {
         mounts.push_back(Mounted { client: client.to_owned(), path: path.to_owned() });
     }
 
-    /// A client has unmounted `path`.
+    /// Removes a mount.
     pub fn remove(&self, client: &str, path: &[u8]) {
         self.lock().retain(|mount| mount.client != client || mount.path != path);
     }
 
-    /// A client has unmounted everything.
+    /// Removes all mounts of a client.
     pub fn remove_all(&self, client: &str) {
         self.lock().retain(|mount| mount.client != client);
     }
 
-    /// All of them, the oldest first.
+    /// Returns all mounts, the oldest first.
     pub fn all(&self) -> Vec<Mounted> {
         self.lock().iter().cloned().collect()
     }

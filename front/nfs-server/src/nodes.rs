@@ -1,8 +1,8 @@
-//! The nodes that clients were using lately, by handle and by number.
+//! Cache of recently used nodes, by handle and by number.
 //!
-//! A handle in a call has to become a node: from here it costs one look in a table, otherwise the handle's
-//! proof has to be checked and the file system asked. Each cached node holds one look-up; the cache is
-//! bounded, and a node that is put out is forgotten once no call uses it any more.
+//! A handle in a call must be resolved to a node: here by a table look-up, otherwise by verifying the
+//! handle's MAC and calling the file system. Each cached node holds one look-up; the cache is bounded, and an
+//! evicted node is forgotten once no call uses it.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -14,18 +14,18 @@ use tombolo_core::fs::{FileSystem, NodeId};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_wire_nfs3::FileHandle;
 
-/// A node, with the look-up that keeps it and the handle that clients know it by.
+/// A node with the look-up that keeps it valid and the handle that clients use.
 pub(crate) struct Node {
-    /// What it is called in the waist.
+    /// Its number in the waist.
     pub id: NodeId,
     /// Its signed handle.
     pub handle: Box<[u8]>,
     held: HeldNode,
-    /// Used since the clock's hand passed.
+    /// `true` if used since the clock hand passed.
     used: AtomicBool,
 }
 
-/// A look-up that is given back when it is dropped.
+/// A look-up that is returned when dropped.
 pub(crate) struct HeldNode {
     file_system: Arc<dyn FileSystem>,
     session: SessionId,
@@ -38,7 +38,7 @@ impl HeldNode {
         Self { file_system: file_system.clone(), session, id }
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn id(&self) -> NodeId {
         self.id
     }
@@ -46,7 +46,7 @@ impl HeldNode {
 
 impl Drop for HeldNode {
     fn drop(&mut self) {
-        // The root is never looked up and never forgotten.
+        // The root has no look-ups.
         if self.id != NodeId::ROOT {
             self.file_system.forget(&Ctx::root(self.session), &[(self.id, 1)]);
         }
@@ -54,24 +54,24 @@ impl Drop for HeldNode {
 }
 
 impl Node {
-    /// Its handle, as replies carry it.
+    /// Returns the handle for a reply.
     pub fn wire_handle(&self) -> FileHandle<'_> {
         FileHandle::new(&self.handle).unwrap_or(NO_HANDLE)
     }
 
-    /// A node under the handle that it is signed with.
+    /// Creates a node with its signed handle.
     pub fn new(held: HeldNode, handle: Box<[u8]>) -> Arc<Self> {
         Arc::new(Self { id: held.id(), handle, held, used: AtomicBool::new(false) })
     }
 }
 
-/// Numbers of nodes are the file system's, not a stranger's choice: mixing them is enough.
+/// Hashes a node number. The file system chooses them, not a peer, so mixing is enough.
 fn mixed(id: NodeId) -> u64 {
     let product = id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)
 }
 
-/// Stands for a handle that is too long to be sent; none is ever signed.
+/// Placeholder for an oversized handle, which is never signed.
 const NO_HANDLE: FileHandle<'static> = match FileHandle::new(&[]) {
     Some(handle) => handle,
     None => unreachable!(),
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The cache. One lock: it is held for a few dozen nanoseconds, by a handful of threads.
+/// The node cache. A single mutex, held for a few dozen nanoseconds by a handful of threads.
 pub(crate) struct Nodes {
     table: Mutex<Table>,
     hasher: RandomState,
@@ -94,20 +94,20 @@ pub(crate) struct Nodes {
 struct Table {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
-    /// The clock: the hand is at the front. It keeps no node: an evicted one is dropped at once, for a caller
-    /// that knows a removed file keeps its space.
+    /// Clock eviction: the hand is at the front. Weak, so that an evicted node is dropped at once: a node
+    /// still held would keep a removed file's space allocated.
     ring: VecDeque<Weak<Node>>,
-    /// Entries of the ring that are in the tables no more.
+    /// Number of ring entries that are no longer in the tables.
     dead: usize,
 }
 
 impl Nodes {
-    /// At most `limit` nodes.
+    /// Creates a cache of at most `limit` nodes.
     pub fn new(limit: usize) -> Self {
         Self { table: Mutex::default(), hasher: RandomState::new(), limit: limit.max(1) }
     }
 
-    /// The node of a handle, if it is at hand.
+    /// Returns the node of a handle, if cached.
     pub fn by_handle(&self, handle: &[u8]) -> Option<Arc<Node>> {
         let hash = self.hasher.hash_one(handle);
         let table = self.lock();
@@ -116,19 +116,19 @@ impl Nodes {
         Some(node.clone())
     }
 
-    /// Whether a number is at hand, under whatever handle.
+    /// Returns `true` if a node is cached under any handle.
     pub fn holds(&self, id: NodeId) -> bool {
         self.with_handle(id, |_| true).is_some()
     }
 
-    /// The node of a number, if it is at hand under such a handle: one whose key was replaced may be there
-    /// under two.
+    /// Returns a node if it is cached under a handle that satisfies the predicate: after a key change a node
+    /// may be cached under two.
     pub fn with_handle(&self, id: NodeId, is_such: impl Fn(&[u8]) -> bool) -> Option<Arc<Node>> {
         let table = self.lock();
         table.by_id.find(mixed(id), |node| node.id == id && is_such(&node.handle)).cloned()
     }
 
-    /// Enters a node, or drops it for the one that is there under its handle.
+    /// Inserts a node, or returns the one that is cached under its handle.
     pub fn enter(&self, node: Arc<Node>) -> Arc<Node> {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         let mut stale = None;
@@ -137,7 +137,7 @@ impl Nodes {
             if known.id == node.id {
                 return known.clone();
             }
-            // The file system has given the file another number: it had forgotten the old one.
+            // The file system has forgotten the old number and assigned another.
             let known = known.clone();
             self.take_out(&mut table, &known);
             stale = Some(known);
@@ -147,12 +147,12 @@ impl Nodes {
         table.ring.push_back(Arc::downgrade(&node));
         let evicted = self.evict(&mut table);
         drop(table);
-        // Forgetting goes to the file system: not under the lock.
+        // Unlocked, because forgetting calls the file system.
         drop((stale, evicted));
         node
     }
 
-    /// Takes a number out, because its file is gone, under all its handles.
+    /// Removes a node whose file is gone, under all its handles.
     pub fn remove(&self, id: NodeId) {
         let mut table = self.lock();
         let mut out = Vec::new();
@@ -160,15 +160,15 @@ impl Nodes {
             self.take_out(&mut table, &node);
             out.push(node);
         }
-        // Forgetting goes to the file system: not under the lock.
+        // Unlocked, because forgetting calls the file system.
         drop(table);
     }
 
-    /// Puts out what was not used lately, until the limit holds. Gives back what is to be dropped outside of
+    /// Evicts the nodes that were not recently used until the limit holds; the caller drops them outside of
     /// the lock.
     fn evict(&self, table: &mut Table) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
-        // What was taken out leaves an entry in the ring; those go in time too, so that the ring stays short.
+        // Removed nodes leave ring entries, which are cleaned up here, so that the ring stays short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
             let Some(entry) = table.ring.pop_front() else { break };
             let Some(node) = entry.upgrade() else {
@@ -194,7 +194,7 @@ impl Nodes {
         table.by_id.find(hash, |known| Arc::ptr_eq(known, node)).is_some()
     }
 
-    /// Takes a node out of the tables; its entry in the ring stays behind.
+    /// Removes a node from the tables; its ring entry remains.
     fn take_out(&self, table: &mut Table, node: &Arc<Node>) {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         if let Ok(entry) = table.by_handle.find_entry(hash, |known| Arc::ptr_eq(known, node)) {
@@ -225,7 +225,7 @@ mod tests {
         Memory::default().attach(&client).expect("attach")
     }
 
-    /// A directory that nothing but its cached node keeps known.
+    /// Makes a directory whose only look-up is that of its cached node.
     fn made(file_system: &Arc<dyn FileSystem>, nodes: &Nodes, name: &str) -> Arc<Node> {
         let cx = Ctx::root(SESSION);
         let plain = Name::new(name.as_bytes()).expect("a name");

@@ -1,9 +1,9 @@
-//! Files that are kept open between calls. NFS has no open; the waist reads and writes through openings.
+//! Cache of open files: NFS has no open, the waist reads and writes through openings.
 //!
-//! They are opened with the server's own rights, for all clients together: what a caller may do is checked
-//! per call (`permission.rs`). One that took unstable writes is made stable before it is closed, because the
-//! kernel tells of a failed write-back only through an open file. What was idle for a while is closed, so
-//! that a removed file gives its space back.
+//! Files are opened with the server's own rights, for all clients together; permissions are checked per call
+//! (`permission.rs`). An opening with unstable writes is synced before it is closed, because the kernel
+//! reports a failed write-back only through an open file. Idle openings are closed, so that the space of
+//! removed files is freed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,38 +17,38 @@ use tombolo_host_runtime::task;
 
 use crate::shared_sync::{self, SharedSync, Syncs};
 
-/// The write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever data that was taken
-/// but not yet stable could not be written. A client that sees it change sends its unstable data again.
+/// Write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever unstable data could not
+/// be written. A client that sees a change sends its unstable data again.
 #[derive(Debug)]
 pub(crate) struct WriteVerifier(AtomicU64);
 
 impl WriteVerifier {
-    /// A verifier that no earlier run of a server has used: the time under a random key, for clocks are set
-    /// back.
+    /// Creates a verifier that no earlier run has used: the time hashed with a random key, because clocks are
+    /// set back.
     pub fn new() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(AtomicU64::new(RandomState::new().hash_one(since_1970)))
     }
 
-    /// The present one.
+    /// Returns the current verifier.
     pub fn bytes(&self) -> [u8; 8] {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Data was lost.
+    /// Changes the verifier, because data was lost.
     pub fn change(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// What an opening is good for.
+/// Purpose of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
     /// Reading a file.
     Read,
     /// Reading and writing a file.
     Write,
-    /// Listing a directory, or making it stable.
+    /// Listing or syncing a directory.
     Directory,
 }
 
@@ -56,20 +56,20 @@ impl Use {
     const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Directory];
 }
 
-/// One opening, released when the last call that uses it has ended.
+/// An opening, released when its last user drops it.
 pub(crate) struct Opening {
     backing: Arc<Backing>,
     file: File,
     syncs: SharedSync,
-    /// Took writes that were not made stable since.
+    /// `true` if unstable writes have not been synced.
     unsynced: AtomicBool,
-    /// When it was last used, in seconds of the cache's clock.
+    /// Time of the last use, in seconds of the cache's clock.
     used_at_s: AtomicU32,
-    /// The file's owner when it was last looked at: a hint.
+    /// The file's owner when last checked: a hint.
     owner: AtomicU32,
 }
 
-/// What all openings of an export share.
+/// State shared by all openings of an export.
 struct Backing {
     file_system: Arc<dyn FileSystem>,
     session: SessionId,
@@ -77,28 +77,27 @@ struct Backing {
 }
 
 impl Opening {
-    /// What to name it by in the waist.
+    /// Returns the file for the waist.
     pub fn file(&self) -> File {
         self.file
     }
 
-    /// The file's owner when it was last looked at.
+    /// Returns the file's owner when last checked.
     pub fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// The file has this owner.
+    /// Records the file's owner.
     pub fn set_owner(&self, uid: u32) {
         self.owner.store(uid, Ordering::Relaxed);
     }
 
-    /// It takes an unstable write now.
+    /// Records an unstable write.
     pub fn set_unsynced(&self) {
         self.unsynced.store(true, Ordering::Release);
     }
 
-    /// Makes the file stable. When that fails, unstable data may be lost, and the verifier says so from then
-    /// on.
+    /// Makes the file stable. If that fails, unstable data may be lost, and the verifier changes.
     pub async fn sync(self: &Arc<Self>) -> Result<()> {
         shared_sync::sync(self).await
     }
@@ -110,16 +109,16 @@ impl Syncs for Opening {
     }
 
     async fn sync_now(&self) -> Result<()> {
-        // Before the call: a write that comes meanwhile counts again.
+        // Before the call: a concurrent write sets it again.
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let backing = &self.backing;
-        // In a statement of its own: the context is not kept while it pends.
+        // A separate statement, so that the context is not held while the call is pending.
         let syncing = backing.file_system.fsync(&backing.ctx(), self.file, SyncWhat::All);
         let synced = syncing.resolve().await;
         match &synced {
             Ok(()) => {}
             Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) => backing.lost(&synced),
-            // Nothing was tried, and nothing is lost yet.
+            // The sync was not attempted, so nothing is lost.
             Err(_) if unsynced => self.set_unsynced(),
             Err(_) => {}
         }
@@ -128,7 +127,7 @@ impl Syncs for Opening {
 }
 
 impl Backing {
-    /// Data may be lost that was taken as unstable, if this failed.
+    /// Handles a failed sync: unstable data may be lost.
     fn lost(&self, synced: &Result<()>) {
         if let Err(error) = synced {
             tracing::error!(%error, "sync failed: new write verifier, clients resend unstable writes");
@@ -151,30 +150,30 @@ impl Drop for Opening {
         task::spawn(async move {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
-            // Whatever it was: without an opening a failed write-back is not reported any more.
+            // Any error: without an opening a failed write-back is no longer reported.
             backing.lost(&synced);
             backing.file_system.release(&cx, file);
         });
     }
 }
 
-/// The openings of an export.
+/// The cached openings of an export.
 pub(crate) struct Openings {
     backing: Arc<Backing>,
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
-    /// How often some were evicted. Locked while they are.
+    /// Number of evictions; locked during one.
     times_closed: Mutex<u64>,
 }
 
 type Key = (NodeId, Use);
 type CachedOpening = (Key, Arc<Opening>);
 
-/// How often a call evicts before it fails.
+/// Maximum number of evictions per call.
 const ATTEMPTS: usize = 8;
 
 impl Openings {
-    /// At most `limit` openings are kept.
+    /// Creates a cache of at most `limit` openings.
     pub fn new(
         file_system: Arc<dyn FileSystem>,
         session: SessionId,
@@ -185,7 +184,7 @@ impl Openings {
         Self { backing, cache: Cache::new(limit), started: Instant::now(), times_closed: Mutex::default() }
     }
 
-    /// An opening to read from.
+    /// Returns an opening for reading.
     pub async fn for_reading(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.of_file(node) {
             Some(opening) => Ok(opening),
@@ -193,7 +192,7 @@ impl Openings {
         }
     }
 
-    /// An opening to write to.
+    /// Returns an opening for writing.
     pub async fn for_writing(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.kept_for_writing(node) {
             Some(opening) => Ok(opening),
@@ -201,17 +200,17 @@ impl Openings {
         }
     }
 
-    /// An opening to write to that is kept.
+    /// Returns a cached opening for writing.
     pub fn kept_for_writing(&self, node: NodeId) -> Option<Arc<Opening>> {
         self.at_hand(node, Use::Write)
     }
 
-    /// An opening of a file that is kept, whatever it is for.
+    /// Returns a cached opening of a file, for any purpose.
     pub fn of_file(&self, node: NodeId) -> Option<Arc<Opening>> {
         self.at_hand(node, Use::Write).or_else(|| self.at_hand(node, Use::Read))
     }
 
-    /// An opening of a directory.
+    /// Returns an opening of a directory.
     pub async fn for_listing(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.at_hand(node, Use::Directory) {
             Some(opening) => Ok(opening),
@@ -219,13 +218,13 @@ impl Openings {
         }
     }
 
-    /// Keeps the opening for reading and writing that a create came with.
+    /// Caches the opening returned by a create.
     pub fn enter_created(&self, node: NodeId, open: OpenId) {
         self.enter(node, Use::Write, open);
     }
 
-    /// Closes what is kept of a node, unless some of it took unstable writes: then nothing is closed. True if
-    /// it was closed.
+    /// Closes the cached openings of a node, unless any has unstable writes. Returns `true` if they were
+    /// closed.
     pub fn close_stable(&self, node: NodeId) -> bool {
         let is_stable = |opening: &Arc<Opening>| !opening.unsynced.load(Ordering::Acquire);
         let keys = Use::ALL.map(|kind| (node, kind));
@@ -236,8 +235,7 @@ impl Openings {
         all_stable
     }
 
-    /// Closes what is kept of a node that has no name left; what was written to it need not be stable any
-    /// more.
+    /// Closes the cached openings of a node without a name; its data need not be made stable.
     pub fn discard(&self, node: NodeId) {
         for kind in Use::ALL {
             if let Some((_, opening)) = self.cache.remove(&(node, kind)) {
@@ -246,19 +244,19 @@ impl Openings {
         }
     }
 
-    /// Whether any opening of the node is kept.
+    /// Returns `true` if an opening of the node is cached.
     pub fn holds(&self, node: NodeId) -> bool {
         Use::ALL.iter().any(|&kind| self.cache.peek(&(node, kind)).is_some())
     }
 
-    /// Closes what was not used for `idle`.
+    /// Closes openings that were not used for `idle`.
     pub fn close_idle(&self, idle: Duration) {
         let now_s = self.now_s();
         let idle_s = u32::try_from(idle.as_secs()).unwrap_or(u32::MAX);
         let is_idle =
             |opening: &Opening| now_s.saturating_sub(opening.used_at_s.load(Ordering::Relaxed)) >= idle_s;
         let idle: Vec<_> = self.cache.iter().filter(|(_, opening)| is_idle(opening)).collect();
-        // One by one: closing goes to the file system, so it happens outside of the cache's locks.
+        // One by one, outside of the cache's locks, because closing calls the file system.
         for (key, opening) in idle {
             self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening) && is_idle(kept));
         }
@@ -270,8 +268,8 @@ impl Openings {
         Some(opening)
     }
 
-    /// Does what opens a file. Where the session has as many open as it may, cached openings are evicted, and
-    /// it is done again. Of calls that are refused together one evicts, and the others retry after that.
+    /// Opens a file. If the session has too many open files, evicts cached openings and retries. Of calls
+    /// refused concurrently one evicts, and the others retry after it.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let seen = *self.times_closed();
@@ -283,11 +281,10 @@ impl Openings {
         open().resolve().await
     }
 
-    /// Closes some of what is kept, unless another call did since `seen`. False if there is nothing that can
-    /// be closed.
+    /// Evicts some openings, unless another call has since `seen`. Returns `false` if none can be closed.
     async fn evict(&self, seen: u64) -> bool {
         let Some(unsynced) = self.close_half(seen) else { return true };
-        // One, since it has to be made stable first. A failure is told by the verifier.
+        // One, because it must be synced first. A failure changes the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
             if self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some() {
@@ -297,8 +294,8 @@ impl Openings {
         false
     }
 
-    /// Closes half of what is kept, first what was not used for longest, but nothing that took unstable
-    /// writes. That is returned if nothing else is there.
+    /// Closes the least recently used half, but no opening with unstable writes; returns those if no other
+    /// could be closed.
     fn close_half(&self, seen: u64) -> Option<Vec<CachedOpening>> {
         let mut times_closed = self.times_closed();
         if *times_closed != seen {
@@ -316,7 +313,7 @@ impl Openings {
             .filter_map(|(key, opening)| self.cache.remove_if(key, |kept| Arc::ptr_eq(kept, opening)))
             .collect();
         *times_closed += u64::from(!closed.is_empty());
-        // What releasing wakes may come here again, on this thread.
+        // Unlocked, because a release may wake a call that enters here on this thread.
         drop(times_closed);
         closed.is_empty().then_some(unsynced)
     }
@@ -331,8 +328,7 @@ impl Openings {
         Ok(self.enter(node, kind, opened.open))
     }
 
-    /// Of two calls that opened at once the later one's opening is kept; the other goes when its call has
-    /// ended.
+    /// Caches an opening. Of two concurrent ones the later remains cached; the other ends with its call.
     fn enter(&self, node: NodeId, kind: Use, open: OpenId) -> Arc<Opening> {
         let opening = Arc::new(Opening {
             backing: self.backing.clone(),
@@ -367,7 +363,7 @@ mod tests {
 
     const SESSION: SessionId = SessionId(1);
 
-    /// As many directories open.
+    /// Creates a cache with as many directories open.
     fn openings(count: usize) -> Openings {
         let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
         let file_system = Memory::default().attach(&client).expect("attach");
@@ -407,7 +403,7 @@ mod tests {
         assert_eq!(tries.into_inner(), 2 * CALLS);
     }
 
-    /// Its file may have got another name meanwhile.
+    /// The file may have a new name by now.
     #[test]
     fn what_took_unstable_writes_is_not_closed_as_stable() {
         let openings = openings(1);

@@ -1,4 +1,4 @@
-//! What a server is told, and why exports cannot be served.
+//! Server options, and errors of attaching exports.
 
 use std::sync::Arc;
 
@@ -11,64 +11,63 @@ use crate::handle::{ExportCollision, Signer};
 
 /// An export to be served.
 pub struct ExportOptions {
-    /// The path that clients mount, `/NAME`.
+    /// Path that clients mount, `/NAME`.
     pub name: String,
     /// The tree.
     pub export: Arc<dyn Export>,
-    /// The waist session that its clients share.
+    /// Session of the waist that its clients share.
     pub session: SessionId,
-    /// How callers are squashed.
+    /// Squashing of callers.
     pub squash: Squash,
-    /// The addresses that may call.
+    /// Client addresses that may call.
     pub allow: AllowList,
-    /// What is stable when it is answered.
+    /// Durability of changes when they are answered.
     pub durability: Durability,
-    /// The leases of the tree that its clients may hold; `None` where not all changes of it come through this
-    /// server.
+    /// Leases of the tree; `None` if the tree may be changed by others than this server.
     pub leases: Option<Arc<LeaseTable>>,
-    /// The clients that may.
+    /// Clients that may hold leases.
     pub lease_holders: LeaseHolders,
 }
 
-/// How the exports are served.
+/// Options of the service.
 pub struct Options {
-    /// The exports, each with a name of its own.
+    /// The exports, with unique names.
     pub exports: Vec<ExportOptions>,
-    /// Signs the handles.
+    /// Signer of file handles.
     pub signer: Arc<Signer>,
-    /// Maps credentials to identities.
+    /// Mapper of credentials to identities.
     pub identities: Identities,
 }
 
-/// Whether a change of names or attributes is on stable storage before it is answered.
+/// Durability of changes of names and attributes when they are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// It is, as RFC 1813 §1.5 and §4.8 want it: what was answered survives a loss of power.
+    /// On stable storage, as required by RFC 1813 §1.5 and §4.8: an answered change survives a loss of power.
     #[default]
     Stable,
-    /// It is as safe as the host's own changes: it survives the end of the server, but not a loss of power.
+    /// As the host's own changes: an answered change survives the server, but not a loss of power.
     Relaxed,
 }
 
-/// Why exports cannot be served.
+/// Error of attaching exports.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// Attaching to one failed.
+    /// Attaching failed.
     #[error("cannot serve {name} to NFS clients")]
     Attach {
         /// The export.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: tombolo_core::Error,
     },
-    /// Its files have no handles that would outlive a restart.
+    /// The file system has no persistent handles.
     #[error("cannot serve {name} to NFS clients: its file system has no persistent handles")]
     NoHandles {
         /// The export.
         name: String,
     },
-    /// Two exports would be told apart by nothing in their handles.
+    /// Two exports would have the same handles.
     #[error(transparent)]
     Alike(#[from] ExportCollision),
 }

@@ -1,14 +1,14 @@
-//! Compression of what goes and comes far (`docs/protocols/side.md`), in a pool.
+//! Compression for slow connections (`docs/protocols/side.md`), in a pool.
 
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
 
-/// The fastest level that has all of the format's means: half a gigabyte a second or so, far more than the
-/// lines have that it is for.
+/// Fastest level with all features of the format: about 0.5 GB/s, far more than the connections that it is
+/// for.
 const LEVEL: i32 = 1;
 
-/// What compresses, and what undoes it.
+/// Compressor and decompressor.
 pub(crate) struct Packer {
     lane: Lane,
 }
@@ -18,7 +18,7 @@ impl Packer {
         Self { lane }
     }
 
-    /// One frame of all these data.
+    /// Compresses the data into one frame.
     pub(crate) async fn pack(&self, cx: &Ctx, data: Source) -> Result<Vec<u8>> {
         let packed = self.lane.run(cx, move || {
             let mut bytes = vec![0; data.len()];
@@ -28,7 +28,7 @@ impl Packer {
         packed.resolve().await
     }
 
-    /// Fills `into` with the data of a frame. False if they are not just as much.
+    /// Decompresses a frame into `into`. Returns `false` unless its data has exactly that length.
     pub(crate) async fn unpack(&self, cx: &Ctx, frame: Source, into: Sink) -> Result<bool> {
         let unpacked = self.lane.run(cx, move || {
             let (mut bytes, mut data) = (vec![0; frame.len()], vec![0; into.len()]);

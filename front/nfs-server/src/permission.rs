@@ -1,8 +1,8 @@
-//! What a caller may do with a file, where NFS asks differently from a local system.
+//! Permission checks of NFS that differ from those of a local system.
 //!
-//! Everything that works on names is checked by the back end as it is done. Reading and writing are not:
-//! openings are shared by all callers, so each call is checked here. An answer of the back end is kept for as
-//! long as the file's attributes say that nothing about it can have changed.
+//! The back end checks operations on names as it performs them. Reading and writing go through openings
+//! shared by all callers, so each call is checked here. The back end's answers are cached while the file's
+//! attributes show no change.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,13 @@ use quick_cache::sync::Cache;
 use tombolo_core::fs::{AccessMask, Attr, FileSystem, Mode, NodeId, Timestamp};
 use tombolo_core::{Ctx, Error, Identity, Result};
 
-/// Answers of the back end, at most so many.
+/// Maximum number of cached answers.
 const GRANTS_MAX: usize = 8192;
 
-/// A change of the attributes that follows within this time may leave the same ctime behind: no clock of a
-/// file system ticks slower.
+/// Coarsest granularity of a file system's clock: two changes within it may leave the same ctime.
 const TICK: Duration = Duration::from_secs(2);
 
-/// The permissions that were checked so far.
+/// Cache of checked permissions.
 pub(crate) struct Permissions {
     file_system: Arc<dyn FileSystem>,
     grants: Cache<(NodeId, UserKey), Grant>,
@@ -38,7 +37,7 @@ struct Grant {
     allowed: AccessMask,
 }
 
-/// What permissions depend on. ACLs are not here, but to change one changes the ctime.
+/// Attributes that permissions depend on. A change of an ACL changes the ctime.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     mode: Mode,
@@ -48,14 +47,14 @@ struct Stamp {
 }
 
 impl Permissions {
-    /// Nothing was asked yet.
+    /// Creates an empty cache.
     pub fn new(file_system: Arc<dyn FileSystem>) -> Self {
         Self { file_system, grants: Cache::new(GRANTS_MAX) }
     }
 
-    /// Whether the caller may read the file. Its owner always may: the file may have been open when its mode
-    /// was changed. So may a caller that may execute it: the client's kernel reads it for that (RFC 1813
-    /// §4.4).
+    /// Checks that the caller may read the file. The owner always may, since the file may have been opened
+    /// before a change of its mode; so may a caller with execute permission, for which the client's kernel
+    /// reads the file (RFC 1813 §4.4).
     pub async fn check_read(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());
@@ -65,7 +64,7 @@ impl Permissions {
         if allowed.intersects(wanted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Whether the caller may write the file. Its owner always may (RFC 1813 §4.4).
+    /// Checks that the caller may write the file. The owner always may (RFC 1813 §4.4).
     pub async fn check_write(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());
@@ -74,7 +73,7 @@ impl Permissions {
         if allowed.contains(AccessMask::WRITE) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Which of `wanted` the caller may do. `attr` is how the node is now.
+    /// Returns the part of `wanted` that the caller may do. `attr` are the node's current attributes.
     pub async fn allowed(
         &self,
         cx: &Ctx,
@@ -111,7 +110,7 @@ fn is_privileged(identity: &Identity, attr: &Attr) -> bool {
     identity.uid == 0 || identity.uid == attr.uid
 }
 
-/// Whether the attributes changed so long ago that the next change will show.
+/// Returns `true` if the ctime is old enough that the next change will be visible.
 fn is_settled(ctime: Timestamp) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(ctime.secs).is_ok_and(|secs| Duration::new(secs, ctime.nanos) + TICK < now)
@@ -133,7 +132,7 @@ mod tests {
     }
 
     impl Bench {
-        /// A file of user 1000 with this mode.
+        /// Creates a file of user 1000 with this mode.
         fn new(mode: u32) -> Self {
             let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };
             let file_system = Memory::default().attach(&client).expect("attach");
@@ -147,7 +146,7 @@ mod tests {
             Self { permissions: Arc::new(Permissions::new(file_system.clone())), file_system, node }
         }
 
-        /// Whether this user may read, and whether it may write.
+        /// Returns whether this user may read and write.
         fn may(&self, uid: u32) -> (bool, bool) {
             let attr =
                 self.file_system.getattr(&Ctx::root(SESSION), self.node, None).wait().expect("getattr");
@@ -183,7 +182,7 @@ mod tests {
     #[test]
     fn a_cached_permission_ends_with_its_attributes() {
         let file = Bench::new(0o644);
-        // Until the ctime is old enough, nothing is kept; either way the answer is right at once.
+        // A recent ctime prevents caching; the answer is right immediately in both cases.
         for wait in [Duration::ZERO, TICK + Duration::from_millis(100)] {
             std::thread::sleep(wait);
             assert_eq!(file.may(2000), (true, false));

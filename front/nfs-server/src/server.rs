@@ -1,4 +1,4 @@
-//! A running NFS server: the service, its transports, and the thread that closes idle openings.
+//! Running NFS server: service, transports, and the thread that closes idle openings.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use tombolo_host_rpc::server::{Bound, Counts, Options as TransportOptions, Serve
 
 use crate::export::NfsService;
 
-/// An NFS server. Dropping it stops it: calls that were received are answered first, for as long as the
-/// transport's grace period lasts.
+/// An NFS server. Dropping it stops it after answering the received calls, within the transport's grace
+/// period.
 pub struct NfsServer {
     transport: Option<Server>,
     service: Arc<NfsService>,
@@ -21,7 +21,7 @@ pub struct NfsServer {
 }
 
 impl NfsServer {
-    /// Serves `service` at the sockets.
+    /// Serves `service` on the sockets.
     pub fn start(
         bound: Bound,
         options: TransportOptions,
@@ -32,28 +32,28 @@ impl NfsServer {
         Ok(Self { transport: Some(transport), service: service.clone(), _idle_closer: idle_closer })
     }
 
-    /// Serves a stream that is there already, as one of a caller at this address. False, and it is closed, at
-    /// the limit of connections.
+    /// Serves an accepted stream of a caller at this address. At the connection limit, closes it and returns
+    /// `false`.
     pub fn adopt(&self, stream: OwnedFd, address: SocketAddr) -> bool {
         self.transport.as_ref().is_some_and(|transport| transport.adopt(stream, address))
     }
 
-    /// Where it takes connections, with real ports.
+    /// Returns the TCP addresses, with actual ports.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         self.transport.as_ref().map_or(&[], Server::tcp_addresses)
     }
 
-    /// Where it takes datagrams, with real ports.
+    /// Returns the UDP addresses, with actual ports.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         self.transport.as_ref().map_or(&[], Server::udp_addresses)
     }
 
-    /// What its transports have done so far.
+    /// Returns the transports' counters.
     pub fn counts(&self) -> Counts {
         self.transport.as_ref().map(Server::counts).unwrap_or_default()
     }
 
-    /// Answers what was received, and ends.
+    /// Stops the server after answering the received calls.
     pub fn stop(self) {
         drop(self);
     }
@@ -66,21 +66,21 @@ impl Drop for NfsServer {
     }
 }
 
-/// How often idle openings are looked for.
+/// Interval between checks for idle openings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Closes a service's idle openings, with a thread of its own, until it is dropped.
+/// Thread that closes a service's idle openings until it is dropped.
 pub struct IdleCloser {
-    /// Dropped to end the thread.
+    /// Dropped to stop the thread.
     running: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl IdleCloser {
-    /// Begins.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// There is no thread.
+    /// The thread cannot be started.
     pub fn start(service: &Arc<NfsService>) -> io::Result<Self> {
         let (running, ended) = mpsc::channel();
         let service = service.clone();

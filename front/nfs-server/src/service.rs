@@ -1,4 +1,4 @@
-//! What answers: the header of a call, the program it is for, and the reply.
+//! RPC dispatch: call header, program, procedure and reply.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl NfsService {
                 carried_out.map(|follows| *data = follows)
             }
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
-            // In a box: its future is not to make those of NFS larger.
+            // Boxed, so that its future does not enlarge those of NFS.
             (side::PROGRAM, side::VERSION) => {
                 let carried_out =
                     Box::pin(self.side(peer, &header, args, record, buffers, &mut results)).await;
@@ -68,9 +68,9 @@ impl NfsService {
     ) -> Result<Option<ReplyData>, Accepted> {
         let procedure = nfs3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
-        // All that change something begin with a handle in the tree that they change.
+        // Calls that change something begin with a handle in the changed tree.
         let changed = Decoder::new(args.rest()).value::<FileHandle<'_>>();
-        // The decoder counts from the message's start: a WRITE's data is found by that.
+        // The decoder counts from the start of the message, by which a WRITE's data is located.
         let call = Call::decode(procedure, &mut args, record.len()).map_err(|error| {
             tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
             Accepted::GarbageArgs
@@ -121,7 +121,7 @@ impl NfsService {
             }
             side::Call::Pack(args) => packing::pack(&caller, args, buffers, results).await,
             side::Call::Unpack(args) => {
-                // Whatever a WRITE changes beside the data, this does too.
+                // The same changes as a WRITE's.
                 let write = nfs3::Procedure::Write;
                 let caller = Caller::new(self, peer, header, write, arguments, arguments_bytes);
                 let _changing = caller.begin_change(args.file).await;
@@ -133,12 +133,10 @@ impl NfsService {
     }
 }
 
-/// Carries a call out and writes its results. `record` is the whole call. What is returned follows the
-/// results.
+/// Executes a call and writes its results. `record` is the whole call. The returned data follows the results.
 ///
-/// Every call's future is as large as the largest of them, and the transport counts a few KiB for each call
-/// that pends. So SETATTR and the procedures that make something, whose futures are the largest, have them in
-/// a box.
+/// Every call's future is as large as the largest, and the transport budgets a few KiB for each pending call.
+/// The largest futures, those of SETATTR and of procedures that create something, are boxed.
 async fn carry_out(
     caller: &Caller<'_>,
     call: Call<'_>,
@@ -178,7 +176,7 @@ async fn carry_out(
 }
 
 impl Service for NfsService {
-    // Not an `async fn`: that would keep what it takes twice, and the future is moved about.
+    // An `async fn` would store its arguments twice, and the future is moved.
     #[expect(clippy::manual_async_fn)]
     fn serve(
         self: Arc<Self>,
@@ -202,7 +200,7 @@ impl Service for NfsService {
 mod tests {
     use super::*;
 
-    /// What the transport counts for a call that pends is 4 KiB, its exchange among them.
+    /// The transport budgets 4 KiB for a pending call, its exchange included.
     #[test]
     fn a_call_that_pends_holds_no_more_than_is_counted_for_it() {
         fn size_of_future<F, T>(_: impl FnOnce(T) -> F) -> usize {

@@ -1,8 +1,7 @@
-//! One sync for all that wait for it.
+//! Group commit: concurrent callers share one sync.
 //!
-//! A sync makes stable what was changed before it began. So callers that come while one is under way need
-//! another, but all of them the same one, the next. Without this file each makes its own, and everything
-//! works as well.
+//! A sync covers the changes made before it began. Callers that arrive while one is running need another one,
+//! but can all share the next. This is an optimisation only.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -11,36 +10,36 @@ use tombolo_core::{Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::{lock, task};
 
-/// The syncs of one opening: one at a time.
+/// The syncs of one opening, one at a time.
 #[derive(Default)]
 pub(crate) struct SharedSync(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     is_running: bool,
-    /// The one after it, if any caller waits for that.
+    /// The next sync, if any caller waits for it.
     next: Option<Arc<Promise<Outcome>>>,
 }
 
-/// How a sync ended: it is the outcome of all that waited for it.
+/// Outcome of a sync, shared by all that waited for it.
 #[derive(Clone, Copy)]
 enum Outcome {
     Stable,
-    /// The kernel tells of a failure once.
+    /// Shared, because the kernel reports a failure only once.
     Failed(fn() -> Error),
-    /// Each waiter has to try itself.
+    /// Not attempted; each waiter retries.
     NotTried,
 }
 
-/// What syncs.
+/// An object that can be synced.
 pub(crate) trait Syncs: Send + Sync + 'static {
     fn shared(&self) -> &SharedSync;
 
-    /// Makes all stable that was changed before the call.
+    /// Makes all earlier changes stable.
     fn sync_now(&self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// Makes all stable that was changed before the call, with others that want the same.
+/// Makes all earlier changes stable, together with concurrent callers.
 pub(crate) async fn sync<S: Syncs>(what: &Arc<S>) -> Result<()> {
     let outcome = match what.shared().wait() {
         Some(promise) => Some(promise.kept().await),
@@ -56,7 +55,8 @@ pub(crate) async fn sync<S: Syncs>(what: &Arc<S>) -> Result<()> {
 }
 
 impl SharedSync {
-    /// What the next sync promises, if one is under way. If not, this caller's is, until its [`Turn`] ends.
+    /// Returns the promise of the next sync if one is running; otherwise the caller's own sync runs, until
+    /// its [`Turn`] is dropped.
     fn wait(&self) -> Option<Arc<Promise<Outcome>>> {
         let mut state = lock(&self.0);
         if state.is_running {
@@ -67,10 +67,10 @@ impl SharedSync {
     }
 }
 
-/// A sync under way. Its end, or that of a caller that gave up, begins the next one.
+/// A running sync. Dropping it, also when its caller gave up, starts the next one.
 struct Turn<S: Syncs> {
     what: Arc<S>,
-    /// Of those that wait for this one.
+    /// The promise to those that wait for this sync.
     promise: Option<Arc<Promise<Outcome>>>,
 }
 
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Syncs that end when they are told to.
+    /// Syncs completed by the test.
     #[derive(Default)]
     struct Manual {
         shared: SharedSync,
@@ -189,7 +189,7 @@ mod tests {
         assert!(polled(second.as_mut()).is_pending() && polled(third.as_mut()).is_pending());
         drop(given_up);
         assert_eq!(syncs.count(), 2);
-        // It was not tried: each tries itself.
+        // Not attempted: each waiter retries.
         syncs.end(Err(Error::WouldBlock));
         assert!(polled(second.as_mut()).is_pending() && polled(third.as_mut()).is_pending());
         assert_eq!(syncs.count(), 4);

@@ -1,9 +1,8 @@
-//! Which files unchecked CREATEs found, for duplicates of these requests: by then something else may have the
-//! name.
+//! Files found by unchecked CREATEs, for duplicates of these requests: the name may belong to another file by
+//! then.
 //!
-//! What a CREATE makes, the layer below remembers (`layer/replies`); what it only finds is looked up here.
-//! Recorded in memory, for as long as answers are, so a duplicate that comes after a restart looks the name
-//! up again.
+//! The layer below records files that a CREATE makes (`layer/replies`); files that it only finds are recorded
+//! here, in memory, for as long as replies are. A duplicate after a restart looks the name up again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use tombolo_core::{Ctx, RequestKey};
 /// A request and its user: a result is never given to another user.
 type Key = (RequestKey, u32, u32);
 
-/// The most that are recorded, and for how long.
+/// Maximum number of recorded requests, and their lifetime.
 const COUNT_MAX: usize = 4096;
 const AGE_MAX: Duration = Duration::from_secs(120);
 
@@ -25,17 +24,17 @@ pub(crate) struct UncheckedCreates(Mutex<Recorded>);
 #[derive(Debug, Default)]
 struct Recorded {
     handles: HashMap<Key, Box<[u8]>>,
-    /// The oldest is at the front.
+    /// Oldest first.
     order: VecDeque<(Instant, Key)>,
 }
 
 impl UncheckedCreates {
-    /// Records the handle that this request found.
+    /// Records the handle that a request found.
     pub fn record(&self, cx: &Ctx, handle: &[u8]) {
         self.record_at(cx, handle, Instant::now());
     }
 
-    /// The handle of what this request found when it came first.
+    /// Returns the handle that the original request found.
     pub fn handle(&self, cx: &Ctx) -> Option<Box<[u8]>> {
         self.lock().handles.get(&key(cx)?).cloned()
     }
@@ -59,7 +58,7 @@ impl UncheckedCreates {
     }
 }
 
-/// None for a request that is never sent twice.
+/// Returns `None` for a request that is never repeated.
 fn key(cx: &Ctx) -> Option<Key> {
     cx.key.map(|key| (key, cx.identity.uid, cx.identity.gid))
 }

@@ -1,4 +1,4 @@
-//! Which addresses may call.
+//! Client addresses that may call.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
-/// Addresses that share a beginning: `10.0.0.0/8`, `fd00::/16`, or a single one.
+/// A network such as `10.0.0.0/8` or `fd00::/16`, or a single address.
 ///
-/// An IPv4 address that is written as an IPv6 one (`::ffff:10.1.2.3`) is the IPv4 address.
+/// An IPv4-mapped IPv6 address (`::ffff:10.1.2.3`) is the IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(IpNet);
 
-/// What is no network.
+/// Error of parsing a [`Network`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is neither an address nor a network like 10.0.0.0/8")]
 pub struct NetworkError(String);
@@ -46,37 +46,37 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// The addresses that may call: all, or those of some networks.
+/// The client addresses that may call: all, or those of some networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList(Vec<Network>);
 
 impl AllowList {
-    /// These networks; none means all addresses.
+    /// Creates a list of these networks; an empty one admits all addresses.
     #[must_use]
     pub fn new(networks: Vec<Network>) -> Self {
         Self(networks)
     }
 
-    /// Whether calls from this address are served.
+    /// Returns `true` if calls from this address are served.
     #[must_use]
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
     }
 
-    /// Whether all addresses may call.
+    /// Returns `true` if all addresses may call.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The networks.
+    /// Iterates over the networks.
     pub fn networks(&self) -> impl Iterator<Item = &Network> {
         self.0.iter()
     }
 }
 
-/// A network of IPv4 addresses that are written as IPv6 ones, as what it is.
+/// Converts an IPv4-mapped IPv6 network to the IPv4 network.
 fn plain(net: IpNet) -> IpNet {
     const MAPPED_BITS: u8 = 96;
     let IpNet::V6(six) = net else { return net };

@@ -1,4 +1,4 @@
-//! Who the machines with certificates may act as.
+//! Identities that certificates allow.
 
 use std::ffi::CString;
 use std::ops::RangeInclusive;
@@ -7,44 +7,44 @@ use tombolo_core::Identity;
 use tombolo_host_tls::PeerCertificate;
 use tombolo_sys::pattern::Pattern;
 
-/// Who the machines with certificates may act as: the first rule counts that has the certificate's subject.
-/// With these rules a caller without a certificate, or of which none speaks, is the anonymous user.
+/// Identities allowed to machines with certificates: the first rule that matches the certificate's subject
+/// counts. A caller without a certificate, or without a matching rule, is the anonymous user.
 #[derive(Clone, Debug, Default)]
 pub struct Claims(pub Vec<ClaimRule>);
 
-/// What holds for some subjects.
+/// Claim of the matching subjects.
 #[derive(Clone, Debug)]
 pub struct ClaimRule {
-    /// The common name.
+    /// Pattern of the subject's common name.
     pub subject: Pattern,
-    /// Who they may act as.
+    /// Identities that they may claim.
     pub claim: Claim,
 }
 
-/// Who a caller may act as.
+/// Identities that a caller may claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Any user: what AUTH_SYS says is believed.
+    /// Any: the AUTH_SYS credential is trusted.
     Any,
-    /// These users, with these groups. Any other user, or one whose own group is another, is the anonymous
-    /// one; any other group is left out.
+    /// These users and groups. Any other user, or primary group, becomes the anonymous user; other
+    /// supplementary groups are dropped.
     Of {
         /// The users.
         users: Vec<RangeInclusive<u32>>,
         /// The groups.
         groups: Vec<RangeInclusive<u32>>,
     },
-    /// This one, whatever AUTH_SYS says.
+    /// This user, whatever the AUTH_SYS credential says.
     As {
         /// The user.
         uid: u32,
-        /// Its group. It has no other.
+        /// Its only group.
         gid: u32,
     },
 }
 
 impl Claims {
-    /// Who a caller is that names a user (or none), as far as it may; none is the anonymous user.
+    /// Returns the identity of a caller with this credential; `None` for the anonymous user.
     pub(crate) fn identity(
         &self,
         certificate: Option<&PeerCertificate>,

@@ -1,4 +1,4 @@
-//! The groups of a user as this machine has them, instead of the sixteen that fit into a credential.
+//! Groups of a user from this host's databases, instead of the at most 16 of a credential.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,27 +9,27 @@ use tombolo_host_runtime::names::{self, LookUpError, UserGroups};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 
-/// Users whose groups are remembered, at most.
+/// Maximum number of users with cached groups.
 const USERS_MAX: usize = 4096;
-/// How long they are.
+/// Lifetime of cached groups.
 const GOOD_FOR: Duration = Duration::from_secs(300);
-/// How long no lookup is made after the databases could not be read.
+/// Lifetime of an empty result after a failed look-up.
 const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
-/// The databases may be on other machines: some users are asked about at once, but a machine that does not
-/// answer is not flooded.
+/// The databases may be remote: a few look-ups run concurrently, and a server that does not answer is not
+/// flooded.
 const ASKING: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
-/// Asks about a user: the groups, or `None` if the user is not known.
+/// Looks up a user's groups; `None` if the user is unknown.
 type Ask = dyn Fn(u32) -> std::result::Result<Option<UserGroups>, LookUpError> + Send + Sync;
 
-/// Looks up the groups of users, and remembers them for five minutes.
+/// Group look-up with a cache of five minutes.
 pub struct Groups {
     known: Cache<u32, Known>,
     lane: Lane,
     _pool: ThreadPool,
     ask: Arc<Ask>,
     good_for: Duration,
-    /// Callers choose whom they ask about.
+    /// Rate-limited because callers choose the users that are looked up.
     log: RateLimit,
 }
 
@@ -40,7 +40,8 @@ struct Known {
 }
 
 impl Groups {
-    /// By the user and group databases of this machine (nsswitch.conf(5)), which another process may ask.
+    /// Uses this host's user and group databases (nsswitch.conf(5)), which may be queried through another
+    /// process.
     #[must_use]
     pub fn new() -> Self {
         Self::asking(Arc::new(names::groups_of), GOOD_FOR)
@@ -58,8 +59,8 @@ impl Groups {
         }
     }
 
-    /// The groups of a user; none for one that is unknown, or cannot be looked up. [`Error::WouldBlock`] when
-    /// too many are being asked about already.
+    /// Returns the groups of a user; empty for an unknown user and after a failed look-up.
+    /// [`Error::WouldBlock`] if too many look-ups are pending.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
         if let Some(known) = self.known.get(&uid) {
@@ -68,7 +69,7 @@ impl Groups {
             }
             self.known.remove_if(&uid, |known| known.until <= now);
         }
-        // Many calls of one user wait for one answer.
+        // Concurrent calls of one user share one look-up.
         let known = self.known.get_or_insert_async(&uid, self.look_up(uid)).await?;
         Ok(known.groups)
     }
@@ -84,7 +85,7 @@ impl Groups {
                         uid,
                         error,
                         unlogged,
-                        "group lookup failed: the user has those of /etc/group alone"
+                        "group look-up failed: using only the groups of /etc/group"
                     );
                 }
                 (groups, shortly)
@@ -93,7 +94,7 @@ impl Groups {
             Ok(Err(error)) => {
                 if let Some(unlogged) = self.log.allow() {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(uid, error, unlogged, "group lookup failed: the user has none");
+                    tracing::warn!(uid, error, unlogged, "group look-up failed: treating the user as having no groups");
                 }
                 (Vec::new(), shortly)
             }
@@ -127,7 +128,7 @@ mod tests {
         Answer::later(async move { groups.of(uid).await }).wait()
     }
 
-    /// Groups that are the user's number, so many; and how many lookups were made.
+    /// Returns a look-up with as many groups as the user's number, and a counter of its calls.
     fn counting(good_for: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();

@@ -1,4 +1,4 @@
-//! From a credential to the identity that the back end checks for.
+//! Mapping of credentials to the identities for which the back end checks permissions.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX};
 use super::claims::Claims;
 use super::groups::Groups;
 
-/// Lists of groups that are remembered, at most.
+/// Maximum number of cached group lists.
 const LISTS_MAX: usize = 1024;
 
-/// Makes identities of credentials. One that was seen lately costs no allocation.
+/// Maps credentials to identities. A recently used group list costs no allocation.
 #[derive(Debug)]
 pub struct Identities {
     lists: Cache<Arc<[u32]>, Arc<[u32]>>,
@@ -24,21 +24,22 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// With `groups`, a user's supplementary groups are looked up there, whatever the credential says.
+    /// Creates a mapper. With `groups`, a user's supplementary groups are looked up instead of taken from the
+    /// credential.
     #[must_use]
     pub fn new(groups: Option<Groups>) -> Self {
         Self { lists: Cache::new(LISTS_MAX), groups, claims: None }
     }
 
-    /// With these rules a caller in the network is whom its certificate lets it be.
+    /// Restricts network callers to the identities that their certificates allow.
     #[must_use]
     pub fn under(self, claims: Option<Claims>) -> Self {
         Self { claims, ..self }
     }
 
-    /// The identity of the caller with this credential. It waits only where groups are looked up, and fails
-    /// there ([`Error::WouldBlock`]: ask again later), and where the caller may not use that identity
-    /// ([`Error::NotPermitted`]).
+    /// Returns the identity of the caller with this credential. Waits only for a group look-up. Fails with
+    /// [`Error::WouldBlock`] if too many look-ups are pending, and with [`Error::NotPermitted`] if the caller
+    /// may not use the identity.
     pub async fn identity(
         &self,
         squash: Squash,
@@ -76,8 +77,8 @@ impl Identities {
         Ok(Identity { uid, gid, groups })
     }
 
-    /// Of a machine that is known by its certificate. The groups that it claims are checked, so nothing is
-    /// looked up.
+    /// Returns the identity of a network caller under certificate rules. Claimed groups are checked by the
+    /// rules, so none are looked up.
     fn by_certificate(
         &self,
         squash: Squash,
@@ -100,8 +101,8 @@ impl Identities {
         }
     }
 
-    /// Of a process that may not call with any identity. The groups that it claims are checked against those
-    /// of the kernel, so nothing is looked up. Without a name it is itself.
+    /// Returns the identity of a process under an identity policy. Claimed groups are checked against the
+    /// kernel's, so none are looked up. Without AUTH_SYS it is the process's own identity.
     fn under_policy(
         &self,
         squash: Squash,
@@ -121,7 +122,7 @@ impl Identities {
         Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
     }
 
-    /// The groups that the credential names.
+    /// Returns the groups that the credential names.
     fn told(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
         let mut groups = [0; GIDS_MAX];
         let groups = groups.get_mut(..sys.gids.len())?;
@@ -129,7 +130,7 @@ impl Identities {
         self.shared(groups)
     }
 
-    /// Groups that were looked up.
+    /// Squashes groups that were looked up.
     fn squashed(&self, squash: Squash, groups: Arc<[u32]>) -> Option<Arc<[u32]>> {
         if groups.iter().all(|&gid| squash.gid(gid) == gid) {
             return (!groups.is_empty()).then_some(groups);
@@ -138,7 +139,7 @@ impl Identities {
         self.shared(&squashed)
     }
 
-    /// A list shared by all callers with these groups.
+    /// Returns a list shared by all callers with these groups.
     fn shared(&self, groups: &[u32]) -> Option<Arc<[u32]>> {
         if groups.is_empty() {
             return None;

@@ -6,14 +6,14 @@ use tombolo_host_rpc::server::{Origin, Peer, Transport};
 
 use super::allow::Network;
 
-/// The clients that may hold leases. A holder makes all others wait for up to a term, so it must be one that
-/// is trusted to answer.
+/// The clients that may hold leases. A holder can make all other clients wait for up to a term, so it must be
+/// trusted to answer recalls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHolders {
-    /// Clients of this host: at its loopback addresses, and processes with links of which the kernel names
-    /// the user.
+    /// Clients of this host: at its loopback addresses, and processes with links whose user the kernel
+    /// reports.
     pub loopback: bool,
-    /// Clients that have shown a certificate.
+    /// Clients that have presented a certificate.
     pub certificates: bool,
     /// Clients with addresses in these networks.
     pub networks: Vec<Network>,
@@ -26,16 +26,16 @@ impl Default for LeaseHolders {
 }
 
 impl LeaseHolders {
-    /// None at all.
+    /// No client.
     pub const NONE: Self = Self { loopback: false, certificates: false, networks: Vec::new() };
 
-    /// Tests if this client may hold leases.
+    /// Returns `true` if this client may hold leases.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         if peer.certificate.get().is_some() && self.certificates {
             return true;
         }
         match &peer.origin {
-            // The sender of a datagram has not proved its address, and would hold a lease in another's name.
+            // The source address of a datagram may be forged, and would get a lease in another client's name.
             Origin::Network(address) => {
                 let address = address.ip().to_canonical();
                 self.admits_address(address) && (peer.transport != Transport::Udp || address.is_loopback())

@@ -1,9 +1,9 @@
-//! Access: allowed addresses and callers' identities.
+//! Access control: client addresses and callers' identities.
 //!
-//! The identity in a credential is trusted if the client's address is allowed ([`AllowList`]), and as far as
-//! its certificate goes where that is said ([`Claims`]). It is then mapped: some users become the anonymous
-//! one ([`Squash`]), and groups may be looked up here instead ([`Groups`]). What comes out is the identity
-//! for which the back end checks permissions ([`Identities`]).
+//! The identity in a credential is trusted if the client's address is allowed ([`AllowList`]), within the
+//! limits of its certificate where rules exist ([`Claims`]). It is then squashed ([`Squash`]), and groups may
+//! be looked up on this host instead ([`Groups`]). The result is the identity for which the back end checks
+//! permissions ([`Identities`]).
 
 mod allow;
 mod claims;

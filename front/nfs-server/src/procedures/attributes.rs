@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
-/// GETATTR.
+/// Executes GETATTR.
 pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> GetattrReply {
     let attr = match caller.target(handle).await {
         Ok(target) => target.attr().await,
@@ -21,7 +21,7 @@ pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> Geta
     }
 }
 
-/// SETATTR.
+/// Executes SETATTR.
 pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> SetattrReply {
     let target = match caller.target(args.object).await {
         Ok(target) => target,
@@ -48,8 +48,8 @@ pub(super) async fn change(target: &Target, set: &SetAttr) -> Result<Change> {
     Ok(change)
 }
 
-/// A change of size goes through an opening: the file may have been open for writing when its mode was
-/// changed (RFC 1813 §4.4).
+/// Truncates through an opening: the file may have been opened for writing before a change of its mode (RFC
+/// 1813 §4.4).
 async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
     let export = &target.export;
     match attr.file_type {
@@ -59,14 +59,14 @@ async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Chang
     }
     export.permissions.check_write(&target.cx, target.node.id, attr).await?;
     let opening = export.openings.for_writing(target.node.id).await?;
-    // The truncation itself sets the time to now, which write permission allows; asked for apart, only the
-    // owner might. Linux's client sends both for every O_TRUNC.
+    // The truncation itself sets mtime to now, which write permission allows; a separate change to now may be
+    // reserved for the owner. Linux's client sends both for every O_TRUNC.
     let mtime = set.mtime.filter(|&time| time != SetTime::Now);
     let set = SetAttr { kill_privileges: target.cx.identity.uid != 0, mtime, ..*set };
     Ok(export.file_system.setattr(&target.cx, target.node.id, Some(opening.file()), &set).resolve().await?)
 }
 
-/// ACCESS.
+/// Executes ACCESS.
 pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessReply {
     let target = match caller.target(args.object).await {
         Ok(target) => target,
@@ -91,7 +91,7 @@ pub(super) async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr,
     Ok((attr, granted.collect()))
 }
 
-/// What a user needs for what a bit stands for; `None` where it stands for nothing: only directories have
+/// Returns the permissions that an ACCESS bit needs; `None` if it does not apply: only directories have
 /// entries to look up and delete, only files are executed.
 fn needs(bit: AccessBits, directory: bool) -> Option<AccessMask> {
     match (bit, directory) {

@@ -14,7 +14,7 @@ use crate::caller::{Caller, Target, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
 
-/// READ. The data follows the results.
+/// Executes READ. The data follows the results.
 pub(crate) async fn read(
     caller: &Caller<'_>,
     args: ReadArgs<'_>,
@@ -31,8 +31,8 @@ pub(crate) async fn read(
     }
 }
 
-/// The attributes are from before the read: data that is newer than the attributes makes a client look again,
-/// while attributes newer than the data would have it keep old data for good.
+/// Reads with attributes from before the read: data newer than the attributes makes a client revalidate,
+/// whereas attributes newer than the data would let it cache old data.
 async fn read_some(
     target: &Target,
     offset: u64,
@@ -52,24 +52,24 @@ async fn read_some(
     let into = lease.sink(0..wanted);
     let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
     let count = done.count.min(wanted);
-    // Short without being the end: what comes next may be a failure, and the client is to ask for it.
+    // A short read before the end may be followed by an error, which the client's next READ gets.
     let eof = done.eof || count as u64 == left;
     Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
 }
 
-/// WRITE. `record` is the whole call, in which the data lies.
+/// Executes WRITE. `record` is the whole call, which contains the data.
 pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
     let mut target = match caller.target(args.file).await {
         Ok(target) => target,
         Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
     };
-    // RFC 1813 does not say which of two lengths would count. Neither does.
+    // RFC 1813 does not say which of two differing lengths counts, so the call is refused.
     let is_clear = args.count == args.data.len_bytes();
     let data = data_of(args.data, record, caller.transfer_max()).filter(|_| is_clear);
     write_to(&mut target, args.offset, args.stable, data.as_ref()).await
 }
 
-/// The first so many of the data of a call that is `record`, if they are there.
+/// Returns the data of the call `record`, at most `bytes_max`; `None` if the record is too short.
 pub(crate) fn data_of(data: Data, record: &Source, bytes_max: u32) -> Option<Source> {
     let range = data.range(record.len()).ok()?;
     let mut bytes = record.clone();
@@ -78,16 +78,16 @@ pub(crate) fn data_of(data: Data, record: &Source, bytes_max: u32) -> Option<Sou
     Some(bytes)
 }
 
-/// What WRITE does and answers, with data from wherever they came. Without any it is INVAL.
+/// Performs a WRITE of the given data and builds the reply; INVAL without data.
 pub(crate) async fn write_to(
     target: &mut Target,
     offset: u64,
     stable: StableHow,
     data: Option<&Source>,
 ) -> WriteReply {
-    // Before anything is written: data that gets lost from here on was taken under this one.
+    // Read before the write: data lost from here on was accepted under this verifier.
     let verifier = target.export.verifier.bytes();
-    // A duplicate under another verifier is another write: what the first one wrote may be what was lost.
+    // Under another verifier a duplicate is another write: the data of the first may have been lost.
     target.cx.key = target.cx.key.map(|key| key_under(key, verifier));
     let how = Write {
         offset,
@@ -130,10 +130,10 @@ async fn write_some(target: &Target, how: &Write, data: &Source) -> Result<Writt
     Ok(write_through(target, &opening, how, data.clone()).await?)
 }
 
-/// Writes in one operation, where no other one is needed to know that the caller may: to a file that is open
-/// for writing already, for its owner and for the superuser. `None`: nothing was written, the long way has to
-/// be gone. A file without a name is left alone by back ends that know `by_owner`: they look at its
-/// attributes before the write anyway. Others write to it, and the answer is STALE all the same.
+/// Writes in a single operation if no other one is needed to check the permission: to a file that is open for
+/// writing, by its owner or the superuser. Returns `None` if nothing was written and the general path must be
+/// taken. Back ends with `by_owner` do not write to a file without a name, since they check its attributes
+/// before the write; others do, and the reply is STALE all the same.
 async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Option<Written>> {
     let export = &target.export;
     let (uid, openings) = (target.cx.identity.uid, &export.openings);
@@ -146,7 +146,7 @@ async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Op
     }
     let written = match write_through(target, &opening, &Write { by_owner, ..*how }, data.clone()).await {
         Err(Error::WouldBlock) if by_owner => return Ok(None),
-        // The long way finds out what has become of the file, and lets go of it.
+        // The general path determines the state of the file and drops it.
         Err(Error::Stale) => return Ok(None),
         written => written?,
     };
@@ -170,13 +170,13 @@ async fn write_through(
     }
     let written = export.file_system.write(&target.cx, opening.file(), how, data).resolve().await;
     if how.stability == Stability::Unstable {
-        // Again: a sync may have come and gone while this waited its turn.
+        // Set again: a sync may have run while this write waited.
         opening.set_unsynced();
     }
     if how.stability > Stability::Unstable
         && let Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) = &written
     {
-        // The kernel reports a failed write-back once. This may have been the one of unstable data.
+        // The kernel reports a failed write-back once; this may have been the report about unstable data.
         export.verifier.change();
     }
     written
@@ -186,14 +186,14 @@ fn unchanged(attr: &Attr) -> Change {
     Change { before: Some(WeakAttr::from(attr)), after: Some(*attr) }
 }
 
-/// COMMIT. Everything is made stable, whatever range was asked for.
+/// Executes COMMIT. The whole file is made stable, whatever the range.
 pub(crate) async fn commit(caller: &Caller<'_>, args: CommitArgs<'_>) -> CommitReply {
     let target = match caller.target(args.file).await {
         Ok(target) => target,
         Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
     };
     match sync(&target).await {
-        // The verifier from after it: data lost meanwhile is to be sent again.
+        // The verifier after the sync: data lost meanwhile must be sent again.
         Ok(change) => Reply::Ok(CommitOk {
             file_wcc: wcc_data(&change),
             verifier: WriteVerifier(target.export.verifier.bytes()),

@@ -1,4 +1,4 @@
-//! DIGESTS of the side program: what a file is now, and what is in it (`docs/protocols/side.md`).
+//! DIGESTS of the side program: a file's version and the digests of its chunks (`docs/protocols/side.md`).
 
 use tombolo_core::fs::{Attr, WeakAttr, read_whole};
 use tombolo_host_runtime::buffer_pool::Buffers;
@@ -10,10 +10,10 @@ use tombolo_wire_xdr::Encoder;
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
-/// A file that changes all the time is begun anew so often.
+/// Maximum number of attempts for a file that keeps changing.
 const TRIES_MAX: u32 = 3;
 
-/// DIGESTS.
+/// Executes DIGESTS.
 pub(crate) async fn digests(
     caller: &Caller<'_>,
     args: DigestsArgs<'_>,
@@ -37,7 +37,7 @@ pub(crate) async fn digests(
     }
 }
 
-/// The attributes before and after are the same: the data between are of that version.
+/// Returns attributes that are the same before and after the read, so that the digests are of that version.
 async fn digested(
     caller: &Caller<'_>,
     file: &Target,

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::{Reply, Status};
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
-/// LEASE. One that keeps a lease is answered when that is recalled.
+/// Executes LEASE. A call that keeps a lease is answered when the lease is recalled.
 pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseReply {
     let answered = async {
         let target = caller.target(args.file).await?;
@@ -19,7 +19,7 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
         if args.act == LeaseAct::Grant {
             may_hold(caller, &target).await?;
         }
-        // Nothing of the export is held while this waits.
+        // The export is not held while this waits.
         drop(target);
         Ok(ask(leases, client, args).await)
     };
@@ -29,11 +29,11 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
     }
 }
 
-/// Fails unless the client may hold a lease, and its user may list the tree and look names up in it.
+/// Checks that the client may hold a lease and that its user may list the tree and look up names in it.
 async fn may_hold(caller: &Caller<'_>, target: &Target) -> Result<()> {
     let export = &target.export;
     if !export.lease_holders.admits(caller.peer()) {
-        tracing::debug!(peer = %caller.peer().origin, "a lease is refused: --leases does not name the client");
+        tracing::debug!(peer = %caller.peer().origin, "lease refused: --leases does not name the client");
         return Err(Failure(Status::Perm));
     }
     let root = export.root().await?;

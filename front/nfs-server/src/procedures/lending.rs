@@ -1,5 +1,4 @@
-//! LEND of the side program: data of a file of another server, which is cached here
-//! (`docs/protocols/side.md`).
+//! LEND of the side program: file data of another server from this server's cache (`docs/protocols/side.md`).
 
 use tombolo_core::Error;
 use tombolo_core::fs::{PersistentHandle, within};
@@ -13,7 +12,7 @@ use tombolo_wire_nfs3::{Reply, Status};
 use crate::caller::Caller;
 use crate::failure::{Failure, Result};
 
-/// LEND. The data follow the results.
+/// Executes LEND. The data follows the results.
 pub(crate) async fn lend(
     caller: &Caller<'_>,
     args: LendArgs<'_>,
@@ -39,7 +38,7 @@ async fn lent(caller: &Caller<'_>, args: LendArgs<'_>, buffers: &Buffers) -> Res
     });
     match lent.resolve().await {
         Ok(()) => Ok(ReplyData::new(lease, count)),
-        // Of the file there; STALE would be of the export here.
+        // Stale is about the other server's file; STALE would be about this export.
         Err(Error::Stale) => Err(Failure(Status::NoEnt)),
         Err(error) => Err(error.into()),
     }

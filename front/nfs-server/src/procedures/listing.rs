@@ -20,7 +20,7 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::{HeldNode, Node};
 
-/// READDIR.
+/// Executes READDIR.
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -35,7 +35,7 @@ pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results:
     }
 }
 
-/// READDIRPLUS.
+/// Executes READDIRPLUS.
 pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -51,15 +51,15 @@ pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, 
     }
 }
 
-/// A page as it was asked for.
+/// A requested page.
 pub(super) struct Wanted {
     cookie: Cookie,
     verifier: CookieVerifier,
-    /// The most that the results may take.
+    /// Maximum size of the results.
     all_bytes: usize,
-    /// For READDIRPLUS: the most that the entries may take without attributes and handles.
+    /// READDIRPLUS: maximum size of the entries without attributes and handles.
     dir_bytes: Option<usize>,
-    /// What a handle of this export takes, or near enough.
+    /// Approximate length of a handle of this export.
     handle_len: usize,
 }
 
@@ -82,7 +82,7 @@ impl Wanted {
         }
     }
 
-    /// A page of READDIRPLUS with all attributes that fit in so many bytes.
+    /// Creates a request for a READDIRPLUS page that is limited by `all_bytes` only.
     pub(super) fn plus(
         handle: FileHandle<'_>,
         cookie: Cookie3,
@@ -93,8 +93,7 @@ impl Wanted {
         Self { cookie: Cookie(cookie.0), verifier, all_bytes, dir_bytes: Some(all_bytes), handle_len }
     }
 
-    /// How much the back end is to list. Where `dircount` is what counts, as much as that allows for short
-    /// names.
+    /// Returns the back end's budget; if `dircount` is the limit, as much as it allows for short names.
     fn budget(&self) -> DirBudget {
         let rest = self.all_bytes.saturating_sub(frame_bytes(true));
         let Some(dir_bytes) = self.dir_bytes else {
@@ -123,7 +122,7 @@ impl Wanted {
     }
 }
 
-/// Writes a page. Whether the directory ends with it; the directories on it go to `below`.
+/// Writes a page; appends its directories to `below`. Returns `true` if the directory ends with it.
 pub(super) async fn list(
     dir: &Target,
     wanted: &Wanted,
@@ -141,7 +140,7 @@ pub(super) async fn list(
     let page = DirPage::new(wanted.budget());
     let page = export.file_system.readdir(&dir.cx, opening.file(), wanted.cookie, page).resolve().await;
     let page = page.map_err(|error| match error {
-        // It was removed a moment ago. RFC 1813 §3.3.16 has no NOENT.
+        // The directory was removed a moment ago. RFC 1813 §3.3.16 has no NOENT.
         Error::NotFound => Failure(Status::Stale),
         error => error.into(),
     })?;
@@ -153,7 +152,7 @@ pub(super) async fn list(
     written
 }
 
-/// Listing takes the right to read, which the directory's owner does not have by being its owner.
+/// Checks read permission, which a directory's owner does not have implicitly.
 async fn check_listing(dir: &Target, attr: &Attr) -> Result<()> {
     if dir.cx.identity.uid == 0 {
         return Ok(());
@@ -175,7 +174,7 @@ async fn write(
     let mut left_out = begun.is_err();
     let mut writer = begun.ok();
     for found in page.iter() {
-        // Taken over also where it is left out: it counts a look-up.
+        // Taken over even if the entry is left out, because it counts a look-up.
         let held = found.entry.map(|entry| hold(dir, entry));
         let Some(writer) = writer.as_mut().filter(|_| !left_out) else { continue };
         let entry = entry3(dir, attr, &found);
@@ -209,14 +208,14 @@ fn hold(dir: &Target, entry: &Entry) -> HeldNode {
 }
 
 fn entry3<'a>(dir: &Target, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> {
-    // What is above an export is not shown.
+    // The parent of an export's root is not exposed.
     let above_root = dir.node.id == NodeId::ROOT && found.name == b"..";
     let fileid = if above_root { attr.fileid } else { found.fileid };
     DirEntry3 { fileid, name: found.name, cookie: Cookie3(found.cookie.0) }
 }
 
-/// Cookies are good for as long as the directory lives, also over a restart of the server and while it is
-/// changed: the verifier says which directory they are of.
+/// Returns a verifier that identifies the directory: cookies stay valid for its lifetime, across restarts and
+/// changes.
 fn verifier_of(attr: &Attr) -> CookieVerifier {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(attr.fsid);

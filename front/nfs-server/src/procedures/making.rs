@@ -19,19 +19,19 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::{HeldNode, Node};
 
-/// The mode of what is made where the client names none: its owner's alone.
+/// Default mode of a new node: access for the owner only.
 const MODE_UNSAID: u32 = 0o600;
-/// The same for a directory.
+/// Default mode of a new directory.
 const DIRECTORY_MODE_UNSAID: u32 = 0o700;
 
-/// A node that was made, or found in its place.
+/// A node that was created, or found by an unchecked create.
 struct New {
     node: Arc<Node>,
     attr: Attr,
     dir: Change,
 }
 
-/// CREATE.
+/// Executes CREATE.
 pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &mut Encoder<'_>) {
     let dir = caller.target(args.location.dir).await;
     let made = match &dir {
@@ -41,7 +41,7 @@ pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &
     answer(dir, made, results).await;
 }
 
-/// MKDIR.
+/// Executes MKDIR.
 pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
         let mode = mode_of(set, DIRECTORY_MODE_UNSAID);
@@ -50,17 +50,17 @@ pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mu
     .await;
 }
 
-/// SYMLINK.
+/// Executes SYMLINK.
 pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
-        // No file system here keeps a mode for links (RFC 1813 §3.3.10 leaves that to the server).
+        // No back end stores a mode for symbolic links (RFC 1813 §3.3.10 leaves that to the server).
         set.mode = None;
         Ok(dir.export.file_system.symlink(&dir.cx, dir.node.id, name, args.target).resolve().await?)
     })
     .await;
 }
 
-/// MKNOD.
+/// Executes MKNOD.
 pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mut Encoder<'_>) {
     let none = Device::default();
     let (file_type, attributes, rdev) = match args.what {
@@ -81,7 +81,7 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
     .await;
 }
 
-/// LINK.
+/// Executes LINK.
 pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     let (file, dir) = match (caller.target(args.file).await, caller.target(args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
@@ -105,7 +105,7 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     }
 }
 
-/// What a LINK of a file that is gone gets: if it is a duplicate, what the first got when the file was there.
+/// Returns the reply to a LINK of a file that is gone: for a duplicate, that of the first request.
 async fn refused_again(dir: &Target, name: &[u8]) -> Failure {
     let name = match new_name(name) {
         Ok(name) => name,
@@ -127,14 +127,13 @@ async fn link_in(file: &Target, dir: &Target, name: &[u8]) -> Result<Made> {
     let name = new_name(name)?;
     let export = &dir.export;
     let made = export.file_system.link(&dir.cx, file.node.id, dir.node.id, name).resolve().await?;
-    // The look-up that came with the answer belongs to a node that we hold already.
+    // Adopting returns the extra look-up of the reply.
     drop(export.adopt(made.entry.node).await);
     export.settle(&dir.node).await?;
     Ok(made)
 }
 
-/// What MKDIR, SYMLINK and MKNOD have in common: `step` makes the node, and takes out of the attributes what
-/// it has set.
+/// Executes MKDIR, SYMLINK or MKNOD: `step` makes the node and removes the attributes that it has set.
 async fn make(
     caller: &Caller<'_>,
     location: DirOpArgs<'_>,
@@ -158,7 +157,7 @@ async fn make_in(
 ) -> Result<New> {
     let name = new_name(name)?;
     let mut set = set_attr(attributes, None)?;
-    // A directory, a link or a special file has no size to set.
+    // Only regular files have a size to set.
     set.size = None;
     let made = step(dir, name, &mut set).await?;
     let node = dir.export.adopt(made.entry.node).await?;
@@ -172,7 +171,7 @@ async fn create_in(dir: &Target, name: &[u8], how: &CreateHow) -> Result<New> {
             let mode = NewMode::settled(Mode::new(MODE_UNSAID));
             let created = open_new(dir, name, mode, Exclusive::Verifier(verifier.0)).await?;
             let node = entered(dir, &created).await?;
-            // The verifier is in its attributes.
+            // The verifier is stored in its attributes.
             dir.export.settle_attributes(&node, FileType::Regular).await?;
             finish(dir, node, created.entry.attr, created.dir, SetAttr::default()).await
         }
@@ -193,7 +192,7 @@ async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result
     finish(dir, node, created.entry.attr, created.dir, set).await
 }
 
-/// An unchecked create takes the file that is there, and of the attributes only the size (RFC 1813 §3.3.8).
+/// Opens the existing file for an unchecked create, which sets only its size (RFC 1813 §3.3.8).
 async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result<New> {
     if let Some(handle) = dir.export.unchecked_creates.handle(&dir.cx) {
         let file = Target {
@@ -214,7 +213,7 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
         super::attributes::change(&file, &SetAttr { size: Some(size), ..SetAttr::default() }).await?;
     }
     let attr = file.attr().await?;
-    // The call that created it a moment ago may not have been answered yet.
+    // The call that created it may not have been answered yet.
     dir.export.settle(&dir.node).await?;
     dir.export.unchecked_creates.record(&dir.cx, &file.node.handle);
     Ok(New { node: file.node, attr, dir: Change::default() })
@@ -227,14 +226,14 @@ async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclus
     Ok(dir.export.openings.with_eviction(create).await?)
 }
 
-/// Keeps what a create came with: its first write follows.
+/// Caches the opening of a create, for the WRITE that usually follows.
 async fn entered(dir: &Target, created: &Created) -> Result<Arc<Node>> {
     dir.export.openings.enter_created(created.entry.node, created.open);
     Ok(dir.export.adopt(created.entry.node).await?)
 }
 
-/// Sets what could not be set at once, and makes it all stable: a sync of the directory has the node as it
-/// was made, and need not have what was set afterwards.
+/// Sets the remaining attributes and makes everything stable: a sync of the directory covers the node as it
+/// was made, but not attributes set afterwards.
 async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
     let export = &dir.export;
     let rest = without_ownership(set, &dir.cx);
@@ -246,9 +245,9 @@ async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, s
     Ok(New { node, attr, dir: change })
 }
 
-/// Clients name the owner that a new node has anyway, and squashed ones an owner that they are not: a caller
-/// that may not give files away gets the node as it would get it from a kernel. Told from the call alone, so
-/// that a duplicate of it sets neither more nor less.
+/// Drops the owner and group unless the caller may give files away: clients send the owner that a new node
+/// gets anyway, and squashed ones an owner that they are not. Decided by the call alone, so that a duplicate
+/// sets the same attributes.
 fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
     let gives = cx.identity.uid == 0;
     SetAttr {
@@ -258,12 +257,12 @@ fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
     }
 }
 
-/// Takes the mode out of the attributes: the node is made with it.
+/// Takes the mode out of the attributes; the node is created with it.
 fn mode_of(set: &mut SetAttr, unsaid: u32) -> NewMode {
     NewMode::settled(set.mode.take().unwrap_or(Mode::new(unsaid)))
 }
 
-/// A name for something new. The two that every directory has are taken.
+/// Checks a new name; `.` and `..` exist in every directory.
 fn new_name(name: &[u8]) -> Result<Name<'_>> {
     match name {
         b"." | b".." => Err(Failure(Status::Exist)),

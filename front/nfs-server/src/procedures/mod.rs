@@ -1,4 +1,4 @@
-//! The procedures of NFS version 3, each a function from its arguments to its results.
+//! Procedures of NFS version 3 and of the side program: functions from arguments to results.
 
 pub(crate) mod attributes;
 pub(crate) mod data;
@@ -13,7 +13,7 @@ pub(crate) mod removing;
 pub(crate) mod subtree;
 pub(crate) mod volume;
 
-/// The largest page of a listing, whatever is asked for.
+/// Maximum size of a listing page.
 const LISTING_MAX_BYTES: u32 = 1 << 18;
-/// The page that we suggest.
+/// Preferred size of a listing page (FSINFO).
 const LISTING_PREFERRED_BYTES: u32 = 1 << 16;

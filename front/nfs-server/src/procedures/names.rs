@@ -13,7 +13,7 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
-/// LOOKUP.
+/// Executes LOOKUP.
 pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -38,7 +38,7 @@ pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &m
     };
 }
 
-/// Finds a name, also the two that every directory has.
+/// Looks up a name, including `.` and `..`.
 async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
     let export = &dir.export;
     let is_root = dir.node.id == NodeId::ROOT;
@@ -56,7 +56,7 @@ async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
     Ok((export.adopt(entry.node).await?, entry.attr))
 }
 
-/// READLINK.
+/// Executes READLINK.
 pub(crate) async fn readlink(caller: &Caller<'_>, handle: FileHandle<'_>, results: &mut Encoder<'_>) {
     let link = match caller.target(handle).await {
         Ok(link) => link,

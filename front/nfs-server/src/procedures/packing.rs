@@ -1,5 +1,4 @@
-//! PACK and UNPACK of the side program: parts of a file, and data that it gets, compressed
-//! (`docs/protocols/side.md`).
+//! PACK and UNPACK of the side program: compressed reads and writes (`docs/protocols/side.md`).
 
 use tombolo_core::fs::{Attr, WeakAttr, read_whole};
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
@@ -15,7 +14,7 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::procedures::data::{data_of, write_to};
 
-/// PACK.
+/// Executes PACK.
 pub(crate) async fn pack(
     caller: &Caller<'_>,
     args: PackArgs<'_>,
@@ -39,7 +38,7 @@ pub(crate) async fn pack(
     }
 }
 
-/// The attributes before and after are the same: the data between are of that version.
+/// Returns attributes that are the same before and after the read, so that the data is of that version.
 async fn packed(
     caller: &Caller<'_>,
     file: &Target,
@@ -68,7 +67,7 @@ async fn packed(
     Ok((attr, frame))
 }
 
-/// Reads them one after the other into a buffer: whether there is as much of each.
+/// Reads the parts into a buffer one after the other. Returns `false` if one of them is short.
 async fn read_parts(file: &Target, parts: List<'_, FilePart>, lease: &Lease) -> Result<bool> {
     let (export, mut start) = (&file.export, 0);
     let opening = export.openings.for_reading(file.node.id).await?;
@@ -84,7 +83,7 @@ async fn read_parts(file: &Target, parts: List<'_, FilePart>, lease: &Lease) -> 
     Ok(true)
 }
 
-/// UNPACK. `record` is the whole call, in which the frame lies.
+/// Executes UNPACK. `record` is the whole call, which contains the frame.
 pub(crate) async fn unpack(
     caller: &Caller<'_>,
     args: UnpackArgs<'_>,
@@ -104,7 +103,7 @@ pub(crate) async fn unpack(
     }
 }
 
-/// The data of a frame. `None`: it does not hold as many, or they are too many.
+/// Decompresses a frame. Returns `None` unless its data has exactly the expected length, within the limits.
 async fn unpacked(
     caller: &Caller<'_>,
     target: &Target,

@@ -12,7 +12,7 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::HeldNode;
 
-/// REMOVE.
+/// Executes REMOVE.
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
         let (victim, cx) = found(dir, name).await;
@@ -23,7 +23,7 @@ pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveRe
     .await
 }
 
-/// RMDIR.
+/// Executes RMDIR.
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     take_away(caller, args, async |dir, name| {
         let (victim, cx) = found(dir, name).await;
@@ -62,7 +62,7 @@ async fn take_away_from(
     Ok(change)
 }
 
-/// RENAME.
+/// Executes RENAME.
 pub(crate) async fn rename(caller: &Caller<'_>, args: RenameArgs<'_>) -> RenameReply {
     let (from, to) = match (caller.target(args.from.dir).await, caller.target(args.to.dir).await) {
         (Ok(from), Ok(to)) => (from, to),
@@ -104,12 +104,12 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
 /// A node that is about to lose a name.
 struct Victim {
     held: HeldNode,
-    /// It had no other.
+    /// `true` if that is its last name.
     is_last: bool,
 }
 
-/// The node of a name that is about to go, if we keep it open or at hand: either keeps the space of a removed
-/// file. And the context in which the name is taken away, which says what was found.
+/// Looks up a name before it is removed. Returns its node, if an opening or the node is cached, since either
+/// keeps the space of a removed file allocated; and the context for the removal, with the attributes found.
 async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
     let (export, mut cx) = (&dir.export, dir.cx.clone());
     let Ok(Some(Entry { node, attr })) = dir.child(name).await else { return (None, cx) };
@@ -118,18 +118,18 @@ async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
     cx.found = Some(Arc::new(attr));
     let is_kept = export.openings.holds(node) || export.nodes.holds(node);
     if is_last {
-        // A back end that is a client of another server keeps a name for what is open.
+        // A back end that is a client of another server would rename an open file instead (silly rename).
         export.openings.close_stable(node);
     }
     (is_kept.then_some(Victim { held, is_last }), cx)
 }
 
-/// Lets go of a node that lost its last name, so that its space is free at once.
+/// Drops a node that lost its last name, so that its space is freed at once.
 async fn close(dir: &Target, victim: Option<Victim>) {
     let Some(Victim { held, is_last }) = victim else { return };
     let (export, node) = (&dir.export, held.id());
-    // Where nothing would get lost it need not be asked whether it got another name meanwhile: it is then
-    // found and opened again.
+    // Without unstable data a new name given meanwhile needs no check: the file would be found and opened
+    // again.
     if is_last && export.openings.close_stable(node) {
         export.nodes.remove(node);
         return;
@@ -139,7 +139,7 @@ async fn close(dir: &Target, victim: Option<Victim>) {
     match export.file_system.getattr(&export.own_ctx(), node, file).resolve().await {
         Ok(attr) if attr.nlink == 0 => {}
         Err(Error::Stale | Error::NotFound) => {}
-        // It has other names, or that is unknown now: its data still have to be made stable.
+        // It has other names, or that is unknown: its data must still be made stable.
         _ => return,
     }
     export.openings.discard(node);

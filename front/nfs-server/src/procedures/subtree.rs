@@ -1,4 +1,4 @@
-//! LIST of the side program: a directory in large pages, and those below it (`docs/protocols/side.md`).
+//! LIST of the side program: a directory in large pages, with its subdirectories (`docs/protocols/side.md`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +16,18 @@ use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
-/// So many directories are looked into for one call, also those that turn out to be closed to the user.
+/// Maximum number of directories per call, including those that the user may not list.
 const DIRS_MAX: usize = 256;
 
-/// None is begun later: a file system that is far away answers slowly, each directory by itself.
+/// Time after which no further directory is begun: a distant file system answers slowly, one directory at a
+/// time.
 const BEGUN_WITHIN: Duration = Duration::from_millis(500);
 
-/// What a directory takes beside its page: the word before it, its handle, the rights, the status; and the
-/// word that ends the answer.
+/// Size of a directory's reply without its page: leading word, handle, rights and status; and the word that
+/// ends the reply.
 const HEAD_BYTES: usize = 4 + (4 + HANDLE_BYTES_MAX) + 4 + 4 + 4;
 
-/// LIST.
+/// Executes LIST.
 pub(crate) async fn list(caller: &Caller<'_>, args: ListArgs<'_>, results: &mut Encoder<'_>) {
     let answer = Answer {
         start: results.position(),
@@ -60,7 +61,7 @@ fn failed(dir: FileHandle<'_>, page: ReaddirplusReply<'_>, results: &mut Encoder
     results.bool(true).value(&ListedDir { dir, access: AccessBits::empty(), page });
 }
 
-/// An answer that is being written.
+/// A reply being written.
 struct Answer {
     start: usize,
     bytes_max: usize,
@@ -73,8 +74,8 @@ impl Answer {
         self.bytes_max.saturating_sub(taken)
     }
 
-    /// Those below, in the order of a walk: what lies below a directory comes before what lies beside it. One
-    /// that cannot be listed, or not to its end, is left out, and its owner asks for it.
+    /// Appends subdirectories in depth-first order. A directory that cannot be listed completely is left out,
+    /// and the client requests it separately.
     async fn subtree(&self, top: &Target, below: Vec<Arc<Node>>, results: &mut Encoder<'_>) {
         let (mut ahead, begun) = (below, Instant::now());
         ahead.reverse();
@@ -96,7 +97,7 @@ impl Answer {
         }
     }
 
-    /// Writes a directory; nothing if that fails. Whether all of it.
+    /// Writes a directory, or nothing on failure. Returns `true` if it is complete.
     async fn dir(
         &self,
         dir: &Target,

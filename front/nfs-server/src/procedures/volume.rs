@@ -10,12 +10,13 @@ use super::LISTING_PREFERRED_BYTES;
 use crate::caller::{Caller, Target};
 use crate::failure::{Failure, Result};
 
-/// Transfers are best a multiple of a page.
+/// Preferred multiple of transfer sizes: a page.
 const PAGE_BYTES: u32 = 4096;
-/// What Linux's own file systems allow at least (btrfs and xfs more). Clients do not check before LINK.
+/// Link limit reported to clients: the minimum of Linux's file systems (btrfs and xfs allow more). Clients do
+/// not check it before LINK.
 const LINK_MAX: u32 = 32_000;
 
-/// FSSTAT.
+/// Executes FSSTAT.
 pub(crate) async fn fsstat(caller: &Caller<'_>, handle: FileHandle<'_>) -> FsstatReply {
     let target = match caller.target(handle).await {
         Ok(target) => target,
@@ -33,7 +34,7 @@ async fn space(target: &Target) -> Result<FsstatOk> {
     Ok(fsstat_ok(&statfs, Some(fattr3(&attr))))
 }
 
-/// FSINFO.
+/// Executes FSINFO.
 pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> FsinfoReply {
     let (target, attr) = match found(caller, handle).await {
         Ok(found) => found,
@@ -58,7 +59,7 @@ pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> Fsinf
     })
 }
 
-/// PATHCONF.
+/// Executes PATHCONF.
 pub(crate) async fn pathconf(caller: &Caller<'_>, handle: FileHandle<'_>) -> PathconfReply {
     let (target, attr) = match found(caller, handle).await {
         Ok(found) => found,
