@@ -1,4 +1,4 @@
-//! Clients: what all connections of one may have together.
+//! Limits shared by all connections of a client.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use tombolo_host_runtime::buffer_pool::{BufferLimits, BufferPool, Buffers, ClientAccount};
 use tombolo_host_runtime::lock;
 
-/// The longest request has 32 MiB; a share holds a few of them.
+/// A request has at most 32 MiB, so a client's share holds a few of them.
 const MEMORY: BufferLimits =
     BufferLimits { total_bytes: 512 << 20, share_bytes: 128 << 20, retained_bytes: 32 << 20 };
 
-/// A client: what it cannot choose of itself.
+/// A client, identified by what it cannot choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// A host.
+    /// A remote host.
     Host(IpAddr),
     /// A process of this host.
     Process(i32),
@@ -30,7 +30,7 @@ impl fmt::Display for Client {
     }
 }
 
-/// All clients that are connected.
+/// All connected clients.
 pub(crate) struct Clients {
     pub(crate) pool: Arc<BufferPool>,
     connections_max: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Clients {
 #[derive(Default)]
 struct Connected {
     count: usize,
-    /// Each with its memory and how many connections it has.
+    /// A client's memory account and its number of connections.
     clients: HashMap<Client, (Arc<ClientAccount>, usize)>,
 }
 
@@ -49,12 +49,12 @@ impl Clients {
         Arc::new(Self { pool: BufferPool::new(MEMORY), connections_max, connected: Mutex::default() })
     }
 
-    /// Leave to have one more connection, and its memory. A client has as many as it leaves free at most, so
-    /// that there is always something left for others. None at that limit.
+    /// Admits one more connection; returns its permit and buffers. A client may have at most as many
+    /// connections as remain free, so that others can always connect. `None` at that limit.
     pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
         let mut connected = lock(&self.connected);
         let free = self.connections_max - connected.count;
-        // One that is refused is not remembered: there may be any number of them.
+        // Refused clients leave no entry: there may be any number of them.
         if connected.clients.get(&client).map_or(0, |(_, own)| *own) >= free {
             return None;
         }
@@ -66,7 +66,7 @@ impl Clients {
     }
 }
 
-/// Leave to have one connection.
+/// Permit for one connection.
 pub(crate) struct Admitted {
     clients: Arc<Clients>,
     client: Client,

@@ -1,4 +1,4 @@
-//! One connection, as its thread has it: receiving, and waiting for whatever must happen first.
+//! A connection as its thread uses it: receiving, and waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,25 +16,25 @@ use crate::memory::Memory;
 use crate::replies::Replies;
 use crate::server::Options;
 
-/// Memory that others give back gives no notice.
+/// Polling interval for buffer memory, whose release is not signalled.
 const MEMORY_RETRY: Duration = Duration::from_millis(5);
 
-/// Replies of what was received are given so long when the connection ends.
+/// Time for sending the remaining replies when the connection ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Why a connection ends.
+/// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
 pub(crate) enum End {
     /// The client is gone, or the connection broke.
-    #[error("the client is gone")]
+    #[error("the client disconnected")]
     Gone,
-    /// The client takes its leave.
-    #[error("the client took its leave")]
+    /// The client disconnected by command.
+    #[error("the client ended the session")]
     Leave,
     /// The server stops.
-    #[error("the server stops")]
+    #[error("the server is stopping")]
     Stop,
-    #[error("the client sends the rest of a message, or takes its replies, too slowly")]
+    #[error("the client is too slow in completing a message or receiving replies")]
     Slow,
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -49,10 +49,10 @@ pub(crate) struct Connection {
     pub(crate) buffers: Buffers,
     epoll: Epoll,
     events: Vec<Event>,
-    /// Lent to what receives into it.
+    /// `None` while it is being filled.
     received: Option<ReceiveBuffer>,
     stuck_after: Duration,
-    /// When the handshake has to be done.
+    /// End of the handshake's time limit.
     pub(crate) deadline: Option<Instant>,
     is_stopping: Arc<AtomicBool>,
 }
@@ -79,12 +79,12 @@ impl Connection {
         })
     }
 
-    /// How many bytes are there.
+    /// Returns the number of buffered bytes.
     pub(crate) fn buffered(&self) -> usize {
         self.received.as_ref().map_or(0, ReceiveBuffer::len)
     }
 
-    /// The next `len` bytes, which are at most 64 KiB. Waits for them.
+    /// Waits for the next `len` bytes, at most 64 KiB, and returns them.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], End> {
         let mut received = self.received.take().ok_or(End::Gone)?;
         let filled = received.fill(len, |into, is_within| self.receive(into, is_within));
@@ -92,7 +92,7 @@ impl Connection {
         filled.map(|()| received.take(len))
     }
 
-    /// The next bytes, as many as the sink has.
+    /// Fills the sink with the next bytes.
     pub(crate) fn take_into(&mut self, into: Sink) -> Result<(), End> {
         let mut received = self.received.take().ok_or(End::Gone)?;
         let taken = received.take_into(into, |into| self.receive(into, true));
@@ -100,7 +100,7 @@ impl Connection {
         taken
     }
 
-    /// Takes so many bytes, and forgets them.
+    /// Discards `len` bytes.
     pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), End> {
         while len > 0 {
             let part = len.min(4096);
@@ -110,7 +110,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Memory for data; waits for it.
+    /// Waits for memory for data.
     pub(crate) fn memory(&mut self, len_bytes: usize) -> Result<Memory, End> {
         loop {
             if let Some(memory) = Memory::take(&self.buffers, len_bytes) {
@@ -133,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the replies of what was received, and closes.
+    /// Sends the remaining replies and closes the connection.
     pub(crate) fn finish(&mut self, why: &End) {
         let is_polite = matches!(why, End::Leave | End::Stop | End::Refused(_));
         let until = Instant::now() + GRACE;
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Waits until something happens to the socket, a reply is sent that is awaited, or until then.
+    /// Waits for an event of the socket, for an awaited reply, or until `until`.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), End> {
         let now = Instant::now();
         let blocked_for = self.replies.blocked_for();

@@ -1,4 +1,4 @@
-//! The disks by name.
+//! Disks by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use tombolo_core::block::BlockDevice;
 use tombolo_wire_nbd::{BlockSizes, PAYLOAD_BYTES_MAX, TransmissionFlags};
 
-/// The disks that a server has, by name. One that is alone is also found by the empty name, the default.
+/// A server's disks by name. A single disk is also found by the empty name, the default.
 #[derive(Clone, Default)]
 pub struct Exports(BTreeMap<String, Arc<dyn BlockDevice>>);
 
 impl Exports {
-    /// Adds a disk. One that had the name before is forgotten.
+    /// Adds a disk, replacing one with the same name.
     pub fn add(&mut self, name: impl Into<String>, disk: Arc<dyn BlockDevice>) {
         self.0.insert(name.into(), disk);
     }
 
-    /// What they are called.
+    /// Iterates over the names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// The disk, and what it is called.
+    /// Returns a disk and its name.
     pub(crate) fn find(&self, name: &str) -> Option<(&str, &Arc<dyn BlockDevice>)> {
         let found = self.0.get_key_value(name).or_else(|| {
             let alone = name.is_empty() && self.0.len() == 1;
@@ -31,11 +31,11 @@ impl Exports {
     }
 }
 
-/// What a disk can do, in NBD's words.
+/// Returns a disk's properties as NBD flags.
 pub(crate) fn flags(disk: &dyn BlockDevice, can_df: bool) -> TransmissionFlags {
     use TransmissionFlags as Flags;
     let profile = disk.profile();
-    // A flush covers what every connection was answered: the waist says so.
+    // The waist guarantees that a flush covers writes answered on every connection.
     let mut flags = Flags::HAS_FLAGS | Flags::SEND_FLUSH | Flags::SEND_FUA | Flags::CAN_MULTI_CONN;
     flags.set(Flags::SEND_DF, can_df);
     flags.set(Flags::READ_ONLY, profile.read_only);

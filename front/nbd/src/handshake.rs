@@ -1,5 +1,4 @@
-//! From the first byte to transmission: what a client asks of exports, and how requests and replies shall
-//! look.
+//! Handshake: export selection and negotiation of reply formats.
 
 use std::sync::Arc;
 
@@ -16,14 +15,14 @@ use tombolo_wire_nbd::{
 use crate::connection::{Connection, End};
 use crate::exports::{Exports, block_sizes, flags};
 
-/// The number of `base:allocation` in replies.
+/// Id of `base:allocation` in replies.
 pub(crate) const CONTEXT: u32 = 1;
 
-/// What was agreed.
+/// Negotiated options.
 #[derive(Default)]
 pub(crate) struct Agreed {
     pub(crate) style: ReplyStyle,
-    /// `base:allocation` of this export.
+    /// Export for which `base:allocation` is selected.
     context_of: Option<String>,
 }
 
@@ -33,7 +32,7 @@ impl Agreed {
     }
 }
 
-/// What transmission begins with.
+/// Outcome of the handshake.
 pub(crate) struct Chosen {
     pub(crate) name: String,
     pub(crate) disk: Arc<dyn BlockDevice>,
@@ -42,10 +41,10 @@ pub(crate) struct Chosen {
     pub(crate) has_context: bool,
 }
 
-/// The handshake of one connection.
+/// Handshake of one connection.
 pub(crate) struct Handshake<'a> {
     pub(crate) exports: &'a Exports,
-    /// Demanded, if it is there.
+    /// TLS, required if present.
     pub(crate) tls: Option<&'a ServerTls>,
     no_zeroes: bool,
     agreed: Agreed,
@@ -57,7 +56,7 @@ impl<'a> Handshake<'a> {
         Self { exports, tls, no_zeroes: false, agreed: Agreed::default(), answer: Vec::new() }
     }
 
-    /// Ends with the export that the client has chosen.
+    /// Runs the handshake until the client has chosen an export.
     pub(crate) fn run(mut self, connection: &mut Connection) -> Result<Chosen, End> {
         let greeting = Greeting(HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES).encode();
         send(connection, &greeting)?;
@@ -65,7 +64,7 @@ impl<'a> Handshake<'a> {
         client_flags.copy_from_slice(connection.take(4)?);
         let client_flags = ClientFlags::from_bits_retain(u32::from_be_bytes(client_flags));
         if !client_flags.difference(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES).is_empty() {
-            return Err(End::Refused("it wants something of the handshake that is not there"));
+            return Err(End::Refused("it set an unknown handshake flag"));
         }
         self.no_zeroes = client_flags.contains(ClientFlags::NO_ZEROES);
         loop {
@@ -95,10 +94,10 @@ impl<'a> Handshake<'a> {
         match option {
             ClientOption::Abort => return Err(End::Leave),
             ClientOption::ExportName(_) if self.tls.is_some() && !is_secure => {
-                return Err(End::Refused("it goes without TLS"));
+                return Err(End::Refused("it does not start TLS"));
             }
             _ if self.tls.is_some() && !is_secure => {
-                return Ok(self.refuse(code, Refusal::TLS_REQUIRED, "this server demands TLS"));
+                return Ok(self.refuse(code, Refusal::TLS_REQUIRED, "this server requires TLS"));
             }
             ClientOption::ExportName(name) => return self.export_name(name).map(Some),
             ClientOption::List => {
@@ -111,7 +110,11 @@ impl<'a> Handshake<'a> {
                 return Ok(self.info(code, export, *go, *heeds_block_sizes));
             }
             ClientOption::StructuredReply if self.agreed.style == ReplyStyle::Extended => {
-                self.refuse(code, Refusal::EXTENDED_HEADERS_REQUIRED, "extended headers are agreed");
+                self.refuse(
+                    code,
+                    Refusal::EXTENDED_HEADERS_REQUIRED,
+                    "extended headers have been negotiated",
+                );
             }
             ClientOption::StructuredReply => self.agree(code, ReplyStyle::Structured),
             ClientOption::ExtendedHeaders => self.agree(code, ReplyStyle::Extended),
@@ -131,7 +134,7 @@ impl<'a> Handshake<'a> {
     }
 
     fn export_name(&mut self, name: &str) -> Result<Chosen, End> {
-        let chosen = self.choose(name).ok_or(End::Refused("it asks for an export that is not there"))?;
+        let chosen = self.choose(name).ok_or(End::Refused("it requested an unknown export"))?;
         let can_df = chosen.style != ReplyStyle::Simple;
         self.answer.extend(chosen.disk.geometry().size_bytes.to_be_bytes());
         self.answer.extend(flags(&*chosen.disk, can_df).bits().to_be_bytes());
@@ -148,9 +151,9 @@ impl<'a> Handshake<'a> {
         let sizes = block_sizes(&*chosen.disk);
         let size_bytes = chosen.disk.geometry().size_bytes;
         let flags = flags(&*chosen.disk, chosen.style != ReplyStyle::Simple);
-        // Clients that do not ask for block sizes use sectors all the same.
+        // A client that does not request block sizes uses sectors.
         if go && !heeds_block_sizes && sizes.minimum > SECTOR_BYTES {
-            return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its blocks are longer than 512 bytes");
+            return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its block size exceeds 512 bytes");
         }
         self.reply(code, OptionReply::Info(Info::Export { size_bytes, flags }));
         self.reply(code, OptionReply::Info(Info::Name(&chosen.name)));
@@ -161,7 +164,7 @@ impl<'a> Handshake<'a> {
 
     fn meta_context(&mut self, code: OptionCode, name: &str, set: bool, queries: &[&str]) {
         if self.agreed.style == ReplyStyle::Simple {
-            self.refuse(code, Refusal::INVALID, "ask for structured replies first");
+            self.refuse(code, Refusal::INVALID, "structured replies must be negotiated first");
             return;
         }
         let Some((name, _)) = self.exports.find(name) else {
@@ -172,7 +175,7 @@ impl<'a> Handshake<'a> {
         if set {
             self.agreed.context_of = is_meant.then(|| name.to_owned());
         } else {
-            // No query means all there are, and a name space all that is in it.
+            // No query selects all contexts, a namespace all contexts in it.
             is_meant |= queries.is_empty() || queries.contains(&"base:");
         }
         if is_meant {
@@ -184,31 +187,31 @@ impl<'a> Handshake<'a> {
         self.reply(code, OptionReply::Ack);
     }
 
-    /// From here on all is encrypted, and what was agreed before is forgotten.
+    /// Starts TLS. Earlier negotiation is discarded.
     fn start_tls(&mut self, connection: &mut Connection) -> Result<Option<Chosen>, End> {
         let code = OptionCode::STARTTLS;
         let Some(tls) = self.tls else {
-            return Ok(self.refuse(code, Refusal::POLICY, "this server has no TLS"));
+            return Ok(self.refuse(code, Refusal::POLICY, "this server does not support TLS"));
         };
-        // What came with it would be taken for a part of the session.
+        // Bytes that arrived with the option would be taken for part of the TLS session.
         if connection.replies.stream.is_secure() || connection.buffered() > 0 {
-            return Ok(self.refuse(code, Refusal::INVALID, "not now"));
+            return Ok(self.refuse(code, Refusal::INVALID, "TLS cannot start now"));
         }
         self.reply(code, OptionReply::Ack);
         send(connection, &std::mem::take(&mut self.answer))?;
-        let session = tls.session().map_err(|_| End::Refused("no TLS session"))?;
+        let session = tls.session().map_err(|_| End::Refused("cannot create a TLS session"))?;
         loop {
             match session.handshake(connection.replies.stream.socket()) {
                 Ok(()) => break,
                 Err(Errno::AGAIN) => connection.wait(None)?,
                 Err(error) => {
                     let fault = session.fault().map(|fault| fault.to_string());
-                    tracing::warn!(%error, fault, "NBD: no TLS session");
+                    tracing::warn!(%error, fault, "NBD: TLS handshake failed");
                     return Err(End::Gone);
                 }
             }
         }
-        tracing::info!(peer = session.peer().map(|peer| peer.to_string()), "NBD: TLS session");
+        tracing::info!(peer = session.peer().map(|peer| peer.to_string()), "NBD: TLS session established");
         connection.replies.stream.secure(session);
         self.agreed = Agreed::default();
         Ok(None)
@@ -235,7 +238,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Sends all of it.
+/// Sends all bytes.
 fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), End> {
     let source = Source::from(bytes.to_vec());
     let mut sent = 0;

@@ -1,16 +1,16 @@
-//! An NBD server: disks by name, over unix sockets and TCP, for QEMU, the kernel's client and libnbd.
+//! NBD server: disks by name over UNIX sockets and TCP, for QEMU, the kernel's client and libnbd.
 //!
-//! A thread per connection receives requests and calls the disk. What the disk has at hand is answered by
-//! that thread, a batch of requests in one system call; what pends is answered by the thread that finishes
-//! it, in whatever order. Neither waits for a client that does not take its replies: they stay in a queue,
-//! and the connection's thread goes on with it.
+//! A thread per connection receives requests and calls the disk. Answers that are ready at once are sent by
+//! that thread, a batch per system call; a pending one is sent by the thread that completes it, in any order.
+//! No thread blocks on a client that does not receive its replies: they are queued, and the connection's
+//! thread continues to send them.
 //!
-//! What a client can take is bounded: connections for each client and for all, requests under way, memory,
-//! the time for its handshake and for the rest of a request that it has begun.
+//! Limits per client: connections, requests under way, memory, and time for the handshake and for the
+//! remainder of a request that has begun.
 //!
 //! - [`Exports`] are the disks; [`Server`] serves them.
 //!
-//! Not here: the protocol's bytes (`wire/nbd`), what a disk does (`core/src/block`).
+//! Non-goals: the wire format (`wire/nbd`), disks (`core/src/block`).
 //!
 //! Reading order: `server`, `connection`, `handshake`, `transmission`, `replies`.
 #![forbid(unsafe_code)]

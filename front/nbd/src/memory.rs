@@ -1,17 +1,17 @@
-//! The memory of one request's data.
+//! Data memory of a request.
 
 use smallvec::SmallVec;
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, Buffers, Lease};
 use tombolo_mem::{Sink, Source};
 
-/// Some buffers, one after the other.
+/// A sequence of buffers.
 pub(crate) struct Memory {
     leases: SmallVec<[Lease; 1]>,
     len_bytes: usize,
 }
 
 impl Memory {
-    /// None while the client, or all of them, have too much.
+    /// Returns `None` while the client, or all clients together, use too much memory.
     pub(crate) fn take(buffers: &Buffers, len_bytes: usize) -> Option<Self> {
         let mut leases = SmallVec::new();
         let mut missing = len_bytes;

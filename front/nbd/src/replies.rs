@@ -1,5 +1,4 @@
-//! The replies of a connection on their way out. Whichever thread finishes a request sends its reply; none
-//! waits for the client.
+//! Sending of replies. The thread that completes a request sends its reply; none blocks on the client.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,24 +12,24 @@ use tombolo_sys::gather::Gather;
 use crate::clients::Admitted;
 use crate::memory::Memory;
 
-/// So much is sent before more requests are looked at: the client takes it meanwhile, and the processor's
-/// cache still has it.
+/// Number of bytes after which replies are sent before more requests are handled: the client receives them
+/// meanwhile, and they are still in the CPU cache.
 const GATHERED_BYTES_MAX: usize = 256 << 10;
 
-/// What the threads share that work for one connection.
+/// State shared by the threads of one connection.
 pub(crate) struct Replies {
     pub(crate) stream: Stream,
     /// Wakes the connection's thread.
     pub(crate) wake: EventFd,
     queue: SendQueue<Option<Memory>>,
-    /// Pushed since the last flush.
+    /// Number of bytes queued since the last flush.
     gathered_bytes: AtomicUsize,
-    /// Requests whose replies are not sent.
+    /// Number of requests whose replies have not been sent.
     under_way: AtomicUsize,
-    /// The connection's thread wants to be woken when one is sent.
+    /// `true` if the connection's thread must be woken when a reply has been sent.
     is_awaited: AtomicBool,
     is_dead: AtomicBool,
-    /// As long as anything is under way, the connection counts.
+    /// Connection permit, held while anything is under way.
     _admitted: Admitted,
 }
 
@@ -48,7 +47,7 @@ impl Replies {
         })
     }
 
-    /// A request is received.
+    /// Counts a received request.
     pub(crate) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::SeqCst);
     }
@@ -57,13 +56,13 @@ impl Replies {
         self.under_way.load(Ordering::SeqCst)
     }
 
-    /// The connection's thread is woken when a reply is sent, once. Look again after this.
+    /// Requests one wake-up of the connection's thread when a reply has been sent. Check again after this
+    /// call.
     pub(crate) fn await_one(&self) {
         self.is_awaited.store(true, Ordering::SeqCst);
     }
 
-    /// Adds the reply to a request. It goes with the next [`flush`](Self::flush), or at once when much has
-    /// gathered.
+    /// Queues a reply for the next [`flush`](Self::flush); sends at once if many bytes are queued.
     pub(crate) fn push(&self, head: Vec<u8>, memory: Option<Memory>) {
         let data = memory.as_ref().map(Memory::source).unwrap_or_default();
         let bytes = data.len();
@@ -77,7 +76,7 @@ impl Replies {
         self.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Nothing is sent any more.
+    /// Closes the connection; nothing more is sent.
     pub(crate) fn kill(&self) {
         self.is_dead.store(true, Ordering::SeqCst);
         self.stream.shut_down();
@@ -86,19 +85,19 @@ impl Replies {
         self.sent(dropped);
     }
 
-    /// For how long the client has taken nothing.
+    /// Returns how long the client has received nothing.
     pub(crate) fn blocked_for(&self) -> Duration {
         self.queue.blocked_for()
     }
 
-    /// There is room to send again.
+    /// Continues sending, because the socket is writable again.
     pub(crate) fn writable(&self) {
         if self.queue.writable(self).is_err() {
             self.kill();
         }
     }
 
-    /// Sends what the client takes.
+    /// Sends as much as the client receives.
     pub(crate) fn flush(&self) {
         self.gathered_bytes.store(0, Ordering::Relaxed);
         if self.queue.flush(self).is_err() {

@@ -1,4 +1,4 @@
-//! A running server: which connections are let in, and how it ends.
+//! Running server: admission of connections, and shutdown.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,37 +27,37 @@ use crate::handshake::Handshake;
 use crate::replies::Replies;
 use crate::transmission::Transmission;
 
-/// Callers that may wait to be taken in.
+/// Length of the queues of pending connections.
 const BACKLOG: i32 = 256;
 
-/// When the system has no descriptors or threads left, or a client asks too often.
+/// Pause after a failure to accept, such as a lack of descriptors or threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a unix socket holds for its client, which has fewer wake-ups than with the system's 208 KiB. A TCP
-/// socket finds its size by itself.
+/// Send buffer of a UNIX socket, larger than the system's 208 KiB for fewer wake-ups of the client. TCP
+/// adapts its own.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
-/// How often unused memory is freed.
+/// Interval for freeing unused memory.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
-/// A peer that says nothing for so long is asked whether it is there.
+/// Idle time after which TCP keepalive probes a peer.
 const SILENCE: Duration = Duration::from_secs(300);
 
-/// Connections are given so long when the server stops.
+/// Time for connections to end when the server stops.
 const STOP_WITHIN: Duration = Duration::from_secs(6);
 
-/// How a server works.
+/// Server options.
 #[derive(Clone)]
 pub struct Options {
-    /// Connections at most, and of one client (a host, a process of this host) half of those that no other
-    /// has. By default 256.
+    /// Maximum number of connections; a client (a host, or a process of this host) may have half of those
+    /// that others leave free. Default: 256.
     pub connections_max: usize,
-    /// Transmission has to begin within this. By default 10 s.
+    /// Time limit for the handshake. Default: 10 s.
     pub handshake_within: Duration,
-    /// A client that takes no replies, or sends no more of a request, for so long is cut off. By default 30
-    /// s.
+    /// Time after which a client is disconnected that receives no replies or does not complete a request.
+    /// Default: 30 s.
     pub stuck_after: Duration,
-    /// With this, what comes over TCP must begin TLS. Unix sockets have the permissions of their files.
+    /// TLS, required for TCP if set. UNIX sockets rely on the permissions of their files.
     pub tls: Option<Arc<ServerTls>>,
 }
 
@@ -78,26 +78,26 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Why a server does not start.
+/// Error of [`Server::start`] and of adding listeners.
 #[derive(Debug, ThisError)]
 pub enum StartError {
-    /// A unix socket cannot be listened on.
+    /// A UNIX socket cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// An address cannot be listened at.
+    /// An address cannot be listened on.
     #[error("{address}: {source}")]
     Bind {
-        /// It.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         source: Errno,
     },
-    /// The system has no descriptors or threads for it.
+    /// The system lacks descriptors or threads.
     #[error("cannot start: {0}")]
     System(#[source] std::io::Error),
 }
 
-/// Where a server takes callers. Nothing is taken before it starts.
+/// Listening sockets. Connections are not accepted before the server starts.
 #[derive(Default)]
 pub struct Listeners {
     unix: Vec<Listener>,
@@ -105,7 +105,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Also on a unix socket at `path`, whose file gets the permission bits `mode`.
+    /// Adds a UNIX socket at `path`, whose file gets the permission bits `mode`.
     pub fn add_unix(&mut self, path: &Path, mode: u32) -> Result<(), StartError> {
         let listener = Listener::bind(path, mode)?;
         listener.socket().set_nonblocking(true).map_err(StartError::System)?;
@@ -113,7 +113,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Also at `address`; returns it with its real port.
+    /// Adds a TCP socket at `address`; returns the address with the actual port.
     pub fn add_tcp(&mut self, address: SocketAddr) -> Result<SocketAddr, StartError> {
         let bound = |source| StartError::Bind { address, source };
         let socket = tcp::bind(address).map_err(bound)?;
@@ -124,15 +124,15 @@ impl Listeners {
     }
 }
 
-/// A running server. Dropping it stops it: what was received is answered first, for a few seconds at most.
+/// A running server. Dropping it stops it after answering the received requests, within a few seconds.
 pub struct Server {
     common: Arc<Common>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Common {
-    /// None of them is kept once the server has stopped.
+    /// Emptied when the server has stopped.
     exports: Mutex<Arc<Exports>>,
     options: Options,
     clients: Arc<Clients>,
@@ -145,7 +145,7 @@ struct Common {
 }
 
 impl Server {
-    /// Serves the exports at the listeners.
+    /// Serves the exports on the listeners.
     pub fn start(listeners: Listeners, exports: Exports, options: Options) -> Result<Self, StartError> {
         let system = |error: Errno| StartError::System(error.into());
         let common = Arc::new(Common {
@@ -173,7 +173,7 @@ impl Server {
         Ok(Self { common, thread: Some(thread) })
     }
 
-    /// How many clients are connected.
+    /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
         lock(&self.common.open).len()
     }
@@ -184,7 +184,7 @@ impl Drop for Server {
         self.common.is_stopping.store(true, Ordering::SeqCst);
         self.common.stop.notify();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that accepts panicked");
+            tracing::error!("the accepting thread panicked");
         }
         let mut open = lock(&self.common.open);
         open.values().for_each(|replies| replies.wake.notify());
@@ -223,7 +223,7 @@ impl Common {
                     Ok(()) | Err(Errno::AGAIN | Errno::CONNABORTED) => {}
                     Err(error) => {
                         if let Some(suppressed) = self.log.allow() {
-                            tracing::warn!(%error, suppressed, "NBD: cannot take a connection");
+                            tracing::warn!(%error, suppressed, "NBD: cannot accept a connection");
                         }
                         thread::sleep(PAUSE);
                     }
@@ -235,7 +235,7 @@ impl Common {
     fn begin(self: &Arc<Self>, stream: OwnedFd, client: Client) -> Result<(), Errno> {
         let Some((admitted, buffers)) = self.clients.admit(client) else {
             if let Some(suppressed) = self.log.allow() {
-                tracing::warn!(%client, suppressed, "NBD: too many connections, refused");
+                tracing::warn!(%client, suppressed, "NBD: connection refused: too many connections");
             }
             return Ok(());
         };
@@ -279,7 +279,7 @@ impl Common {
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Open {
     common: Arc<Common>,
     id: u64,

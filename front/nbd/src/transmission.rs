@@ -1,4 +1,4 @@
-//! Requests: each is checked, handed to the disk, and answered when that is done.
+//! Transmission: each request is checked, passed to the disk, and answered on completion.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::handshake::{CONTEXT, Chosen};
 use crate::memory::Memory;
 use crate::replies::Replies;
 
-/// Requests of one connection that are received and not answered.
+/// Maximum number of unanswered requests per connection.
 const UNDER_WAY_MAX: usize = 256;
 
-/// Extents of one answer.
+/// Maximum number of extents in a reply.
 const EXTENTS_MAX: usize = 4096;
 
-/// Transmission with one export.
+/// Transmission for one export.
 pub(crate) struct Transmission {
     chosen: Chosen,
     cx: Ctx,
@@ -32,7 +32,7 @@ impl Transmission {
         Self { chosen, cx: Ctx::root(session), is_read_only }
     }
 
-    /// Until the client leaves.
+    /// Serves requests until the connection ends.
     pub(crate) fn run(&self, connection: &mut Connection) -> End {
         loop {
             if let Err(end) = self.next(connection) {
@@ -81,7 +81,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// What has no data.
+    /// Starts a request without data.
     fn control(&self, request: &Request, range: Range, pending: Pending) {
         let (disk, cx) = (&self.chosen.disk, &self.cx);
         let done = |()| Outcome::Done;
@@ -110,12 +110,12 @@ impl Transmission {
                 let count_max = if only_one { 1 } else { EXTENTS_MAX };
                 pending.answer(disk.extents(cx, range, count_max), Outcome::Extents);
             }
-            // A READ of nothing.
+            // A READ of length 0.
             _ => pending.reply(Ok(Outcome::Done)),
         }
     }
 
-    /// The range of a request that can be performed.
+    /// Returns the range of a valid request.
     fn check(&self, request: &Request) -> Result<Range, Status> {
         let changes = matches!(request.command, Command::WRITE | Command::TRIM | Command::WRITE_ZEROES);
         if changes && self.is_read_only {
@@ -128,7 +128,7 @@ impl Transmission {
         let is_good = match request.command {
             Command::READ => !has_payload && request.len_bytes <= u64::from(PAYLOAD_BYTES_MAX),
             Command::WRITE => true,
-            // What it says of a range means nothing.
+            // The range of a flush is ignored.
             Command::FLUSH if !has_payload => return Ok(Range { offset: 0, len_bytes: 0 }),
             Command::TRIM | Command::WRITE_ZEROES => !has_payload,
             Command::BLOCK_STATUS => !has_payload && self.chosen.has_context && request.len_bytes > 0,
@@ -143,7 +143,7 @@ impl Transmission {
         })
     }
 
-    /// Waits for it only where what was begun goes on.
+    /// Takes memory; submits the disk's batch before waiting for it.
     fn memory(&self, connection: &mut Connection, range: Range) -> Result<Memory, End> {
         let len = range.len_bytes as usize;
         if let Some(memory) = Memory::take(&connection.buffers, len) {
@@ -153,7 +153,7 @@ impl Transmission {
         connection.memory(len)
     }
 
-    /// Nothing more is there to be done at once.
+    /// Ends a batch: no further request is buffered.
     fn end_batch(&self, connection: &Connection) {
         self.chosen.disk.submit();
         connection.replies.flush();
@@ -164,16 +164,16 @@ fn stability(flags: CommandFlags) -> Stability {
     if flags.contains(CommandFlags::FUA) { Stability::DataSync } else { Stability::Unstable }
 }
 
-/// What a request came to.
+/// Outcome of a request.
 enum Outcome {
     Done,
-    /// The memory is in use until then.
+    /// Holds the memory until the write has completed.
     Written(#[expect(dead_code, reason = "held until it is written")] Memory),
     Data(Memory, u32),
     Extents(Extents),
 }
 
-/// A request that is not answered. One that is dropped has failed.
+/// An unanswered request; fails when dropped.
 struct Pending {
     replies: Arc<Replies>,
     writer: ReplyWriter,
@@ -217,7 +217,7 @@ impl Pending {
             Ok(Outcome::Extents(extents)) if !extents.as_slice().is_empty() => {
                 self.writer.block_status(&mut head, CONTEXT, extents.as_slice());
             }
-            Ok(Outcome::Extents(_)) => return self.write_error(Status::Io, "nothing is known of the range"),
+            Ok(Outcome::Extents(_)) => return self.write_error(Status::Io, "the disk reported no extents"),
             Err(error) => {
                 tracing::debug!(%error, size_bytes = self.disk.geometry().size_bytes, "NBD request failed");
                 return self.write_error(to_status(&error), &error.to_string());
@@ -240,7 +240,7 @@ impl Pending {
 }
 
 impl Drop for Pending {
-    /// The disk has panicked, or the connection ends within the request.
+    /// Replies with an error: the disk has panicked, or the connection ended within the request.
     fn drop(&mut self) {
         if !self.is_answered {
             self.write_error(Status::Io, "");

@@ -1,37 +1,37 @@
-//! What a guest is told of the device: feature bits and configuration space.
+//! Device configuration: feature bits and configuration space.
 
 use bitflags::bitflags;
 use tombolo_core::block::{Geometry, Profile, SECTOR_BYTES};
 
 bitflags! {
-    /// The feature bits of a block device (virtio 1.2, §5.2.3).
+    /// Feature bits of a block device (virtio 1.2, §5.2.3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features: u64 {
-        /// The configuration space has `size_max`.
+        /// `size_max` is valid.
         const SIZE_MAX = 1 << 1;
-        /// It has `seg_max`.
+        /// `seg_max` is valid.
         const SEG_MAX = 1 << 2;
-        /// Writes are refused.
+        /// The device is read-only.
         const READ_ONLY = 1 << 5;
-        /// It has `blk_size`.
+        /// `blk_size` is valid.
         const BLOCK_SIZE = 1 << 6;
-        /// There is a cache, and a request to flush it.
+        /// The device has a cache and a flush request.
         const FLUSH = 1 << 9;
-        /// It has the topology.
+        /// The topology is valid.
         const TOPOLOGY = 1 << 10;
-        /// The driver may say how it is cached (`writeback`).
+        /// The driver may select the cache mode (`writeback`).
         const CONFIG_WCE = 1 << 11;
-        /// There are several queues.
+        /// The device has several queues.
         const MULTI_QUEUE = 1 << 12;
-        /// Ranges may be discarded.
+        /// The device has a discard request.
         const DISCARD = 1 << 13;
-        /// Zeroes may be written without data.
+        /// The device has a write-zeroes request.
         const WRITE_ZEROES = 1 << 14;
     }
 }
 
 impl Features {
-    /// Those of a disk.
+    /// Returns the features of a disk.
     pub(crate) fn of(profile: Profile) -> Self {
         let mut features =
             Self::SIZE_MAX | Self::SEG_MAX | Self::BLOCK_SIZE | Self::TOPOLOGY | Self::MULTI_QUEUE;
@@ -40,25 +40,26 @@ impl Features {
         }
         features |= Self::WRITE_ZEROES;
         features.set(Self::DISCARD, profile.discards);
-        // Without a cache there is nothing to flush, and no way to choose.
+        // Without a cache there is nothing to flush or to select.
         features.set(Self::FLUSH | Self::CONFIG_WCE, profile.has_cache);
         features
     }
 }
 
-/// Pieces of data in a request; with header and status they fill QEMU's default queue of 128.
+/// Maximum number of data segments in a request; with header and status they fill QEMU's default queue of
+/// 128.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
-/// Bytes of a piece.
+/// Maximum length of a data segment in bytes.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 128 << 10;
-/// Sectors that one request discards or zeroes: 2 GiB, so that it does not take for ever.
+/// Maximum number of sectors that one request discards or zeroes: 2 GiB, which bounds its duration.
 pub(crate) const RANGE_SECTORS_MAX: u32 = 1 << 22;
 
-/// Where the driver writes whether writes may be cached (§5.2.4, `writeback`).
+/// Offset of `writeback` (§5.2.4), which the driver may write.
 pub(crate) const WRITEBACK_OFFSET: u32 = 32;
 
 const CONFIG_BYTES: usize = 60;
 
-/// The configuration space (§5.2.4, `struct virtio_blk_config`), little-endian.
+/// Encodes the configuration space (§5.2.4, `struct virtio_blk_config`), little-endian.
 pub(crate) fn space(
     geometry: &Geometry,
     profile: Profile,
@@ -70,7 +71,7 @@ pub(crate) fn space(
     space.put(&(geometry.size_bytes / sector_bytes).to_le_bytes());
     space.put(&SEGMENT_BYTES_MAX.to_le_bytes());
     space.put(&SEGMENTS_MAX.to_le_bytes());
-    // Cylinders, heads and sectors: not offered.
+    // Cylinders, heads and sectors are not offered.
     space.put(&[0; 4]);
     space.put(&geometry.block_bytes.to_le_bytes());
     let blocks = |bytes: u32| bytes / geometry.block_bytes.max(1);

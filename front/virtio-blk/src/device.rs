@@ -1,4 +1,4 @@
-//! The device.
+//! virtio-blk device.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,43 +13,43 @@ use tombolo_mem::{Sink, Source};
 use crate::config::{self, Features, RANGE_SECTORS_MAX, SEGMENT_BYTES_MAX, SEGMENTS_MAX, WRITEBACK_OFFSET};
 use crate::request::{FLAG_UNMAP, Request, SERIAL_BYTES_MAX, Segment, kind};
 
-/// How a guest sees the device.
+/// Device options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the log and threads call it.
+    /// Name in the log and of threads.
     pub name: String,
-    /// What the guest finds it by (`/dev/disk/by-id/virtio-…`); at most [`SERIAL_BYTES_MAX`] bytes.
+    /// Serial number, visible in `/dev/disk/by-id/virtio-…`; at most [`SERIAL_BYTES_MAX`] bytes.
     pub serial: String,
-    /// Queues offered; at least one.
+    /// Number of queues; at least one.
     pub queues: u16,
 }
 
-/// Why there is no device.
+/// Error of [`VirtioBlk::new`].
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The serial number is too long.
-    #[error("a serial number has at most {SERIAL_BYTES_MAX} bytes, this one {bytes}")]
+    #[error("a serial number must have at most {SERIAL_BYTES_MAX} bytes, but this one has {bytes}")]
     Serial {
         /// Its length.
         bytes: usize,
     },
 }
 
-/// A virtio-blk device for one guest. Several guests' devices may serve the same disk.
+/// A virtio-blk device for one guest. Several devices may share a disk.
 pub struct VirtioBlk {
     disk: Arc<dyn BlockDevice>,
     profile: Profile,
     options: Options,
     cx: Ctx,
-    /// What the driver has accepted.
+    /// Features accepted by the driver.
     negotiated: AtomicU64,
-    /// What the driver has said last, if it may.
+    /// Cache mode last written by the driver.
     writeback: AtomicBool,
     watch: Mutex<Option<Arc<SizeWatch>>>,
 }
 
 impl VirtioBlk {
-    /// A device that serves `disk` in a session of its own.
+    /// Creates a device that serves `disk` in its own session.
     ///
     /// # Errors
     /// See [`DeviceError`].
@@ -97,7 +97,8 @@ impl VirtioBlk {
         Ok(self.disk.geometry().check(offset, len_bytes)?)
     }
 
-    /// A driver that cannot flush, or has turned the cache off, has what was answered on the disk (§5.2.6.2).
+    /// Returns the stability of writes: without flush, or with the cache turned off, an answered write must
+    /// be stable (§5.2.6.2).
     fn stability(&self) -> Stability {
         let negotiated = Features::from_bits_retain(self.negotiated.load(Ordering::Relaxed));
         let is_off = negotiated.contains(Features::CONFIG_WCE) && !self.writeback.load(Ordering::Relaxed);
@@ -117,7 +118,7 @@ impl VirtioBlk {
 
     fn discard(&self, payload: &Source) -> Result<Answer<()>> {
         let segment = Segment::only(payload)?;
-        // Discarding is unmapping; to say so is an error all the same (§5.2.6.2).
+        // A discard always unmaps, but the unmap flag is an error in it (§5.2.6.2).
         if segment.flags != 0 {
             return Err(Error::NotSupported);
         }
@@ -151,7 +152,7 @@ impl Device for VirtioBlk {
         Features::of(self.profile).bits()
     }
 
-    /// None of them has another effect the second time, as long as it is not answered.
+    /// Returns `true`: an unanswered request may be repeated with the same effect.
     fn repeats_requests(&self) -> bool {
         true
     }
@@ -185,7 +186,7 @@ impl Device for VirtioBlk {
         self.options.queues
     }
 
-    /// As much as is offered, and a page for header and status.
+    /// Returns the offered sizes, plus a page for header and status.
     fn limits(&self) -> ChainLimits {
         ChainLimits { bytes_max: SEGMENTS_MAX * SEGMENT_BYTES_MAX + 4096, ..ChainLimits::default() }
     }

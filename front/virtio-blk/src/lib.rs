@@ -1,13 +1,12 @@
-//! virtio-blk: a disk of the block waist for a guest (virtio 1.2, chapter 5.2).
+//! virtio-blk device for a guest, over a disk of the block waist (virtio 1.2, section 5.2).
 //!
-//! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and hands it one checked descriptor
-//! chain at a time. Data go from and to the guest's own pages; a request's header is copied out once before
-//! it is looked at. What a chain says that cannot be is answered with an error status, and nothing else
-//! happens.
+//! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and delivers one checked descriptor
+//! chain at a time. Data is transferred directly from and to the guest's pages; a request's header is copied
+//! out once before it is evaluated. An invalid chain gets an error status and has no other effect.
 //!
-//! - [`VirtioBlk`], [`Options`], [`DeviceError`].
+//! Main types: [`VirtioBlk`], [`Options`], [`DeviceError`].
 //!
-//! Not here: lifetime, zones and secure erase, which are not offered; requests under way across a restart.
+//! Non-goals: lifetime, zones and secure erase, which are not offered; requests under way across a restart.
 //!
 //! Reading order: `device`, `request`, `config`.
 #![forbid(unsafe_code)]

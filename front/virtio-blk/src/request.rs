@@ -1,13 +1,13 @@
-//! One request in a descriptor chain.
+//! A request in a descriptor chain.
 
 use tombolo_core::{Error, Result};
 use tombolo_host_vhost::{Chain, ChainToken};
 use tombolo_mem::{Sink, Source};
 
-/// Longest serial number in bytes (virtio 1.2, §5.2.6).
+/// Maximum length of a serial number in bytes (virtio 1.2, §5.2.6).
 pub const SERIAL_BYTES_MAX: usize = 20;
 
-/// What is asked for (§5.2.6, `type`).
+/// Request types (§5.2.6, `type`).
 pub(crate) mod kind {
     pub(crate) const IN: u32 = 0;
     pub(crate) const OUT: u32 = 1;
@@ -17,7 +17,7 @@ pub(crate) mod kind {
     pub(crate) const WRITE_ZEROES: u32 = 13;
 }
 
-/// How it went (§5.2.6, `status`).
+/// Outcome of a request (§5.2.6, `status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Status {
@@ -26,13 +26,13 @@ enum Status {
     Unsupported = 2,
 }
 
-/// A request, however its chain was cut into pieces.
+/// A request, independent of its chain's segmentation.
 pub(crate) struct Request {
     pub(crate) kind: u32,
     pub(crate) sector: u64,
-    /// What follows the header.
+    /// Readable bytes after the header.
     pub(crate) payload: Source,
-    /// What precedes the status.
+    /// Writable bytes before the status.
     pub(crate) space: Sink,
     pub(crate) reply: Reply,
 }
@@ -40,11 +40,11 @@ pub(crate) struct Request {
 const HEADER_BYTES: usize = 16;
 
 impl Request {
-    /// `None` if the chain cannot be a request: it has been answered.
+    /// Parses a chain. Returns `None` for an invalid one, which has been answered.
     pub(crate) fn receive(chain: Chain) -> Option<Self> {
         let Chain { readable: mut payload, writable: mut space, token, .. } = chain;
         let Some(data_bytes) = space.len().checked_sub(1) else {
-            // There is no place to say anything.
+            // No space for a status.
             token.complete(0);
             return None;
         };
@@ -61,7 +61,7 @@ impl Request {
     }
 }
 
-/// The duty to answer a request.
+/// The pending reply of a request.
 pub(crate) struct Reply {
     status: Sink,
     data_bytes: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Answers. All data must be in place: the guest may look at once.
+    /// Replies. All data must be in place: the guest may read it at once.
     pub(crate) fn send(mut self, result: &Result<()>) {
         self.finish(match result {
             Ok(()) => Status::Ok,
@@ -86,27 +86,27 @@ impl Reply {
     }
 }
 
-/// A request that was not answered, because the code for it panicked: the guest must not wait for ever.
+/// A request that was not answered because its handler panicked: the guest must not wait forever.
 impl Drop for Reply {
     fn drop(&mut self) {
         self.finish(Status::IoError);
     }
 }
 
-/// A part of the disk to discard or to zero (§5.2.6, `struct virtio_blk_discard_write_zeroes`).
+/// A range to discard or to zero (§5.2.6, `struct virtio_blk_discard_write_zeroes`).
 pub(crate) struct Segment {
     pub(crate) sector: u64,
     pub(crate) sectors: u32,
     pub(crate) flags: u32,
 }
 
-/// The room may be given back; the only flag there is.
+/// The only flag: space may be deallocated.
 pub(crate) const FLAG_UNMAP: u32 = 1;
 
 impl Segment {
     const BYTES: usize = 16;
 
-    /// The only segment; one is all that is offered.
+    /// Decodes the only segment, which is all that is offered.
     pub(crate) fn only(payload: &Source) -> Result<Self> {
         let mut bytes = [0; Self::BYTES];
         if payload.len() != bytes.len() || payload.read_at(0, &mut bytes) < bytes.len() {

@@ -1,4 +1,4 @@
-//! Where the bytes of a request lie, and where those of its answer go.
+//! Memory of a request's data and of its reply's data.
 
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
@@ -8,17 +8,17 @@ use tombolo_wire_vrpc::{Data, Destination, Reference, Returned};
 
 use crate::parts::Parts;
 
-/// Where an answer's bytes go.
+/// Destination of a reply's data.
 #[derive(Debug)]
 pub(crate) enum ReplyBuffer {
-    /// Into the answer: at most so many.
+    /// In the reply's frame, at most this many bytes.
     Frame(usize),
-    /// Into bulk memory of this side.
+    /// Bulk memory of this side.
     Bulk(Sink),
 }
 
 impl ReplyBuffer {
-    /// The room that a request names; an error for memory that it may not name.
+    /// Returns the destination that a request names; an error if the peer may not use that memory.
     pub(crate) fn of(place: &Destination<'_>, responder: &Responder) -> Result<Self, ProtocolError> {
         let sink = |reference: &Reference| sink(reference, responder);
         Ok(match place {
@@ -34,7 +34,7 @@ impl ReplyBuffer {
         })
     }
 
-    /// The beginning of it.
+    /// Limits the destination's length.
     pub(crate) fn at_most(self, limit_bytes: usize) -> Self {
         match self {
             Self::Frame(len_bytes) => Self::Frame(len_bytes.min(limit_bytes)),
@@ -52,7 +52,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// Puts bytes there, of which there must not be more than fit.
+    /// Writes bytes, which must fit, to the destination.
     pub(crate) fn put<'a>(&self, bytes: &'a [u8]) -> Returned<'a> {
         match self {
             Self::Frame(_) => Returned::Inline(bytes),
@@ -60,7 +60,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// What a file system may read into.
+    /// Returns memory for a file system's read.
     pub(crate) fn sink(&self, parts: &mut Parts) -> Sink {
         match self {
             Self::Frame(len_bytes) => parts.room(*len_bytes),
@@ -69,8 +69,7 @@ impl ReplyBuffer {
     }
 }
 
-/// The bytes of a request, to be read where they lie; only what came in the frame is copied. They are good
-/// until the request is answered.
+/// Returns the data of a request without a copy, unless it is inline. Valid until the request is answered.
 pub(crate) fn source(
     data: &Data<'_>,
     parts: &mut Parts,
@@ -82,14 +81,14 @@ pub(crate) fn source(
     }
 }
 
-/// The bytes of a request that lie in bulk memory.
+/// Returns the data of a request in bulk memory.
 pub(crate) fn bulk(data: &Data<'_>, responder: &Responder) -> Result<Source, ProtocolError> {
     let source = |reference: &Reference| -> Result<Source, ProtocolError> {
         let address = GlobalAddress::from_bits(reference.address());
         Ok(responder.source(address, reference.len_bytes().into())?)
     };
     Ok(match data {
-        // Decoding never gives the second.
+        // Decoding never yields `Follows`.
         Data::Inline(_) | Data::Follows { .. } => Source::new(),
         Data::One(reference) => source(reference)?,
         Data::List(list) => {
@@ -107,7 +106,7 @@ fn sink(reference: &Reference, responder: &Responder) -> Result<Sink, ProtocolEr
     Ok(responder.sink(address, reference.len_bytes().into())?)
 }
 
-/// A length that was within what the wire can say.
+/// Converts a length that fits the wire format.
 pub(crate) fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,11 @@
-//! The identities that a peer has given numbers.
+//! Identities that a peer has numbered.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
-/// The identities of one link, by number: at most so many, each with at most as many groups as a frame holds.
+/// The identities of one link by number; each has at most as many groups as fit into a frame.
 #[derive(Debug)]
 pub(crate) struct Callers {
     known: Mutex<Vec<Option<Identity>>>,
@@ -17,7 +17,7 @@ impl Callers {
         Self { known: Mutex::default(), max }
     }
 
-    /// From now on the number means this identity, or none. False for a number beyond the limit.
+    /// Assigns an identity to a number, or none. Returns `false` for a number beyond the limit.
     #[must_use]
     pub(crate) fn set(&self, caller: CallerId, identity: Option<Identity>) -> bool {
         if caller.0 >= self.max {
@@ -34,7 +34,7 @@ impl Callers {
         true
     }
 
-    /// The identity that has the number.
+    /// Returns the identity with this number.
     pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
         self.known().get(usize::from(caller.0)).cloned().flatten()
     }

@@ -1,4 +1,4 @@
-//! Whose sequence numbers a link's requests bear.
+//! Client ids, the namespace of request sequence numbers.
 
 use std::hash::Hasher;
 
@@ -6,12 +6,12 @@ use siphasher::sip::SipHasher24;
 use tombolo_core::ClientId;
 use tombolo_host_links::server::Peer;
 
-/// Said of peers that no kernel vouches for.
+/// Marks a peer without a user reported by the kernel.
 const NO_USER: u64 = 1 << 63;
 
-/// The incarnation is the peer's own word, and a peer that names it gets the replies to its requests. So
-/// beside it counts what the peer cannot choose and keeps from link to link: the user of its process, or the
-/// memory that it was given.
+/// Returns a peer's client id. The peer chooses the incarnation, and a peer that names another's would get
+/// its replies. The id therefore also has what the peer cannot choose and retains from link to link: the user
+/// of its process, or the memory assigned to it.
 pub(crate) fn client_id(peer: &Peer) -> ClientId {
     let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
     let place = || {

@@ -1,4 +1,4 @@
-//! One request on its way to its answer.
+//! A request from the start of its operation to its reply.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use tombolo_wire_vrpc::{
 use crate::parts::Parts;
 use crate::session::Shared;
 
-/// One request while its operation is begun, on the link's thread.
+/// A request whose operation is being started, on the link's thread.
 pub(crate) struct Exchange<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) cx: &'a Ctx,
-    /// The caller, in the peer's numbers.
+    /// Caller number of the peer.
     pub(crate) caller: CallerId,
-    /// Whether the peer wants the handles of nodes along with them.
+    /// `true` if the peer requests handles with nodes.
     pub(crate) wants_handles: bool,
     pub(crate) kind: Kind,
     pub(crate) parts: Box<Parts>,
     pub(crate) responder: Responder,
 }
 
-/// A request whose operation has ended, on whatever thread.
+/// A request whose operation has completed, on any thread.
 pub(crate) struct Closing<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) parts: &'a mut Parts,
     kind: Kind,
-    /// None once it is used.
+    /// `None` once used.
     responder: Option<Responder>,
 }
 
@@ -42,12 +42,12 @@ impl<'a> Exchange<'a> {
         &*shared.file_system
     }
 
-    /// The extended attributes, if the file system has them and this session offers them.
+    /// Returns the extended attributes, if the file system has them and this session offers them.
     pub(crate) fn xattrs(&self) -> Option<&'a dyn Xattrs> {
         self.fs().xattrs().filter(|_| self.shared.options.xattrs)
     }
 
-    /// Answers with what the operation gives, in the words of the wire.
+    /// Replies with the operation's result.
     pub(crate) fn answer<T: Send + 'static>(
         self,
         answer: Answer<T>,
@@ -56,7 +56,7 @@ impl<'a> Exchange<'a> {
         self.close(answer, |closing, value| closing.send(&reply(value)));
     }
 
-    /// Has the answer sent by `send`, for replies that borrow.
+    /// Completes the operation; `send` sends the reply, which may borrow.
     pub(crate) fn close<T: Send + 'static>(
         self,
         answer: Answer<T>,
@@ -73,7 +73,7 @@ impl<'a> Exchange<'a> {
                 let shared = shared.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // The peer has not asked for that: too many pend.
+                        // Not interrupted by the peer: too many requests were pending.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -86,25 +86,24 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Nothing had to be done, or the work is not awaited.
+    /// Replies without a result.
     pub(crate) fn done(self) {
         self.answer(Answer::ok(()), |()| Reply::Done);
     }
 
-    /// An error.
+    /// Replies with an error.
     pub(crate) fn refuse(self, error: Error) {
         self.close(Answer::<()>::err(error), |_, ()| {});
     }
 
-    /// The peer broke the protocol.
+    /// Ends the link because of a protocol violation.
     pub(crate) fn cut(self, why: impl Into<ProtocolError>) {
         self.shared.parts_pool.give_back(self.parts);
         self.responder.cut(why);
     }
 }
 
-/// Counts a request as pending. Beyond the session's limit it is asked to end at once; its answer still
-/// comes.
+/// Counts a request as pending. Beyond the session's limit it is interrupted at once; it still gets a reply.
 fn admit(shared: &Shared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
     shared.pending.add(responder.id(), interrupt);
     let permit = shared.budget.take(Resource::Pending, 1);
@@ -130,7 +129,7 @@ fn end<T>(
 }
 
 impl Closing<'_> {
-    /// Answers.
+    /// Sends the reply.
     pub(crate) fn send(&mut self, reply: &Reply<'_>) {
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
@@ -138,16 +137,15 @@ impl Closing<'_> {
         match reply.encode(self.kind, &mut body, &mut frame) {
             Ok(kind) => responder.send(kind, body, frame.as_bytes()),
             Err(error) => {
-                tracing::error!(session = self.shared.id.0, kind = ?self.kind, %error, "an answer that cannot be said");
+                tracing::error!(session = self.shared.id.0, kind = ?self.kind, %error, "cannot encode a reply");
                 refuse(responder, self.kind, &Error::Overflow);
             }
         }
     }
 
-    /// Answers with data that lie in the parts already, `len_bytes` of them.
+    /// Sends a reply with `len_bytes` of data that is in the parts.
     pub(crate) fn send_data(&mut self, len_bytes: usize, reply: impl FnOnce(&[u8]) -> Reply<'_>) {
-        // The data are copied to the frame, where encoding them as a part of the answer would copy them
-        // again.
+        // Copied to the frame directly: encoding as part of the reply would copy the data twice.
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
         let data = self.parts.data_to_frame(len_bytes);
@@ -157,7 +155,7 @@ impl Closing<'_> {
         }
     }
 
-    /// An error.
+    /// Replies with an error, and logs I/O errors.
     pub(crate) fn fail(&mut self, error: &Error) {
         if let Error::Io { source: Some(source) } = error {
             tracing::error!(session = self.shared.id.0, kind = ?self.kind, error = %source, "I/O error");
@@ -168,7 +166,7 @@ impl Closing<'_> {
     }
 }
 
-/// In the place of a frame that is there already.
+/// Sink for encoding when the frame is already filled.
 struct Nowhere;
 
 impl FrameSink for Nowhere {

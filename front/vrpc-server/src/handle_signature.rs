@@ -1,8 +1,8 @@
-//! Proof that a persistent handle was given out here.
+//! Signatures of persistent handles.
 //!
-//! The file system's own handle proves nothing: any client can make up one, of any file of the file system,
-//! and a file of which the kernel knows no name cannot be told to be outside of the export. So handles leave
-//! with a proof, and come back with it.
+//! The file system's own handle proves nothing: any client can forge a handle of any file of the file system,
+//! and the server cannot always tell that a file is outside of the export, since the kernel may know no name
+//! of it. Handles are therefore signed when sent and verified when received.
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -13,39 +13,39 @@ use tombolo_core::fs::{PersistentHandle, Volume};
 use tombolo_host_runtime::signing_keys::{Key, KeyId, Keys};
 use tombolo_wire_vrpc::HANDLE_BYTES_MAX;
 
-/// Length of a proof, the last of a handle's bytes. Before it is the id of the key.
+/// Length of a signature, the last bytes of a handle; the key's id precedes it.
 const PROOF_BYTES: usize = 16;
 
-/// Proofs are of handles over links, and of nothing else that the same keys sign.
+/// Domain separation from other signatures with the same keys.
 const WHAT: &[u8] = b"tombolo vrpc handle";
 
-/// Signs the handles of one export.
+/// Signer of the handles of one export.
 #[derive(Clone)]
 pub(crate) struct HandleSigner {
-    /// None where the system has no randomness: there are no handles then.
+    /// `None` if the system has no randomness; then no handles are issued.
     keys: Option<Arc<Keys>>,
     export: Arc<str>,
 }
 
 impl Default for HandleSigner {
-    /// With a new key, for as long as the server lives.
+    /// Creates a signer with a random key, valid for the server's lifetime.
     fn default() -> Self {
         Self { keys: Keys::random().ok().map(Arc::new), export: "".into() }
     }
 }
 
 impl HandleSigner {
-    /// The newest of these keys signs, and all that are good verify.
+    /// Creates a signer that uses the newest key and verifies with all valid keys.
     pub(crate) fn with(keys: Arc<Keys>) -> Self {
         Self { keys: Some(keys), export: "".into() }
     }
 
-    /// The same keys, for one export: handles of another one mean nothing there.
+    /// Returns a signer for one export, which does not accept handles of others.
     pub(crate) fn for_export(&self, name: &str) -> Self {
         Self { keys: self.keys.clone(), export: name.into() }
     }
 
-    /// The handle with its proof; none if it is too long for one.
+    /// Signs a handle; `None` if it is too long.
     pub(crate) fn sign(&self, handle: &PersistentHandle, volume: Volume) -> Option<PersistentHandle> {
         let (id, key) = self.keys.as_ref()?.newest();
         let proof = self.proof((id, key), handle.kind, &handle.bytes, volume);
@@ -55,20 +55,20 @@ impl HandleSigner {
         (bytes.len() <= HANDLE_BYTES_MAX).then_some(PersistentHandle { kind: handle.kind, bytes })
     }
 
-    /// The handle that a peer sent back; none if it was not given out for this export of this file system, or
-    /// its key was given up.
+    /// Verifies a peer's handle; `None` if it was not issued for this export of this file system, or its key
+    /// is retired.
     pub(crate) fn verify(&self, kind: i32, bytes: &[u8], volume: Volume) -> Option<PersistentHandle> {
         let (bytes, proof) = bytes.split_last_chunk::<PROOF_BYTES>()?;
         let (&id, bytes) = bytes.split_last()?;
         let id = KeyId(id);
         let expected = self.proof((id, self.keys.as_ref()?.find(id)?), kind, bytes, volume);
-        // In a time that does not tell how far they are the same.
+        // Constant-time comparison.
         let differing =
             expected.iter().zip(proof).fold(0, |all, (one, other)| black_box(all | (one ^ other)));
         (black_box(differing) == 0).then(|| PersistentHandle { kind, bytes: bytes.into() })
     }
 
-    /// SipHash-2-4 of 128 bits.
+    /// Computes SipHash-2-4 (128 bits).
     fn proof(&self, (id, key): (KeyId, &Key), kind: i32, bytes: &[u8], volume: Volume) -> [u8; PROOF_BYTES] {
         let mut hasher = SipHasher24::new_with_key(key.as_bytes());
         hasher.write(WHAT);
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(opened(&[two, "retired 1\n"].concat(), &given), None);
         let newer = with(&[two, one].concat()).sign(&handle(24), VOLUME).expect("sealed");
         assert_eq!((newer.bytes[24], opened(one, &newer)), (2, None), "the newest key seals");
-        // The bytes themselves are the format. These were computed apart.
+        // The format, computed independently.
         let hex: String = given.bytes[24..].iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "01bfce24605b8a1e763848c8f024b02398");
     }

@@ -1,26 +1,24 @@
-//! Exports for domains that share memory: what a link's requests ask of the file-system waist, and the
-//! answers.
+//! Server of exports to domains that share memory: requests of links to the file-system waist.
 //!
-//! [`VrpcServer`] opens a session for each link: it attaches to the export that the peer asks for, and from
-//! then on decodes requests (`tombolo_wire_vrpc`), calls the file system and answers. What the file system
-//! answers at once is answered on the link's thread, without an allocation for the operations that matter
-//! most; the rest goes on as a task, and the thread that finishes it sends the answer. Data never pass
-//! through here: a WRITE's lie in the client's memory, a READ's go where the client wants them in this
-//! side's.
+//! [`VrpcServer`] opens a session for each link: it attaches to the requested export, then decodes requests
+//! (`tombolo_wire_vrpc`), calls the file system and replies. An answer that is ready at once is sent by the
+//! link's thread, without an allocation for the most frequent operations; otherwise the request continues as
+//! a task, and the thread that completes it replies. Bulk data is not copied: a WRITE's data is read from the
+//! client's memory, a READ's data is placed in this side's memory where the client requested it.
 //!
-//! A peer may be hostile. What breaks the protocol (docs/protocols/vrpc.md, "What ends a link") cuts its
-//! link; what is merely unreasonable gets an error. When the link ends, whatever still waits is interrupted,
-//! and with the session go its look-ups, openings and locks.
+//! A peer may be hostile. A protocol violation (docs/protocols/vrpc.md, "What ends a link") ends its link; an
+//! unreasonable request gets an error. The end of a link interrupts its pending requests, and the session's
+//! look-ups, openings and locks are released.
 //!
-//! A peer that links again gets its next session when nothing of its former one runs any more (`fence`): its
-//! requests come in the order of its links.
+//! A peer that reconnects gets its next session when no request of the previous one is running
+//! (`reconnect_fence`), so its requests take effect in the order of its links.
 //!
-//! Not here: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), the policy of links
+//! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), the policy of links
 //! (`tombolo_host_links::policy`).
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!
-//! Reading order: `server`, `fence`, `session`, `exchange`, `operations`.
+//! Reading order: `server`, `reconnect_fence`, `session`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
 mod buffers;

@@ -1,28 +1,29 @@
-//! What a session may ask for.
+//! Session options.
 
 use tombolo_core::fs::PermissionCheck;
 use tombolo_core::{Limits, Squash};
 
-/// What the sessions of one export may ask for.
+/// Limits and permissions of the sessions of one export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The party that is to check what users may do. Identities are the peer's own word in either case: what
-    /// a peer as a whole may do is for the policy of links to decide.
+    /// Party that checks permissions. Identities are claimed by the peer in either case; the policy of links
+    /// restricts the peer as a whole.
     pub checks: PermissionCheck,
-    /// Which callers become the anonymous user, whatever the peer may say.
+    /// Callers that become the anonymous user, whatever the peer claims.
     pub squash: Squash,
-    /// How much may pend.
+    /// Limits on pending requests.
     pub limits: Limits,
-    /// Most bytes that one READ or WRITE may move.
+    /// Maximum number of bytes of one READ or WRITE.
     pub transfer_bytes_max: u32,
-    /// How many identities a peer may have at a time.
+    /// Maximum number of identities of a peer at a time.
     pub callers_max: u16,
-    /// Offers extended attributes, where the file system has them.
+    /// `true` to offer extended attributes, if the file system has them.
     pub xattrs: bool,
 }
 
 impl Default for Options {
-    /// Checks by the back end, no caller squashed, transfers of 4 MiB, 1024 identities, extended attributes.
+    /// Returns the defaults: checks by the back end, no squashing, transfers of 4 MiB, 1024 identities,
+    /// extended attributes.
     fn default() -> Self {
         Options {
             checks: PermissionCheck::BackEnd,

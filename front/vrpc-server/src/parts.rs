@@ -1,4 +1,4 @@
-//! Private memory of a request, used again by the next.
+//! Private memory of a request, reused by later requests.
 
 use std::cell::Cell;
 
@@ -8,19 +8,19 @@ use tombolo_host_runtime::free_list::FreeList;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 
-/// So many are retained for one link: what is answered at once needs one, and few links have many requests
-/// that pend.
+/// Maximum number of spare ones per link: requests answered at once need one, and few links have many pending
+/// requests.
 const SPARE_MAX: usize = 16;
 
 /// Private memory of one request.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// Where the variable part of the answer is put together.
+    /// Buffer for the variable part of the reply.
     pub(crate) frame: Box<[u8; FRAME_BYTES]>,
-    /// Of the request before.
+    /// Interrupt of the previous request.
     interrupt: Interrupt,
     page: Option<DirPage>,
-    /// Where a READ puts what goes into the answer itself, and where a WRITE finds what came in the request.
+    /// Buffer for inline data of a READ's reply and of a WRITE.
     data: Option<Buffer>,
 }
 
@@ -34,15 +34,15 @@ impl Parts {
         })
     }
 
-    /// A fresh interrupt, which is [given back](PartsPool::keep) apart from the parts: a hold less to be
-    /// counted.
+    /// Takes a renewed interrupt, [returned](PartsPool::keep) separately from the parts, which saves a
+    /// reference count.
     pub(crate) fn take_interrupt(&mut self) -> Interrupt {
         let mut interrupt = std::mem::take(&mut self.interrupt);
         interrupt.renew();
         interrupt
     }
 
-    /// An empty page with this budget.
+    /// Returns an empty page with this budget.
     pub(crate) fn page(&mut self, budget: DirBudget) -> DirPage {
         match self.page.take() {
             Some(mut page) => {
@@ -53,24 +53,24 @@ impl Parts {
         }
     }
 
-    /// Keeps a page for the next listing.
+    /// Stores a page for the next listing.
     pub(crate) fn keep(&mut self, page: DirPage) {
         self.page = Some(page);
     }
 
-    /// ReplyBuffer for `len_bytes` of data, at most a frame's.
+    /// Returns memory for `len_bytes` of inline data, at most a frame.
     pub(crate) fn room(&mut self, len_bytes: usize) -> Sink {
         self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES)).sink(0..len_bytes)
     }
 
-    /// A copy of `bytes`, at most a frame's, for a file system to read.
+    /// Copies inline data, at most a frame, for a file system to read.
     pub(crate) fn given(&mut self, bytes: &[u8]) -> Source {
         let data = self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES));
         let len = data.sink(0..bytes.len()).write_at(0, bytes);
         data.source(0..len)
     }
 
-    /// The first `len_bytes` of what was put there, at the start of the frame.
+    /// Copies the first `len_bytes` of inline data to the frame and returns them.
     pub(crate) fn data_to_frame(&mut self, len_bytes: usize) -> &[u8] {
         let frame = self.frame.get_mut(..len_bytes).unwrap_or_default();
         if let Some(data) = &self.data {
@@ -80,7 +80,7 @@ impl Parts {
     }
 }
 
-/// Those of one link that no request has.
+/// Spare parts of one link.
 #[derive(Debug)]
 pub(crate) struct PartsPool(FreeList<Box<Parts>>);
 
@@ -91,8 +91,8 @@ impl Default for PartsPool {
 }
 
 thread_local! {
-    /// What the last request on this link's thread had: most are answered before the next is begun, which
-    /// needs no lock then.
+    /// Parts of the last request on this link's thread: most requests are answered before the next one, so
+    /// that no lock is needed.
     static LAST: Cell<Option<Box<Parts>>> = const { Cell::new(None) };
 }
 
@@ -101,17 +101,17 @@ impl PartsPool {
         LAST.take().or_else(|| self.0.take()).unwrap_or_else(Parts::new)
     }
 
-    /// Of a request that was answered at once, on the link's thread.
+    /// Returns the parts of a request that was answered at once, on the link's thread.
     pub(crate) fn give_back(&self, parts: Box<Parts>) {
         LAST.set(Some(parts));
     }
 
-    /// Of one that was answered later, on whatever thread.
+    /// Returns the parts of a request that was answered later, on any thread.
     pub(crate) fn give_back_later(&self, parts: Box<Parts>) {
         self.0.give_back(parts);
     }
 
-    /// The interrupt of the request whose parts were given back last, if they were.
+    /// Returns the interrupt to the parts returned last, if any.
     pub(crate) fn keep(interrupt: Interrupt) {
         if let Some(mut parts) = LAST.take() {
             parts.interrupt = interrupt;

@@ -1,11 +1,11 @@
-//! Requests that are answered later, so that an INTERRUPT finds them.
+//! Pending requests, for INTERRUPT.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::Interrupt;
 
-/// The requests of one link that pend, by id: at most as many as the link has slots.
+/// The pending requests of one link by id; at most as many as the link has slots.
 #[derive(Debug, Default)]
 pub(crate) struct Pending(Mutex<Table>);
 
@@ -16,7 +16,7 @@ struct Table {
 }
 
 impl Pending {
-    /// From now on an INTERRUPT finds the request. If the link has ended it is raised at once.
+    /// Adds a request. If the link has ended, it is interrupted at once.
     pub(crate) fn add(&self, id: u32, interrupt: &Interrupt) {
         let ended = {
             let mut table = self.table();
@@ -28,21 +28,21 @@ impl Pending {
         }
     }
 
-    /// The request is finished.
+    /// Removes a finished request.
     pub(crate) fn remove(&self, id: u32) {
         self.table().requests.remove(&id);
     }
 
-    /// The caller of a request wishes that it end. One that is answered already is not found.
+    /// Interrupts a request at its caller's wish; does nothing if it has been answered.
     pub(crate) fn interrupt(&self, id: u32) {
         let found = self.table().requests.get(&id).cloned();
-        // Outside the lock: it may go on with the request on this thread.
+        // Unlocked: raising the interrupt may continue the request on this thread.
         if let Some(interrupt) = found {
             interrupt.raise();
         }
     }
 
-    /// Interrupts the requests that pend, and those that may still be added.
+    /// Interrupts all pending requests, and those added later.
     pub(crate) fn end(&self) {
         let all: Vec<_> = {
             let mut table = self.table();

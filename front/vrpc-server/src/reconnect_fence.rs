@@ -1,8 +1,8 @@
-//! Between the links of one client: the next begins when nothing of the former one runs any more.
+//! Fence between a client's links: a session begins when no request of the previous one is running.
 //!
-//! So a request that was sent over a link that is lost cannot take effect after what was sent over the next,
-//! and what may be done any number of times, a write at a stated place above all, needs no memory of having
-//! been done (docs/decisions/links-sessions.md).
+//! Thus a request sent over a lost link cannot take effect after requests of the next link, and idempotent
+//! requests, above all positional writes, need no record of having been executed
+//! (docs/decisions/links-sessions.md).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,11 +12,11 @@ use tombolo_core::ClientId;
 use tombolo_host_links::End;
 use tombolo_host_links::server::LinkCutter;
 
-/// The session that each client has of each export, and its state.
+/// The session of each client at each export.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectFence {
     inside: Mutex<HashMap<Whose, Arc<Mutex<Stage>>>>,
-    /// One of them is gone.
+    /// Signalled when a session has ended.
     left: Condvar,
 }
 
@@ -26,18 +26,18 @@ struct Whose {
     export: Box<str>,
 }
 
-/// How far a session is.
+/// State of a session.
 #[derive(Debug, Default)]
 enum Stage {
-    /// There is no link yet.
+    /// No link yet.
     #[default]
     Opened,
     Linked(LinkCutter),
-    /// The next waits for its end.
+    /// The client's next session is waiting for its end.
     Unwanted,
 }
 
-/// The only session of a client at an export, until this is dropped.
+/// The only session of a client at an export, until dropped.
 #[derive(Debug)]
 pub(crate) struct SessionGuard {
     fence: Arc<ReconnectFence>,
@@ -46,8 +46,8 @@ pub(crate) struct SessionGuard {
 }
 
 impl ReconnectFence {
-    /// Lets the next session of `client` in. The former one loses its link, and is waited for; none if that
-    /// takes longer than `timeout`. Of several waiters one gets in, and the others wait for that one's end.
+    /// Admits the next session of `client`. The previous one loses its link and is waited for; `None` if that
+    /// takes longer than `timeout`. Of several waiters one is admitted, and the others wait for its end.
     pub(crate) fn enter(
         self: &Arc<Self>,
         export: &str,
@@ -63,11 +63,11 @@ impl ReconnectFence {
                 inside.insert(whose.clone(), stage.clone());
                 return Some(SessionGuard { fence: self.clone(), whose, stage });
             };
-            // Not while they are locked: with its link the session may go at once.
+            // Unlocked: the session may be dropped together with its link.
             drop(inside);
             unwanted(&former);
             inside = lock(&self.inside);
-            // It may have gone meanwhile, and another have come.
+            // The entry may by now belong to another session.
             while inside.get(&whose).is_some_and(|stage| Arc::ptr_eq(stage, &former)) {
                 let patience = until.saturating_duration_since(Instant::now());
                 if patience.is_zero() {
@@ -80,22 +80,22 @@ impl ReconnectFence {
     }
 }
 
-/// Ends the link, now or as soon as it begins.
+/// Ends the session's link, now or as soon as it exists.
 fn unwanted(stage: &Mutex<Stage>) {
     let stage = std::mem::replace(&mut *lock(stage), Stage::Unwanted);
     if let Stage::Linked(cutter) = stage {
-        // It has left that link, whether that has been heard here or not.
+        // The client has left that link, even if the server has not noticed yet.
         cutter.cut(End::Left);
     }
 }
 
 impl SessionGuard {
-    /// Whose it is.
+    /// Returns the client.
     pub(crate) fn client_id(&self) -> ClientId {
         self.whose.client
     }
 
-    /// There is a link.
+    /// Registers the session's link.
     pub(crate) fn begun(&self, cutter: LinkCutter) {
         let mut stage = lock(&self.stage);
         if let Stage::Unwanted = *stage {
@@ -155,7 +155,7 @@ mod tests {
                 scope.spawn(move || {
                     let guard = fence.enter("a", client(1), LONG);
                     told.send(()).expect("the test listens");
-                    // The other one waits for this end.
+                    // The other waiter waits for the end of this session.
                     drop(guard.expect("the former has left"));
                 })
             });

@@ -1,4 +1,4 @@
-//! Which exports there are, and a session of one for each link.
+//! Exports, and a session of one for each link.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,55 +16,54 @@ use crate::options::Options;
 use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
-/// So long a client that links again waits for requests of its former link, before it is to try again. Little
-/// enough for a hello, more than a request takes that was interrupted.
+/// Maximum wait of a reconnecting client for requests of its previous link, before it must retry. Short
+/// enough for a handshake, longer than an interrupted request takes.
 const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link to one gets
-/// a session of its own.
+/// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link gets its own
+/// session.
 pub struct VrpcServer {
     exports: BTreeMap<String, Offered>,
     signer: HandleSigner,
-    /// How many sessions have been numbered; the next has this number.
+    /// Number of the next session.
     session_ids: Arc<AtomicU64>,
     fence: Arc<ReconnectFence>,
 }
 
-/// An export under its name.
+/// An export and its options.
 struct Offered {
     export: Arc<dyn Export>,
     options: Options,
 }
 
 impl VrpcServer {
-    /// Nothing is exported. Sessions have numbers of their own, and handles are good for as long as the
-    /// server lives.
+    /// Creates a server without exports, with its own session numbers; handles are valid for its lifetime.
     #[must_use]
     pub fn new() -> Self {
         let session_ids = Arc::new(AtomicU64::new(1));
         Self { exports: BTreeMap::new(), signer: HandleSigner::default(), session_ids, fence: Arc::default() }
     }
 
-    /// Handles are sealed with these keys, and so good after a restart with the same.
+    /// Signs handles with these keys, so that they survive restarts.
     #[must_use]
     pub fn with_keys(self, keys: Arc<Keys>) -> Self {
         Self { signer: HandleSigner::with(keys), ..self }
     }
 
-    /// Numbers sessions from here on, for exports that others have sessions of too.
+    /// Assigns session numbers from this counter, for exports that are also used by other servers.
     #[must_use]
     pub fn with_session_ids(self, session_ids: Arc<AtomicU64>) -> Self {
         Self { session_ids, ..self }
     }
 
-    /// Exports a tree under a name, in the place of what had the name before.
+    /// Adds an export, replacing one with the same name.
     #[must_use]
     pub fn with_export(mut self, name: impl Into<String>, export: Arc<dyn Export>, options: Options) -> Self {
         self.exports.insert(name.into(), Offered { export, options });
         self
     }
 
-    /// The export of that name; without one the only one there is.
+    /// Returns the export with this name; without a name the only export.
     fn export(&self, name: &str) -> Option<(&String, &Offered)> {
         match (name, self.exports.len()) {
             ("", 1) => self.exports.iter().next(),
@@ -83,19 +82,19 @@ impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let (name, offered) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let Offered { export, options } = offered;
-        // Before there is anything of the new link.
+        // Before anything of the new link exists.
         let guard = self
             .fence
             .enter(name, client_id(peer), FORMER_LINK_TIMEOUT)
-            .ok_or_else(|| Refusal::Failed("requests of the former link are still under way".into()))?;
+            .ok_or_else(|| Refusal::Failed("requests of the previous link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let identity_policy = IdentityPolicy::of(peer);
-        // A peer whose identities are not believed is not believed to have checked permissions either.
+        // A peer whose identities are not trusted is not trusted to check permissions either.
         let is_believed = identity_policy.allows_any() && options.squash.mode == SquashMode::None;
         let checks = if is_believed { options.checks } else { PermissionCheck::BackEnd };
         let client = Client { session, label: peer.label.to_string(), checks };
         let file_system = export.attach(&client).map_err(|error| {
-            tracing::error!(export = peer.export, peer = &*peer.label, %error, "no session");
+            tracing::error!(export = peer.export, peer = &*peer.label, %error, "cannot attach to the export");
             Refusal::Failed(error.to_string().into())
         })?;
         let signer = self.signer.for_export(name);

@@ -1,4 +1,4 @@
-//! One link's session: requests in, answers out.
+//! Session of one link.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::parts::PartsPool;
 use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
 
-/// One link's session. With it go the last reference to its file system, and so all that the peer holds
-/// there.
+/// A link's session. Dropping it drops the last reference to its file system, and thereby all that the peer
+/// holds.
 pub(crate) struct LinkSession(Arc<Shared>);
 
-/// What requests that pend keep of a session.
+/// The part of a session that pending requests share.
 pub(crate) struct Shared {
     pub(crate) id: SessionId,
     pub(crate) file_system: Arc<dyn FileSystem>,
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) pending: Pending,
     pub(crate) parts_pool: PartsPool,
     pub(crate) budget: Arc<Budget>,
-    /// Last, so that it is dropped last: its waiter may rely on nothing being held or done any more.
+    /// Last, so that it is dropped last: the next session relies on nothing being held or running.
     guard: SessionGuard,
 }
 
@@ -83,8 +83,8 @@ impl Session for LinkSession {
     }
 }
 
-/// What holds for the requests of a client: `reconnect_fence` keeps its links apart, and a link has 1,024
-/// slots at most (docs/formats/link.md).
+/// Properties of all request keys: `reconnect_fence` separates a client's links, and a link has at most 1,024
+/// slots (docs/formats/link.md).
 const PROMISES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
 
 impl Shared {
@@ -133,12 +133,12 @@ impl Shared {
     }
 }
 
-/// Requests to the session itself, and what no caller can be refused.
+/// Returns `true` for session requests, and those that cannot be refused to a caller.
 fn needs_no_identity(kind: Kind) -> bool {
     matches!(kind, Kind::Null | Kind::Profile | Kind::Caller | Kind::Interrupt | Kind::Forget)
 }
 
-/// A message that breaks the protocol.
+/// Converts a decoding error to a protocol violation.
 pub(crate) fn malformed(error: &DecodeError) -> ProtocolError {
     ProtocolError::Malformed(error.to_string().into())
 }

@@ -94,7 +94,12 @@ impl Groups {
             Ok(Err(error)) => {
                 if let Some(unlogged) = self.log.allow() {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(uid, error, unlogged, "group look-up failed: treating the user as having no groups");
+                    tracing::warn!(
+                        uid,
+                        error,
+                        unlogged,
+                        "group look-up failed: the user has no supplementary groups"
+                    );
                 }
                 (Vec::new(), shortly)
             }

@@ -1,4 +1,4 @@
-//! Requests to the session itself, and those that are not awaited.
+//! Session requests, and one-way requests.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tombolo_wire_vrpc::{Forgets, Groups, Offers, Reply, Session};
 
 use crate::exchange::Exchange;
 
-/// Nodes forgotten at a time.
+/// Maximum number of nodes forgotten per call.
 const FORGETS_AT_ONCE: usize = 32;
 
 pub(super) fn profile(exchange: Exchange<'_>) {
@@ -41,7 +41,7 @@ pub(super) fn caller(exchange: Exchange<'_>, uid: u32, gid: u32, groups: Groups<
     if !exchange.shared.callers.set(caller, identity) {
         exchange.cut(ProtocolError::Malformed(format!("caller {} is beyond the limit", caller.0).into()));
     } else if is_refused {
-        tracing::debug!(session = exchange.shared.id.0, uid, gid, "a peer may not ask in this name");
+        tracing::debug!(session = exchange.shared.id.0, uid, gid, "identity refused to a peer");
         exchange.refuse(Error::NotPermitted);
     } else {
         exchange.done();

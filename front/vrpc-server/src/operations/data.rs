@@ -43,5 +43,5 @@ pub(super) fn write(mut exchange: Exchange<'_>, file: File, how: Write, data: &D
 }
 
 fn too_much() -> ProtocolError {
-    ProtocolError::Malformed("more data than one request may move".into())
+    ProtocolError::Malformed("more data than one request may transfer".into())
 }

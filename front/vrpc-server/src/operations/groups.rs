@@ -1,4 +1,4 @@
-//! The optional groups, where the file system has them.
+//! Optional groups of operations.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{NodeId, PersistentHandle, XattrName};
@@ -9,7 +9,7 @@ use super::nodes;
 use crate::buffers::ReplyBuffer;
 use crate::exchange::Exchange;
 
-/// Longest value of an attribute, and longest list of names (xattr(7)).
+/// Maximum length of an attribute's value and of a list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
@@ -56,7 +56,7 @@ fn xattrs(exchange: Exchange<'_>, request: &Request<'_>) {
     }
 }
 
-/// The value of an attribute, or without a name the names of all.
+/// Replies with the value of an attribute, or without a name with all names.
 fn xattr_bytes(
     exchange: Exchange<'_>,
     node: NodeId,
@@ -122,7 +122,7 @@ fn changes(exchange: Exchange<'_>, since: u64) {
     let Some(changes) = exchange.fs().changes() else { return exchange.refuse(Error::NotSupported) };
     let answer = changes.next(exchange.cx, since, FRAME_BYTES);
     exchange.close(answer, |closing, notices| {
-        // After the notices: if it ends now, there is a further one.
+        // Read after the notices: if completeness ends now, another notice follows.
         let is_complete = closing.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
         closing.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
     });

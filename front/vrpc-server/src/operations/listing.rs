@@ -1,4 +1,4 @@
-//! Directories.
+//! Directory listings.
 
 use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage, File};
 use tombolo_core::{Ctx, Error};
@@ -10,7 +10,7 @@ use super::nodes;
 use crate::buffers::{ReplyBuffer, wire_len};
 use crate::exchange::{Closing, Exchange};
 
-/// Most bytes of a listing: what a session has in private memory for it at a time.
+/// Maximum size of a listing, which a session buffers in private memory.
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn readdir(
@@ -57,16 +57,16 @@ fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, (sink, want
 
 fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
     if listing.len_bytes() == 0 && !page.is_empty() {
-        // No progress can be made in so little room; silence about it would look like an entry that does not
-        // fit the budget.
+        // The client could make no progress, and an empty listing would look like an entry that exceeds the
+        // budget.
         closing.fail(&Error::OutOfRange);
     } else {
         closing.send(&Reply::Readdir(listing, page.is_end() && is_whole));
     }
 }
 
-/// Writes the entries that fit, and takes back the look-ups of those that do not. Says how many bytes, and
-/// whether those were all.
+/// Writes the entries that fit and returns the look-ups of the others. Returns the length, and `true` if all
+/// fit.
 fn write<W: FrameSink>(
     frame: &mut W,
     closing: &Closing<'_>,

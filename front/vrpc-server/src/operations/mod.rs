@@ -1,4 +1,4 @@
-//! What each request asks of the file system.
+//! Dispatch of requests to the file system.
 
 mod control;
 mod data;
@@ -12,7 +12,7 @@ use tombolo_wire_vrpc::{Reply, Request};
 
 use crate::exchange::Exchange;
 
-/// Begins a request; its answer comes at once or later.
+/// Starts a request; the reply is sent at once or later.
 pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
     let (fs, cx) = (exchange.fs(), exchange.cx);
     match *request {

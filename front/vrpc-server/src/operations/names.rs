@@ -1,4 +1,4 @@
-//! Symbolic links, whose targets may be longer than a slot.
+//! Symbolic links, whose targets may exceed a slot.
 
 use tombolo_core::fs::{Name, NodeId};
 use tombolo_core::{Answer, Error};
@@ -8,7 +8,7 @@ use super::nodes;
 use crate::buffers::{self, ReplyBuffer};
 use crate::exchange::{Closing, Exchange};
 
-/// Longest target, in bytes (`PATH_MAX`, without its terminator).
+/// Maximum length of a target in bytes (`PATH_MAX`, without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, destination: &Destination<'_>) {
@@ -29,7 +29,7 @@ pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, ta
     nodes::answer(exchange, answer);
 }
 
-/// Answers with bytes, where there is room for them.
+/// Replies with bytes, or with an error if they do not fit.
 pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &ReplyBuffer, bytes: &[u8]) {
     if bytes.len() > room.len_bytes() {
         closing.fail(&Error::OutOfRange);
@@ -38,7 +38,7 @@ pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &ReplyBuffer, bytes: &
     }
 }
 
-/// A private copy of a request's bytes, unless there are more than `limit_bytes`.
+/// Returns a private copy of a request's bytes; `too_long` above `limit_bytes`.
 pub(super) fn copied(
     data: &Data<'_>,
     exchange: &Exchange<'_>,

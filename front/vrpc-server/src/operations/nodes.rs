@@ -1,4 +1,4 @@
-//! Answers that give a node, with its handle for a client that is to find it again behind another link.
+//! Replies with a node, and its handle for clients that resolve it again over another link.
 
 use tombolo_core::fs::{Created, Entry, FileSystem, Made, NodeId, PersistentHandle};
 use tombolo_core::{Answer, Ctx};
@@ -7,12 +7,12 @@ use tombolo_wire_vrpc::{HandleBytes, Reply};
 use crate::exchange::{Closing, Exchange};
 use crate::session::Shared;
 
-/// What gives a node.
+/// An operation's result that has a node.
 pub(super) trait Given: Send + 'static {
-    /// The node.
+    /// Returns the node.
     fn node(&self) -> NodeId;
 
-    /// The same in the words of the wire.
+    /// Converts the result to a reply.
     fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_>;
 }
 
@@ -46,8 +46,7 @@ impl Given for Created {
     }
 }
 
-/// Answers with a node, once its handle is known where that is wanted. A node whose handle cannot be had has
-/// none: the request succeeded all the same.
+/// Replies with a node, after fetching its handle if requested. Without a handle the request still succeeds.
 pub(super) fn answer<T: Given>(exchange: Exchange<'_>, answer: Answer<T>) {
     if !exchange.wants_handles || exchange.fs().persistent_handles().is_none() {
         return exchange.close(answer, |closing, given| closing.send(&given.reply(None)));
@@ -87,7 +86,7 @@ fn sign(shared: &Shared, handle: &PersistentHandle) -> Option<PersistentHandle> 
     shared.signer.sign(handle, volume)
 }
 
-/// The handle of a node in a listing, if it is at hand: a listing does not wait for any.
+/// Returns the handle of a listed node if it is available at once: listings do not wait for handles.
 pub(super) fn at_hand(shared: &Shared, cx: &Ctx, node: NodeId) -> Option<PersistentHandle> {
     match ask(&*shared.file_system, cx, node) {
         Answer::Done(Ok(handle)) => sign(shared, &handle),
