@@ -21,7 +21,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-/// Feature bits of the transport (virtio 1.2, chapter 6; vhost-user for the last).
+/// Transport feature bits (virtio 1.2, chapter 6; vhost-user for the last).
 pub(crate) const FEATURE_LOG_ALL: u64 = 1 << 26;
 const FEATURE_INDIRECT: u64 = 1 << 28;
 const FEATURE_EVENT_INDEX: u64 = 1 << 29;
@@ -31,33 +31,33 @@ const FEATURE_VERSION_1: u64 = 1 << 32;
 const TRANSPORT_FEATURES: u64 =
     FEATURE_INDIRECT | FEATURE_EVENT_INDEX | FEATURE_PROTOCOL_FEATURES | FEATURE_VERSION_1;
 
-/// The largest split virtqueue that we serve; QEMU's limit too.
+/// Maximum size of a split virtqueue, as in QEMU.
 const QUEUE_SIZE_MAX: u32 = 1024;
 
-/// One front end's connection: answers its messages and keeps its queues.
+/// A front end's connection: handles its messages and manages its queues.
 pub(crate) struct Connection {
     guest: GuestId,
     device: Arc<dyn Device>,
     settings: Settings,
-    /// The front end's process, where it can be seen from here.
+    /// Process of the front end, if visible in this pid namespace.
     pid: u32,
-    /// SET_OWNER has come.
+    /// `true` once SET_OWNER has arrived.
     owned: bool,
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
-    /// Where requests under way are written down, for each queue; empty unless the front end keeps them.
+    /// In-flight area of each queue; empty if the front end has none.
     in_flight: Vec<Arc<InFlight>>,
-    /// For descriptors, until the device has it.
+    /// Descriptor store, until it is passed to the device.
     store: Option<FdStore>,
-    /// Where writes to the guest's memory are marked, while FEATURE_LOG_ALL is negotiated.
+    /// Dirty log for writes to guest memory, while FEATURE_LOG_ALL is negotiated.
     log: Option<Arc<DirtyLog>>,
-    /// Its place among the guests that may not run at the same time.
+    /// The guest's turn among guests that may not run concurrently.
     turn: Turn,
-    /// The way to ask the front end for something, kept open: UML has interrupts only for devices that could.
-    /// What we do say goes through [`ConfigChange`](super::ConfigChange).
+    /// Back-end request channel, kept open: UML supports interrupts only on devices with one. Messages on it
+    /// are sent through [`ConfigChange`](super::ConfigChange).
     requests: Option<Backend>,
-    /// It was looked whether the memory is shared with us.
+    /// `true` once the memory has been checked for private mappings.
     sharing_checked: bool,
 }
 
@@ -89,7 +89,8 @@ impl Connection {
         }
     }
 
-    /// The front end left: stops every queue. Chains still pending keep their memory and are not handed back.
+    /// Stops every queue after the front end has disconnected. Pending chains keep their memory and are not
+    /// returned.
     pub(crate) fn close(&mut self) {
         let ran = self.queues.iter().any(|control| control.started);
         for control in &mut self.queues {
@@ -103,7 +104,7 @@ impl Connection {
         self.turn.pass();
     }
 
-    /// It is this guest's turn: runs what it has started meanwhile.
+    /// Resumes the queues that were started before it was this guest's turn.
     pub(crate) fn take_turn(&mut self) -> Result<()> {
         for index in 0..self.queues.len() as u32 {
             self.resume(index)?;
@@ -118,7 +119,7 @@ impl Connection {
         usize::try_from(index).ok().and_then(|index| self.queues.get_mut(index)).ok_or(Error::InvalidParam)
     }
 
-    /// A queue whose parameters may be set: one that is not running.
+    /// Returns a queue whose parameters may be set, that is, one that is not running.
     fn stopped_queue(&mut self, index: u32) -> Result<&mut QueueControl> {
         let control = self.queue(index)?;
         if control.started {
@@ -127,16 +128,16 @@ impl Connection {
         Ok(control)
     }
 
-    /// Runs the queue if everything that it needs is there.
+    /// Starts the queue if all its parameters are set.
     fn resume(&mut self, index: u32) -> Result<()> {
-        // What runs without the log that was announced leaves no marks.
+        // Without its log, an announced dirty log would miss the queue's writes.
         if self.is_logging() && self.log.is_none() {
             return Ok(());
         }
         if self.queue(index)?.is_about_to_start() {
             self.check_sharing();
             if !self.turn.take() {
-                tracing::info!(device = self.device.name(), guest = %self.guest, queue = index, "queue waits until another guest has left");
+                tracing::info!(device = self.device.name(), guest = %self.guest, queue = index, "queue waits for another guest to leave");
                 return Ok(());
             }
         }
@@ -158,12 +159,12 @@ impl Connection {
         let indirect = features & FEATURE_INDIRECT != 0;
         let event_index = features & FEATURE_EVENT_INDEX != 0;
         let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
-        // First: what came back meanwhile is marked there too.
+        // Set before attaching, which writes late chains to the used ring and must mark them.
         control.queue.set_log(log.clone());
         let Some((rings, run)) =
             rings.and_then(|rings| control.attached(rings, in_flight.clone(), is_first_start, event_index))
         else {
-            tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped: its rings do not lie in the guest's memory");
+            tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped: its rings are outside of the guest's memory");
             control.faulty = true;
             return Ok(());
         };
@@ -187,7 +188,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Logs once what is wrong with memory that is not shared: the guest itself just hangs.
+    /// Logs once how memory is wrongly shared, since the guest itself only hangs.
     fn check_sharing(&mut self) {
         if std::mem::replace(&mut self.sharing_checked, true) {
             return;
@@ -199,16 +200,16 @@ impl Connection {
             let (address, bytes) = (slot.guest_address, slot.region.len());
             tracing::error!(
                 device, %guest, address, bytes, remedy,
-                "the guest will hang: its VMM has mapped its memory privately, so that we do not see what it writes"
+                "the guest will hang: its VMM has mapped its memory privately, so the guest's writes are not visible"
             );
         }
     }
 
-    /// Replaces the memory under all queues. Chains under way go on with the memory that they hold.
+    /// Replaces the memory of all queues. Chains under way keep the memory that they hold.
     fn replace_memory(&mut self, slots: Vec<MemorySlot>) -> Result<()> {
         let bytes: u64 = slots.iter().map(|slot| slot.region.len() as u64).sum();
         if bytes > self.settings.memory_bytes_max {
-            return Err(Error::InvalidOperation("the guest has more memory than is allowed"));
+            return Err(Error::InvalidOperation("the guest has more memory than allowed"));
         }
         let memory = GuestMemory::new(slots).map_err(refused)?;
         self.queues.iter_mut().for_each(QueueControl::pause);
@@ -220,7 +221,7 @@ impl Connection {
         self.features & FEATURE_LOG_ALL != 0
     }
 
-    /// Has all queues log as it was said last (`dirty_log` has the ordering), and runs those that can.
+    /// Applies a change of logging to all queues (`dirty_log` has the ordering), and runs those that can.
     fn log_anew(&mut self) -> Result<()> {
         if let Some(log) = self.log.as_ref().filter(|_| self.is_logging()) {
             log.check(self.memory.end()).map_err(refused)?;
@@ -235,20 +236,20 @@ impl Connection {
         self.resume(index)
     }
 
-    /// Where the queue's writes are marked, if they are.
+    /// Returns the queue's log, if its writes are logged.
     fn queue_log(&mut self, index: u32) -> Result<Option<Arc<QueueLog>>> {
         let log = self.log.clone().filter(|_| self.is_logging());
         let (memory, limits) = (self.memory.clone(), self.device.limits());
         let control = self.queue(index)?;
         let (Some(log), Some(addresses)) = (log, control.addresses) else { return Ok(None) };
-        // Cloud Hypervisor wants used rings logged without saying where: where they are.
+        // Cloud Hypervisor logs used rings without an address: their own address is meant.
         let used = control.log_address.or_else(|| memory.guest_address(addresses.used));
         let Some(used) = used else { return Ok(None) };
         let queue_log = QueueLog::new(log, memory, limits, used, Rings::used_len(control.size));
         Ok(Some(Arc::new(queue_log.map_err(refused)?)))
     }
 
-    /// How many queues an in-flight area is for, and of what size.
+    /// Returns the number of queues and their size for an in-flight area.
     fn in_flight_shape(&self, wanted: &VhostUserInflight) -> Result<(u16, u16)> {
         let (queues, size) = (wanted.num_queues, wanted.queue_size);
         if !self.device.repeats_requests() {
@@ -262,7 +263,7 @@ impl Connection {
 
     fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> Result<MemorySlot> {
         if region.memory_size > self.settings.memory_bytes_max {
-            return Err(Error::InvalidOperation("the guest has more memory than is allowed"));
+            return Err(Error::InvalidOperation("the guest has more memory than allowed"));
         }
         let len = usize::try_from(region.memory_size).map_err(|_| Error::InvalidParam)?;
         Ok(MemorySlot {
@@ -279,7 +280,7 @@ impl Drop for Connection {
     }
 }
 
-/// The front end asked for what it may not have: the message names the reason.
+/// Converts an error about invalid parameters, whose message has the reason.
 fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
 }
@@ -292,7 +293,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// Deprecated by the specification; it recommends to disable all rings.
+    /// Disables all rings, as the specification recommends for this deprecated message.
     fn reset_owner(&mut self) -> Result<()> {
         for control in &mut self.queues {
             control.pause();
@@ -310,21 +311,22 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(self.device.features() | TRANSPORT_FEATURES | log)
     }
 
-    /// Front ends switch the log by this under running queues; nothing else changes then.
+    /// Sets the features. Front ends use this to switch logging of running queues, without changing other
+    /// features.
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !self.get_features()? != 0 {
-            return Err(Error::InvalidOperation("feature bits that were not offered"));
+            return Err(Error::InvalidOperation("unknown feature bits"));
         }
         let changed = std::mem::replace(&mut self.features, features) ^ features;
         if changed & !FEATURE_LOG_ALL != 0 || !self.queues.iter().any(|control| control.started) {
             self.device.negotiated(features & !FEATURE_LOG_ALL);
         }
-        // Without protocol features there is no message to enable a ring: it is enabled from the start.
+        // Without protocol features there is no message to enable a ring: rings are enabled initially.
         if features & FEATURE_PROTOCOL_FEATURES == 0 {
             self.queues.iter_mut().for_each(|control| control.enabled = true);
         }
         if changed & FEATURE_LOG_ALL != 0 {
-            // The next log comes with a message of its own, and may come late.
+            // The next log arrives in a separate message, possibly later.
             if !self.is_logging() {
                 self.log = None;
             }
@@ -333,9 +335,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// QEMU warns at each start of a back end that has a configuration space which it does not ask for. It is
-    /// the front end that asks before it sends SET_OWNER; those that need CONFIG for every device (UML,
-    /// crosvm) send that first.
+    /// Offers CONFIG only where needed, because QEMU warns at each start about an unused configuration space:
+    /// QEMU sends this request before SET_OWNER; front ends that need CONFIG for every device (UML, crosvm)
+    /// send SET_OWNER first.
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         let features = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
@@ -403,7 +405,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
         let control = self.stopped_queue(index)?;
         if !num.is_power_of_two() || num > QUEUE_SIZE_MAX {
-            return Err(Error::InvalidOperation("a queue size that is not a power of two up to 1024"));
+            return Err(Error::InvalidOperation("the queue size is not a power of two up to 1024"));
         }
         control.size = u16::try_from(num).map_err(|_| Error::InvalidParam)?;
         Ok(())
@@ -421,7 +423,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let addresses = RingAddresses { descriptors, available, used };
         let log_address = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
         let control = self.queue(index)?;
-        // The only message that says where to log the used ring; a running queue stays where it is.
+        // Only this message has the log address of the used ring; a running queue keeps its rings.
         if control.started && control.addresses == Some(addresses) {
             control.log_address = log_address;
             return self.log_queue_anew(index);
@@ -437,8 +439,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Ok(())
     }
 
-    /// Stops the queue. The back end that takes it over next goes on where we say, so what was taken must be
-    /// handed back first. What outlasts that is handed back when the same queue goes on here, and forgotten
+    /// Stops the queue. The next back end continues at the reported index, so chains taken must be returned
+    /// first. Chains that are still pending then are returned when the same queue continues here, and dropped
     /// when it starts anew.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
@@ -457,7 +459,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let state = VhostUserVringState::new(index, u32::from(control.next));
         if was_started && !self.queues.iter().any(|control| control.started) {
             device.stopped();
-            // It is about to go on elsewhere. One that merely stops, as when it reboots, keeps its turn.
+            // Migrating: the guest continues elsewhere. A guest that only stops, for example to reboot, keeps
+            // its turn.
             if self.is_logging() {
                 self.turn.pass();
             }
@@ -495,7 +498,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        // The crate has checked both against the 4 KiB that a message can have.
+        // The crate has checked both against the 4 KiB limit of a message.
         let config = self.device.config();
         let wanted = config.iter().copied().chain(std::iter::repeat(0));
         Ok(wanted.skip(offset as usize).take(size as usize).collect())
@@ -562,7 +565,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(UNSUPPORTED)
     }
 
-    /// The log before is at rest when this is answered: the front end takes its last bits then.
+    /// Replaces the log. When this is answered the previous log is no longer written, and the front end
+    /// collects its last bits.
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         let log = DirtyLog::map(&file, log.mmap_offset, log.mmap_size).map_err(refused)?;
         self.log = Some(Arc::new(log));

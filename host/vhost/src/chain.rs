@@ -2,35 +2,35 @@ use super::queue::Queue;
 use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
-/// One request of a guest: a checked descriptor chain. The memory stays valid as long as any part of it is
-/// held, even when the guest leaves.
+/// A guest's request: a checked descriptor chain. Its memory stays valid while any part of it is held, even
+/// after the guest has left.
 #[derive(Debug)]
 pub struct Chain {
-    /// What the guest wants the device to read: headers, data of a write.
+    /// Buffers that the device reads: headers, data of a write.
     pub readable: Source,
-    /// Where the device writes its answer.
+    /// Buffers for the device's reply.
     pub writable: Sink,
-    /// To hand the chain back with.
+    /// Token that returns the chain to the guest.
     pub token: ChainToken,
 }
 
 impl Chain {
-    /// Hands the chain back with `written` bytes at the beginning of [`writable`](Self::writable).
+    /// Returns the chain with `written` bytes at the beginning of [`writable`](Self::writable).
     pub fn complete(self, written: usize) {
         self.token.complete(written);
     }
 }
 
-/// The duty to hand one chain back to its guest: from any thread, at any time, in any order. Dropped without
-/// [`complete`](Self::complete), it hands the chain back with nothing written, so that the guest does not
-/// wait for ever.
+/// Obligation to return one chain to its guest, from any thread and in any order. Dropped without
+/// [`complete`](Self::complete), it returns the chain with nothing written, so that the guest does not wait
+/// forever.
 #[derive(Debug)]
 pub struct ChainToken {
     queue: Arc<Queue>,
-    /// Which run of the queue it came from: a queue that was stopped since is not written to.
+    /// Run of the queue that the chain belongs to: a queue stopped since then is not written to.
     run: u64,
     head: u16,
-    /// The writable part's length; 0 once handed back.
+    /// Length of the writable part.
     capacity: u32,
     done: bool,
 }
@@ -40,8 +40,8 @@ impl ChainToken {
         ChainToken { queue, run, head, capacity, done: false }
     }
 
-    /// Hands the chain back: the first `written` bytes of the writable part are the answer. More than there
-    /// is room for counts as all of it.
+    /// Returns the chain; the first `written` bytes of the writable part are the reply. Values beyond its
+    /// length count as its length.
     pub fn complete(mut self, written: usize) {
         self.hand_back(written);
     }

@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tells the front end that the device's configuration space has changed, so that it reads it anew and tells
-/// its guest. Does nothing for one that has opened no way back to us.
+/// Notifies the front end that the device's configuration space has changed, so that it reads it again and
+/// notifies its guest. Does nothing without a back-end request channel.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigChange(Arc<Mutex<Option<OwnedFd>>>);
 
-/// Numbers of messages (vhost-user specification).
+/// Message numbers (vhost-user specification).
 const SET_BACKEND_REQ_FD: u32 = 21;
 const BACKEND_CONFIG_CHANGE: u32 = 2;
 
@@ -20,7 +20,7 @@ const HEADER_LEN: usize = 12;
 const VERSION: u32 = 1;
 
 impl ConfigChange {
-    /// Tells it now; does not wait. A front end that does not read its messages is not told.
+    /// Sends the notification without blocking. It is lost if the front end does not read its messages.
     pub fn notify(&self) {
         let mut message = [0; HEADER_LEN];
         let words = [BACKEND_CONFIG_CHANGE, VERSION, 0];
@@ -31,12 +31,13 @@ impl ConfigChange {
         let way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(way) = way.as_ref() else { return };
         if let Err(error) = send(way, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            tracing::warn!(%error, "the front end cannot be told of a change of its device");
+            tracing::warn!(%error, "cannot notify the front end of a configuration change");
         }
     }
 
-    /// Looks at the message that `stream` has next, or waits for one, and takes it that way back from one
-    /// that opens it. The message stays: the vhost crate reads it, and has no message for changes.
+    /// Waits for and inspects the next message on `stream`, and duplicates the back-end request channel if
+    /// the message opens one. The message remains for the vhost crate, which has no message for configuration
+    /// changes.
     pub(crate) fn look_at_next(&self, stream: &UnixStream) -> io::Result<()> {
         let mut header = [0; HEADER_LEN];
         recvmsg(
@@ -56,7 +57,7 @@ impl ConfigChange {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        // What is no socket is refused by the crate.
+        // The crate refuses a descriptor that is no socket.
         let way = descriptors.last().filter(|way| socket_domain(way).is_ok());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = way;
         Ok(())

@@ -1,19 +1,19 @@
-//! Live migration's dirty log (the vhost-user specification, "Migration"): a bit for each page of the guest's
-//! memory, in memory that the front end shares. The front end clears bits and copies their pages; we set a
-//! page's bit after we have written there.
+//! Live migration's dirty log (vhost-user specification, "Migration"): one bit per page of guest memory, in
+//! memory shared by the front end. The front end clears bits and copies their pages; the back end sets a
+//! page's bit after writing to it.
 //!
-//! A front end switches logging under running queues, and goes by our answer: what is written from then on
-//! has to be found in the log that it has given last. Two sides write, and each takes the change in before
-//! the message is answered:
+//! A front end switches logging of running queues and relies on the reply: later writes must be found in the
+//! latest log. There are two writers, and both adopt the change before the message is answered:
 //!
-//! - What hands chains back reads the log under the queue's lock, and marks the chain's buffers and the used
-//!   ring under the same lock. So a chain that is handed back after the change is marked wholly, whenever its
-//!   data were written; one that was handed back before was written before the change.
+//! - Threads that return chains read the log under the queue's lock, and mark the chain's buffers and the
+//!   used ring under the same lock. A chain returned after the change is marked completely, whenever its data
+//!   was written; a chain returned earlier was written before the change.
 //! - The queue's thread, which writes the used ring's flags and event index, is stopped before the change and
 //!   started after it.
 //!
-//! Marks are ordered behind what they stand for (release): a front end that takes a bit (acquire) and copies
-//! the page has it. A bit that is set already is set again, since the front end may just be taking it.
+//! Marks are ordered after the writes that they report (release): a front end that clears a bit (acquire) and
+//! copies the page has the write. A bit that is already set is set again, because the front end may be
+//! clearing it.
 
 use super::device::ChainLimits;
 use super::memory::GuestMemory;
@@ -23,35 +23,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tombolo_mem::{MapError, OutOfBounds, Region};
 
-/// What a bit stands for, whatever the guest's pages are ("Migration": `VHOST_LOG_PAGE`).
+/// Granularity of the log, whatever the guest's page size ("Migration": `VHOST_LOG_PAGE`).
 const PAGE_SHIFT: u32 = 12;
 
-/// Bits for guest addresses up to 64 TiB.
+/// Maximum length of a log: bits for guest addresses up to 64 TiB.
 const LEN_MAX: u64 = 1 << 31;
 
-/// Why a log is not used.
+/// Error of a dirty log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
-    /// It is longer than any guest's.
-    #[error("a dirty log of {len} bytes; {LEN_MAX} are enough for every guest")]
+    /// The log is longer than any guest needs.
+    #[error("a dirty log of {len} bytes exceeds the limit of {LEN_MAX}")]
     TooLong {
-        /// In bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// It cannot be mapped.
-    #[error("a dirty log that cannot be mapped")]
+    /// The log cannot be mapped.
+    #[error("cannot map the dirty log")]
     Map(#[from] MapError),
-    /// The guest has memory, or a ring, that it has no bits for.
+    /// The log lacks bits for the guest's memory or for a ring.
     #[error("a dirty log of {len} bytes has no bit for guest address {address:#x}")]
     TooShort {
-        /// In bytes.
+        /// Length in bytes.
         len: usize,
-        /// The last address that is wanted.
+        /// The last address that needs a bit.
         address: u64,
     },
 }
 
-/// The log.
+/// A mapped dirty log.
 #[derive(Debug)]
 pub(crate) struct DirtyLog(Region);
 
@@ -63,14 +63,14 @@ impl DirtyLog {
         Ok(DirtyLog(Region::map(file, offset, fitting)?))
     }
 
-    /// Fails unless each address below `end` has its bit.
+    /// Fails unless each address below `end` has a bit.
     pub(crate) fn check(&self, end: u64) -> Result<(), LogError> {
         let Some(address) = end.checked_sub(1) else { return Ok(()) };
         let is_inside = (address >> PAGE_SHIFT) / 8 < self.0.len() as u64;
         is_inside.then_some(()).ok_or(LogError::TooShort { len: self.0.len(), address })
     }
 
-    /// Sets the bits of `len` bytes at a guest address. Fails where the log ends before.
+    /// Sets the bits of `len` bytes at a guest address. Fails if the log is too short.
     pub(crate) fn mark(&self, address: u64, len: u64) -> Result<(), OutOfBounds> {
         let Some(more) = len.checked_sub(1) else { return Ok(()) };
         let (first, last) = (address >> PAGE_SHIFT, address.saturating_add(more) >> PAGE_SHIFT);
@@ -84,19 +84,19 @@ impl DirtyLog {
     }
 }
 
-/// The log as one queue writes to it.
+/// A dirty log as used by one queue.
 #[derive(Debug)]
 pub(crate) struct QueueLog {
     log: Arc<DirtyLog>,
     memory: Arc<GuestMemory>,
     limits: ChainLimits,
-    /// The used ring in the guest's addresses, and its length.
+    /// Guest address and length of the used ring.
     used: u64,
     used_len: u64,
 }
 
 impl QueueLog {
-    /// Fails if the log has no bits for the used ring, which may lie anywhere in the guest's addresses.
+    /// Fails if the log lacks bits for the used ring, which may be at any guest address.
     pub(crate) fn new(
         log: Arc<DirtyLog>,
         memory: Arc<GuestMemory>,
@@ -108,24 +108,24 @@ impl QueueLog {
         Ok(QueueLog { log, memory, limits, used, used_len })
     }
 
-    /// The device may have written all of a chain's writable buffers, however much it says. Where those are
-    /// is read again: a driver leaves a chain's descriptors alone until it has it back, and one that does not
-    /// loses marks for its own memory.
+    /// Marks all writable buffers of a chain, because the device may have written more than it reported. The
+    /// descriptors are read again: a driver leaves them unchanged until the chain is returned; otherwise it
+    /// loses marks of its own memory.
     pub(crate) fn chain(&self, table: &DescriptorTable, head: u16) {
-        // Memory that is found has its bits: that was checked.
+        // Guest memory has its bits: that has been checked.
         let _ = table.walk_with(&self.memory, head, self.limits, |address, len| {
             let _ = self.log.mark(address, u64::from(len));
         });
     }
 
-    /// Something in the used ring was written. A byte of the log stands for eight pages, so all of it costs
-    /// no more than an entry.
+    /// Marks the used ring. One byte of the log covers eight pages, so the whole ring costs no more than an
+    /// entry.
     pub(crate) fn used_ring(&self) {
-        // Checked when this was made.
+        // Checked in `new`.
         let _ = self.log.mark(self.used, self.used_len);
     }
 
-    /// Whether the log's file was truncated while in use.
+    /// Returns `true` if the log's file was truncated while in use.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.log.0.is_poisoned()
     }

@@ -1,36 +1,36 @@
 use tombolo_mem::OutOfBounds;
 
-/// A guest broke the rules of a virtqueue. The queue stops; the guest has to reset it before it runs again.
+/// Protocol violation in a virtqueue. The queue stops until the guest resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
-    /// The available index is further ahead than the queue is long.
+    /// The available index is further ahead than the queue's size.
     #[error("the available index jumped from {from} to {to} in a queue of {size}")]
     AvailableIndex {
-        /// The index up to which chains were taken.
+        /// Index up to which chains were taken.
         from: u16,
-        /// What the guest claims.
+        /// Index claimed by the guest.
         to: u16,
-        /// The queue's size.
+        /// Size of the queue.
         size: u16,
     },
-    /// A descriptor number that the table does not have.
-    #[error("descriptor {index} lies outside of a table of {size}")]
+    /// A descriptor index beyond the table.
+    #[error("descriptor {index} is outside of a table of {size}")]
     DescriptorIndex {
-        /// The number.
+        /// The index.
         index: u16,
-        /// Entries in the table.
+        /// Number of entries in the table.
         size: u16,
     },
-    /// More chains handed over than there are descriptors to make them of.
+    /// More outstanding chains than descriptors.
     #[error("more chains are outstanding than the queue's {size} descriptors can make")]
     TooManyOutstanding {
-        /// The queue's size.
+        /// Size of the queue.
         size: u16,
     },
-    /// The chain visits more descriptors than its table has: it loops.
+    /// The chain has more descriptors than its table: it loops.
     #[error("a chain loops through its table of {size} descriptors")]
     Loop {
-        /// Entries in the table.
+        /// Number of entries in the table.
         size: u16,
     },
     /// The chain has more descriptors than the device allows.
@@ -40,7 +40,7 @@ pub enum QueueFault {
         max: u16,
     },
     /// The chain has more bytes than the device allows.
-    #[error("a chain names more than {max} bytes")]
+    #[error("a chain has more than {max} bytes")]
     TooManyBytes {
         /// The device's limit.
         max: u32,
@@ -48,10 +48,10 @@ pub enum QueueFault {
     /// A descriptor of length 0.
     #[error("descriptor {index} is empty")]
     Empty {
-        /// The number.
+        /// The index.
         index: u16,
     },
-    /// A buffer that does not lie in the guest's memory.
+    /// A buffer outside of the guest's memory.
     #[error("{len} bytes at guest address {address:#x} are not in the guest's memory")]
     OutsideMemory {
         /// Guest-physical address.
@@ -59,31 +59,30 @@ pub enum QueueFault {
         /// Length in bytes.
         len: u32,
     },
-    /// A readable buffer behind a writable one (virtio 1.2, 2.7.4.2).
+    /// A readable buffer after a writable one (virtio 1.2, 2.7.4.2).
     #[error("descriptor {index} is readable but follows a writable one")]
     ReadableAfterWritable {
-        /// The number.
+        /// The index.
         index: u16,
     },
     /// An indirect table although the feature was not negotiated.
-    #[error("an indirect table without the feature")]
+    #[error("an indirect table, which was not negotiated")]
     IndirectUnexpected,
-    /// An indirect table inside an indirect table, or one that also has a next descriptor (virtio 1.2,
-    /// 2.7.5.3.1).
+    /// An indirect table inside an indirect table, or with a next descriptor (virtio 1.2, 2.7.5.3.1).
     #[error("an indirect table where none is allowed")]
     IndirectMisplaced,
-    /// An indirect table whose length is not a multiple of an entry, or beyond the 32,768 entries that can be
-    /// named.
-    #[error("an indirect table of {len} bytes")]
+    /// An indirect table whose length is not a multiple of an entry, or beyond the 32,768 addressable
+    /// entries.
+    #[error("an indirect table has an invalid length of {len} bytes")]
     IndirectLength {
         /// Length in bytes.
         len: u32,
     },
-    /// The memory beneath the queue was taken away: its file was truncated.
-    #[error("the guest's memory was truncated under the queue")]
+    /// The file of the queue's memory was truncated.
+    #[error("the guest's memory was truncated")]
     MemoryGone,
-    /// A ring does not lie where it can be used.
-    #[error("a ring is unusable")]
+    /// A ring is not accessible.
+    #[error("a ring is not accessible")]
     Ring(#[from] OutOfBounds),
     /// The device panicked on a request.
     #[error("the device failed on a request")]

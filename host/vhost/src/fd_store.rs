@@ -1,8 +1,8 @@
-//! Descriptors that a server leaves with its keeper, over the death of the server: both ends, and what goes
-//! between them.
+//! Store of descriptors that a server leaves with its keeper for the next server: both ends and their
+//! protocol.
 //!
-//! A message with a descriptor that was sent is the keeper's, whatever becomes of its sender: so the server
-//! waits for no answer.
+//! A sent message and its descriptor belong to the keeper even if the sender dies; so the server does not
+//! wait for replies.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,8 +19,7 @@ use tombolo_host_runtime::descriptors::{Permit, Share};
 use tombolo_host_runtime::lock;
 use tombolo_sys::{Errno, packet};
 
-/// What a descriptor is kept for: a number of the device's, and for what belongs to an owner within that the
-/// owner's.
+/// Key of a stored descriptor: a number chosen by the device, and optionally an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FdKey {
     /// The number.
@@ -29,16 +28,16 @@ pub struct FdKey {
     pub owner: Option<u64>,
 }
 
-/// A message, either way; numbers are little-endian.
+/// A message in either direction; numbers are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
-    /// Beside it comes the descriptor that is to be kept, or was, as this.
+    /// Stores the attached descriptor, or hands a stored one over.
     Keep(FdKey),
-    /// It is not needed any more.
+    /// Releases a descriptor.
     Drop(FdKey),
-    /// Nor is any other.
+    /// Releases all descriptors.
     Clear,
-    /// The keeper has no more.
+    /// Ends the hand-over of stored descriptors.
     End,
 }
 
@@ -76,7 +75,7 @@ impl Message {
     }
 }
 
-/// How long a server waits for a keeper that takes nothing.
+/// Time limit for sending to a keeper that does not receive.
 const SEND_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 fn send(
@@ -97,7 +96,7 @@ fn send(
     }
 }
 
-/// The next message; `None` when the other end is closed, or says what is none.
+/// Receives the next message; `None` if the peer has closed the socket or sent an invalid message.
 fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
     let mut bytes = [0; MESSAGE_LEN];
     loop {
@@ -114,21 +113,21 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
     }
 }
 
-/// The server's end.
+/// The server's end of the store.
 #[derive(Debug)]
 pub struct FdStore {
     socket: OwnedFd,
     found: Mutex<Vec<(FdKey, OwnedFd)>>,
-    /// What the keeper did not take in its time, and hears before anything else. There is no more of it than
-    /// it holds.
+    /// Messages that could not be sent in time; they precede any other. There are no more than stored
+    /// descriptors.
     unsaid: Mutex<VecDeque<Message>>,
 }
 
 impl FdStore {
-    /// `socket` is connected to one that holds descriptors: waits for those that it has.
+    /// Connects to the store at `socket` and receives the stored descriptors.
     ///
     /// # Errors
-    /// Of the socket.
+    /// Errors of the socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let mut found = Vec::new();
         loop {
@@ -141,7 +140,7 @@ impl FdStore {
         Ok(Self { socket, found: Mutex::new(found), unsaid: Mutex::default() })
     }
 
-    /// Of a server whose keeper says so first on each connection.
+    /// Receives the store's socket, which the keeper sends first on each connection.
     pub(crate) fn begin(stream: &UnixStream) -> io::Result<Self> {
         let packet = loop {
             match packet::receive(stream, &mut [0; GREETING.len()]) {
@@ -152,31 +151,30 @@ impl FdStore {
         Self::new(packet.descriptors.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
     }
 
-    /// What an earlier server has left, once.
+    /// Takes the descriptors that an earlier server left.
     pub fn take_found(&self) -> Vec<(FdKey, OwnedFd)> {
         mem::take(&mut lock(&self.found))
     }
 
-    /// Has a duplicate kept when this returns, in place of the one that has this key. Waits for a second at
-    /// the most.
+    /// Stores a duplicate of a descriptor, replacing one with the same key; stored when this returns. Waits
+    /// for at most one second.
     ///
     /// # Errors
-    /// The keeper is gone, or does not take it.
+    /// The keeper is gone, or does not receive.
     pub fn keep(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.say_rest(&mut lock(&self.unsaid))?;
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
-    /// It is not needed any more. Waits for a second at the most; then the keeper hears it before the next
-    /// message.
+    /// Releases a descriptor. Waits for at most one second; then the release precedes the next message.
     pub fn let_go(&self, key: FdKey) {
         let mut unsaid = lock(&self.unsaid);
         unsaid.push_back(Message::Drop(key));
-        // The end of the keeper is the end of this process too.
+        // If the keeper ends, this process ends too.
         let _ = self.say_rest(&mut unsaid);
     }
 
-    /// Nor is any other.
+    /// Releases all descriptors.
     pub fn clear(&self) {
         let mut unsaid = lock(&self.unsaid);
         *unsaid = VecDeque::from([Message::Clear]);
@@ -192,15 +190,15 @@ impl FdStore {
     }
 }
 
-/// Comes before all else on a connection, with the socket of the store.
+/// First packet on a connection, with the store's socket attached.
 const GREETING: &[u8] = &[0];
 
-/// The keeper's end, for one guest.
+/// The keeper's end of the store, for one guest.
 #[derive(Debug)]
 pub(crate) struct Held {
     held: Arc<Mutex<BTreeMap<FdKey, Kept>>>,
     share: Arc<Share>,
-    /// Our socket to the server, and what listens to it.
+    /// The keeper's socket and the thread that receives from it.
     listens: Option<(OwnedFd, JoinHandle<()>)>,
 }
 
@@ -210,29 +208,29 @@ struct Kept {
     permit: Permit,
 }
 
-/// Goes, the descriptor first.
+/// A descriptor to be closed, before its permit is released.
 type Gone = (OwnedFd, Option<Permit>);
 
 impl Held {
-    /// As many as `share` has.
+    /// Creates a store with as many descriptors as `share` permits.
     pub(crate) fn new(share: Share) -> Self {
         Self { held: Arc::default(), share: Arc::new(share), listens: None }
     }
 
-    /// Gives the next server all that the one before has left. That one is dead: what it has said last is
-    /// heard first.
+    /// Hands the stored descriptors over to the next server, after handling the last messages of the previous
+    /// one, which is dead.
     pub(crate) fn greet(&mut self, server: &UnixStream) -> io::Result<()> {
         if let Some((socket, listens)) = self.listens.take() {
-            // What is in the socket is heard all the same.
+            // Messages already in the socket are still received.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
-            // A panic there was reported by its hook.
+            // A panic has been reported by the panic hook.
             let _ = listens.join();
         }
         let (ours, theirs) = packet::pair()?;
         let (second, held, share) = (ours.try_clone()?, Arc::clone(&self.held), Arc::clone(&self.share));
         let serve = move || {
             if let Err(error) = serve(&ours, &held, &share) {
-                tracing::warn!(%error, "descriptors of a guest's server are not kept any more");
+                tracing::warn!(%error, "descriptors of a guest's server are no longer stored");
             }
         };
         let listens = thread::Builder::new().name("kept-files".into()).spawn(serve)?;
@@ -242,7 +240,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// The guest has left, and perhaps not the server.
+    /// Ends the thread: the guest has left, though the server may still run.
     fn drop(&mut self) {
         if let Some((socket, _)) = self.listens.take() {
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
@@ -251,26 +249,25 @@ impl Drop for Held {
 }
 
 fn serve(socket: &OwnedFd, held: &Mutex<BTreeMap<FdKey, Kept>>, share: &Share) -> io::Result<()> {
-    // The server says nothing before it has all of them. It may take its time to start.
+    // The server sends nothing before it has all of them. Its start may take a while.
     for (key, kept) in lock(held).iter() {
         send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
     }
     send(socket, Message::End, None, None)?;
-    // To close a descriptor may free a file, or write it back, which takes its time: messages do not wait for
-    // it.
+    // Closing a descriptor may free or write back a file, which takes time, so another thread does it.
     let (gone, closes) = mpsc::channel::<Gone>();
     let closer = thread::Builder::new().name("closes-kept".into());
     closer.spawn(move || closes.into_iter().for_each(drop))?;
     let mut is_full = false;
     while let Some((message, descriptor)) = receive(socket)? {
         let unneeded = hear(message, descriptor, &mut lock(held), share, &mut is_full);
-        // Its receiver is there as long as this is.
+        // The receiver lives as long as this sender.
         unneeded.into_iter().for_each(|each| drop(gone.send(each)));
     }
     Ok(())
 }
 
-/// What is not needed any more after a message.
+/// Handles a message; returns what is to be closed.
 fn hear(
     message: Message,
     descriptor: Option<OwnedFd>,
@@ -291,7 +288,7 @@ fn hear(
                 }
                 if !mem::replace(is_full, true) {
                     tracing::warn!(
-                        "a guest has too many locked and removed files open for all to outlive its server"
+                        "a guest has too many locked or removed files open: some will not survive a restart of its server"
                     );
                 }
                 vec![(descriptor, None)]

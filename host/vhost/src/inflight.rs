@@ -1,6 +1,6 @@
-//! Requests under way, written down in memory that outlives this process (the vhost-user specification,
-//! "Inflight I/O tracking", split virtqueues): the front end keeps the area and hands it to the next back
-//! end, which performs them again.
+//! In-flight tracking (vhost-user specification, "Inflight I/O tracking", split virtqueues): requests under
+//! way are recorded in memory that survives this process. The front end passes the area to the next back end,
+//! which performs them again.
 
 use std::cmp::Reverse;
 use std::fs::File;
@@ -12,8 +12,8 @@ use thiserror::Error as ThisError;
 use tombolo_mem::{MapError, OutOfBounds, Region};
 use tombolo_sys::memfd::{self, Seals};
 
-// A queue's part: a header, and an entry for each descriptor. Little-endian numbers, of which those that both
-// sides of a crash have to see whole are stored in one access.
+// Layout of a queue's part: a header, and an entry for each descriptor. Little-endian numbers; those that
+// must be consistent after a crash are stored in a single access.
 const VERSION: usize = 8;
 const DESCRIPTORS: usize = 10;
 const LAST_HEAD: usize = 12;
@@ -21,59 +21,59 @@ const USED_INDEX: usize = 14;
 const HEADER_LEN: usize = 16;
 
 const ENTRY_LEN: usize = 16;
-/// A byte with padding behind it.
+/// One byte, followed by padding.
 const IS_UNDER_WAY: usize = 0;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
 
-/// Queues' parts begin at multiples of this, so that they share no cache line.
+/// Alignment of the queues' parts, so that they share no cache line.
 const ALIGNMENT: usize = 64;
 
-/// Why an area is not used.
+/// Error of an in-flight area.
 #[derive(Debug, ThisError)]
 pub(crate) enum AreaError {
-    /// It is smaller than its queues need.
-    #[error("an in-flight area of {len} bytes for {queues} queues of {size} entries")]
+    /// The area is too small for its queues.
+    #[error("an in-flight area of {len} bytes is too small for {queues} queues of {size} entries")]
     TooShort {
-        /// Its length, in bytes.
+        /// Length in bytes.
         len: u64,
-        /// Queues.
+        /// Number of queues.
         queues: u16,
-        /// Descriptors of each.
+        /// Number of descriptors per queue.
         size: u16,
     },
-    /// It cannot be made.
-    #[error("no memory for an in-flight area")]
+    /// The area cannot be created.
+    #[error("cannot create an in-flight area")]
     Create(#[source] io::Error),
-    /// It cannot be mapped.
-    #[error("an in-flight area that cannot be mapped")]
+    /// The area cannot be mapped.
+    #[error("cannot map the in-flight area")]
     Map(#[from] MapError),
-    /// Its memory is not what it should be.
-    #[error("an in-flight area that is not aligned")]
+    /// The area is not aligned.
+    #[error("the in-flight area is not aligned")]
     Bounds(#[from] OutOfBounds),
-    /// It was made by something else.
-    #[error("an in-flight area of version {version} with {descriptors} descriptors")]
+    /// The area has an unknown layout.
+    #[error("unsupported in-flight area of version {version} with {descriptors} descriptors")]
     Layout {
-        /// Of the layout; 1 is the only one.
+        /// Version of the layout; only 1 is known.
         version: u16,
-        /// How many a queue has.
+        /// Number of descriptors per queue.
         descriptors: u16,
     },
 }
 
-/// How many bytes the queues' parts of an area take.
+/// Returns the size of the queues' parts in bytes.
 pub(crate) fn area_len(queues: u16, size: u16) -> usize {
     usize::from(queues) * part_len(size)
 }
 
-/// Where in an area the part begins that its device has, if it wants one.
+/// Returns the offset of the device's own part.
 fn kept_offset(queues: u16, size: u16) -> usize {
     area_len(queues, size).next_multiple_of(PAGE)
 }
 
 const PAGE: usize = 4096;
 
-/// The length of an area in which the device has so many bytes.
+/// Returns the size of an area with `kept_bytes` for the device.
 pub(crate) fn whole_len(queues: u16, size: u16, kept_bytes: usize) -> u64 {
     match kept_bytes {
         0 => area_len(queues, size) as u64,
@@ -85,7 +85,7 @@ fn part_len(size: u16) -> usize {
     (HEADER_LEN + usize::from(size) * ENTRY_LEN).next_multiple_of(ALIGNMENT)
 }
 
-/// A new area, to be handed to the front end.
+/// Creates an area for the front end.
 pub(crate) fn create(queues: u16, size: u16, kept_bytes: usize) -> Result<File, AreaError> {
     let made = || -> Result<OwnedFd, io::Error> {
         let memory = memfd::create("vhost-inflight", whole_len(queues, size, kept_bytes))?;
@@ -95,7 +95,7 @@ pub(crate) fn create(queues: u16, size: u16, kept_bytes: usize) -> Result<File, 
     Ok(made().map_err(AreaError::Create)?.into())
 }
 
-/// Maps an area: a part for each queue. One that is all zeroes is new.
+/// Maps an area: one part per queue. An area of zeros is new.
 pub(crate) fn open(
     file: &File,
     offset: u64,
@@ -113,7 +113,7 @@ pub(crate) fn open(
         .collect()
 }
 
-/// Maps the part of an area that its device has.
+/// Maps the device's own part of an area.
 pub(crate) fn open_kept(
     file: &File,
     given: (u64, u64),
@@ -129,13 +129,13 @@ pub(crate) fn open_kept(
     Ok(Region::map(file, offset, kept_bytes)?)
 }
 
-/// One queue's part of the area. The front end may write there whatever it likes: each access is checked.
+/// A queue's part of the area. The front end may write anything to it, so each access is checked.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     region: Region,
     offset: usize,
     size: u16,
-    /// Requests that were taken: tells in which order they came.
+    /// Number of requests taken, which records their order.
     taken: AtomicU64,
 }
 
@@ -153,13 +153,14 @@ impl InFlight {
         Ok(part)
     }
 
-    /// What an earlier back end has left under way, the latest first. The indices are those in the guest's
-    /// memory. If they cannot be those of the rings that it has served, the guest was reset since and waits
-    /// for nothing of that.
+    /// Returns the requests that an earlier back end left under way, the latest first. The indices are those
+    /// in guest memory. If they cannot belong to the rings that it served, the guest has been reset and waits
+    /// for none of the requests.
     pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
         match used.wrapping_sub(self.load(USED_INDEX)?) {
             0 => {}
-            // It ended between the used ring's index and its own note of it: that chain was handed back.
+            // The process ended between the used ring's index and this record of it: that chain has been
+            // returned.
             1 => {
                 let head = self.load(LAST_HEAD)?;
                 if head < self.size {
@@ -173,7 +174,7 @@ impl InFlight {
         if found.len() > usize::from(available.wrapping_sub(used)) { self.forget(used) } else { Ok(found) }
     }
 
-    /// What is under way, the latest first. What is taken from now on is later than that.
+    /// Returns the requests under way, the latest first. Requests taken from now on are later.
     pub(crate) fn go_on(&self) -> Result<Vec<u16>, OutOfBounds> {
         let mut found = Vec::new();
         for head in 0..self.size {
@@ -188,28 +189,27 @@ impl InFlight {
         Ok(found.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// The guest waits for nothing that was taken until now, and its used index stands there: nothing is
-    /// under way.
+    /// Marks all requests as returned, because the guest waits for none of them; `used` is its used index.
     pub(crate) fn forget(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
         (0..self.size).try_for_each(|head| self.store(entry(head) + IS_UNDER_WAY, 0))?;
         self.store(USED_INDEX, used)?;
         Ok(Vec::new())
     }
 
-    /// A chain is taken. Said before anything is done for it.
+    /// Records that a chain is taken, before it is handled.
     pub(crate) fn take(&self, head: u16) -> Result<(), OutOfBounds> {
         let counter = self.taken.fetch_add(1, Ordering::Relaxed);
         self.region.store_u64(self.offset + entry(head) + COUNTER, counter.to_le(), Ordering::Relaxed)?;
         self.store(entry(head) + IS_UNDER_WAY, 1)
     }
 
-    /// A chain is about to be handed back: its entry is in the used ring, whose index is not moved yet.
+    /// Records that a chain is about to be returned: its used entry is written, but the index not yet moved.
     pub(crate) fn hand_back(&self, head: u16) -> Result<(), OutOfBounds> {
         self.store(entry(head) + NEXT, self.load(LAST_HEAD)?)?;
         self.store(LAST_HEAD, head)
     }
 
-    /// The used ring's index was moved past it, to this.
+    /// Records that the used index has moved past the chain, to `used`.
     pub(crate) fn handed_back(&self, head: u16, used: u16) -> Result<(), OutOfBounds> {
         self.store(entry(head) + IS_UNDER_WAY, 0)?;
         self.store(USED_INDEX, used)
@@ -219,7 +219,7 @@ impl InFlight {
         self.region.load_u16(self.offset + field, Ordering::Acquire).map(u16::from_le)
     }
 
-    /// In program order, which is what a process that is killed leaves.
+    /// Stores in program order, which is the order that a killed process leaves.
     fn store(&self, field: usize, value: u16) -> Result<(), OutOfBounds> {
         self.region.store_u16(self.offset + field, value.to_le(), Ordering::Release)
     }
@@ -249,7 +249,7 @@ mod tests {
         first.handed_back(2, 101).expect("inside");
         let second = part(&area, 8);
         assert_eq!(second.recover(101, 104).expect("inside"), [0, 7, 5]);
-        // What is taken from now on is later than all of those.
+        // Chains taken from now on are later than those.
         second.take(2).expect("inside");
         assert_eq!(part(&area, 8).recover(101, 105).expect("inside"), [2, 0, 7, 5]);
     }
@@ -262,7 +262,7 @@ mod tests {
             first.recover(3, 3).expect("inside");
             first.take(5).expect("inside");
             first.hand_back(5).expect("inside");
-            // Here it ends: with the used index moved or not.
+            // The process ends here, with the used index moved or not.
             let (used, left): (u16, &[u16]) = if is_published { (4, &[]) } else { (3, &[5]) };
             assert_eq!(part(&area, 8).recover(used, 4).expect("inside"), left);
         }
@@ -293,7 +293,7 @@ mod tests {
             first.handed_back(5, 11).expect("inside");
             let second = part(&area, 8);
             assert!(second.recover(used, available).expect("inside").is_empty(), "{used} {available}");
-            // Nor is it found later.
+            // Nor are they found later.
             assert!(part(&area, 8).recover(used, used.wrapping_add(8)).expect("inside").is_empty());
         }
     }

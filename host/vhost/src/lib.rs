@@ -1,22 +1,22 @@
-//! vhost-user: serving a virtio device to a virtual machine from a process of its own.
+//! vhost-user back end: serves a virtio device to a virtual machine from a separate process.
 //!
-//! The virtual machine monitor (the *front end* of the protocol) connects to a unix socket and hands over its
-//! guest's memory and virtqueues; this crate answers the protocol, walks the queues, and gives a [`Device`]
-//! one [`Chain`] at a time, checked, as [`Source`](tombolo_mem::Source) and [`Sink`](tombolo_mem::Sink) over
-//! the guest's own pages. Split virtqueues only, with indirect descriptors and event index (virtio 1.2,
-//! chapters 2.7 and 5; the vhost-user specification of QEMU).
+//! The virtual machine monitor (the *front end* of the protocol) connects to a UNIX socket and passes its
+//! guest's memory and virtqueues. This crate implements the protocol, walks the queues, and passes one
+//! checked [`Chain`] at a time to a [`Device`], as [`Source`](tombolo_mem::Source) and
+//! [`Sink`](tombolo_mem::Sink) over the guest's own pages. Supports split virtqueues with indirect
+//! descriptors and event index (virtio 1.2, sections 2.7 and 5; the vhost-user specification of QEMU).
 //!
-//! - [`Device`], [`Chain`], [`ChainToken`]: what a device sees. A chain may be completed later, from any
+//! - [`Device`], [`Chain`], [`ChainToken`]: the device's interface. A chain may be completed later, from any
 //!   thread, in any order.
-//! - [`ConfigChange`]: how a device tells a guest that its configuration space has changed.
-//! - [`Server`], [`Settings`]: a socket that serves guests one after the other and side by side.
-//! - [`GuestMemory`], [`DescriptorTable`]: the guest's addresses, and the walk along its descriptors.
-//! - [`keeper`]: servers that follow each other while their guests notice nothing.
-//! - [`QueueFault`]: how a guest can break the rules. It stops its own queue, with one line in the log.
+//! - [`ConfigChange`]: notification of a changed configuration space.
+//! - [`Server`], [`Settings`]: a socket that serves guests successively and concurrently.
+//! - [`GuestMemory`], [`DescriptorTable`]: guest addresses, and the walk along descriptors.
+//! - [`keeper`]: successive servers whose change guests do not notice.
+//! - [`QueueFault`]: protocol violations of a guest. They stop its own queue, with one line in the log.
 //!
-//! Requests in flight are tracked across a restart of this process, for front ends and devices that can
-//! (`inflight`); what is written to a guest that migrates live is logged (`dirty_log`). Not here: packed
-//! rings. `docs/decisions/vhost-own-queues.md` has the reasons for a walk of our own.
+//! In-flight tracking survives a restart of this process, with front ends and devices that support it
+//! (`inflight`); writes to a live-migrating guest are logged (`dirty_log`). Non-goal: packed rings. Rationale
+//! for a custom queue walk: `docs/decisions/vhost-own-queues.md`.
 //!
 //! Reading order: `device`, `chain`, `config_change`, `memory`, `walk`, `ring`, `queue`, `inflight`,
 //! `dirty_log`, `worker`, `queue_control`, `turns`, `backend`, `server`; `fd_store`, `keeper`.

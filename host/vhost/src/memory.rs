@@ -1,42 +1,41 @@
 use super::fault::QueueFault;
 use tombolo_mem::{OutOfBounds, Region, Sink, Source};
 
-/// How many spans of memory one guest can have.
+/// Maximum number of memory slots of a guest.
 pub const MEMORY_SLOTS_MAX: usize = 64;
 
-/// One span of a guest's memory.
+/// A contiguous span of a guest's memory.
 #[derive(Debug, Clone)]
 pub struct MemorySlot {
     /// Guest-physical address of the first byte.
     pub guest_address: u64,
-    /// Where the front end has it in its own address space: rings are named so.
+    /// Address in the front end's address space, by which rings are addressed.
     pub user_address: u64,
     /// The memory.
     pub region: Region,
 }
 
-/// Why a table of a guest's memory is refused.
+/// Error of a guest's memory table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Two spans share an address, in the guest or in the front end.
-    #[error("two spans of memory overlap at {address:#x}")]
+    /// Two slots share an address, in the guest or in the front end.
+    #[error("two memory slots overlap at {address:#x}")]
     Overlap {
-        /// Where.
+        /// First shared address.
         address: u64,
     },
-    /// A span that passes the end of the address space.
-    #[error("a span of memory at {address:#x} is empty or wraps around")]
+    /// A slot is empty or exceeds the address space.
+    #[error("the memory slot at {address:#x} is empty or wraps around")]
     Span {
-        /// Where it begins.
+        /// First address.
         address: u64,
     },
-    /// More spans than [`MEMORY_SLOTS_MAX`].
-    #[error("more than {MEMORY_SLOTS_MAX} spans of memory")]
+    /// More slots than [`MEMORY_SLOTS_MAX`].
+    #[error("more than {MEMORY_SLOTS_MAX} memory slots")]
     TooMany,
 }
 
-/// A guest's memory: which region lies at which guest-physical address. Never changes; a new table replaces
-/// it.
+/// A guest's memory: mapping of guest-physical addresses to regions. Immutable; a new table replaces it.
 #[derive(Debug, Clone, Default)]
 pub struct GuestMemory {
     /// Sorted by guest address.
@@ -44,7 +43,7 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Checks the spans and makes a table of them.
+    /// Checks the slots and creates a table.
     pub fn new(mut slots: Vec<MemorySlot>) -> Result<GuestMemory, MemoryError> {
         if slots.len() > MEMORY_SLOTS_MAX {
             return Err(MemoryError::TooMany);
@@ -56,17 +55,17 @@ impl GuestMemory {
         Ok(GuestMemory { slots })
     }
 
-    /// The spans, by guest address.
+    /// Returns the slots by guest address.
     pub fn slots(&self) -> &[MemorySlot] {
         &self.slots
     }
 
-    /// The first guest address behind all of it.
+    /// Returns the end of the highest slot.
     pub(crate) fn end(&self) -> u64 {
         self.slots.last().map_or(0, |slot| slot.guest_address + slot.region.len() as u64)
     }
 
-    /// The guest's address of what the front end has at `user_address`.
+    /// Translates a front-end address to a guest address.
     pub(crate) fn guest_address(&self, user_address: u64) -> Option<u64> {
         self.slots.iter().find_map(|slot| {
             let offset = user_address.checked_sub(slot.user_address)?;
@@ -74,23 +73,22 @@ impl GuestMemory {
         })
     }
 
-    /// Whether some file beneath was truncated while in use.
+    /// Returns `true` if a slot's file was truncated while in use.
     pub fn is_poisoned(&self) -> bool {
         self.slots.iter().any(|slot| slot.region.is_poisoned())
     }
 
-    /// Adds the guest's bytes to the source.
+    /// Appends a guest buffer to the source.
     pub fn readable(&self, address: u64, len: u32, source: &mut Source) -> Result<(), QueueFault> {
         self.resolve(address, len, |region, offset, len| source.push(region, offset, len))
     }
 
-    /// Adds the guest's bytes to the sink.
+    /// Appends a guest buffer to the sink.
     pub fn writable(&self, address: u64, len: u32, sink: &mut Sink) -> Result<(), QueueFault> {
         self.resolve(address, len, |region, offset, len| sink.push(region, offset, len))
     }
 
-    /// The region and the offset in it of `len` bytes that the front end has at `user_address`. They must lie
-    /// in one span: rings are never cut.
+    /// Returns region and offset of `len` bytes at a front-end address. They must be in one slot.
     pub fn ring(&self, user_address: u64, len: usize) -> Option<(Region, usize)> {
         self.slots.iter().find_map(|slot| {
             let offset = usize::try_from(user_address.checked_sub(slot.user_address)?).ok()?;
@@ -99,8 +97,7 @@ impl GuestMemory {
         })
     }
 
-    /// Calls `each` for the pieces of regions that hold `len` bytes from the guest's `address`, in order. A
-    /// buffer may cross from one span into the next.
+    /// Calls `each` for the consecutive pieces of a guest buffer, which may cross slots.
     #[inline]
     fn resolve(
         &self,

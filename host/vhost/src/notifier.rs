@@ -4,43 +4,42 @@ use rustix::io::{self, Errno};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How we wake the guest: the front end gave us an eventfd, or (UML) the writing end of a pipe.
+/// Interrupt descriptor of the guest: an eventfd, or the write end of a pipe (UML).
 #[derive(Debug)]
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// Makes the descriptor non-blocking: one that the front end does not drain must not block us. It is
-    /// signalled then anyway.
+    /// Makes the descriptor non-blocking: a full one must not block this side, and is signalled already.
     pub(crate) fn new(file: File) -> std::io::Result<Notifier> {
         let fd = OwnedFd::from(file);
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         Ok(Notifier(fd))
     }
 
-    /// Signals it. Any failure is the front end's: it closed or filled its own descriptor.
+    /// Signals the descriptor. Errors are the front end's fault, which has closed or filled it.
     pub(crate) fn notify(&self) {
         let _ = rustix::io::retry_on_intr(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
 }
 
-/// How a queue's thread sleeps: until the guest kicks, or a [`Waker`] wakes it.
+/// Sleep of a queue's thread until the guest kicks or a [`Waker`] wakes it.
 ///
-/// The guest's descriptor is watched edge-triggered and never read. So a front end that drains it, or makes
-/// it blocking, cannot hold the thread up; and a wake-up costs one system call less.
+/// The guest's descriptor is watched edge-triggered and never read. Hence a front end that drains it or makes
+/// it blocking cannot block the thread, and a wake-up takes one system call less.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
-    /// Kept open as long as it is watched.
+    /// Held open while it is watched.
     _kick: Option<OwnedFd>,
 }
 
-/// Wakes a [`Waiter`] from inside this process.
+/// Wakes a [`Waiter`] from within this process.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
 impl Waiter {
-    /// Watches the guest's descriptor, if it gave one, and makes a waker. Fails for descriptors that cannot
-    /// be waited for, such as regular files.
+    /// Watches the guest's descriptor, if any, and creates a waker. Fails for descriptors that cannot be
+    /// polled, such as regular files.
     pub(crate) fn new(kick: Option<OwnedFd>) -> std::io::Result<(Waiter, Waker)> {
         use rustix::event::{EventfdFlags, eventfd};
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -53,12 +52,12 @@ impl Waiter {
         Ok((Waiter { epoll, _kick: kick }, Waker(waker)))
     }
 
-    /// Whether the guest has no way to kick: its queue has to be polled.
+    /// Returns `true` if the guest cannot kick, so that its queue must be polled.
     pub(crate) fn must_poll(&self) -> bool {
         self._kick.is_none()
     }
 
-    /// Sleeps until a kick or a wake-up, or for the given time.
+    /// Sleeps until a kick, a wake-up or the timeout.
     pub(crate) fn wait(&self, timeout_ms: Option<u32>) -> std::io::Result<()> {
         let timeout = timeout_ms.map(|ms| rustix::event::Timespec {
             tv_sec: i64::from(ms / 1000),
@@ -74,7 +73,7 @@ impl Waiter {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // Full means signalled already; nothing else can fail on our own eventfd.
+        // A full counter is signalled already; no other error is possible on our own eventfd.
         let _ = io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

@@ -11,38 +11,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tombolo_mem::OutOfBounds;
 
-/// One virtqueue: the side that hands chains back, shared by all that hold one.
+/// Used side of a virtqueue, shared by all holders of its chains.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     used: Mutex<UsedSide>,
-    /// Chains taken and not handed back.
+    /// Number of chains taken and not returned.
     outstanding: AtomicU32,
-    /// The queue's thread is busy with a batch and will see at its end whether to interrupt the guest.
+    /// `true` while the queue's thread handles a batch, after which it interrupts the guest if needed.
     batching: AtomicBool,
     drained: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct UsedSide {
-    /// Counts the times the queue was started from nothing; chains of an earlier run are not handed back.
+    /// Number of starts from scratch; chains of an earlier run are dropped.
     run: u64,
     rings: Option<Arc<Rings>>,
     in_flight: Option<Arc<InFlight>>,
     log: Option<Arc<QueueLog>>,
     event_index: bool,
     next_used: u16,
-    /// The used index when an interrupt was last considered.
+    /// Used index when an interrupt was last considered.
     signalled: u16,
     call: Option<Arc<Notifier>>,
-    /// A thread waits on `drained`.
+    /// `true` while a thread waits on `drained`.
     draining: bool,
-    /// Between GET_VRING_BASE and the next start: nothing goes on the used ring.
+    /// `true` from GET_VRING_BASE to the next start: nothing is put on the used ring.
     is_resting: bool,
-    /// What came back while the queue rested: heads, and the bytes written for each.
+    /// Chains returned while the queue is stopped: heads and numbers of bytes written.
     late: Vec<(u16, u32)>,
 }
 
-/// The side that takes chains: owned by the queue's thread while it runs.
+/// Available side of a virtqueue, owned by the queue's thread while it runs.
 #[derive(Debug)]
 pub(crate) struct AvailableSide {
     pub(crate) queue: Arc<Queue>,
@@ -54,26 +54,26 @@ pub(crate) struct AvailableSide {
     pub(crate) next: u16,
     pub(crate) in_flight: Option<Arc<InFlight>>,
     pub(crate) log: Option<Arc<QueueLog>>,
-    /// What an earlier process has left under way, the first last.
+    /// Requests left under way by an earlier process, in reverse order.
     pub(crate) again: Vec<u16>,
 }
 
 impl Queue {
-    /// Begins a run: chains of earlier ones are forgotten, the used ring goes on where it stands in memory.
+    /// Begins a run: chains of earlier runs are dropped, and the used ring continues at its index in memory.
     pub(crate) fn start(&self) {
         let mut used = self.lock();
         used.forget_run();
         self.outstanding.store(0, Ordering::Relaxed);
     }
 
-    /// The queue rests: what comes back from now on waits until it goes on, or is dropped when it starts from
-    /// nothing.
+    /// Stops the queue: chains returned from now on are queued until it continues, or dropped when it starts
+    /// from scratch.
     pub(crate) fn rest(&self) {
         self.lock().is_resting = true;
     }
 
-    /// Whether these rings are as the queue has left them when it came to rest: the guest waits for all that
-    /// was under way then.
+    /// Returns `true` if these rings are unchanged since the queue stopped, so that the guest waits for all
+    /// requests that were under way.
     pub(crate) fn is_as_left(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
         let used = self.lock();
         let (at, available) = (rings.used_index()?, rings.available_index()?);
@@ -81,8 +81,7 @@ impl Queue {
         Ok(used.is_resting && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
-    /// Gives the queue its rings; called for each run, when it goes on after a rest, and again when the
-    /// guest's memory moves under it.
+    /// Attaches the rings: for each run, when the queue continues, and when the guest's memory is replaced.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,
@@ -109,8 +108,8 @@ impl Queue {
         Ok(run)
     }
 
-    /// What is handed back from now on is marked there. So is the used ring as it stands: a process that died
-    /// may have owed it.
+    /// Sets the log for chains returned from now on, and marks the whole used ring: a process that died may
+    /// have omitted that.
     pub(crate) fn set_log(&self, log: Option<Arc<QueueLog>>) {
         let mut used = self.lock();
         if let Some(log) = &log {
@@ -119,13 +118,13 @@ impl Queue {
         used.log = log;
     }
 
-    /// Ends a run: whatever comes back later is dropped.
+    /// Ends a run: chains returned later are dropped.
     pub(crate) fn end(&self) {
         self.lock().forget_run();
     }
 
-    /// Replaces the call descriptor. That of a running queue is signalled at once: a completion may just have
-    /// signalled the old one, which the guest does not watch any more.
+    /// Replaces the call descriptor. A running queue signals it at once: a completion may just have signalled
+    /// the old one, which the guest no longer watches.
     pub(crate) fn set_call(&self, call: Option<Notifier>) {
         let call = call.map(Arc::new);
         let mut used = self.lock();
@@ -137,7 +136,7 @@ impl Queue {
         }
     }
 
-    /// Waits until every chain taken has been handed back; whether that happened in time.
+    /// Waits until every chain taken has been returned. Returns `false` on timeout.
     pub(crate) fn drain(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut used = self.lock();
@@ -153,14 +152,13 @@ impl Queue {
         self.outstanding.load(Ordering::Acquire) == 0
     }
 
-    /// Puts a chain on the used ring, and interrupts the guest if it asked for that and no batch is under
-    /// way.
+    /// Puts a chain on the used ring, and interrupts the guest if requested and no batch is under way.
     pub(super) fn hand_back(&self, run: u64, head: u16, written: u32) {
         let mut used = self.lock();
         if used.run != run {
             return;
         }
-        // Before the guest can see the answer: it may hand the next chain over at once.
+        // Before the guest can see the reply and hand over the next chain.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         if used.is_resting {
             return used.late.push((head, written));
@@ -177,13 +175,13 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, UsedSide> {
-        // Every change leaves the state whole, so a panic elsewhere does not make it wrong.
+        // No panic leaves the state inconsistent.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl UsedSide {
-    /// Chains of this run are not handed back any more.
+    /// Drops the chains of this run.
     fn forget_run(&mut self) {
         self.run += 1;
         self.rings = None;
@@ -195,11 +193,11 @@ impl UsedSide {
     fn put(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
-        // First: a process that is killed in between leaves the chain to the next one.
+        // First: if the process is killed in between, the next one returns the chain.
         if let Some(log) = &self.log {
             log.chain(&rings.table, head);
         }
-        // The rings were checked when they were attached; an error here has no other cause than a bug.
+        // The rings were checked when attached; an error would be a bug.
         let put = rings.set_used_entry(self.next_used, head, written).and_then(|()| match &self.in_flight {
             None => rings.set_used_index(next),
             Some(in_flight) => {
@@ -215,7 +213,7 @@ impl UsedSide {
         self.next_used = next;
     }
 
-    /// The call descriptor, if the guest wants an interrupt for what was handed back since the last one.
+    /// Returns the call descriptor if the guest wants an interrupt for chains returned since the last one.
     fn due_notifier(&mut self) -> Option<Arc<Notifier>> {
         let (old, new) = (self.signalled, self.next_used);
         let rings = self.rings.as_ref()?;
@@ -223,8 +221,8 @@ impl UsedSide {
             return None;
         }
         self.signalled = new;
-        // The used index must be visible before we read what the driver wants; it does the same the other way
-        // round (2.7.7.1, 2.7.10).
+        // The used index must be visible before the driver's event index is read; the driver does the reverse
+        // (2.7.7.1, 2.7.10).
         fence(Ordering::SeqCst);
         let wanted = if self.event_index {
             passes_event(rings.used_event().ok()?, new, old)
@@ -236,13 +234,13 @@ impl UsedSide {
 }
 
 impl AvailableSide {
-    /// Whether the guest has handed over chains that were not taken yet.
+    /// Returns `true` if the guest has handed over chains that were not taken yet.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.rings.available_index().is_ok_and(|index| index != self.next) || !self.again.is_empty()
     }
 
-    /// Takes the next chain, checked.
+    /// Takes the next chain and checks it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
         if let Some(head) = self.again.pop() {
@@ -270,8 +268,8 @@ impl AvailableSide {
     fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
-            // The guest may give a head again when it sees the used index: before `hand_back` has taken the
-            // head's mark away.
+            // Locked: the guest may reuse a head once it sees the used index, before `hand_back` has cleared
+            // the head's mark.
             let _used = self.queue.lock();
             in_flight.take(head)?;
         }
@@ -281,25 +279,25 @@ impl AvailableSide {
         Ok(Chain { readable, writable, token })
     }
 
-    /// Begins a batch: signals are held back until [`end_batch`](Self::end_batch).
+    /// Begins a batch: interrupts are deferred until [`end_batch`](Self::end_batch).
     pub(crate) fn begin_batch(&self) {
         self.queue.batching.store(true, Ordering::Relaxed);
     }
 
-    /// Ends a batch: one signal for all that came back meanwhile.
+    /// Ends a batch with one interrupt for all chains returned meanwhile.
     pub(crate) fn end_batch(&self) {
         self.queue.batching.store(false, Ordering::Relaxed);
-        // A thread that handed a chain back during the batch did so before we got this lock; one that does it
-        // later sees that the batch has ended.
+        // A thread that returned a chain during the batch did so before this lock was acquired; a later one
+        // sees that the batch has ended.
         let notifier = self.queue.lock().due_notifier();
         if let Some(notifier) = notifier {
             notifier.notify();
         }
     }
 
-    /// Tells the guest that we are looking anyway.
+    /// Tells the guest that kicks are not needed.
     pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
-        // With an event index the old one stays behind, which suppresses kicks by itself.
+        // With an event index the old value stays behind, which suppresses kicks.
         if !self.event_index {
             self.rings.want_kicks(false)?;
             self.log_used_ring();
@@ -307,8 +305,8 @@ impl AvailableSide {
         Ok(())
     }
 
-    /// Asks the guest to kick from now on; whether it has handed over chains meanwhile, so that the thread
-    /// must not sleep.
+    /// Requests kicks from now on. Returns `true` if the guest has handed over chains meanwhile, so that the
+    /// thread must not sleep.
     pub(crate) fn ask_for_kicks(&self) -> Result<bool, QueueFault> {
         if self.event_index {
             self.rings.set_available_event(self.next)?;
@@ -316,7 +314,7 @@ impl AvailableSide {
             self.rings.want_kicks(true)?;
         }
         self.log_used_ring();
-        // Our wish must be visible before we look a last time.
+        // The request must be visible before the last check.
         fence(Ordering::SeqCst);
         Ok(self.rings.available_index()? != self.next)
     }
@@ -327,7 +325,7 @@ impl AvailableSide {
         }
     }
 
-    /// Whether the memory beneath the queue, or its dirty log, was truncated.
+    /// Returns `true` if the queue's memory or its dirty log was truncated.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.memory.is_poisoned() || self.log.as_ref().is_some_and(|log| log.is_poisoned())
     }

@@ -6,31 +6,32 @@ use super::worker::Worker;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What the front end has told us about one queue, and the thread that serves it.
+/// A queue's parameters from the front end, and the thread that serves it.
 #[derive(Default)]
 pub(crate) struct QueueControl {
     pub(crate) queue: Arc<Queue>,
     pub(crate) size: u16,
     pub(crate) addresses: Option<RingAddresses>,
-    /// The used ring in the guest's addresses, as the front end wants it logged.
+    /// Guest address of the used ring for logging, as given by the front end.
     pub(crate) log_address: Option<u64>,
-    /// Where to go on in the available ring.
+    /// Next index in the available ring.
     pub(crate) next: u16,
-    /// What an earlier process has left under way and was not taken yet, the first last.
+    /// Requests left under way by an earlier process and not taken yet, in reverse order.
     pub(crate) again: Vec<u16>,
     pub(crate) kick: Kick,
     pub(crate) error_notifier: Option<Arc<Notifier>>,
     pub(crate) enabled: bool,
-    /// Between the first start and GET_VRING_BASE.
+    /// `true` from the first start to GET_VRING_BASE.
     pub(crate) started: bool,
-    /// As it was when it came to rest, until it starts again.
+    /// Parameters when the queue stopped, until it starts again.
     pub(crate) left: Option<Left>,
-    /// The guest broke the rules; nothing runs until it starts anew.
+    /// `true` after a protocol violation, until the queue starts anew.
     pub(crate) faulty: bool,
     pub(crate) worker: Option<Worker>,
 }
 
-/// What a queue must have kept from GET_VRING_BASE to its next start to go on with what was under way.
+/// Parameters that must be unchanged from GET_VRING_BASE to the next start for requests under way to
+/// continue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     size: u16,
@@ -38,13 +39,13 @@ pub(crate) struct Left {
     next: u16,
 }
 
-/// How the guest kicks.
+/// Kick mechanism of the guest.
 #[derive(Default)]
 pub(crate) enum Kick {
-    /// Not told yet: the queue is stopped.
+    /// Not set yet: the queue is stopped.
     #[default]
     Unset,
-    /// It does not: the queue is polled.
+    /// None: the queue is polled.
     Never,
     Descriptor(OwnedFd),
 }
@@ -62,17 +63,17 @@ impl QueueControl {
         Left { size: self.size, addresses: self.addresses, next: self.next }
     }
 
-    /// GET_VRING_BASE was answered.
+    /// Stops the queue after GET_VRING_BASE.
     pub(crate) fn rest(&mut self) {
         self.queue.rest();
         self.left = Some(self.now());
         self.started = false;
     }
 
-    /// Gives the queue its rings. When it starts as it was left, it goes on with what is under way: a virtual
-    /// machine was paused. With other rings or another base it starts from nothing, and its guest waits for
-    /// nothing: a reset. When its connection is new, what an earlier process has left under way is found;
-    /// what that had taken begins behind what it had handed back.
+    /// Attaches the rings. A queue that starts as it stopped continues with its requests under way: the
+    /// virtual machine was paused. With other rings or another base it starts from scratch, and its guest
+    /// waits for nothing: a reset. On a new connection, requests that an earlier process left under way are
+    /// recovered; those begin after the ones it had returned.
     pub(crate) fn attached(
         &mut self,
         rings: Arc<Rings>,
@@ -106,7 +107,7 @@ impl QueueControl {
         Some(())
     }
 
-    /// Ends the thread, and remembers where it was.
+    /// Stops the thread and records its position.
     pub(crate) fn pause(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         match worker.stop() {

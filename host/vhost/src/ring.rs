@@ -3,7 +3,7 @@ use super::walk::{DESCRIPTOR_LEN, DescriptorTable};
 use std::sync::atomic::Ordering;
 use tombolo_mem::{OutOfBounds, Region};
 
-/// Where the front end says that a queue's three parts lie, in its own address space.
+/// Addresses of a queue's three parts in the front end's address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingAddresses {
     pub(crate) descriptors: u64,
@@ -11,8 +11,8 @@ pub(crate) struct RingAddresses {
     pub(crate) used: u64,
 }
 
-/// A split virtqueue's rings (virtio 1.2, 2.7) as the device sees them. Every access is checked again,
-/// cheaply, by the region; the guest may have written anything.
+/// A split virtqueue's rings (virtio 1.2, 2.7) as used by the device. The region checks every access,
+/// cheaply; the guest may have written anything.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) size: u16,
@@ -21,8 +21,8 @@ pub(crate) struct Rings {
     used: Part,
 }
 
-/// One ring: `flags`, `idx`, the entries, and the other side's event index, each field two bytes but for
-/// entries.
+/// One ring: `flags`, `idx`, the entries, and the other side's event index; all fields but entries have two
+/// bytes.
 #[derive(Debug)]
 struct Part {
     region: Region,
@@ -35,12 +35,12 @@ const ENTRIES: usize = 4;
 const AVAILABLE_ENTRY: usize = 2;
 const USED_ENTRY: usize = 8;
 
-/// In the flags of either ring: the other side need not notify (2.7.7, 2.7.10).
+/// Flag in either ring: the other side need not notify (2.7.7, 2.7.10).
 const NO_BELL: u16 = 1;
 
 impl Rings {
-    /// Finds the rings in the guest's memory; `None` if one of them is not wholly inside of one span, or not
-    /// aligned as section 2.7 asks for.
+    /// Locates the rings in the guest's memory; `None` if one is not contained in one slot, or not aligned as
+    /// section 2.7 requires.
     pub(crate) fn new(
         memory: &GuestMemory,
         size: u16,
@@ -54,45 +54,46 @@ impl Rings {
         let available = part(addresses.available, ENTRIES + n * AVAILABLE_ENTRY + 2)?;
         let used = part(addresses.used, ENTRIES + n * USED_ENTRY + 2)?;
         let rings = Rings { size, table, available, used };
-        // An odd address shows here, once, so that it cannot on the path.
+        // Detects an odd address once, off the hot path.
         rings.available_index().ok()?;
         rings.used_index().ok()?;
         Some(rings)
     }
 
-    /// How many bytes the used ring of a queue takes.
+    /// Returns the length of a used ring in bytes.
     pub(crate) fn used_len(size: u16) -> u64 {
         ENTRIES as u64 + u64::from(size) * USED_ENTRY as u64 + 2
     }
 
-    /// Up to where the driver has handed over chains. What it wrote before is visible afterwards.
+    /// Returns the index up to which the driver has handed over chains; its earlier writes are visible
+    /// afterwards.
     #[inline]
     pub(crate) fn available_index(&self) -> Result<u16, OutOfBounds> {
         self.available.load(INDEX, Ordering::Acquire)
     }
 
-    /// The head of the chain at a position.
+    /// Returns the head of the chain at a position.
     #[inline]
     pub(crate) fn available_entry(&self, position: u16) -> Result<u16, OutOfBounds> {
         self.available.load(ENTRIES + self.slot(position) * AVAILABLE_ENTRY, Ordering::Relaxed)
     }
 
-    /// Whether the driver asks not to be interrupted (without event index).
+    /// Returns `true` if the driver wants no interrupts (without event index).
     pub(crate) fn interrupts_unwanted(&self) -> Result<bool, OutOfBounds> {
         Ok(self.available.load(FLAGS, Ordering::Relaxed)? & NO_BELL != 0)
     }
 
-    /// The driver wants to be interrupted when the used index passes this.
+    /// Returns the used index whose passing the driver wants to be interrupted for.
     pub(crate) fn used_event(&self) -> Result<u16, OutOfBounds> {
         self.available.load(ENTRIES + usize::from(self.size) * AVAILABLE_ENTRY, Ordering::Relaxed)
     }
 
-    /// The used index as it stands in memory: where an earlier device stopped.
+    /// Returns the used index in memory, where an earlier device stopped.
     pub(crate) fn used_index(&self) -> Result<u16, OutOfBounds> {
         self.used.load(INDEX, Ordering::Acquire)
     }
 
-    /// Hands a chain back at a position of the used ring, with the count of bytes written to it.
+    /// Writes the used entry at a position: a chain and the number of bytes written.
     #[inline]
     pub(crate) fn set_used_entry(&self, position: u16, head: u16, written: u32) -> Result<(), OutOfBounds> {
         let mut entry = [0; USED_ENTRY];
@@ -108,12 +109,12 @@ impl Rings {
         self.used.store(INDEX, index, Ordering::Release)
     }
 
-    /// Asks the driver (without event index) to kick, or not to.
+    /// Requests or suppresses kicks (without event index).
     pub(crate) fn want_kicks(&self, wanted: bool) -> Result<(), OutOfBounds> {
         self.used.store(FLAGS, if wanted { 0 } else { NO_BELL }, Ordering::Relaxed)
     }
 
-    /// Asks the driver (with event index) to kick when the available index passes this.
+    /// Requests a kick when the available index passes `index` (with event index).
     pub(crate) fn set_available_event(&self, index: u16) -> Result<(), OutOfBounds> {
         self.used.store(ENTRIES + usize::from(self.size) * USED_ENTRY, index, Ordering::Relaxed)
     }
@@ -136,8 +137,8 @@ impl Part {
     }
 }
 
-/// Whether a side that moved its index from `old` to `new` must ring, when the other asked for `event`
-/// (virtio 1.2, 2.7.7.1).
+/// Returns `true` if a side that moved its index from `old` to `new` must notify the other, which requested
+/// `event` (virtio 1.2, 2.7.7.1).
 pub(crate) fn passes_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

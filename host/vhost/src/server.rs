@@ -17,22 +17,22 @@ use std::time::Duration;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
-/// How guests are served.
+/// Server settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The longest time that a queue's thread polls for the next request before it sleeps. It does so only
-    /// while requests keep coming. Zero: never.
+    /// Maximum polling time of a queue's thread before it sleeps, used only while requests keep arriving.
+    /// Zero disables polling.
     pub spin_max: Duration,
-    /// Guests connected to the socket at a time; more wait until one leaves.
+    /// Maximum number of connected guests; others wait until one leaves.
     pub guests_max: usize,
-    /// The queues of one guest run at a time: those of others wait until it has left, or stops to go on
-    /// elsewhere (live migration).
+    /// `true` to run the queues of one guest at a time: those of others wait until it has left, or stops to
+    /// migrate.
     pub one_at_a_time: bool,
-    /// Memory that one guest may share with us, in bytes.
+    /// Maximum memory of a guest in bytes.
     pub memory_bytes_max: u64,
-    /// Whether what connects is a keeper that holds descriptors for the next server.
+    /// `true` if the connecting side is a keeper that stores descriptors for the next server.
     pub has_fd_store: bool,
-    /// When a guest stops a queue, how long to wait for requests under way before they are given up.
+    /// Time to wait for requests under way when a guest stops a queue.
     pub drain_timeout: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Default for Settings {
     }
 }
 
-/// The number of a connected guest, unique in its server; for the log and for naming sessions.
+/// Number of a connected guest, unique in its server; for the log and for naming sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GuestId(pub u64);
 
@@ -61,12 +61,12 @@ impl fmt::Display for GuestId {
     }
 }
 
-/// What makes a device for each guest that connects. An error refuses the guest, and is logged.
+/// Creates a device for each connecting guest. An error refuses the guest and is logged.
 pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
-/// Serves a socket until stopped: each guest with a thread of its own for messages and one for each of its
-/// queues. No guest notices another. Dropping it stops it.
+/// Serves a socket until stopped, with one thread per guest for messages and one for each queue. Guests are
+/// independent of each other. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -76,21 +76,21 @@ pub struct Server {
 #[derive(Debug)]
 struct Shared {
     stop: AtomicBool,
-    /// Wakes the accepting thread: a guest left, or it has to end.
+    /// Wakes the accepting thread when a guest has left or the server stops.
     wake: OwnedFd,
     guests: Mutex<HashMap<GuestId, Guest>>,
 }
 
 #[derive(Debug)]
 struct Guest {
-    /// A second name of its connection, to cut it.
+    /// Duplicate of the connection, for disconnecting it.
     stream: UnixStream,
     thread: Option<JoinHandle<()>>,
     gone: bool,
 }
 
 impl Server {
-    /// Starts to serve. The listener's socket file is the caller's to remove.
+    /// Starts to serve. The caller removes the listener's socket file.
     pub fn start(listener: UnixListener, settings: Settings, make: Box<MakeDevice>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -102,18 +102,18 @@ impl Server {
         Ok(Server { shared, thread: Some(thread) })
     }
 
-    /// How many guests are connected.
+    /// Returns the number of connected guests.
     pub fn guest_count(&self) -> usize {
         self.shared.guests().values().filter(|guest| !guest.gone).count()
     }
 
-    /// Waits until it was stopped and the last guest has been let go.
+    /// Blocks until the server was stopped and all guests have been disconnected.
     pub fn wait(mut self) {
         self.join();
     }
 
-    /// Stops accepting, cuts every guest off, and waits for their threads: each finishes the request that it
-    /// is in.
+    /// Stops accepting, disconnects every guest, and waits for their threads, each of which completes its
+    /// current request.
     pub fn stop(mut self) {
         self.shared.stop();
         self.join();
@@ -121,7 +121,7 @@ impl Server {
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by the panic hook; there is nothing left to wait for.
+            // A panic has been reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -141,7 +141,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Full means awake already; nothing else can fail on our own eventfd.
+        // A full counter is signalled already; no other error is possible on our own eventfd.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -171,7 +171,7 @@ impl Acceptor {
         self.dismiss();
     }
 
-    /// Sleeps until a guest connects (if there is room for it) or [`Server::stop`] wakes it.
+    /// Sleeps until a guest connects (below the limit) or [`Server::stop`] wakes it.
     fn wait(&self, room: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),
@@ -189,7 +189,7 @@ impl Acceptor {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                // Most often out of descriptors: others go on, and one leaving mends it.
+                // Usually a lack of descriptors: other guests continue, and the end of one resolves it.
                 tracing::warn!(%error, "cannot accept a guest");
                 thread::sleep(Duration::from_millis(100));
                 return;
@@ -214,7 +214,7 @@ impl Acceptor {
         let second = stream.try_clone()?;
         let turn = Turn::new(self.turns.clone(), id)?;
         let (shared, settings) = (self.shared.clone(), self.settings);
-        // Known before its thread runs, so that it can say that it is gone.
+        // Registered before its thread runs, so that the thread can mark it as gone.
         let mut guests = self.shared.guests();
         guests.insert(id, Guest { stream: second, thread: None, gone: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
@@ -239,18 +239,18 @@ impl Acceptor {
         }
     }
 
-    /// Forgets the guests that left; how many stay.
+    /// Removes the guests that have left; returns the number of the others.
     fn reap(&self) -> usize {
         let mut guests = self.shared.guests();
         guests.retain(|_, guest| !guest.gone);
         guests.len()
     }
 
-    /// Cuts all guests off and waits for their threads.
+    /// Disconnects all guests and waits for their threads.
     fn dismiss(&self) {
         let guests: Vec<Guest> = self.shared.guests().drain().map(|(_, guest)| guest).collect();
         for guest in &guests {
-            // Fails if it has left by itself.
+            // Fails if the guest has left already.
             let _ = guest.stream.shutdown(Shutdown::Both);
         }
         for thread in guests.into_iter().filter_map(|guest| guest.thread) {
@@ -261,17 +261,17 @@ impl Acceptor {
 
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
-/// How many descriptors a guest has open: its connection three times, the way back to it twice, and what
-/// tells its turn; for each queue four eventfds, two of them twice. Messages bring more for a moment.
+/// Returns the number of descriptors of a guest: its connection three times, the request channel twice, its
+/// turn; for each queue four eventfds, two of them twice. Messages have more temporarily.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }
 
-/// One guest, from connection to departure.
+/// Serves one guest from connection to departure.
 fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings, turn: &Turn) {
     let name = device.name().to_owned();
     tracing::info!(device = name, guest = %id, "guest connected");
-    // Zero is no process, and what a process in another namespace is to us.
+    // 0 is no process: the peer is in another pid namespace.
     let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
     let second = match stream.try_clone() {
         Ok(second) => second,
@@ -279,7 +279,7 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
     };
     let store = match settings.has_fd_store.then(|| FdStore::begin(&stream)).transpose() {
         Ok(store) => store,
-        Err(error) => return tracing::warn!(device = name, guest = %id, %error, "no keeper, cut off"),
+        Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off: no keeper"),
     };
     let change = ConfigChange::default();
     device.config_changes_by(change.clone());
@@ -293,7 +293,7 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
                 Err(error) => break error,
             }
         }
-        // What goes wrong here goes wrong again below, where it is named.
+        // An error recurs below, where it is reported.
         let _ = change.look_at_next(&second);
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}

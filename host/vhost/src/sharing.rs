@@ -1,24 +1,24 @@
-//! Whether the memory that a front end names is the one that its guest runs on.
+//! Detection of guest memory that is not shared with the back end.
 //!
-//! A mapping that is private to the front end (QEMU's memory-backend-file without `share=on`) comes with a
-//! file all the same, but what the guest writes does not get there: its rings stay empty for us, and the
-//! guest waits for ever. The file does not tell; the table of the front end's mappings does, where we may
-//! read it.
+//! A private mapping (QEMU's memory-backend-file without `share=on`) also has a file, but the guest's writes
+//! do not reach it: its rings stay empty for the back end, and the guest hangs. The file does not show this;
+//! the front end's table of mappings does, where it is readable.
 
 use super::memory::MemorySlot;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// What to do about it, for the log.
+/// Remedy for the log.
 pub(crate) const REMEDY: &str = "QEMU: -object memory-backend-memfd,id=mem,size=SIZE,share=on -numa node,memdev=mem, with the SIZE \
                                  of -m; Cloud Hypervisor: --memory shared=on";
 
-/// The first of the spans that is private to the process `pid`; none also where its table cannot be read.
+/// Returns the first slot that is mapped privately by the process `pid`; `None` also if its table is not
+/// readable.
 pub(crate) fn private_span(pid: u32, slots: &[MemorySlot]) -> Option<&MemorySlot> {
     find_private(BufReader::new(File::open(format!("/proc/{pid}/maps")).ok()?), slots)
 }
 
-/// A line is `START-END PERMISSIONS …`, and the last of the permissions is `p` or `s` (proc_pid_maps(5)).
+/// Parses lines of the form `START-END PERMISSIONS …`; the last permission is `p` or `s` (proc_pid_maps(5)).
 fn find_private(mut table: impl BufRead, slots: &[MemorySlot]) -> Option<&MemorySlot> {
     let mut line = Vec::new();
     while table.read_until(b'\n', &mut line).ok()? > 0 {

@@ -1,5 +1,5 @@
-//! Guests that may be connected at the same time, but run one after the other: a live migration's destination
-//! connects, and asks what there is to know, while the source still runs.
+//! Turns of guests that may connect concurrently but run one at a time: a live migration's destination
+//! connects and queries the device while the source still runs.
 
 use super::server::GuestId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -9,22 +9,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whose queues run, and whose wait for it.
+/// The running guest and those that wait for their turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
     running: Option<GuestId>,
-    /// With what tells each of them.
+    /// Waiting guests with the eventfds that notify them.
     waiting: VecDeque<(GuestId, Arc<OwnedFd>)>,
 }
 
-/// One guest's place.
+/// One guest's turn.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     guest: GuestId,
-    /// None where all guests run at the same time.
+    /// `None` if all guests run concurrently.
     place: Option<(Arc<Turns>, Arc<OwnedFd>)>,
 }
 
@@ -35,7 +35,7 @@ impl Turn {
         Ok(Turn { guest, place })
     }
 
-    /// Whether this guest's queues may run now. Otherwise it is told when they may.
+    /// Returns `true` if this guest's queues may run now; otherwise it is notified when they may.
     pub(crate) fn take(&self) -> bool {
         let Some((turns, called)) = &self.place else { return true };
         let mut line = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl Turn {
         is_mine
     }
 
-    /// Gives the turn to the guest that has waited longest, or the place in the line up.
+    /// Passes the turn to the guest that has waited longest, or leaves the queue.
     pub(crate) fn pass(&self) {
         let Some((turns, _)) = &self.place else { return };
         let mut line = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,19 +54,18 @@ impl Turn {
         if line.running == Some(self.guest) {
             let next = line.waiting.pop_front();
             if let Some((_, called)) = &next {
-                // Full means told already; nothing else can fail on our own eventfd.
+                // A full counter is signalled already; no other error is possible on our own eventfd.
                 let _ = rustix::io::write(called, &1u64.to_ne_bytes());
             }
             line.running = next.map(|(guest, _)| guest);
         }
     }
 
-    /// Waits for the guest's next message, or until the turn that it waits for is given to it; whether that
-    /// came.
+    /// Waits for the guest's next message or its turn. Returns `true` if its turn has come.
     pub(crate) fn comes_before_a_message(&self, stream: &UnixStream) -> bool {
         let Some((_, called)) = &self.place else { return false };
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(called, PollFlags::IN)];
-        // What fails here fails again where the message is taken.
+        // An error recurs where the message is received.
         let _ = poll(&mut fds, None);
         rustix::io::read(called, &mut [0; 8]).is_ok()
     }

@@ -3,33 +3,33 @@ use super::fault::QueueFault;
 use super::memory::GuestMemory;
 use tombolo_mem::{Region, Sink, Source};
 
-/// Bytes of one descriptor (virtio 1.2, 2.7.5): address, length, flags, next.
+/// Length of a descriptor (virtio 1.2, 2.7.5): address, length, flags, next.
 pub(crate) const DESCRIPTOR_LEN: usize = 16;
 
 const FLAG_NEXT: u16 = 1;
 const FLAG_WRITE: u16 = 2;
 const FLAG_INDIRECT: u16 = 4;
 
-/// A queue's descriptor table (virtio 1.2, 2.7.5), in memory that the guest may change while we read it: each
-/// descriptor is copied out once, and only the copy is looked at.
+/// A queue's descriptor table (virtio 1.2, 2.7.5), in memory that the guest may change concurrently: each
+/// descriptor is copied out once, and only the copy is evaluated.
 #[derive(Debug, Clone)]
 pub struct DescriptorTable {
     region: Region,
     offset: usize,
     size: u16,
-    /// Whether the driver may use indirect tables.
+    /// `true` if the driver may use indirect tables.
     indirect: bool,
 }
 
 impl DescriptorTable {
-    /// The table of `size` descriptors at `offset` in the region.
+    /// Creates the table of `size` descriptors at `offset` in the region.
     pub fn new(region: Region, offset: usize, size: u16, indirect: bool) -> DescriptorTable {
         DescriptorTable { region, offset, size, indirect }
     }
 
-    /// Follows the chain that begins at `head` and collects its buffers: what the device reads, and what it
-    /// writes. Nothing is allocated for chains of few buffers. Takes at most as many steps as the limits and
-    /// the table allow, whatever the guest has written there.
+    /// Walks the chain that begins at `head` and collects its readable and writable buffers. Short chains
+    /// cause no allocation. The limits and the table's size bound the number of steps, whatever the guest has
+    /// written.
     pub fn walk(
         &self,
         memory: &GuestMemory,
@@ -39,8 +39,7 @@ impl DescriptorTable {
         self.walk_with(memory, head, limits, |_, _| {})
     }
 
-    /// The same, and calls `writable` with the guest address and length of each buffer that the device
-    /// writes.
+    /// Walks a chain and calls `writable` with guest address and length of each writable buffer.
     #[inline]
     pub(crate) fn walk_with(
         &self,
@@ -58,7 +57,7 @@ impl DescriptorTable {
                 if !self.indirect {
                     return Err(QueueFault::IndirectUnexpected);
                 }
-                // Whether anything may follow the table: no (2.7.5.3.1).
+                // No descriptor may follow an indirect table (2.7.5.3.1).
                 if descriptor.has(FLAG_NEXT) {
                     return Err(QueueFault::IndirectMisplaced);
                 }
@@ -108,7 +107,7 @@ impl Descriptor {
     }
 }
 
-/// A chain being collected.
+/// State of a walk.
 struct Walk<'a, W> {
     memory: &'a GuestMemory,
     limits: ChainLimits,
@@ -120,7 +119,7 @@ struct Walk<'a, W> {
 }
 
 impl<W: FnMut(u64, u32)> Walk<'_, W> {
-    /// One buffer.
+    /// Adds one buffer.
     fn add(&mut self, index: u16, descriptor: Descriptor) -> Result<(), QueueFault> {
         if descriptor.len == 0 {
             return Err(QueueFault::Empty { index });
@@ -142,7 +141,7 @@ impl<W: FnMut(u64, u32)> Walk<'_, W> {
         }
     }
 
-    /// All buffers of an indirect table (2.7.5.3).
+    /// Adds all buffers of an indirect table (2.7.5.3).
     fn indirect(&mut self, table: Descriptor) -> Result<(), QueueFault> {
         let length_fault = QueueFault::IndirectLength { len: table.len };
         if table.len == 0 || !table.len.is_multiple_of(DESCRIPTOR_LEN as u32) {
@@ -171,7 +170,7 @@ impl<W: FnMut(u64, u32)> Walk<'_, W> {
         Err(QueueFault::Loop { size })
     }
 
-    /// A buffer too long for the limit is more often a wild one: say which.
+    /// Returns the fault for an oversized buffer, which is usually outside of the guest's memory.
     fn too_long(&self, descriptor: Descriptor) -> QueueFault {
         match self.memory.readable(descriptor.address, descriptor.len, &mut Source::new()) {
             Ok(()) => QueueFault::TooManyBytes { max: self.limits.bytes_max },

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::polling::SpinWindow;
 
-/// The thread of one running virtqueue.
+/// Thread of a running virtqueue.
 #[derive(Debug)]
 pub(crate) struct Worker {
     stop: Arc<AtomicBool>,
@@ -20,27 +20,27 @@ pub(crate) struct Worker {
     thread: JoinHandle<Stopped>,
 }
 
-/// How a worker came to rest.
+/// Final state of a worker.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    /// The first position of the available ring that was not taken.
+    /// Next position of the available ring.
     pub(crate) next: u16,
-    /// What an earlier process has left and was not taken yet.
+    /// Requests left by an earlier process and not taken yet.
     pub(crate) again: Vec<u16>,
-    /// Whether the guest's fault ended it.
+    /// `true` if a protocol violation ended it.
     pub(crate) faulty: bool,
 }
 
-/// What a worker serves.
+/// Queue and parameters of a worker.
 pub(crate) struct Job {
     pub(crate) guest: GuestId,
     pub(crate) index: QueueIndex,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) side: AvailableSide,
     pub(crate) waiter: Waiter,
-    /// Signalled when the queue stops by a fault.
+    /// Signalled when a fault stops the queue.
     pub(crate) error_notifier: Option<Arc<Notifier>>,
-    /// The longest time to poll for more work before sleeping.
+    /// Maximum polling time before sleeping.
     pub(crate) spin_max: Duration,
 }
 
@@ -49,13 +49,13 @@ impl Worker {
     pub(crate) fn start(job: Job, waker: Waker) -> io::Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
-        // Thread names are cut at 15 bytes.
+        // Thread names are truncated to 15 bytes.
         let name = format!("{}-{}", job.device.name(), job.index);
         let thread = thread::Builder::new().name(name).spawn(move || job.run(&seen))?;
         Ok(Worker { stop, waker, thread })
     }
 
-    /// Waits for the request under way, takes no more, and ends the thread.
+    /// Finishes the current request and ends the thread.
     pub(crate) fn stop(self) -> Option<Stopped> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -63,14 +63,14 @@ impl Worker {
     }
 }
 
-/// This many chains at most before the guest is told of those that are done.
+/// Maximum number of chains per batch, after which the guest is notified.
 const BATCH_MAX: usize = 32;
 
-/// So long what is not urgent is gathered. While a queue is full Linux's driver tries again after a
-/// millisecond, and nothing waits for it.
+/// Batching delay of non-urgent queues in milliseconds. When such a queue is full, Linux's driver retries
+/// after 1 ms, and nothing waits for it.
 const GATHER_MS: u32 = 2;
 
-/// How often to poll a queue whose guest has no way to kick.
+/// Polling interval of a queue whose guest cannot kick, in milliseconds.
 const POLL_MS: u32 = 1;
 
 impl Job {
@@ -91,11 +91,11 @@ impl Job {
         let mut spinner = SpinWindow::new(if urgent { self.spin_max } else { Duration::ZERO });
         let timeout_ms = self.waiter.must_poll().then_some(POLL_MS);
         self.side.suppress_kicks()?;
-        // What an earlier process has left counts as taken, so it is also done when the queue is to rest at
+        // Requests left by an earlier process count as taken, so they are handled even if the queue stops at
         // once.
         while !stop.load(Ordering::Acquire) || !self.side.again.is_empty() {
             if self.drain(stop)? {
-                // More may come before long, and need not kick.
+                // More chains may follow soon without a kick.
                 if !urgent && !self.side.has_work() {
                     self.sleep(Some(GATHER_MS));
                 }
@@ -116,13 +116,13 @@ impl Job {
     }
 
     fn sleep(&self, timeout_ms: Option<u32>) {
-        // Waiting on our own epoll fails only when the process is out of memory; then look again soon.
+        // Waiting on our own epoll fails only for lack of memory; retry soon.
         if self.waiter.wait(timeout_ms).is_err() {
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Hands what the guest has ready to the device, up to a batch; whether there was anything.
+    /// Passes available chains to the device, up to a batch. Returns `true` if there were any.
     fn drain(&mut self, stop: &AtomicBool) -> Result<bool, QueueFault> {
         if !self.side.has_work() {
             return Ok(false);
@@ -139,7 +139,7 @@ impl Job {
 
     fn batch(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
         let outcome = self.handle_batch(stop);
-        // Also what came before a fault.
+        // Also for chains before a fault.
         let handled = AssertUnwindSafe(|| self.device.batch_handled(self.index));
         catch_unwind(handled).map_err(|_| QueueFault::Device)?;
         outcome
@@ -149,7 +149,7 @@ impl Job {
         for _ in 0..BATCH_MAX {
             let Some(chain) = self.side.pop()? else { break };
             let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));
-            // A bug in a device must not leave the guest with a queue that is silently dead.
+            // A bug in a device must not leave the guest with a dead queue without a log line.
             catch_unwind(handle).map_err(|_| QueueFault::Device)?;
             if stop.load(Ordering::Relaxed) && self.side.again.is_empty() {
                 break;

@@ -1,5 +1,5 @@
-//! Messages of vhost-user as bytes and descriptors (the specification, "Message Specification"), and a socket
-//! that takes and brings them whole.
+//! Encoding of vhost-user messages and descriptors (vhost-user specification, "Message Specification"), and a
+//! socket that sends and receives whole messages.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use thiserror::Error as ThisError;
 
-/// Numbers of the messages that a front end sends ("Front-end message types").
+/// Request numbers of a front end ("Front-end message types").
 pub(super) mod request {
     pub(crate) const GET_FEATURES: u32 = 1;
     pub(crate) const SET_FEATURES: u32 = 2;
@@ -43,7 +43,7 @@ pub(super) mod request {
 }
 
 const HEADER_LEN: usize = 12;
-/// As QEMU and the vhost crate have it.
+/// Limit of QEMU and of the vhost crate.
 const BODY_MAX: u32 = 0x1000;
 const DESCRIPTORS_MAX: usize = 32;
 
@@ -51,7 +51,7 @@ const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const FLAG_NEED_REPLY: u32 = 1 << 3;
 
-/// One message, either way.
+/// A message in either direction.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) request: u32,
@@ -60,7 +60,7 @@ pub(super) struct Message {
     pub(super) files: Vec<OwnedFd>,
 }
 
-/// What comes before a message's body.
+/// Header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
     request: u32,
@@ -68,18 +68,18 @@ struct Header {
     body_len: u32,
 }
 
-/// Why no message can be had from a peer any more.
+/// Error that ends a channel.
 #[derive(Debug, ThisError)]
 pub(super) enum ChannelError {
-    /// It closed its end, or died.
+    /// The peer has closed its end, or died.
     #[error("it has left")]
     Left,
-    /// It says what is no message.
-    #[error("a message of version {version} and {len} bytes")]
+    /// The peer has sent an invalid header.
+    #[error("invalid message of version {version} and {len} bytes")]
     Malformed {
-        /// The protocol has one version, 1.
+        /// Version of the protocol; only 1 is known.
         version: u32,
-        /// Of the body.
+        /// Length of the body.
         len: u32,
     },
     /// The socket fails.
@@ -110,45 +110,45 @@ impl Header {
 }
 
 impl Message {
-    /// A request of our own, for which no acknowledgement is asked.
+    /// Creates a request of the keeper, without acknowledgement.
     pub(super) fn new(request: u32, body: Vec<u8>, files: Vec<OwnedFd>) -> Message {
         Message { request, flags: VERSION, body, files }
     }
 
-    /// Whether the sender wants to know that it was taken, if that was negotiated.
+    /// Returns `true` if the sender wants an acknowledgement, where that was negotiated.
     pub(super) fn wants_acknowledgement(&self) -> bool {
         self.flags & FLAG_NEED_REPLY != 0
     }
 
-    /// The number that many bodies begin with: a queue's, or how many there are of something.
+    /// Returns the first word of the body: in many messages a queue index or a count.
     pub(super) fn first_word(&self) -> Option<u32> {
         word(&self.body, 0)
     }
 
-    /// A body that is one number.
+    /// Returns the number in a body of one number.
     pub(super) fn number(&self) -> Option<u64> {
         Some(u64::from_le_bytes(self.body.as_slice().try_into().ok()?))
     }
 }
 
-/// A little-endian number in a body.
+/// Returns a little-endian word of a body.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// A connected socket that carries messages.
+/// A connected socket for messages.
 #[derive(Debug)]
 pub(super) struct Channel(UnixStream);
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> io::Result<Channel> {
         stream.set_nonblocking(false)?;
-        // A peer that takes nothing must not keep us for ever.
+        // A peer that does not receive must not block this side forever.
         stream.set_write_timeout(Some(SEND_TIMEOUT))?;
         Ok(Channel(stream))
     }
 
-    /// Waits for the next message, and takes it with its descriptors, which come with its first byte.
+    /// Waits for the next message; descriptors are attached to its first byte.
     pub(super) fn receive(&mut self) -> Result<Message, ChannelError> {
         let mut header = [0; HEADER_LEN];
         let (got, files) = self.receive_first(&mut header)?;
@@ -178,7 +178,7 @@ impl Channel {
         Ok((got, rights.flatten().collect()))
     }
 
-    /// A peer that dies within a message has left.
+    /// Reads a remainder; a peer that dies within a message counts as having left.
     fn fill(&mut self, rest: &mut [u8]) -> Result<(), ChannelError> {
         self.0.read_exact(rest).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => ChannelError::Left,
@@ -186,7 +186,7 @@ impl Channel {
         })
     }
 
-    /// Sends a message, and leaves its descriptors with it.
+    /// Sends a message, whose descriptors remain open.
     pub(super) fn send(&mut self, message: &Message) -> Result<(), ChannelError> {
         let body_len = u32::try_from(message.body.len()).unwrap_or(u32::MAX);
         let header = Header { request: message.request, flags: message.flags, body_len }.encode();
@@ -202,7 +202,7 @@ impl Channel {
         Ok(self.0.write_all(bytes.get(sent..).unwrap_or_default())?)
     }
 
-    /// Sends a request that has an answer, and waits for it.
+    /// Sends a request and waits for its reply.
     pub(super) fn ask(&mut self, message: &Message) -> Result<Message, ChannelError> {
         self.send(message)?;
         self.receive()

@@ -1,16 +1,17 @@
-//! A keeper stands between front ends and the server of their device, on the way of messages only: to the
-//! front end it is a server that never goes, to the server a front end that connects again. So a server can
-//! be killed or replaced under guests whose virtual machine monitor cannot connect again, or knows nothing of
-//! in-flight areas.
+//! Keeper: a relay of vhost-user messages between front ends and the server of their device. To the front end
+//! it is a server that never ends, to the server a front end that reconnects. Thus a server can be killed or
+//! replaced under guests whose virtual machine monitor cannot reconnect, or does not support in-flight
+//! tracking.
 //!
-//! Requests and data do not pass through it: those go between the guest's memory and the server, and eventfds
-//! wake both. It knows no device and maps no memory; it remembers messages with their descriptors.
+//! Requests and data bypass it: they are exchanged between guest memory and the server, with eventfds for
+//! wake-ups. The keeper is independent of the device and maps no memory; it records messages with their
+//! descriptors.
 //!
-//! - [`Keeper`]: takes front ends in at a socket, as its [`Settings`] say.
-//! - [`Place`]: where the servers listen, one after the other.
-//! - [`Servers`]: says which of them runs. What starts them is not here.
+//! - [`Keeper`]: accepts front ends at a socket, according to [`Settings`].
+//! - [`Place`]: the listening socket of the successive servers.
+//! - [`Servers`]: which of them is running. Starting them is left to the caller.
 //!
-//! Reading order: `message`, `state`, `servers`, `session`, here. `docs/decisions/keeper.md` has the reasons.
+//! Reading order: `message`, `state`, `servers`, `session`, this file. Rationale: `docs/decisions/keeper.md`.
 
 mod message;
 mod servers;
@@ -30,22 +31,21 @@ use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 
-/// Descriptors of a front end at the most: its memory and three for each of 256 queues, and a message that
-/// brings them anew.
+/// Maximum number of descriptors per front end: its memory, three for each of 256 queues, and those of a
+/// message in transit.
 const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 
-/// How front ends are kept.
+/// Settings of a keeper.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// So many at a time; more wait until one leaves.
+    /// Maximum number of front ends at a time; others wait until one leaves.
     pub guests_max: usize,
-    /// Whether no front end has an area of requests under way of its own: where servers leave in it what a
-    /// front end must not change. Such servers leave descriptors too
-    /// ([`Settings::has_fd_store`](crate::Settings)).
+    /// `true` to refuse in-flight areas of front ends, where servers store state in the area that a front end
+    /// must not change. Such servers also store descriptors ([`Settings::has_fd_store`](crate::Settings)).
     pub keeps_all_areas: bool,
 }
 
-/// Takes front ends in at one socket, each with a thread of its own.
+/// Accepts front ends at a socket, with one thread for each.
 #[derive(Debug)]
 pub struct Keeper {
     servers: Arc<Servers>,
@@ -56,8 +56,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts to take in what connects to `listener`, for the servers at `place`. It goes on until the
-    /// process ends, or the servers do ([`Servers::end`]).
+    /// Starts to accept connections on `listener`, for the servers at `place`, until the process or the
+    /// servers end ([`Servers::end`]).
     pub fn start(
         listener: UnixListener,
         place: Place,
@@ -76,9 +76,9 @@ impl Keeper {
             self.wait_for_room();
             let taken = listener.accept().and_then(|(stream, _)| self.serve(stream));
             if let Err(error) = taken {
-                tracing::warn!(%error, "cannot take a guest in");
+                tracing::warn!(%error, "cannot accept a guest");
                 self.leave();
-                // Most often out of descriptors: one leaving mends it.
+                // Usually a lack of descriptors, which the end of another guest resolves.
                 thread::sleep(Duration::from_millis(100));
             }
         }
@@ -100,8 +100,8 @@ impl Keeper {
             drop(budget);
             keeper.leave();
             match end {
-                SessionEnd::Left => tracing::info!("a guest has left"),
-                end => tracing::warn!(reason = error_with_sources(&end), "a guest is let go"),
+                SessionEnd::Left => tracing::info!("guest left"),
+                end => tracing::warn!(reason = error_with_sources(&end), "guest disconnected"),
             }
         };
         thread::Builder::new().name("kept-guest".into()).spawn(serve).map(drop)

@@ -1,5 +1,4 @@
-//! The servers that follow each other, as those see it that wait for the next; and the place where they
-//! listen.
+//! Successive servers as seen by sessions that wait for the next one, and their listening socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use tombolo_host_runtime::listener::{ListenError, Listener};
 use tombolo_sys::{Errno, open, socket};
 
-/// Which server runs.
+/// State of the successive servers.
 #[derive(Debug, Default)]
 pub struct Servers {
     now: Mutex<Now>,
@@ -21,28 +20,28 @@ pub struct Servers {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// Counts them.
+    /// Number of the current server.
     life: u64,
     runs: bool,
     ended: bool,
 }
 
-/// How long a server may take to die after its sockets have closed.
+/// Time for a server to die after its sockets have closed.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What comes after a server that has closed a connection.
+/// Outcome of waiting after a server has closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A server of that number.
+    /// The server with this number runs.
     Server(u64),
-    /// It still runs: it does not want that front end.
+    /// The same server still runs: it has disconnected the front end.
     CutOff,
-    /// There will be none.
+    /// There will be no further server.
     None,
 }
 
 impl Servers {
-    /// A server was started. What connects to its place waits there until it is ready.
+    /// Records the start of a server. Connections wait in its backlog until it is ready.
     pub fn came(&self) {
         let mut now = self.now();
         now.life += 1;
@@ -50,19 +49,19 @@ impl Servers {
         self.changed.notify_all();
     }
 
-    /// It has died.
+    /// Records the death of the server.
     pub fn went(&self) {
         self.now().runs = false;
         self.changed.notify_all();
     }
 
-    /// There will be no other: front ends that wait for one are let go.
+    /// Declares that there will be no further server; waiting front ends are disconnected.
     pub fn end(&self) {
         self.now().ended = true;
         self.changed.notify_all();
     }
 
-    /// Waits for the server after that one, which has closed a connection.
+    /// Waits for the successor of server `life`, which has closed a connection.
     pub(super) fn after(&self, life: u64) -> Next {
         let deadline = Instant::now() + DEATH_TIMEOUT;
         let mut now = self.now();
@@ -86,26 +85,26 @@ impl Servers {
     }
 }
 
-/// A listening socket without a name, for all servers one after the other: they inherit it. What connects
-/// while there is none waits for the next.
+/// An unnamed listening socket that all successive servers inherit. Connections made between servers wait for
+/// the next one.
 #[derive(Debug)]
 pub struct Place {
     listener: OwnedFd,
-    /// Its file, which has been removed: nothing else connects there.
+    /// The socket's file, unlinked so that nothing else can connect.
     file: OwnedFd,
 }
 
-/// Tells the names apart that one process makes.
+/// Counter for unique socket names within this process.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Place {
-    /// Makes one. It has a name for a moment, in the directory of that socket.
+    /// Creates a socket, which is named briefly in the directory of `socket`.
     pub fn beside(socket: &Path) -> Result<Place, ListenError> {
         let failed = |errno: Errno| ListenError::Io { path: socket.to_owned(), source: errno.into() };
         let dir = socket.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dir = open::open_root(dir).map_err(failed)?;
         let name = format!(".tombolo-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        // A path that is short enough wherever the directory is.
+        // A path within the length limit, wherever the directory is.
         let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
         let named = Listener::bind(&path, 0o600)?;
         let file = open::open_place(dir.as_fd(), name.as_bytes()).map_err(failed)?;
@@ -113,12 +112,12 @@ impl Place {
         Ok(Place { listener, file })
     }
 
-    /// The descriptor as which programs that are started now have the listening socket.
+    /// Returns the descriptor number under which child processes started now inherit the socket.
     pub fn descriptor(&self) -> i32 {
         self.listener.as_raw_fd()
     }
 
-    /// The listening socket, for a server within this process.
+    /// Returns the listening socket, for a server within this process.
     pub fn listener(&self) -> io::Result<UnixListener> {
         Ok(self.listener.try_clone()?.into())
     }

@@ -1,4 +1,4 @@
-//! One front end, and the servers that it has one after the other without noticing.
+//! A front end's session with successive servers, whose change it does not notice.
 
 use std::io;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use super::message::{Channel, ChannelError, Message, request};
 use super::servers::{Next, Place, Servers};
 use super::state::{PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, State, in_flight_wanted};
 
-/// Entries of the largest queue that our servers have: the area is asked for before the sizes are known.
+/// Queue size for in-flight areas, requested before the sizes are known: the maximum of our servers.
 const QUEUE_SIZE_MAX: u16 = 1024;
 
-/// How the time with a front end ended.
+/// Reason for the end of a session.
 #[derive(Debug, ThisError)]
 pub(super) enum SessionEnd {
-    /// It closed its connection.
+    /// The front end has closed its connection.
     #[error("it has left")]
     Left,
-    /// It does not keep to the protocol, or its socket fails.
-    #[error("it cannot be understood")]
+    /// The front end violates the protocol, or its socket fails.
+    #[error("it violates the protocol")]
     FrontEnd(#[source] ChannelError),
-    /// It wants an area for requests under way, which was not offered.
-    #[error("it has an area of its own for requests under way, where the keeper's alone is used")]
+    /// The front end uses its own in-flight area, which was not offered.
+    #[error("it uses an in-flight area of its own, but the keeper's is required")]
     OwnArea,
-    /// The server runs, and has closed the connection.
+    /// The running server has closed the connection.
     #[error("the server has cut it off")]
     CutOff,
-    /// Another server cannot know what this one had under way.
-    #[error("the server died, and requests of this device are not performed again")]
+    /// A new server could not know the requests under way.
+    #[error("the server died, and this device's requests cannot be repeated")]
     NotRepeatable,
-    /// There will be no server any more.
-    #[error("the servers have ended")]
+    /// There will be no further server.
+    #[error("there is no server any more")]
     NoServers,
-    /// Our own socket to the server, or a wait, fails.
+    /// The socket to the server, or a wait on it, fails.
     #[error("the server cannot be reached")]
     Io(#[from] io::Error),
 }
@@ -45,14 +45,14 @@ pub(super) enum SessionEnd {
 pub(super) struct Session {
     front_end: Channel,
     server: Channel,
-    /// Which of the servers that is.
+    /// Number of the server.
     life: u64,
     servers: Arc<Servers>,
     place: Arc<Place>,
     state: State,
-    /// Protocol features that the server has.
+    /// Protocol features offered by the server.
     offered: u64,
-    /// What servers leave besides the area, which the front end then has none of.
+    /// Descriptors stored by servers; set if the front end must not have its own in-flight area.
     held: Option<Held>,
 }
 
@@ -73,7 +73,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Carries messages until one side is no more.
+    /// Relays messages until the session ends.
     pub(super) fn run(&mut self) -> SessionEnd {
         loop {
             if let Err(end) = self.turn() {
@@ -92,7 +92,7 @@ impl Session {
         }
         let [from_front_end, from_server] = sockets.map(|socket| !socket.revents().is_empty());
         if from_server {
-            // It says nothing unasked.
+            // A server sends no unsolicited messages.
             return match self.server.receive() {
                 Ok(_) => Err(SessionEnd::CutOff),
                 Err(_) => self.go_on(),
@@ -105,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// One message of the front end, until a server has taken it and its answer has gone back.
+    /// Relays a message of the front end, until a server has handled it and its reply has been sent back.
     fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
@@ -129,7 +129,7 @@ impl Session {
         Ok(())
     }
 
-    /// What the keeper needs itself.
+    /// Adds the features that the keeper itself needs.
     fn add_features(&self, message: &mut Message) {
         if let Some(features) = message.number() {
             let more = self.offered & (PROTOCOL_MQ | PROTOCOL_IN_FLIGHT);
@@ -137,7 +137,7 @@ impl Session {
         }
     }
 
-    /// Has the server write down what it has under way, in memory that outlives it.
+    /// Sets up an in-flight area for the server, held by the keeper.
     fn keep_requests(&mut self) -> Result<(), SessionEnd> {
         let needed = PROTOCOL_MQ | PROTOCOL_IN_FLIGHT;
         if self.state.protocol_features() & needed != needed {
@@ -153,9 +153,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a message to the server, or to the one after it, and brings the answer if there is one. A server
-    /// that dies before it has answered leaves no trace of the message: the next one gets it as if for the
-    /// first time.
+    /// Sends a message to the current server or its successors, and returns the reply if there is one. If a
+    /// server dies before it replies, the next one gets the message as if for the first time.
     fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
         loop {
             let outcome = match self.is_answered(message) {
@@ -187,7 +186,7 @@ impl Session {
         }
     }
 
-    /// Goes on with the next server.
+    /// Continues with the next server.
     fn go_on(&mut self) -> Result<(), SessionEnd> {
         let since = Instant::now();
         loop {
@@ -202,15 +201,15 @@ impl Session {
             self.server = connect(&self.place, self.held.as_mut())?;
             if self.state.tell(&mut self.server).is_ok() {
                 let took_ms = since.elapsed().as_millis();
-                tracing::warn!(server = self.life, took_ms, "a guest goes on with another server");
+                tracing::warn!(server = self.life, took_ms, "guest continues with another server");
                 return Ok(());
             }
         }
     }
 }
 
-/// What connects waits for a server that is not ready yet, and is cut off by one that dies first: that is
-/// found when it is spoken to.
+/// Connects to the current or next server. If that server dies before it accepts, the error shows at the
+/// first message.
 fn connect(place: &Place, held: Option<&mut Held>) -> io::Result<Channel> {
     let stream = place.connect()?;
     if let Some(held) = held {

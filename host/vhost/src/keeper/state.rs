@@ -1,4 +1,4 @@
-//! What a front end has told its server, as messages that tell the next server the same.
+//! State that a front end has set up, as messages that set up the next server.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -7,34 +7,33 @@ use super::message::{Channel, ChannelError, Message, request, word};
 use crate::backend::FEATURE_LOG_ALL;
 use crate::memory::MEMORY_SLOTS_MAX;
 
-/// Protocol features ("Protocol features") that the keeper knows.
+/// Protocol features used by the keeper ("Protocol features").
 pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 pub(super) const PROTOCOL_IN_FLIGHT: u64 = 1 << 12;
 
-/// More than any device has.
+/// More queues than any device has.
 const QUEUES_MAX: u32 = 256;
-/// Spans of a configuration space that are written.
+/// Maximum number of recorded writes to the configuration space.
 const CONFIGS_MAX: usize = 64;
-/// Spans of memory in one table, each with a descriptor.
+/// Maximum number of memory regions in one table, each with a descriptor.
 const TABLE_MAX: usize = 8;
 
-/// Where the table of memory begins in its message, and the one span in another.
+/// Offset of the memory regions in their messages.
 const SPANS_AT: usize = 8;
 const SPAN_LEN: usize = 32;
-/// Guest address, size and address in the front end: what tells spans apart.
+/// Length of a region's guest address, size and user address, which identify it.
 const SPAN_IDENTITY: usize = 24;
 
-/// A queue's number, in the messages that bring a descriptor for it.
+/// Queue index in messages with a queue's descriptor.
 const INDEX_MASK: u32 = 0xff;
 
-/// What belongs to the connection as a whole and is said again: the last of each, in the order in which a
-/// server wants it.
+/// Connection-wide messages to repeat: the last of each kind, in the order that a server expects.
 const FIRST: [u32; 4] =
     [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
 
-/// The same of a queue. The call descriptor comes twice: it tells a running queue to interrupt the guest,
-/// which the server that died may have owed it.
+/// Messages to repeat for each queue. The call descriptor is sent twice: sent to a running queue it
+/// interrupts the guest, which the dead server may have omitted.
 const OF_QUEUE: [u32; 8] = [
     request::SET_VRING_NUM,
     request::SET_VRING_ADDR,
@@ -46,17 +45,17 @@ const OF_QUEUE: [u32; 8] = [
     request::SET_VRING_CALL,
 ];
 
-/// What a server is to know.
+/// Recorded state of a front end.
 #[derive(Debug, Default)]
 pub(super) struct State {
     whole: BTreeMap<u32, Message>,
     memory: Vec<Span>,
-    /// By their offsets.
+    /// By offset.
     configs: BTreeMap<u32, Message>,
     queues: BTreeMap<u32, BTreeMap<u32, Message>>,
 }
 
-/// One line of a memory table, and the file.
+/// A memory region and its file.
 #[derive(Debug)]
 struct Span {
     line: [u8; SPAN_LEN],
@@ -64,9 +63,9 @@ struct Span {
 }
 
 impl State {
-    /// A message that the server has taken, with what it has answered.
+    /// Records a message that the server has handled, with its reply.
     pub(super) fn note(&mut self, message: Message, answer: Option<&Message>) {
-        // Said again, it needs no acknowledgement.
+        // A repeated message needs no acknowledgement.
         let message = Message::new(message.request, message.body, message.files);
         if message.request == request::SET_FEATURES && self.is_logging() && !logs(&message) {
             self.whole.remove(&request::SET_LOG_BASE);
@@ -93,7 +92,7 @@ impl State {
             request::RESET_OWNER => self.queues.values_mut().for_each(|queue| {
                 queue.remove(&request::SET_VRING_ENABLE);
             }),
-            // The queue rests, and goes on where the answer says.
+            // The queue stops, and later continues at the reported index.
             request::GET_VRING_BASE => self.stop_queue(&message, answer),
             request if OF_QUEUE.contains(&request) => self.note_of_queue(message),
             _ => {}
@@ -131,26 +130,26 @@ impl State {
         self.whole.get(&request::SET_FEATURES).is_some_and(logs)
     }
 
-    /// Protocol features that are in force.
+    /// Returns the negotiated protocol features.
     pub(super) fn protocol_features(&self) -> u64 {
         self.whole.get(&request::SET_PROTOCOL_FEATURES).and_then(Message::number).unwrap_or_default()
     }
 
-    /// Whether a server writes down which requests it has under way.
+    /// Returns `true` if an in-flight area is set up.
     pub(super) fn has_in_flight(&self) -> bool {
         self.whole.contains_key(&request::SET_INFLIGHT_FD)
     }
 
-    /// Whether another server can go on: it finds the requests that this one leaves, or there is no queue
-    /// that could have some.
+    /// Returns `true` if another server can take over: it finds the requests under way, or no queue can have
+    /// any.
     pub(super) fn can_go_on(&self) -> bool {
         let is_started = |queue: &BTreeMap<u32, Message>| queue.contains_key(&request::SET_VRING_KICK);
         self.has_in_flight() || !self.queues.values().any(is_started)
     }
 
-    /// Tells a server all that the one before it was told. It has taken that when this returns.
+    /// Replays the recorded state to a server, which has handled all of it when this returns.
     pub(super) fn tell(&self, server: &mut Channel) -> Result<(), ChannelError> {
-        // It acknowledges nothing before it was asked for its features.
+        // A server acknowledges nothing before GET_FEATURES.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
         server.ask(&features)?;
         for message in FIRST.iter().filter_map(|request| self.whole.get(request)) {
@@ -171,7 +170,7 @@ impl State {
                 server.send(message)?;
             }
         }
-        // It answers in order, and cuts off what it refuses.
+        // It replies in order, and disconnects if it refuses a message.
         server.ask(&features).map(drop)
     }
 
@@ -192,12 +191,12 @@ impl State {
     }
 }
 
-/// Whether these features have writes to the guest's memory logged.
+/// Returns `true` if these features include dirty logging.
 fn logs(features: &Message) -> bool {
     features.number().is_some_and(|features| features & FEATURE_LOG_ALL != 0)
 }
 
-/// The spans of a table, each with its file.
+/// Returns the regions of a table, with their files.
 fn spans(message: Message) -> Vec<Span> {
     let count = message.first_word().unwrap_or_default() as usize;
     let lines = message.body.get(SPANS_AT..).unwrap_or_default().chunks_exact(SPAN_LEN);
@@ -205,7 +204,7 @@ fn spans(message: Message) -> Vec<Span> {
     lines.zip(message.files).map(|(line, file)| Span { line, file }).collect()
 }
 
-/// How many queues there are, as `GET_QUEUE_NUM` answers, in a request for an in-flight area.
+/// Builds a request for an in-flight area from the reply to `GET_QUEUE_NUM`.
 pub(super) fn in_flight_wanted(queues: u64, size: u16) -> Option<Message> {
     let queues = u16::try_from(queues).ok().filter(|queues| u32::from(*queues) <= QUEUES_MAX)?;
     let mut body = vec![0; 16];
@@ -250,7 +249,7 @@ mod tests {
         let mut state = State::default();
         let log = || Message::new(request::SET_LOG_BASE, vec![0; 16], descriptors(1));
         let features = |bits: u64| Message::new(request::SET_FEATURES, bits.to_le_bytes().into(), Vec::new());
-        // The order of QEMU: the log is there before it is switched on.
+        // As in QEMU: the log is set before logging is enabled.
         for message in [features(0), log(), features(FEATURE_LOG_ALL)] {
             state.note(message, None);
         }
