@@ -324,6 +324,6 @@ fn a_tool_of_another_user_is_turned_away() {
     }
     let mut nobody = scratch.program(&program, &["top", "--once", "c.sock"]);
     nobody.uid(65534).gid(65534);
-    Ran::new(nobody).failed(1, &["only the server's user and root may ask"]);
+    Ran::new(nobody).failed(1, &["only the server's user and root may connect"]);
     scratch.run(&["top", "--once", "c.sock"]).succeeded();
 }

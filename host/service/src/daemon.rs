@@ -1,4 +1,4 @@
-//! Going into the background, once there is something to go there with.
+//! Detaching from the terminal.
 
 use std::fs::File;
 use std::io;
@@ -8,9 +8,9 @@ use tombolo_sys::process;
 
 use crate::syslog;
 
-/// Leaves the terminal: a session of its own, `/` as working directory, standard input and output from and to
-/// nowhere, the log to `log`, and to the system's log. A process that waits for the end of our standard
-/// output sees it now.
+/// Detaches from the terminal: new session, working directory `/`, standard input and output from and to
+/// `/dev/null`, log to `log` and to the system log. A process that waits for the end of this process's
+/// standard output continues.
 pub fn leave_terminal(log: &File) -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     process::leave_session()?;

@@ -1,39 +1,39 @@
-//! The file in a server's state directory that keeps its [`Keys`].
+//! The file of a server's handle [`Keys`] in its state directory.
 //!
-//! It is text, described in `docs/formats/handles.md`; with a copy of it another server of the same file
-//! system accepts this one's handles, and the other way round.
+//! A text file, specified in `docs/formats/handles.md`. With a copy of it, servers of the same file system
+//! accept each other's handles.
 
 use thiserror::Error;
 
 use crate::state_dir::{ServerFiles, StateError};
 use tombolo_host_runtime::signing_keys::{KeyId, Keys, KeysError, MalformedKeys};
 
-/// The name of the file in a server's state.
+/// Name of the file.
 pub const FILE_NAME: &str = "handle-keys";
 
-/// A file that is longer is none of ours, in bytes.
+/// Maximum length of a valid file in bytes.
 const FILE_BYTES_MAX: usize = 64 << 10;
 
-/// Why the keys cannot be read or changed.
+/// Error of reading or changing the keys.
 #[derive(Debug, Error)]
 pub enum HandleKeysError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The file makes no sense. It is never repaired: a guess would make every client's handles stale.
+    /// The file is malformed. It is never repaired: a wrong guess would make every client's handles stale.
     #[error("{FILE_NAME}, {0}")]
     Malformed(MalformedKeys),
-    /// There are no keys yet: the server has never given handles out.
+    /// There are no keys: the server has never issued handles.
     #[error(
         "there are no keys yet: they are made when a server serves NFS or shared memory for the first time"
     )]
     None,
-    /// They cannot be changed so.
+    /// The change is invalid.
     #[error(transparent)]
     Keys(#[from] KeysError),
 }
 
-/// The keys of a server, made if there are none.
+/// Returns a server's keys; creates them if there are none.
 pub fn open(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     let _lock = files.lock()?;
     match parse_file(files.read(FILE_NAME)?.as_deref())? {
@@ -42,18 +42,18 @@ pub fn open(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     }
 }
 
-/// The keys of a server, if there are any.
+/// Returns a server's keys, if there are any.
 pub fn read(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     parse_file(files.read(FILE_NAME)?.as_deref())?.ok_or(HandleKeysError::None)
 }
 
-/// Makes a new key, which signs from now on.
+/// Creates a new key for signing.
 pub fn rotate(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     let _lock = files.lock()?;
     write(files, read(files)?.rotate()?)
 }
 
-/// Gives a key up: handles that were signed with it are stale from now on.
+/// Retires a key: handles signed with it become stale.
 pub fn retire(files: &ServerFiles, id: KeyId) -> Result<Keys, HandleKeysError> {
     let _lock = files.lock()?;
     write(files, read(files)?.retire(id)?)

@@ -1,18 +1,16 @@
-//! What an operator sees of a process, and what a process keeps on disk: the log, the control socket,
-//! metrics, the state directory.
+//! Operational services of a process: log, control socket, metrics, state directory, sandbox.
 //!
-//! - [`logging`] writes to standard error, a file or the system's log; [`daemon`] leaves the terminal.
-//! - [`control`] answers `tombolo status` and the like at a socket; [`metrics`] answers scrapes over HTTP.
-//! - [`sandbox`] confines a process to what it goes on to need.
-//! - [`state_dir`] has a directory for each server, [`handle_keys`] the file in it that keeps the signing
-//!   keys.
+//! - [`logging`] writes to standard error, a file or the system log; [`daemon`] detaches from the terminal.
+//! - [`control`] serves `tombolo status` and other requests at a socket; [`metrics`] serves scrapes over
+//!   HTTP.
+//! - [`sandbox`] confines a process to its remaining needs.
+//! - [`state_dir`] has a directory for each server, [`handle_keys`] the file of its signing keys.
 //!
-//! Not here: what is counted and shown (`cli`, `layer`). No transport names this crate: what it needs of it,
-//! it is given.
+//! Non-goals: the counters and their presentation (`cli`, `layer`). Transports do not depend on this crate.
 //!
 //! Main types: [`control::Server`], [`metrics::Endpoint`], [`StateDir`](state_dir::StateDir).
 //!
-//! Reading order: [`control`], [`state_dir`]; the rest as needed.
+//! Reading order: [`control`], [`state_dir`], then the others as needed.
 #![forbid(unsafe_code)]
 
 pub mod control;

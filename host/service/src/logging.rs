@@ -1,4 +1,4 @@
-//! The log, on standard error; of a process in the background in the system's log too.
+//! The log: to standard error, and for a background process also to the system log.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -15,32 +15,32 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::syslog::{self, Syslog};
 
-/// The environment variable that says what to log, over what the command line says.
+/// Environment variable with log directives, which override the command line.
 pub const VARIABLE: &str = "TOMBOLO_LOG";
 
-/// Why the log cannot be set up.
+/// Error of setting up the log.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// The directives make no sense.
+    /// The directives are malformed.
     #[error("{VARIABLE}={directives:?}: {source}")]
     Directives {
-        /// What was said.
+        /// The directives.
         directives: String,
-        /// What is wrong with it.
+        /// Cause.
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    /// There is a log already.
+    /// Logging has been started already.
     #[error("{0}")]
     Again(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// How much to log: warnings and errors, and more or less of it.
+/// Verbosity relative to warnings and errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity(i32);
 
 impl Verbosity {
-    /// `more` steps towards everything, `less` towards nothing.
+    /// Returns a verbosity `more` steps higher and `less` steps lower than the default.
     pub fn new(more: u8, less: u8) -> Self {
         Self(i32::from(more) - i32::from(less))
     }
@@ -57,17 +57,17 @@ impl Verbosity {
     }
 }
 
-/// Where the log goes.
+/// Destination of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To standard error.
+    /// Standard error.
     StandardError,
-    /// There too, and to the system's log from [`daemon::leave_terminal`](crate::daemon::leave_terminal) on,
-    /// when standard error is a file.
+    /// Standard error, and the system log once [`daemon::leave_terminal`](crate::daemon::leave_terminal) has
+    /// redirected standard error to a file.
     Background,
 }
 
-/// Begins logging. `directives` (`info`, or `warn,tombolo_host=debug`) count before `verbosity`.
+/// Starts logging. `directives` (`info`, or `warn,tombolo_host=debug`) override `verbosity`.
 pub fn start(
     verbosity: Verbosity,
     directives: Option<&str>,
@@ -75,7 +75,7 @@ pub fn start(
 ) -> Result<(), LogError> {
     let filter = filter(verbosity, directives)?;
     let in_background = destination == Destination::Background;
-    // Not for a file, and what is a terminal now is a file later.
+    // No colours in files; a background process's terminal is replaced by a file later.
     let colours = io::stderr().is_terminal() && !in_background;
     let lines = fmt::layer().with_writer(io::stderr).with_ansi(colours);
     let system = in_background.then(|| syslog_layer(Path::new(syslog::PLACE)).ok()).flatten();
@@ -83,7 +83,7 @@ pub fn start(
     Ok(())
 }
 
-/// Lines as the system's log wants them: it has times and levels of its own.
+/// Creates the system log's layer, without time and level, which the system log adds.
 pub(crate) fn syslog_layer<S>(place: &Path) -> io::Result<impl Layer<S> + use<S>>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,

@@ -1,6 +1,6 @@
-//! Metrics over HTTP, for Prometheus: `GET /metrics`, and nothing else.
+//! Metrics over HTTP for Prometheus: `GET /metrics` only.
 //!
-//! Not here: which metrics there are and how they are written; the caller hands in the text.
+//! Non-goals: selection and format of the metrics; the caller provides the text.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_sys::socket;
 
-/// A running endpoint. Dropping it ends it.
+/// A running endpoint. Dropping it stops it.
 #[derive(Debug)]
 pub struct Endpoint {
     listener: Arc<TcpListener>,
@@ -20,19 +20,19 @@ pub struct Endpoint {
     server: Option<JoinHandle<()>>,
 }
 
-/// What is being served.
+/// The connection being served.
 #[derive(Debug)]
 enum Connection {
     None,
-    /// A second name of it, to cut it.
+    /// Duplicate of the connection, for closing it.
     Open(TcpStream),
-    /// The endpoint ends: there are no more.
+    /// The endpoint is stopping.
     Ended,
 }
 
 impl Endpoint {
-    /// Serves `text`, one request at a time: a scraper needs no more, and a slow one holds up only the next,
-    /// for at most 2 seconds.
+    /// Serves `text`, one request at a time, which suffices for scrapers; a slow client delays others for at
+    /// most 2 seconds.
     pub fn start(listener: TcpListener, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let address = listener.local_addr()?;
@@ -52,7 +52,7 @@ impl Endpoint {
         Ok(Self { listener, address, connection, server: Some(server) })
     }
 
-    /// Where it listens: the port is a real one even if 0 was asked for.
+    /// Returns the address with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -95,7 +95,7 @@ fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() ->
     }
 }
 
-/// A stream that fails once its time is over, however little it takes each time.
+/// A stream with a deadline for all operations together.
 #[derive(Clone, Copy)]
 struct Timed<'a> {
     stream: &'a TcpStream,
@@ -129,8 +129,8 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Reads one request and answers it. The head is read to its end, or closing would reset what we sent (RFC
-/// 9112 §9.6).
+/// Reads and answers one request. The whole head is read, because closing before would reset the connection
+/// (RFC 9112 §9.6).
 fn answer(mut stream: Timed<'_>, text: &impl Fn() -> String) -> io::Result<()> {
     let mut head = BufReader::new(stream).take(HEAD_LIMIT_BYTES);
     let mut request = String::new();
@@ -197,7 +197,7 @@ mod tests {
         slow.write_all(b"G").expect("write");
         let begun = Instant::now();
         let drips = std::thread::spawn(move || {
-            // Until it is cut off.
+            // Until it is disconnected.
             while slow.write_all(b"E").is_ok() && begun.elapsed() < 5 * PATIENCE {
                 std::thread::sleep(PATIENCE / 10);
             }

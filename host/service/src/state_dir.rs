@@ -1,13 +1,13 @@
-//! The state directory: what a server remembers over its restarts.
+//! State directory: persistent state of servers.
 //!
 //! ```text
-//! STATE/version        "1\n": the layout of everything below
-//! STATE/NAME/          one server's own, locked while it runs
+//! STATE/version        "1\n": layout version of everything below
+//! STATE/NAME/          state of one server, locked while it runs
 //! STATE/NAME/lock
-//! STATE/NAME/source    what it serves, where another may serve something else under that name
+//! STATE/NAME/source    what it serves, if another server may serve something else under that name
 //! ```
 //!
-//! It needs no privilege. A directory of a newer version is refused and left untouched.
+//! Needs no privileges. A directory of a newer version is refused and left unchanged.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tombolo_sys::creds;
 
-/// The version of the layout that this program writes.
+/// Layout version written by this program.
 pub const VERSION: u32 = 1;
 
-/// Locked by the server that runs.
+/// File locked by the running server.
 const LOCK: &str = "lock";
 
-/// The file that names what a server serves.
+/// File with the name of what a server serves.
 pub const SOURCE: &str = "source";
 
-/// Why a state directory cannot be used.
+/// Error of using a state directory.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// Neither `$XDG_STATE_HOME` nor `$HOME` says where it should lie.
-    #[error("no place for the state directory: neither XDG_STATE_HOME nor HOME is set")]
+    /// Neither `$XDG_STATE_HOME` nor `$HOME` is set.
+    #[error("no default state directory: neither XDG_STATE_HOME nor HOME is set")]
     NoPlace,
-    /// A newer program wrote it.
+    /// The directory has a newer version.
     #[error("{}: written by a newer version ({found}, this program knows {VERSION})", path.display())]
     Newer {
         /// The directory.
@@ -41,28 +41,28 @@ pub enum StateError {
         /// Its version.
         found: u32,
     },
-    /// The file `version` holds no number, or is missing where there are other files.
-    #[error("{}: not a state directory (its file `version` makes no sense)", path.display())]
+    /// The file `version` has no number, or is missing although there are other files.
+    #[error("{}: not a state directory (its file `version` is malformed)", path.display())]
     NotState {
         /// The directory.
         path: PathBuf,
     },
-    /// Another server of the same name runs.
+    /// Another server of the same name is running.
     #[error("{}: in use by another server", path.display())]
     InUse {
         /// The server's directory.
         path: PathBuf,
     },
-    /// A server's name is one component of a path.
-    #[error("{name:?} is not a name")]
+    /// The name is not a single path component.
+    #[error("{name:?} is not a valid server name")]
     BadName {
-        /// What was given.
+        /// The name.
         name: String,
     },
-    /// Making, reading or writing it failed.
+    /// Creating, reading or writing failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was touched.
+        /// The path.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -70,14 +70,14 @@ pub enum StateError {
     },
 }
 
-/// A state directory of a version that we know.
+/// A state directory of a supported version.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
 }
 
 impl StateDir {
-    /// `$XDG_STATE_HOME/tombolo` (by default `~/.local/state/tombolo`), for root `/var/lib/tombolo`.
+    /// Returns `$XDG_STATE_HOME/tombolo` (default `~/.local/state/tombolo`), or `/var/lib/tombolo` for root.
     pub fn default_path() -> Result<PathBuf, StateError> {
         let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let (uid, _) = creds::own_ids();
@@ -89,7 +89,7 @@ impl StateDir {
         }
     }
 
-    /// Opens the directory at `path`, which is made when it is missing (mode 0700).
+    /// Opens the directory at `path`, and creates it if missing (mode 0700).
     pub fn open(path: &Path) -> Result<Self, StateError> {
         make_directory(path)?;
         let _turn = locked(path)?;
@@ -98,7 +98,7 @@ impl StateDir {
             Ok(text) => check_version(path, &text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let draft = draft_of(&version);
-                // A draft of the version is ours: we crashed before it had its name.
+                // A draft of the version is left by a crash before its rename.
                 let foreign = |entry: io::Result<fs::DirEntry>| entry.map(|entry| entry.path() != draft);
                 for entry in fs::read_dir(path).map_err(at(path))? {
                     if foreign(entry).map_err(at(path))? {
@@ -112,7 +112,7 @@ impl StateDir {
         Ok(Self { path: path.into() })
     }
 
-    /// The directory of the server called `name`, for as long as the result lives.
+    /// Locks the directory of the server `name` for the lifetime of the result.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
         loop {
             if let Some(server) = hold(self.files_of(name)?)? {
@@ -121,7 +121,7 @@ impl StateDir {
         }
     }
 
-    /// The same of one that is there: `None` where there is no such directory, and none is made.
+    /// Locks the directory of the server `name`; `None` if it does not exist.
     pub fn existing(&self, name: &str) -> Result<Option<ServerState>, StateError> {
         loop {
             let files = self.existing_files(name)?;
@@ -134,8 +134,8 @@ impl StateDir {
         }
     }
 
-    /// The directory of the server of `source` that is called `name`. A server of something else has that
-    /// name to itself; then this one's is `name-2`, and so on, the same at each start.
+    /// Locks the directory of the server of `source` with this name. If the name belongs to a server of
+    /// something else, the directory is `name-2`, and so on, the same at each start.
     pub fn server_of(&self, name: &str, source: &str) -> Result<ServerState, StateError> {
         let _turn = locked(&self.path)?;
         let source = format!("{source}\n").into_bytes();
@@ -155,14 +155,14 @@ impl StateDir {
         Err(StateError::BadName { name: name.into() })
     }
 
-    /// The small files of the server called `name`, whether it runs or not.
+    /// Returns the files of the server `name`, running or not.
     pub fn files_of(&self, name: &str) -> Result<ServerFiles, StateError> {
         let files = self.existing_files(name)?;
         make_directory(&files.path)?;
         Ok(files)
     }
 
-    /// The same, where they are: no directory is made.
+    /// Returns the files of the server `name` without creating a directory.
     pub fn existing_files(&self, name: &str) -> Result<ServerFiles, StateError> {
         let plain = !matches!(name, "" | "." | ".." | "version") && !name.contains(['/', '\0']);
         if !plain {
@@ -171,7 +171,7 @@ impl StateDir {
         Ok(ServerFiles { path: self.path.join(name) })
     }
 
-    /// The names of the servers that have been here.
+    /// Returns the names of all servers with a directory.
     pub fn servers(&self) -> Result<Vec<String>, StateError> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
@@ -204,7 +204,7 @@ fn hold(files: ServerFiles) -> Result<Option<ServerState>, StateError> {
     }
 }
 
-/// One server's own state, locked until it is dropped or the process ends.
+/// A server's state, locked until dropped or the process ends.
 #[derive(Debug)]
 pub struct ServerState {
     files: ServerFiles,
@@ -212,46 +212,46 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Where it lies.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         &self.files.path
     }
 
-    /// Removes the directory with these files, unless there are others in it.
+    /// Removes these files, and the directory unless it has others.
     pub fn remove(self, names: &[&str]) {
-        // The lock last: a process that waits for it must not have a file of its own removed. A directory
-        // that is left is no harm.
+        // The lock last: a process that waits for it must not lose files of its own. A remaining directory
+        // does no harm.
         for name in names.iter().chain(&[LOCK]) {
             let _ = fs::remove_file(self.files.path.join(name));
         }
         let _ = fs::remove_dir(&self.files.path);
     }
 
-    /// The small files in it.
+    /// Returns the server's files.
     pub fn files(&self) -> &ServerFiles {
         &self.files
     }
 }
 
-/// Small files of a server's state. They are read and written whole; only their owner may read them.
+/// Small files of a server's state, read and written whole, readable only by their owner.
 #[derive(Clone, Debug)]
 pub struct ServerFiles {
     path: PathBuf,
 }
 
-/// While it is held, no other process that locks them changes the files.
+/// Lock against changes by other processes.
 #[derive(Debug)]
 pub struct FilesLock {
     _directory: File,
 }
 
 impl ServerFiles {
-    /// Waits until no other process changes the files.
+    /// Waits for the lock on the files.
     pub fn lock(&self) -> Result<FilesLock, StateError> {
         locked(&self.path).map(|directory| FilesLock { _directory: directory })
     }
 
-    /// What the file `name` holds; `None` if there is none.
+    /// Reads the file `name`; `None` if it does not exist.
     pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StateError> {
         let path = self.path.join(name);
         match fs::read(&path) {
@@ -261,7 +261,7 @@ impl ServerFiles {
         }
     }
 
-    /// Makes `bytes` what the file `name` holds: all of it or nothing, also after a crash.
+    /// Replaces the content of the file `name` atomically and durably.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
         write_whole(&self.path.join(name), bytes)
     }
@@ -271,7 +271,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> StateError {
     move |source| StateError::Io { path: path.to_owned(), source }
 }
 
-/// Makes a directory, and those above it, whose names are durable then.
+/// Creates a directory and its parents durably.
 fn make_directory(path: &Path) -> Result<(), StateError> {
     let missing: Vec<_> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
@@ -282,7 +282,7 @@ fn make_directory(path: &Path) -> Result<(), StateError> {
     })
 }
 
-/// The directory itself is the lock: nothing is left behind.
+/// Locks the directory itself, so that no lock file remains.
 fn locked(path: &Path) -> Result<File, StateError> {
     let directory = File::open(path).map_err(at(path))?;
     directory.lock().map_err(at(path))?;
@@ -301,7 +301,7 @@ fn draft_of(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Writes a file so that it is there whole or not at all, also after a crash.
+/// Writes a file atomically and durably.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let draft = draft_of(path);
     let mut open = File::options();
@@ -379,7 +379,7 @@ mod tests {
     fn servers_of_different_sources_with_one_name_stay_apart() {
         let dir = tempfile::tempdir().expect("a directory");
         let state = StateDir::open(&dir.path().join("s")).expect("open");
-        // An older version has left this one.
+        // Left by an older version.
         state.files_of("src").expect("files").write("keys", b"old").expect("write");
         let path = |source: &str| {
             let server = state.server_of("src", source)?;

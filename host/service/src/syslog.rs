@@ -1,6 +1,6 @@
-//! The log of a process in the background, for the system's: a datagram for each line to `/dev/log` (RFC 3164
-//! §4.1.1, as syslog(3) sends it), where journald or another syslog daemon listens. Where none does, or while
-//! it is busy, lines are lost: the file has them.
+//! System log of a background process: one datagram per line to `/dev/log` (RFC 3164 §4.1.1, as syslog(3)
+//! sends), where journald or another syslog daemon listens. Without a daemon, or while it is busy, lines are
+//! lost here, but not in the log file.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -10,34 +10,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Where syslog(3) finds the daemon.
+/// Socket of the syslog daemon, as in syslog(3).
 pub(crate) const PLACE: &str = "/dev/log";
 
-/// Whether this process has left its terminal: until then, the user who started it reads its standard error.
+/// `true` once this process has left its terminal: until then its user reads standard error.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 
-/// From now on the log goes to the system's, too.
+/// Enables the system log.
 pub(crate) fn begin() {
     IN_BACKGROUND.store(true, Ordering::Relaxed);
 }
 
-/// Makes a datagram of each line.
+/// Writer that sends each line as a datagram.
 pub(crate) struct Syslog {
     socket: UnixDatagram,
     place: PathBuf,
 }
 
 impl Syslog {
-    /// To the daemon that listens at `place` when a line is written.
+    /// Creates a writer for the daemon at `place`.
     pub(crate) fn new(place: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        // A daemon that does not read must not block the caller.
+        // A busy daemon must not block the caller.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, place: place.to_owned() })
     }
 }
 
-/// One line, and how urgent it is.
+/// One line and its severity.
 pub(crate) struct Line<'a> {
     syslog: &'a Syslog,
     severity: u8,
@@ -63,11 +63,11 @@ impl<'a> MakeWriter<'a> for Syslog {
 
 const INFORMATIONAL: u8 = 6;
 
-/// System daemons.
+/// Facility of system daemons.
 const FACILITY: u8 = 3;
 
 impl Write for Line<'_> {
-    /// A line comes in one piece.
+    /// Sends a line, which is written in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if IN_BACKGROUND.load(Ordering::Relaxed) {
             let priority = FACILITY * 8 + self.severity;

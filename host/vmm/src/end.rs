@@ -1,4 +1,4 @@
-//! Why a VMM ended, in its own words.
+//! End of a VMM and its reason.
 
 use std::fmt;
 use std::io::Write;
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::monitor::{Monitor, MonitorError};
 
-/// Why a VMM ended, as it says itself (`ShutdownCause` of QEMU).
+/// Reason for the end of a VMM (`ShutdownCause` of QEMU).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest was reset, by itself or by a panic of its kernel: it is to boot.
+    /// The guest was reset, by itself or by a kernel panic, and must be booted.
     Reset,
-    /// Something else, in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`, `host-signal`…
+    /// Another reason in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`, `host-signal`…
     Other(String),
-    /// It has not said: it was killed, or has failed.
+    /// No reason reported: the VMM was killed, or has failed.
     Unsaid,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for End {
 
 const RESET: &str = "guest-reset";
 
-/// What a VMM says of its end, which a thread listens for.
+/// Event stream of a VMM, received by a thread.
 #[derive(Debug)]
 pub struct Events(JoinHandle<End>);
 
@@ -42,18 +42,17 @@ impl Events {
         Self(listening)
     }
 
-    /// Why it ended. Waits until it has.
+    /// Blocks until the VMM has ended; returns the reason.
     #[must_use]
     pub fn ended(self) -> End {
         self.0.join().unwrap_or(End::Unsaid)
     }
 }
 
-/// Between two looks; the length does not matter.
+/// Receive time-out; its length does not matter.
 const LISTEN: Duration = Duration::from_secs(3600);
 
-/// Events that are written down: of what becomes of the machine and of its devices. Others a guest has as
-/// often as it likes.
+/// Logged events, about the machine and its devices. A guest can cause any number of other events.
 const NOTED: [&str; 8] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_GUEST_ERROR",
@@ -65,22 +64,22 @@ const NOTED: [&str; 8] = [
     "STOP",
 ];
 
-/// Writes an event down, so that of a guest that does not answer it is known what has come to pass.
+/// Logs an event, for the analysis of a guest that does not respond.
 fn note(message: &Value) {
     if let Some(event) = message["event"].as_str().filter(|event| NOTED.contains(event)) {
-        tracing::info!(event, data = %message["data"], "the VMM tells");
+        tracing::info!(event, data = %message["data"], "VMM event");
     }
 }
 
-/// Listens to a VMM that serves its monitor on the other end until it closes that, as a rule by its end. What
-/// it says of anything else is read, so that it is never held up, and written down if it is of the machine.
+/// Receives the events of a VMM on its monitor until it closes the connection, usually because it ends. All
+/// events are read, so that it is never blocked.
 pub(crate) fn heard(mut stream: UnixStream) -> End {
-    // It is taken once the VMM has greeted. One that has gone already says nothing.
+    // Effective once the VMM has sent its greeting; an error shows below.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
     let mut monitor = Monitor::over(stream, LISTEN);
     let mut end = End::Unsaid;
     loop {
-        match monitor.message("why it ends", Instant::now() + LISTEN) {
+        match monitor.message("event", Instant::now() + LISTEN) {
             Ok(message) if message["event"] == "SHUTDOWN" => {
                 note(&message);
                 end = match message["data"]["reason"].as_str() {

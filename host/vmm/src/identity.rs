@@ -1,4 +1,4 @@
-//! A guest's identity: a small disk that it finds when it begins to run, and that goes before it is saved.
+//! A guest's identity: a small disk that is plugged before the guest runs, and unplugged before it is saved.
 
 use std::path::Path;
 
@@ -7,15 +7,14 @@ use serde_json::{Value, json};
 use crate::machine::IDENTITY_SLOT;
 use crate::monitor::{Monitor, MonitorError};
 
-/// The disk's serial number: in guests with udev it is `/dev/disk/by-id/virtio-tombolo-identity`.
+/// Serial number of the disk: `/dev/disk/by-id/virtio-tombolo-identity` in guests with udev.
 pub const SERIAL: &str = "tombolo-identity";
 
 pub(crate) const DISK: &str = "identity";
 pub(crate) const NODE: &str = "identity-file";
 
 impl Monitor {
-    /// Opens this file, of whole sectors, for the disk that has a guest's identity. The guest does not see
-    /// it.
+    /// Opens a file of whole sectors for the identity disk. Not visible to the guest.
     pub fn open_identity(&mut self, file: &Path) -> Result<(), MonitorError> {
         let file = file.to_string_lossy();
         let node = json!({
@@ -25,8 +24,8 @@ impl Monitor {
         self.execute("blockdev-add", &node).map(drop)
     }
 
-    /// Gives the machine a read-only disk that is the file which was opened for it, after its
-    /// [shares](crate::shares) if it `has_shares`. They go with the network card ([`unplug`](Self::unplug)).
+    /// Plugs the opened file as a read-only disk, after its [shares](crate::shares) if it `has_shares`. They
+    /// are unplugged with the network card ([`unplug`](Self::unplug)).
     pub fn plug_identity(&mut self, has_shares: bool) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,
@@ -35,8 +34,8 @@ impl Monitor {
         self.execute("device_add", &disk).map(drop)
     }
 
-    /// Whether the guest has read that disk since it was plugged, as it does when it has found it. Nothing
-    /// where QEMU does not tell.
+    /// Returns `true` if the guest has read the disk since it was plugged, as it does when it has detected
+    /// it. `None` if QEMU does not report that.
     pub fn has_read_identity(&mut self) -> Result<Option<bool>, MonitorError> {
         let told = self.execute("query-blockstats", &json!({}))?;
         let is_its = |disk: &&Value| disk["node-name"] == NODE;

@@ -1,12 +1,12 @@
-//! QEMU as the VMM of a guest: the command line of a machine whose memory is a file and whose disk is a
-//! vhost-user device ([`Machine`]), a client of its monitor ([`Monitor`]), and what is done there to save a
-//! machine, to go on with it, and to change its network card, its identity and its shares ([`migration`],
-//! [`network`], [`identity`], [`shares`]). [`process`] starts it, and [`Events`] says why it ended.
+//! QEMU as the VMM of a guest: command line of a machine whose memory is a file and whose disk is a
+//! vhost-user device ([`Machine`]); monitor client ([`Monitor`]); saving, resuming, and plugging of network
+//! card, identity and shares ([`migration`], [`network`], [`identity`], [`shares`]). [`process`] starts QEMU,
+//! and [`Events`] reports the reason for its end.
 //!
-//! A machine is saved without its memory (`x-ignore-shared`): that stays in its file. What is left, the
-//! *device state*, has less than a megabyte.
+//! A machine is saved without its memory (`x-ignore-shared`), which remains in its file. The saved *device
+//! state* has less than 1 MB.
 //!
-//! Not here: where files lie, and what becomes of processes.
+//! Non-goals: location of files, supervision of processes.
 //!
 //! Reading order: `machine`, `processor`, `monitor`, `migration`, `network`, `identity`, `shares`, `process`,
 //! `end`.

@@ -1,4 +1,4 @@
-//! What a machine is, and QEMU's command line for it.
+//! Machine description and QEMU command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,67 +8,67 @@ use thiserror::Error;
 
 use crate::processor::unknown_part;
 
-/// A machine, as far as its device state depends on it. What is saved of one machine only an equal one takes
-/// in.
+/// Properties of a machine that its device state depends on: a device state can be loaded only by an equal
+/// machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// The type, such as `q35`, or with its version `pc-q35-7.2`.
+    /// Machine type, such as `q35`, or with its version `pc-q35-7.2`.
     pub machine: String,
-    /// What executes the guest: `kvm` or `tcg`.
+    /// Accelerator: `kvm` or `tcg`.
     pub accelerator: String,
-    /// The model of its processors, as QEMU names them.
+    /// CPU model, as QEMU names it.
     pub cpu: String,
-    /// How many processors.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// Its memory, in bytes.
+    /// Memory size in bytes.
     pub memory_bytes: u64,
-    /// What it boots without its disk, if it does. One that waits for a device state is not told: what is
-    /// loaded of these files is memory.
+    /// Kernel to boot instead of the disk, if any. Omitted when a device state is loaded, since the loaded
+    /// kernel is in memory.
     pub boot: Option<Boot>,
 }
 
-/// A kernel that QEMU loads.
+/// A kernel loaded by QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
-    /// The kernel.
+    /// Kernel image.
     pub kernel: PathBuf,
-    /// Its first file system.
+    /// Initial RAM disk.
     pub initrd: Option<PathBuf>,
-    /// Its command line.
+    /// Kernel command line.
     pub append: String,
 }
 
-/// How a machine is started.
+/// Parameters of starting a machine.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     /// The machine.
     pub machine: &'a Machine,
-    /// What people call it.
+    /// Display name.
     pub name: &'a str,
-    /// The file that is its memory: as long as that.
+    /// Memory file, of the memory's size.
     pub memory: &'a Path,
-    /// The socket of its disk, a vhost-user-blk device.
+    /// Socket of its disk, a vhost-user-blk device.
     pub disk: &'a Path,
-    /// Where QEMU makes its monitor's socket.
+    /// Path of the monitor socket, which QEMU creates.
     pub monitor: &'a Path,
-    /// Where what the guest writes to its first serial port is added to.
+    /// File to which the output of the first serial port is appended.
     pub console: &'a Path,
-    /// The machine's generation (`vmgenid`): a guest that finds another one than before knows that it was
-    /// cloned, and makes its random numbers anew.
+    /// Generation id (`vmgenid`): a guest that finds a new one knows that it was cloned, and reseeds its
+    /// random numbers.
     pub generation: &'a str,
-    /// Whether it waits for a device state.
+    /// `true` if it waits for a device state.
     pub incoming: bool,
 }
 
-/// The ports that the network card, and the disk with the guest's identity, are plugged into.
+/// Ports of the network card and of the identity disk.
 pub(crate) const NETWORK_SLOT: &str = "network-slot";
 pub(crate) const IDENTITY_SLOT: &str = "identity-slot";
 
 impl Machine {
-    /// Whether all of it can be said to QEMU: nothing that comes from elsewhere becomes an option of its own.
+    /// Checks that all words can be passed to QEMU, so that no external input becomes an option.
     ///
     /// # Errors
-    /// The word that cannot.
+    /// The invalid word.
     pub fn check(&self) -> Result<(), UnknownWord> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         let checked = |word: &str, is_good: &dyn Fn(char) -> bool| {
@@ -81,14 +81,14 @@ impl Machine {
     }
 }
 
-/// What is no word of QEMU's command line.
+/// A word that is not valid on QEMU's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} names no machine, accelerator or processor, nor a feature that a processor has or lacks")]
+#[error("{0:?} is not a valid machine type, accelerator, CPU model or CPU feature")]
 pub struct UnknownWord(String);
 
 impl Launch<'_> {
-    /// QEMU's arguments, of a machine that was checked ([`Machine::check`]), for
-    /// [`process::spawn`](crate::process::spawn). The guest does not run until the monitor says so, and its
+    /// Returns QEMU's arguments for a checked machine ([`Machine::check`]), for
+    /// [`process::spawn`](crate::process::spawn). The guest does not run until the monitor starts it, and a
     /// reset ends QEMU ([`End::Reset`](crate::End::Reset)).
     pub fn arguments(&self) -> Vec<OsString> {
         let Machine { machine, accelerator, cpu, cpus, memory_bytes, boot } = self.machine;
@@ -115,7 +115,7 @@ impl Launch<'_> {
         words.file("-chardev", "file,id=console,append=on,path=", self.console, "");
         words.plain("-serial chardev:console");
         words.file("-qmp", "unix:", self.monitor, ",server=on,wait=off");
-        // Its standard input: see `process`.
+        // Standard input: see `process`.
         words.plain("-chardev socket,id=events,fd=0 -mon chardev=events,mode=control");
         if let Some(Boot { kernel, initrd, append }) = boot.as_ref().filter(|_| !self.incoming) {
             words.text("-kernel", kernel);
@@ -135,7 +135,7 @@ impl Launch<'_> {
 struct Words(Vec<OsString>);
 
 impl Words {
-    /// Words without blanks in them.
+    /// Appends words without blanks.
     fn plain(&mut self, words: &str) {
         self.0.extend(words.split(' ').map(OsString::from));
     }
@@ -144,7 +144,7 @@ impl Words {
         self.0.extend([OsString::from(option), text.as_ref().to_owned()]);
     }
 
-    /// An option with a part in which a comma would begin the next part, and so stands twice.
+    /// Appends an option with a value whose commas are doubled, because a comma would begin the next part.
     fn file(&mut self, option: &str, before: &str, file: impl AsRef<OsStr>, behind: &str) {
         let escape = |&byte: &u8| std::iter::repeat_n(byte, 1 + usize::from(byte == b','));
         let file = file.as_ref().as_bytes().iter().flat_map(escape);

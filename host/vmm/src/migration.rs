@@ -1,4 +1,4 @@
-//! Saving a machine's devices, and going on with them. Its memory is a shared file and stays there.
+//! Saving and loading a machine's device state. Its memory remains in a shared file.
 
 use std::fs::File;
 use std::time::Duration;
@@ -7,15 +7,14 @@ use serde_json::{Value, json};
 
 use crate::monitor::{Monitor, MonitorError};
 
-/// The name that QEMU knows the file of the device state by.
+/// Name of the device-state file in QEMU.
 const STATE: &str = "state";
 
 impl Monitor {
-    /// Stops the processors and writes the device state to `state`. From then on QEMU does not touch the
-    /// machine's memory any more; what is left is to end it ([`quit`](Self::quit)), or to have the guest go
-    /// on.
+    /// Stops the CPUs and writes the device state to `state`. From then on QEMU does not access the machine's
+    /// memory, until it is ended ([`quit`](Self::quit)) or the guest is resumed.
     pub fn save(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
-        // After a save that nothing came of QEMU refuses another one, until the guest has run.
+        // After an unused save QEMU refuses another one until the guest has run.
         if self.status()? == "postmigrate" {
             self.proceed()?;
         }
@@ -26,8 +25,8 @@ impl Monitor {
         self.migrated(within)
     }
 
-    /// Takes the device state in from `state`, in a QEMU that was started to wait for one
-    /// ([`Launch::incoming`](crate::Launch::incoming)). The guest does not run yet.
+    /// Loads the device state from `state`, in a QEMU started with
+    /// [`Launch::incoming`](crate::Launch::incoming). The guest is not resumed.
     pub fn load(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
         self.leave_memory()?;
         self.pass(STATE, state)?;
@@ -35,27 +34,28 @@ impl Monitor {
         self.migrated(within)
     }
 
-    /// Has the guest run.
+    /// Resumes the guest.
     pub fn proceed(&mut self) -> Result<(), MonitorError> {
         self.execute("cont", &json!({})).map(drop)
     }
 
-    /// Ends QEMU. The guest is not asked.
+    /// Ends QEMU without notifying the guest.
     pub fn quit(&mut self) -> Result<(), MonitorError> {
         self.execute("quit", &json!({})).map(drop)
     }
 
-    /// What the machine does, in QEMU's words: `running`, `paused`, `inmigrate`, `postmigrate`, `shutdown`…
+    /// Returns the machine's status in QEMU's words: `running`, `paused`, `inmigrate`, `postmigrate`,
+    /// `shutdown`…
     pub fn status(&mut self) -> Result<String, MonitorError> {
         let status = self.execute("query-status", &json!({}))?;
         Ok(status["status"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// The machine's type with its version, which alone can take its device state in, such as `pc-q35-7.2`.
+    /// Returns the versioned machine type that its device state requires, such as `pc-q35-7.2`.
     pub fn machine_type(&mut self) -> Result<String, MonitorError> {
         let found = self.execute("qom-get", &json!({ "path": "/machine", "property": "type" }))?;
         let found = found.as_str().and_then(|name| name.strip_suffix("-machine"));
-        found.map(str::to_owned).ok_or(MonitorError::Protocol("a machine without a type"))
+        found.map(str::to_owned).ok_or(MonitorError::Protocol("no machine type"))
     }
 
     fn leave_memory(&mut self) -> Result<(), MonitorError> {
@@ -72,7 +72,7 @@ impl Monitor {
             return Ok(());
         }
         let why = self.execute("query-migrate", &json!({}))?;
-        let reason = why["error-desc"].as_str().unwrap_or("its log says why");
+        let reason = why["error-desc"].as_str().unwrap_or("see its log");
         Err(MonitorError::Refused { command: "the device state".into(), reason: reason.into() })
     }
 }

@@ -1,4 +1,4 @@
-//! The monitor: the QEMU Machine Protocol, a line of JSON for each message (docs/interop/qmp-spec of QEMU).
+//! Client of the QEMU Machine Protocol: one line of JSON per message (docs/interop/qmp-spec of QEMU).
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,36 +11,36 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use tombolo_sys::packet;
 
-/// The longest line that is taken, in bytes.
+/// Maximum length of a line in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// Events that are kept until they are asked for. Older ones are forgotten.
+/// Maximum number of stored events; older ones are dropped.
 const EVENTS_MAX: usize = 256;
 
-/// Why something was not done, or is not known to be.
+/// Error of a monitor command.
 #[derive(Debug, Error)]
 pub enum MonitorError {
-    /// The monitor cannot be reached, or has gone: as a rule the VMM has ended.
-    #[error("the VMM's monitor is gone")]
+    /// The connection failed, usually because the VMM has ended.
+    #[error("lost the connection to the VMM's monitor")]
     Gone(#[source] io::Error),
-    /// It did not answer, or what was waited for did not happen, in the time for it.
-    #[error("the VMM did not say {waited_for} within {} s", within.as_secs())]
+    /// A reply or an event did not arrive in time.
+    #[error("no {waited_for} from the VMM within {} s", within.as_secs())]
     Late {
-        /// What was waited for.
+        /// The awaited reply or event.
         waited_for: String,
-        /// For so long.
+        /// Time limit.
         within: Duration,
     },
-    /// It refused a command.
-    #[error("the VMM refuses {command}: {reason}")]
+    /// The VMM refused a command.
+    #[error("the VMM refused {command}: {reason}")]
     Refused {
         /// The command.
         command: String,
-        /// Its own words.
+        /// The VMM's reason.
         reason: String,
     },
-    /// What it said is not the protocol.
-    #[error("the VMM's monitor says what makes no sense: {0}")]
+    /// The VMM violated the protocol.
+    #[error("protocol violation of the VMM's monitor: {0}")]
     Protocol(&'static str),
 }
 
@@ -49,18 +49,18 @@ pub enum MonitorError {
 pub struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
-    /// So much of it has no end of a line.
+    /// Length of the prefix that has no newline.
     searched: usize,
     events: VecDeque<Value>,
     patience: Duration,
 }
 
-/// Between two attempts to connect.
+/// Interval between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
-    /// Connects to the monitor at `path` and agrees on capabilities. A VMM that starts has yet to make the
-    /// socket: that is waited for as long as `is_starting` holds, and each answer as long as `patience`.
+    /// Connects to the monitor at `path` and negotiates capabilities. Waits for the socket while
+    /// `is_starting` holds, and for each reply up to `patience`.
     pub fn connect(
         path: &Path,
         is_starting: impl Fn() -> bool,
@@ -79,7 +79,7 @@ impl Monitor {
             }
         };
         let mut monitor = Self::over(stream, patience);
-        let greeting = monitor.message("its greeting", Instant::now() + patience)?;
+        let greeting = monitor.message("greeting", Instant::now() + patience)?;
         if greeting.get("QMP").is_none() {
             return Err(MonitorError::Protocol("no greeting"));
         }
@@ -87,17 +87,17 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// One that was not greeted yet.
+    /// Creates a client before the greeting.
     pub(crate) fn over(stream: UnixStream, patience: Duration) -> Self {
         Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), patience }
     }
 
-    /// Has a command executed, and waits for what it returns.
+    /// Executes a command and returns its result.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, MonitorError> {
         self.execute_with(command, arguments, &[])
     }
 
-    /// The same with descriptors beside it.
+    /// Executes a command with attached descriptors.
     fn execute_with(
         &mut self,
         command: &str,
@@ -109,15 +109,15 @@ impl Monitor {
         if descriptors.is_empty() {
             self.stream.write_all(&line).map_err(MonitorError::Gone)?;
         } else {
-            // The first byte that arrives brings them; such commands are short.
+            // The descriptors are attached to the first byte; such commands are short.
             packet::send(&self.stream, &line, descriptors)
                 .map_err(|errno| MonitorError::Gone(errno.into()))?;
         }
         let end = Instant::now() + self.patience;
         loop {
-            let mut message = self.message(&format!("whether it has done {command}"), end)?;
+            let mut message = self.message(&format!("reply to {command}"), end)?;
             if let Some(error) = message.get("error") {
-                let reason = error.get("desc").and_then(Value::as_str).unwrap_or("it does not say why");
+                let reason = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
                 return Err(MonitorError::Refused { command: command.into(), reason: reason.into() });
             }
             match message.get_mut("return") {
@@ -127,13 +127,13 @@ impl Monitor {
         }
     }
 
-    /// Hands a file over, which commands then know by that name.
+    /// Passes a file, which commands then use by this name.
     pub fn pass(&mut self, name: &str, file: impl AsFd) -> Result<(), MonitorError> {
         self.execute_with("getfd", &json!({ "fdname": name }), &[file.as_fd()]).map(drop)
     }
 
-    /// The data of the next event of this name of which `is_it` holds, among those that came since the
-    /// connection was made and were not asked for.
+    /// Returns the data of the next event with this name that satisfies `is_it`, among unconsumed events
+    /// since the connection was made.
     pub fn event(
         &mut self,
         name: &str,
@@ -163,7 +163,7 @@ impl Monitor {
         }
     }
 
-    /// The next message of any kind.
+    /// Returns the next message of any kind.
     pub(crate) fn message(&mut self, waited_for: &str, end: Instant) -> Result<Value, MonitorError> {
         loop {
             let unsearched = self.received.get(self.searched..).unwrap_or_default();
@@ -175,10 +175,10 @@ impl Monitor {
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
-                return serde_json::from_slice(&line).map_err(|_| MonitorError::Protocol("no JSON"));
+                return serde_json::from_slice(&line).map_err(|_| MonitorError::Protocol("malformed JSON"));
             }
             if self.received.len() > LINE_BYTES_MAX {
-                return Err(MonitorError::Protocol("a line without end"));
+                return Err(MonitorError::Protocol("a line is too long"));
             }
             let late = || MonitorError::Late { waited_for: waited_for.into(), within: self.patience };
             let left = end.saturating_duration_since(Instant::now());

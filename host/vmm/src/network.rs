@@ -1,4 +1,4 @@
-//! The network card, which a running machine gets and gives back.
+//! Network card, which can be plugged and unplugged while the machine runs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use crate::machine::NETWORK_SLOT;
 use crate::monitor::{Monitor, MonitorError};
 use crate::shares;
 
-/// What a network card is connected to.
+/// Back end of a network card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// A network that QEMU makes for this machine alone, from which it reaches what the host reaches.
+    /// User-mode network of this machine, with access to what the host can reach.
     User {
-        /// Ports of the host that lead to the guest: `tcp:ADDRESS:PORT-ADDRESS:PORT`, as QEMU has them.
+        /// Forwarded ports of the host: `tcp:ADDRESS:PORT-ADDRESS:PORT`, in QEMU's format.
         forwards: Vec<String>,
     },
-    /// A TAP device that is there already.
+    /// An existing TAP device.
     Tap {
         /// Its name.
         interface: String,
@@ -77,30 +77,30 @@ const NETWORK: &str = "network";
 const CARD: &str = "card";
 
 impl Monitor {
-    /// Makes what a network card is to be connected to. The guest does not see it.
+    /// Creates the back end of a network card. Not visible to the guest.
     pub fn connect_network(&mut self, network: &Network) -> Result<(), MonitorError> {
         self.execute("netdev_add", &network.arguments()).map(drop)
     }
 
-    /// Gives the machine a network card on what [`connect_network`](Self::connect_network) made. The guest
-    /// finds a new device.
+    /// Plugs a network card with the back end of [`connect_network`](Self::connect_network), as a new device
+    /// of the guest.
     pub fn plug(&mut self, mac: &str) -> Result<(), MonitorError> {
         let card = json!({
             "driver": "virtio-net-pci", "id": CARD, "netdev": NETWORK, "bus": NETWORK_SLOT, "mac": mac,
-            // A boot from the network is no part of it.
+            // No network boot.
             "romfile": "",
         });
         self.execute("device_add", &card).map(drop)
     }
 
-    /// Takes back the network card, the disk with the guest's identity, and so many shares, if they are
-    /// there. The guest is asked, and must give them up.
+    /// Unplugs the network card, the identity disk and this number of shares, if present. The guest must
+    /// cooperate.
     pub fn unplug(&mut self, shares: usize, within: Duration) -> Result<(), MonitorError> {
         let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
         let mut there = Vec::new();
         for device in [CARD, identity::DISK].into_iter().chain(shares.iter().map(|share| &**share)) {
-            // Shares go with the identity. To ask for the slot's devices twice would take back what was asked
-            // (PCI Express 5.0 §6.7.1.5).
+            // Shares are unplugged with the identity. A second request for the slot's devices would cancel
+            // the first (PCI Express 5.0 §6.7.1.5).
             let goes_along = ![CARD, identity::DISK].contains(&device) && there.contains(&identity::DISK);
             let told = if goes_along {
                 let device = format!("/machine/peripheral/{device}");
@@ -124,7 +124,7 @@ impl Monitor {
         self.forget("blockdev-del", &json!({ "node-name": identity::NODE }))
     }
 
-    /// Has what stands behind a device forgotten, if it is there.
+    /// Removes a device's back end, if present.
     fn forget(&mut self, command: &str, which: &Value) -> Result<(), MonitorError> {
         match self.execute(command, which) {
             Err(error) if !says_there_is_none(&error) => Err(error),

@@ -1,4 +1,4 @@
-//! The VMM as a process.
+//! QEMU process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,37 +15,35 @@ use tombolo_sys::process::{Death, await_end, ends_with_this_thread};
 
 use crate::end::{End, Events, heard};
 
-/// Starts a VMM whose memory is a file that is far away, or an overlay of one, with a monitor at its standard
-/// input that tells of its end. It is killed when this process ends.
+/// Starts a VMM whose memory is a remote file or an overlay of one, with a monitor at its standard input that
+/// reports its end. The VMM is killed when this process ends.
 ///
-/// QEMU asks for huge pages for all of a guest's memory (madvise(2), `MADV_HUGEPAGE`). For a file that means
-/// that the kernel reads 2 MiB around each page that the guest touches, whatever it was told to read ahead
-/// (Linux 5.18, `do_sync_mmap_readahead`). So the process is refused that request, and takes no notice.
+/// QEMU requests huge pages for all guest memory (madvise(2), `MADV_HUGEPAGE`). For a file the kernel then
+/// reads 2 MiB around each accessed page, whatever its read-ahead setting (Linux 5.18,
+/// `do_sync_mmap_readahead`). The request is therefore made to fail, which QEMU ignores.
 ///
 /// # Errors
-/// Those of starting a process.
+/// Errors of starting a process.
 pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
     let filter = without_huge_pages().map_err(io::Error::other)?;
     let (ours, theirs) = UnixStream::pair()?;
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     let (sender, started) = channel();
-    // The filter holds for the thread that asks for it, and for what that starts; and what it starts dies
-    // with it.
+    // The filter applies to the thread that installs it and its children, which die with the thread.
     let listening = thread::Builder::new().name("vmm-events".into()).spawn(move || {
         ends_with_this_thread(&mut command, Death::Killed);
         let child = apply_filter(&filter).map_err(io::Error::other).and_then(|()| command.spawn());
-        // The other end of the connection is the VMM's alone then, and ends with it.
+        // Then only the VMM holds the other end of the connection, which closes with it.
         drop(command);
         let number = child.as_ref().ok().map(Child::id);
         let _ = sender.send(child);
         let Some(number) = number else { return End::Unsaid };
         let end = heard(ours);
-        // Also one that says what makes no sense.
+        // Also after a protocol violation.
         let _ = await_end(number);
         end
     })?;
-    let child =
-        started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread that starts it has panicked")));
+    let child = started.recv().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")));
     Ok((child?, Events::new(listening)))
 }
 

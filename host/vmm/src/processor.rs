@@ -1,12 +1,11 @@
-//! Names of processors, as an image may say them: a model, and features that it has or lacks. QEMU has other
-//! properties of a processor, which say what it is to do on the host (`memory`, `start-powered-off`,
-//! `host-cache-info`); no image sets one of these.
+//! Validation of CPU descriptions in images: a model, and features switched on or off. Other properties of
+//! QEMU's CPUs affect the host (`memory`, `start-powered-off`, `host-cache-info`), and images may not set
+//! them.
 
-/// Properties of processors that name no feature and touch nothing of the host either.
+/// CPU properties that are no features, but do not affect the host either.
 const PROPERTIES: &str = "check enforce host-phys-bits kvm l3-cache migratable pmu";
 
-/// Features of x86 processors, as QEMU 7.2 to 10.0 name them, without those that take a part of the host to
-/// themselves (SGX).
+/// Features of x86 CPUs, as named by QEMU 7.2 to 10.0, without those that reserve host resources (SGX).
 const FEATURES: &str = "3dnow 3dnowext 3dnowprefetch abm ace2 ace2-en acpi adx aes amd-no-ssb amd-psfd amd-ssbd amd-stibp amx-bf16 amx-complex amx-fp16
     amx-int8 amx-tile apic arat arch-capabilities arch-lbr auto-ibrs avic avx avx-ifma avx-ne-convert avx-vnni avx-vnni-int16 avx-vnni-int8 avx10 avx2
     avx512-4fmaps avx512-4vnniw avx512-bf16 avx512-fp16 avx512-vp2intersect avx512-vpopcntdq avx512bitalg avx512bw avx512cd avx512dq avx512er avx512f
@@ -26,10 +25,10 @@ const FEATURES: &str = "3dnow 3dnowext 3dnowprefetch abm ace2 ace2-en acpi adx a
     hv-avic hv-crash hv-evmcs hv-frequencies hv-ipi hv-reenlightenment hv-relaxed hv-reset hv-runtime hv-stimer hv-stimer-direct hv-synic hv-time hv-tlbflush
     hv-tlbflush-direct hv-tlbflush-ext hv-vapic hv-vpindex";
 
-/// What the names of features of nested virtualisation begin with, of which there are a hundred.
+/// Prefix of the names of nested-virtualisation features, of which there are about a hundred.
 const NESTED: &str = "vmx-";
 
-/// Returns the part of a processor's description that is neither a model nor a feature which it has or lacks.
+/// Returns the part of a CPU description that is neither a model nor a feature.
 pub(crate) fn unknown_part(cpu: &str) -> Option<&str> {
     let mut parts = cpu.split(',');
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -1,9 +1,9 @@
-//! File systems of the host that a running machine gets and gives back: vhost-user-fs devices, which QEMU 7.2
-//! cannot save.
+//! Host file systems that can be plugged and unplugged while the machine runs: vhost-user-fs devices, which
+//! QEMU 7.2 cannot save.
 //!
-//! They are the functions 1 to 7 of the slot whose function 0 is the disk with the guest's identity: a guest
-//! looks for the others when that appears, and all go with it. So a machine has the same ports with shares
-//! and without.
+//! They are the functions 1 to 7 of the slot whose function 0 is the identity disk: a guest scans for the
+//! others when that appears, and all are unplugged together. Thus a machine has the same ports with and
+//! without shares.
 
 use std::path::Path;
 
@@ -12,24 +12,25 @@ use serde_json::json;
 use crate::machine::IDENTITY_SLOT;
 use crate::monitor::{Monitor, MonitorError};
 
-/// A slot has eight functions (PCI Local Bus 3.0 §6.2.1), one of which is the identity's.
+/// Maximum number of shares: a slot has eight functions (PCI Local Bus 3.0 §6.2.1), one for the identity.
 pub const SHARES_MAX: usize = 7;
 
-/// The name of a share's device, and of what it is connected to.
+/// Returns the id of a share's device and of its back end.
 pub(crate) fn id_of(number: usize) -> String {
     format!("share-{}", number + 1)
 }
 
 impl Monitor {
-    /// Connects to the server of the share of this number, below [`SHARES_MAX`]. The guest does not see it.
+    /// Connects to the server of a share, numbered below [`SHARES_MAX`]. Not visible to the guest.
     pub fn connect_share(&mut self, number: usize, socket: &Path) -> Result<(), MonitorError> {
         let address = json!({ "type": "unix", "data": { "path": socket.to_string_lossy() } });
         let backend = json!({ "type": "socket", "data": { "addr": address, "server": false } });
         self.execute("chardev-add", &json!({ "id": id_of(number), "backend": backend })).map(drop)
     }
 
-    /// Gives the machine a device for what [`connect_share`](Self::connect_share) has connected, with this
-    /// tag. The guest finds it with its identity, which comes after all shares, and goes with them.
+    /// Plugs a device with this tag for the server of [`connect_share`](Self::connect_share). The guest
+    /// detects it together with its identity, which must be plugged after all shares; they are unplugged
+    /// together.
     pub fn plug_share(&mut self, number: usize, tag: &str) -> Result<(), MonitorError> {
         let id = id_of(number);
         let device = json!({

@@ -1,4 +1,4 @@
-//! The tool's side.
+//! Client of a control socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,22 +10,22 @@ use thiserror::Error;
 
 use super::message::{CREATE, Reply, Request, SET, Start};
 
-/// Why a server gave no answer.
+/// Error of a control request.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// The connection failed, or nothing came for 5 seconds.
+    /// The connection failed, or the server did not reply within 5 seconds.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The server closed the connection.
     #[error("the server closed the connection")]
     Closed,
-    /// What came is not a reply.
-    #[error("what came is not a reply: {0}")]
+    /// The reply is malformed.
+    #[error("malformed reply: {0}")]
     NotReply(#[from] serde_json::Error),
-    /// The server refused.
-    #[error("the server says: {reason}")]
+    /// The server refused the request.
+    #[error("server error: {reason}")]
     Refused {
-        /// In its words.
+        /// The server's reason.
         reason: String,
     },
 }
@@ -46,23 +46,23 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), last_id: 0 })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub fn ask(&mut self, request: &str) -> Result<Value, AskError> {
         self.send(Request { request: request.into(), ..Request::default() })
     }
 
-    /// Asks about one of the server's sessions, and waits for the answer.
+    /// Sends a request about a session and waits for the reply.
     pub fn ask_session(&mut self, request: &str, session: &str) -> Result<Value, AskError> {
         self.send(Request { request: request.into(), session: Some(session.into()), ..Request::default() })
     }
 
-    /// Asks the server to make a session.
+    /// Requests a new session.
     pub fn start_session(&mut self, session: &str, start: Start) -> Result<Value, AskError> {
         let (request, session) = (CREATE.into(), Some(session.into()));
         self.send(Request { request, session, start: Some(start), ..Request::default() })
     }
 
-    /// Asks the server to change options while it runs: a list as after `-o`. The answer is what it set.
+    /// Requests a change of options, a list as after `-o`. Returns the options that the server has set.
     pub fn set(&mut self, options: &str) -> Result<Value, AskError> {
         self.send(Request { request: SET.into(), options: Some(options.into()), ..Request::default() })
     }
@@ -72,7 +72,7 @@ impl Client {
         let request = Request { id: self.last_id, ..request };
         let mut line = serde_json::to_vec(&request)?;
         line.push(b'\n');
-        // A server that refuses a connection says why and closes it, perhaps before it has heard us.
+        // A server that refuses a connection replies and closes it, perhaps before it has read the request.
         let sent = self.stream.get_mut().write_all(&line);
         let mut line = Vec::new();
         match self.stream.read_until(b'\n', &mut line) {

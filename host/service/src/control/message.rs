@@ -1,61 +1,61 @@
-//! The messages.
+//! Messages of the control protocol.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the protocol, told in each answer to `status`.
+/// Version of the protocol, part of each reply to `status`.
 pub const PROTOCOL: u32 = 1;
 
-/// The longest request that a server reads, in bytes, with its newline.
+/// Maximum length of a request in bytes, including its newline.
 pub const LINE_LIMIT_BYTES: usize = 65_536;
 
-/// The request that changes something.
+/// Name of the request that changes options.
 pub(super) const SET: &str = "set";
 
-/// The request that makes a session.
+/// Name of the request that creates a session.
 pub(super) const CREATE: &str = "session-create";
 
-/// What a tool asks.
+/// A request.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Request {
-    /// Comes back in the reply.
+    /// Repeated in the reply.
     #[serde(default)]
     pub id: u64,
-    /// What is asked for.
+    /// Name of the request.
     pub request: String,
-    /// With `set`: what is to change.
+    /// With `set`: the options to change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<String>,
-    /// The session that is meant, where a server has several.
+    /// The session, if the server has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// With a session that is to be made: how.
+    /// With `session-create`: parameters of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
 }
 
-/// How a session is made.
+/// Parameters of a new session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Start {
-    /// The words behind `tombolo session create`.
+    /// Arguments of `tombolo session create`.
     pub command: Vec<String>,
-    /// The directory that relative paths among them count from.
+    /// Base directory of relative paths in the arguments.
     pub directory: PathBuf,
 }
 
-/// What the server answers: exactly one of `ok` and `error`.
+/// A reply with exactly one of `ok` and `error`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reply {
-    /// The request's own.
+    /// The id of the request.
     pub id: u64,
-    /// The answer.
+    /// The result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
-    /// Why there is none.
+    /// The reason for a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

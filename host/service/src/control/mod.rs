@@ -1,8 +1,8 @@
-//! The control socket: how tools ask a running server.
+//! Control socket for requests to a running server.
 //!
-//! One JSON value a line, over a unix socket that only the server's own user and root may use. The protocol
-//! is written down in `docs/protocols/control.md`. Not here: what the answers contain; the caller that starts
-//! a [`Server`] decides it.
+//! Protocol: one JSON value per line over a UNIX socket that only the server's user and root may use
+//! (`docs/protocols/control.md`). Non-goal: the content of replies, which the caller that starts a [`Server`]
+//! decides.
 
 mod client;
 mod message;

@@ -1,4 +1,4 @@
-//! The server's side.
+//! Server of a control socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -14,49 +14,47 @@ use tombolo_sys::{creds, socket};
 use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
 
-/// Answers the requests. None waits for long: the threads that ask are few, and others want to know
-/// meanwhile.
+/// Handler of requests. It must not block for long: there are few threads.
 pub trait Answers: Send + Sync {
-    /// The answer to one request, `None` when there is no such request. Called from several threads at a
-    /// time.
+    /// Returns the reply to a request; `None` for an unknown one. Called concurrently.
     fn answer(&self, request: &str) -> Option<Value>;
 
-    /// The answer to one request about a session, `None` when there is no such request.
+    /// Returns the reply to a request about a session; `None` for an unknown request.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// A message for users.
     fn answer_of_session(&self, _request: &str, session: &str) -> Option<Result<Value, String>> {
-        Some(Err(format!("this server has no sessions, so not {session:?}")))
+        Some(Err(format!("this server has no sessions, hence no session {session:?}")))
     }
 
-    /// Makes a session.
+    /// Creates a session.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// A message for users.
     fn create_session(&self, session: &str, _start: Start) -> Result<Value, String> {
-        Err(format!("no sessions can be made here, so not {session:?}"))
+        Err(format!("this server cannot create session {session:?}"))
     }
 
-    /// Changes options while the server runs, all or none of them, and says what they are now.
+    /// Changes options, all or none of them, and returns their new values.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// A message for users.
     fn set(&self, options: &str) -> Result<Value, String> {
-        Err(format!("nothing here can be changed, so not {options:?}"))
+        Err(format!("this server cannot change options: {options:?}"))
     }
 }
 
-/// A control socket that is being served. Dropping it removes the socket and then closes all connections: a
-/// tool that reads to the end of its connection finds no socket afterwards.
+/// A running control server. Dropping it removes the socket, then closes all connections: a tool whose
+/// connection has ended finds no socket.
 pub struct Server {
-    /// `None` once it has been dropped, which removes the socket.
+    /// `None` once dropped, which removes the socket.
     listener: Option<Arc<Listener>>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves `listener` with a thread of its own and one per connection, at most 16.
+    /// Serves `listener`, with one thread for accepting and one per connection, at most 16.
     pub fn start(listener: Listener, answers: Arc<dyn Answers>) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let shared = Arc::new(Shared {
@@ -97,12 +95,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 struct Shared {
     answers: Arc<dyn Answers>,
     connections: AtomicUsize,
-    /// What is open, so that it can be ended; `None` once the server ends.
+    /// Open connections; `None` once the server is stopping.
     streams: Mutex<Option<Vec<Arc<UnixStream>>>>,
 }
 
 impl Shared {
-    /// Notes a connection; `None` when the server ends.
+    /// Registers a connection; `None` if the server is stopping.
     fn add(&self, stream: UnixStream) -> Option<Arc<UnixStream>> {
         let stream = Arc::new(stream);
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +128,7 @@ fn accept(listener: &Listener, shared: &Arc<Shared>) {
             Ok((stream, _)) => admit(stream, shared),
             Err(_) if shared.ended() => return,
             Err(error) => {
-                // Out of descriptors, say: it may pass.
+                // Possibly a temporary lack of descriptors.
                 tracing::warn!(%error, "cannot accept on the control socket");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
@@ -158,18 +156,18 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
     };
     tracing::warn!(refusal, "control connection refused");
     let reply = Reply { error: Some(refusal.into()), ..Reply::default() };
-    // The kernel's buffer of a new connection takes it: this does not wait for the peer.
+    // Does not block: a new connection's buffer has space for it.
     let _ = send(&mut stream, &reply);
 }
 
-/// Why a peer is not heard.
+/// Returns the reason for refusing a peer.
 fn refusal(stream: &UnixStream, shared: &Shared) -> Option<&'static str> {
     let Ok(peer) = socket::peer(stream.as_fd()) else {
         return Some("cannot read the credentials of the peer");
     };
     let (own_uid, _) = creds::own_ids();
     if peer.uid != own_uid && peer.uid != 0 {
-        return Some("only the server's user and root may ask");
+        return Some("only the server's user and root may connect");
     }
     if shared.connections.load(Ordering::Relaxed) >= CONNECTION_LIMIT {
         return Some("too many connections");
@@ -208,14 +206,14 @@ fn reply_to(line: &[u8], answers: &dyn Answers) -> Reply {
 
 fn answer_to(request: Request, answers: &dyn Answers) -> Result<Value, String> {
     let Request { request, options, session, start, .. } = request;
-    let unknown = || format!("there is no request {request:?}");
+    let unknown = || format!("unknown request {request:?}");
     match (request.as_str(), options, session, start) {
         (SET, Some(options), None, None) => answers.set(&options),
-        (SET, ..) => Err("there are no options to set".into()),
+        (SET, ..) => Err("no options given".into()),
         (CREATE, None, Some(session), Some(start)) => answers.create_session(&session, start),
-        (CREATE, ..) => Err("it does not say which session is to be made, and how".into()),
+        (CREATE, ..) => Err("the session or its parameters are missing".into()),
         (_, Some(_), ..) => Err(format!("{request:?} takes no options")),
-        (.., Some(_)) => Err(format!("{request:?} starts nothing")),
+        (.., Some(_)) => Err(format!("{request:?} takes no session parameters")),
         (_, None, Some(session), None) => {
             answers.answer_of_session(&request, &session).unwrap_or_else(|| Err(unknown()))
         }

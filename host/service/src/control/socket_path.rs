@@ -1,4 +1,4 @@
-//! The default paths of control sockets.
+//! Default paths of control sockets.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -11,7 +11,7 @@ use tombolo_sys::{creds, socket};
 
 use tombolo_host_runtime::listener::{ListenError, Listener};
 
-/// Why no control socket can be made.
+/// Error of creating a control socket.
 #[derive(Debug, Error)]
 pub enum SocketPathError {
     /// The directory belongs to another user, or others may write to it.
@@ -19,10 +19,10 @@ pub enum SocketPathError {
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// The user that must own it.
+        /// The required owner.
         uid: u32,
     },
-    /// Making or looking at it failed.
+    /// Creating or inspecting the directory failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The directory.
@@ -31,12 +31,12 @@ pub enum SocketPathError {
         #[source]
         source: io::Error,
     },
-    /// The socket itself cannot be had.
+    /// The socket cannot be created.
     #[error(transparent)]
     Listen(#[from] ListenError),
 }
 
-/// `$XDG_RUNTIME_DIR/tombolo`, else `/run/tombolo` for root and `/tmp/tombolo-UID` for others.
+/// Returns `$XDG_RUNTIME_DIR/tombolo`, or `/run/tombolo` for root and `/tmp/tombolo-UID` for others.
 pub fn default_directory() -> PathBuf {
     let (uid, _) = creds::own_ids();
     match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -46,8 +46,8 @@ pub fn default_directory() -> PathBuf {
     }
 }
 
-/// Listens at `NAME.sock` in `directory`, or at `NAME-2.sock` and so on where live servers have those names.
-/// The directory is made when it is missing; one that others could enter is refused.
+/// Listens on `NAME.sock` in `directory`, or on `NAME-2.sock` and so on if running servers use those names. A
+/// missing directory is created; one that others may enter is refused.
 pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathError> {
     prepare(directory)?;
     let mut last = None;
@@ -64,7 +64,7 @@ pub fn free_socket(directory: &Path, name: &str) -> Result<Listener, SocketPathE
     ))
 }
 
-/// The sockets in `directory` that a server listens on, by name. None when there is no such directory.
+/// Returns the sockets in `directory` that a server listens on, by name; empty if there is no such directory.
 pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -83,17 +83,17 @@ pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 const SAME_NAME_LIMIT: u32 = 100;
 
-/// Makes the directory if it is missing.
+/// Creates the directory if it is missing.
 ///
 /// # Errors
-/// Another user owns it or can enter it, or it cannot be made.
+/// Another user owns it or may enter it, or it cannot be created.
 pub fn prepare(directory: &Path) -> Result<(), SocketPathError> {
     let io = |source| SocketPathError::Io { path: directory.to_owned(), source };
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
         _ => {}
     }
-    // In /tmp another user may have been first.
+    // In /tmp another user may have created it first.
     let (uid, _) = creds::own_ids();
     let metadata = fs::symlink_metadata(directory).map_err(io)?;
     let private = metadata.is_dir() && metadata.uid() == uid && metadata.permissions().mode() & 0o077 == 0;

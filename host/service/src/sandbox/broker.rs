@@ -1,10 +1,9 @@
-//! A helper process of one in a sandbox, which opens files that were found by handle.
+//! Helper process outside of a sandbox that opens files found by handle.
 //!
-//! Landlock goes by the directories above a file. Of a file that was found by handle the kernel may know
-//! none, until it is looked up by a name: then landlock refuses it, in the export or not. The broker is in no
-//! such sandbox, and parses nothing but numbers. It opens regular files only, on the mounts of the exports,
-//! and none that is known to lie elsewhere; and it opens as the user that it is asked for, as its client
-//! could.
+//! Landlock checks the directories above a file. Of a file found by handle the kernel may know none until it
+//! is looked up by name, and landlock refuses it, whether in the export or not. The broker is not confined
+//! so, and parses nothing but numbers. It opens only regular files on the exports' mounts that are not known
+//! to be elsewhere, with the identity that the client requests.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,27 +22,26 @@ use tombolo_sys::{Errno, Result, mountinfo};
 use super::helper::{self, Helper, answer_all};
 use super::{Needs, SandboxError, Strictness, give_up_rights};
 
-/// So many files are opened at once: one on a disk or server that does not answer is not to keep the others
-/// waiting.
+/// Maximum number of concurrent opens: a disk or server that does not answer must not block others.
 const OPENS_MAX: usize = 8;
 
-/// Whether this process finds files by handle, so that its sandbox takes a broker.
+/// Returns `true` if this process finds files by handle, so that its sandbox needs a broker.
 pub fn is_needed() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_READ_SEARCH).unwrap_or(false)
 }
 
-/// How a process in a sandbox asks its broker.
+/// Client of a broker.
 #[derive(Debug)]
 pub struct Broker(Helper);
 
 impl Broker {
-    /// Starts `command`, which is to call [`serve`] with its standard input, and waits until it does. It ends
-    /// with this process.
+    /// Starts `command`, which must call [`serve`] with its standard input, and waits until it does. The
+    /// broker ends with this process.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         Helper::start(command, OPENS_MAX).map(Self)
     }
 
-    /// Asks for what is to be done with these descriptors.
+    /// Sends a request with these descriptors.
     fn ask(&self, descriptors: &[BorrowedFd<'_>], flags: OpenFlags, name: &[u8]) -> Result<Option<OwnedFd>> {
         let (user, group, groups) = creds::acting_as()?;
         let count = u32::try_from(groups.len()).map_err(|_| Errno::ACCESS)?;
@@ -68,12 +66,11 @@ impl Reopen for Broker {
     }
 }
 
-/// The answer that it is done; others are error numbers.
+/// Reply of a completed request; others are error numbers.
 const DONE: i32 = 0;
 
-/// Serves a [`Broker`] at the other end of `socket`, until that ends. It gives up all that it does not need
-/// but files, and calls `confined` then, which may start threads: those that are there before keep all
-/// rights.
+/// Serves a [`Broker`] at the other end of `socket`, until that ends. Drops all rights but those to files,
+/// then calls `confined`, which may start threads: threads started before would keep all rights.
 pub fn serve(
     socket: OwnedFd,
     exports: &[PathBuf],
@@ -107,7 +104,7 @@ pub fn serve(
     })
 }
 
-/// What a file that is there may be opened with.
+/// Flags that an existing file may be opened with.
 const FLAGS: OpenFlags = OpenFlags::RDWR
     .union(OpenFlags::WRONLY)
     .union(OpenFlags::TRUNC)
@@ -117,7 +114,7 @@ const FLAGS: OpenFlags = OpenFlags::RDWR
     .union(OpenFlags::NOATIME)
     .union(OpenFlags::CLOEXEC);
 
-/// What is asked for, by which user.
+/// A request and its user.
 struct Request<'a> {
     flags: OpenFlags,
     uid: u32,
@@ -166,14 +163,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// Whether it is a regular file that may lie in an export, as far as is known.
+/// Returns `true` if it is a regular file that may be in an export, as far as known.
 fn is_lost(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<bool> {
     let (found, path) = (stat(place.as_fd())?, own.path(place.as_fd())?);
     let may_have = |export: &Export| export.spans(found.mount) && (path == PATH_UNKNOWN || export.has(&path));
     Ok(found.is_regular() && exports.iter().any(may_have))
 }
 
-/// A directory that is served.
+/// A served directory.
 struct Export {
     path: PathBuf,
     mount: u64,
@@ -189,7 +186,7 @@ impl Export {
         Path::new(OsStr::from_bytes(path)).starts_with(&self.path)
     }
 
-    /// Whether a mount is that of the directory, or one in it.
+    /// Returns `true` if a mount is that of the directory, or one in it.
     fn spans(&self, mount: u64) -> bool {
         if mount == self.mount {
             return true;

@@ -1,5 +1,5 @@
-//! System calls, by seccomp(2): those on a list. All others fail with ENOSYS, as in a kernel that does not
-//! have them: libraries then do without.
+//! System-call filter by seccomp(2): an allow list. Other calls fail with ENOSYS, as in a kernel without
+//! them, so that libraries fall back.
 
 use std::collections::HashMap;
 use std::env::consts::ARCH;
@@ -10,20 +10,20 @@ use thiserror::Error as ThisError;
 
 use super::Needs;
 
-/// Why system calls are not confined.
+/// Error of installing the filter.
 #[derive(Debug, ThisError)]
 pub enum CallsError {
-    /// There is no list for this kind of processor.
-    #[error("no list for this processor")]
+    /// There is no list for this processor architecture.
+    #[error("no list for this processor architecture")]
     Processor(#[from] BackendError),
-    /// The list is wrong, or the kernel does not take it.
-    #[error("the list is not taken")]
+    /// The list is invalid, or the kernel rejects it.
+    #[error("the kernel rejected the list")]
     List(#[from] seccompiler::Error),
 }
 
 const ENOSYS: u32 = 38;
 
-/// Memory, threads, time and waiting: what every program does.
+/// Memory, threads, time and waiting.
 const PROCESS: &[&str] = &[
     "brk",
     "mmap",
@@ -96,7 +96,7 @@ const PROCESS: &[&str] = &[
     "sched_getparam",
 ];
 
-/// Files that are open, and those that landlock lets it open.
+/// Open files, and files whose opening landlock controls.
 const FILES: &[&str] = &[
     "read",
     "write",
@@ -137,7 +137,7 @@ const FILES: &[&str] = &[
     "readahead",
 ];
 
-/// The same by their older names, which x86 alone has.
+/// Older equivalents, on x86 only.
 const OLDER: &[&str] = &[
     "dup2",
     "pipe",
@@ -157,7 +157,7 @@ const OLDER: &[&str] = &[
     "creat",
     "unlink",
 ];
-/// Connections that came here.
+/// Accepted connections.
 const ACCEPTED: &[&str] = &[
     "accept",
     "accept4",
@@ -171,16 +171,16 @@ const ACCEPTED: &[&str] = &[
     "getpeername",
 ];
 
-/// Connections that are made.
+/// Outgoing connections.
 const MADE: &[&str] = &["socket", "connect", "bind"];
 
-/// Sockets that are listened at anew; whether another one does is found by connecting.
+/// Listening on further sockets; whether another process listens is detected by connecting.
 const LISTENING: &[&str] = &["listen"];
 
-/// A ring that is there. None can be made.
+/// Using an existing ring. None can be created.
 const RING: &[&str] = &["io_uring_enter"];
 
-/// The same of files in directories. A C library's umask(2) cannot fail, so callers do not expect it to.
+/// Changes of directories' entries. umask(2) cannot fail in C, so callers do not expect it to.
 const CHANGES: &[&str] = &[
     "mkdirat",
     "mknodat",
@@ -202,8 +202,8 @@ const CHANGES: &[&str] = &[
 
 const OLDER_CHANGES: &[&str] = &["mkdir", "mknod", "rmdir", "link", "symlink", "rename"];
 
-/// Attributes of files by their names. Landlock does not see these calls, so that they reach files anywhere:
-/// only for what cannot do without.
+/// Changes of attributes by name. Landlock does not check these calls, so they reach files anywhere; allowed
+/// only where they are indispensable.
 const OF_NAMES: &[&str] = &[
     "fchmodat",
     "fchmodat2",
@@ -222,12 +222,12 @@ const OF_NAMES: &[&str] = &[
 
 const OLDER_OF_NAMES: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes", "futimesat"];
 
-/// Files in the name of other users, by handle, and word of what others do to them.
+/// Access as other users and by handle, and notifications of others' changes.
 const OF_USERS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
-/// What an ioctl(2) may ask of a descriptor: flags of its own, bytes to read, whether it is a terminal and
-/// how large, a device's size and its file system's UUID. Others can put words into the terminal that a
-/// process was started from (TIOCSTI), or make it a device's master.
+/// Allowed ioctl(2) requests: descriptor flags, readable bytes, terminal type and size, a device's size and
+/// its file system's UUID. Others could inject input into the controlling terminal (TIOCSTI), or control a
+/// device.
 const IOCTLS: [u32; 10] = [
     0x5421,      // FIONBIO
     0x5450,      // FIONCLEX
@@ -241,36 +241,36 @@ const IOCTLS: [u32; 10] = [
     0x8011_1500, // FS_IOC_GETFSUUID
 ];
 
-/// The same of the descriptors of mounts: another of a connection (FUSE_DEV_IOC_CLONE), and files that its
-/// kernel reads by itself (BACKING_OPEN and BACKING_CLOSE).
+/// Allowed ioctl(2) requests of mounts: further descriptors of a connection (FUSE_DEV_IOC_CLONE) and backing
+/// files (BACKING_OPEN, BACKING_CLOSE).
 const IOCTLS_OF_MOUNTS: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
 
-/// Calls that take a process or a thread and are for this one only, by the place of that argument; 0 is the
-/// caller.
+/// Calls allowed on the calling process only, with the position of the process or thread argument; 0 means
+/// the caller.
 const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
 
-/// Of prctl(2): PR_SET_NAME, PR_GET_NAME and PR_CAPBSET_READ.
+/// Allowed prctl(2) options: PR_SET_NAME, PR_GET_NAME and PR_CAPBSET_READ.
 const PRCTLS: [u64; 3] = [15, 16, 23];
 
-/// Flags of clone(2): threads of this process, in its namespaces.
+/// clone(2) flag of threads; new namespaces are not allowed.
 const CLONE_THREAD: u64 = 0x1_0000;
 /// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 const CLONE_NAMESPACES: u64 = 0x2_0000 | 0x200_0000 | 0x7c00_0000;
 const CLONE_FS: u64 = 0x200;
-/// Flags of fanotify_init(2): events name files by handle, in place of opening them, and none of them waits
-/// for an answer.
+/// fanotify_init(2) flags: events identify files by handle instead of opening them, and none waits for a
+/// response.
 const FAN_REPORT_FID: u64 = 0x200;
 const FAN_CLASSES: u64 = 0xc;
-/// Calls that send, by the place of their flags, and the flag that makes a connection before (MSG_FASTOPEN):
-/// landlock sees connect(2) alone.
+/// Sending calls with the position of their flags, and the flag that connects first (MSG_FASTOPEN): landlock
+/// checks only connect(2).
 const SENDING: [(&str, u8); 3] = [("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)];
 const MSG_FASTOPEN: u64 = 0x2000_0000;
-/// Pairs of sockets that send to each other alone: SOCK_STREAM and SOCK_SEQPACKET. Those of datagrams send to
-/// any socket of the host.
+/// Socket pairs that cannot send elsewhere: SOCK_STREAM and SOCK_SEQPACKET. A datagram socket can send to any
+/// socket of the host.
 const PAIRS: [u64; 2] = [1, 5];
 const SOCKET_KINDS: u64 = 0xf;
-/// What an fcntl(2) may not ask for: signals to another process or of another kind (F_SETOWN, F_SETSIG,
-/// F_SETOWN_EX), and word of what is done in a directory (F_NOTIFY).
+/// Refused fcntl(2) commands: signals to other processes or of other kinds (F_SETOWN, F_SETSIG, F_SETOWN_EX),
+/// and directory notifications (F_NOTIFY).
 const NO_FCNTLS: [u64; 4] = [8, 10, 15, 1026];
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {
@@ -315,7 +315,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
     if changes {
-        // A mask of permission bits for one thread.
+        // A thread's own umask.
         allowed.push(only("unshare", equal(0, CLONE_FS)));
     }
     let does_not_connect = json!({ "masked_eq": MSG_FASTOPEN });
@@ -325,7 +325,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     let others = NO_FCNTLS.map(|command| dword(1, json!("ne"), command));
     allowed.push(json!({ "syscall": "fcntl", "args": others }));
     if changes && !needs.serves_users {
-        // Of an open file: without a name.
+        // Attributes of an open file, without a name.
         let no_name = json!({ "index": 1, "type": "qword", "op": "eq", "val": 0 });
         allowed.push(only("utimensat", no_name));
     }

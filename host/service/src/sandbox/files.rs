@@ -1,4 +1,4 @@
-//! Files, ports and signals, by landlock(7).
+//! Confinement of files, ports and signals by landlock(7).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,14 @@ use landlock::{
 
 use super::Needs;
 
-/// The kernel of 6.12 has all that is asked for here.
+/// Requested ABI, complete since Linux 6.12.
 const WANTED: ABI = ABI::V6;
 
-/// How far files and ports are confined.
+/// Extent to which files and ports are confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confined {
     Wholly,
-    /// An older kernel does not know some of it: ports (before 6.7), signals and abstract sockets (before
-    /// 6.12).
+    /// The kernel does not support ports (before 6.7), or signals and abstract sockets (before 6.12).
     Partly,
     Not,
 }
@@ -33,7 +32,7 @@ impl fmt::Display for Confined {
     }
 }
 
-/// What every program may read: what the kernel says of it, its limits, and the kernel's source of chance.
+/// Files that every program may read: the kernel's information about it, its limits, and random bytes.
 pub(super) const ALWAYS: [&str; 6] = [
     "/proc/self",
     "/proc/sys/kernel/hostname",
@@ -43,12 +42,12 @@ pub(super) const ALWAYS: [&str; 6] = [
     "/dev/urandom",
 ];
 
-/// What reading takes. Nothing is executed.
+/// Returns the rights for reading, without execution.
 fn reading() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-/// All but executing, and making devices.
+/// Returns all rights but execution and making devices.
 fn changing() -> BitFlags<AccessFs> {
     AccessFs::from_all(WANTED) & !(devices() | AccessFs::Execute)
 }
@@ -57,17 +56,18 @@ fn devices() -> BitFlags<AccessFs> {
     AccessFs::MakeChar | AccessFs::MakeBlock
 }
 
-/// Making sockets and taking them away; their directory is opened and locked meanwhile.
+/// Returns the rights for making and removing sockets; their directory is opened and locked meanwhile.
 fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }
 
-/// Confines this thread and those that it starts. A path that is not there is left out: it cannot be opened
-/// later either.
+/// Confines this thread and those that it starts. Missing paths are left out: they cannot be opened later
+/// either.
 pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, RulesetError> {
     let mut rules = Ruleset::default();
     if !needs.changes.is_empty() {
-        // Before Linux 5.19 nothing could be moved from one directory to another: better no rules than those.
+        // Before Linux 5.19 a confined process could not rename between directories; no rules are better than
+        // that.
         let whole = if is_strict { CompatLevel::HardRequirement } else { CompatLevel::SoftRequirement };
         rules = rules.set_compatibility(whole).handle_access(AccessFs::Refer)?;
     }
@@ -76,7 +76,7 @@ pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, Rulese
         .set_compatibility(level)
         .handle_access(AccessFs::from_all(WANTED))?
         .scope(Scope::from_all(WANTED))?;
-    // What listens does so by now. What connects may choose a port for it; to listen there is no call on its
+    // Listening sockets exist by now. A connecting process may bind a source port; listen(2) is not on its
     // list.
     if !needs.connects {
         rules = rules.handle_access(AccessNet::ConnectTcp | AccessNet::BindTcp)?;
@@ -103,15 +103,15 @@ fn beneath(
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
     let opened = |path: &PathBuf| match PathFd::new(path) {
-        // A rule is for an inode, and proc makes new ones of what is not in use: they stay open.
+        // A rule is tied to an inode, and proc recreates unused inodes, so they stay open.
         Ok(opened) => Some(&*Box::leak(Box::new(opened))),
         Err(PathFdError::OpenCall { source, .. }) => {
-            tracing::debug!(path = %path.display(), %source, "not there: left out of the sandbox");
+            tracing::debug!(path = %path.display(), %source, "missing path left out of the sandbox");
             None
         }
         Err(_) => None,
     };
-    // A file has no rights of directories.
+    // Directory rights do not apply to files.
     let rules_of = paths.iter().filter_map(|path| {
         let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(WANTED) };
         opened(path).map(|place| Ok::<_, RulesetError>(PathBeneath::new(place, allowed)))

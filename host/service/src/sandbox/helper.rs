@@ -1,4 +1,4 @@
-//! Helper processes of one in a sandbox, which do for it what it may not.
+//! Helper processes that act on behalf of a sandboxed process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,32 +7,32 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use tombolo_sys::{Errno, Result, packet};
 
-/// How a process in a sandbox asks its helper.
+/// Client of a helper process.
 #[derive(Debug)]
 pub struct Helper {
-    /// Sockets over which nothing is asked now.
+    /// Sockets without a request under way.
     free: Mutex<Vec<OwnedFd>>,
     freed: Condvar,
 }
 
-/// What is asked or answered has at most so many bytes.
+/// Maximum size of a request and of a reply in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// What the helper says once it is there.
+/// First message of the helper on each socket.
 const READY: &[u8] = b"ready";
-/// What comes before that: another socket beside it, or that there are no more.
+/// Messages before that: another socket is attached, or no more follow.
 const SOCKET: &[u8] = b"socket";
 const NO_MORE: &[u8] = b"no more";
 
 impl Helper {
-    /// Starts `command`, which is to call [`sockets`] with its standard input and [`answer_all`] with each of
-    /// them, and waits until it does. It ends with this process. So many requests are under way at once, at
-    /// least 1.
+    /// Starts `command`, which must call [`sockets`] with its standard input and [`answer_all`] with each of
+    /// them, and waits until it does. The helper ends with this process. `requests_max` is the number of
+    /// concurrent requests, at least 1.
     pub fn start(command: &mut Command, requests_max: usize) -> io::Result<Self> {
         let (ours, theirs) = packet::pair()?;
-        // It is left to end by itself.
+        // Not waited for: it ends by itself.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
-        // The other end that is ours goes with the command's settings.
+        // Drops the other end, which the command's settings hold.
         command.stdin(Stdio::null());
         let mut free = Vec::new();
         for _ in 1..requests_max {
@@ -50,8 +50,8 @@ impl Helper {
         Ok(Self { free: Mutex::new(free), freed: Condvar::new() })
     }
 
-    /// Asks, and waits for the answer; before, for another's when as many are under way as may be. EIO when
-    /// there is no answer, EMSGSIZE for a request that is too long.
+    /// Sends a request and waits for the reply; before that, for a free socket if all have requests under
+    /// way. EIO if the helper is gone, EMSGSIZE if the request is too long.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         if request.len() > MESSAGE_BYTES_MAX {
             return Err(Errno::MSGSIZE);
@@ -93,7 +93,7 @@ fn ask_over(
     Ok((answer, answered.descriptors.into_iter().next()))
 }
 
-/// The sockets over which a [`Helper`] at the other end of `first` asks, that one among them.
+/// Returns the sockets of a [`Helper`] at the other end of `first`, including `first`.
 pub fn sockets(first: OwnedFd) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     let mut word = [0; SOCKET.len() + NO_MORE.len()];
@@ -109,16 +109,16 @@ pub fn sockets(first: OwnedFd) -> io::Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Far more than there are.
+/// Generous limit on the number of sockets.
 const SOCKETS_MAX: usize = 64;
 
-/// Answers what a [`Helper`] asks over `socket`, until its other end is closed.
+/// Answers the requests of a [`Helper`] on `socket`, until its other end is closed.
 pub fn answer_all(
     socket: &OwnedFd,
     mut answer: impl FnMut(&[u8], &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>),
 ) -> io::Result<()> {
     match answer_each(socket, &mut answer) {
-        // It ended while it was answered.
+        // The peer ended during a request.
         Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
         outcome => Ok(outcome?),
     }

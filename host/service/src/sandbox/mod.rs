@@ -1,11 +1,11 @@
-//! What a process may still do once it has opened what it needs: whatever parses a stranger's bytes is worth
-//! little to the one that breaks it.
+//! Sandbox: restriction of a process to its remaining needs, so that an attacker who takes over a parser
+//! gains little.
 //!
-//! Four parts, each of which holds by itself: mounts of its own (where it may), landlock (files, ports,
-//! signals), a list of system calls (seccomp), and no capabilities. All are inherited by threads that are
-//! started later and cannot be taken back, so [`enter`] comes before the first thread.
+//! Four independent mechanisms: own mounts (if permitted), landlock (files, ports, signals), a system-call
+//! filter (seccomp), and no capabilities. All are inherited by threads started later and cannot be revoked,
+//! so [`enter`] is called before the first thread starts.
 //!
-//! Reading order: here; `mounts`, `files`, `calls`; `helper`, `broker`.
+//! Reading order: this file; `mounts`, `files`, `calls`; `helper`, `broker`.
 
 pub mod broker;
 mod calls;
@@ -24,15 +24,15 @@ use thiserror::Error as ThisError;
 
 pub use mounts::Namespace;
 
-/// How much a sandbox has to hold.
+/// Required strength of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// There is none.
+    /// No sandbox.
     Off,
-    /// What the kernel and the user allow.
+    /// As much as the kernel and the user's rights allow.
     #[default]
     Auto,
-    /// All of it, or the process does not start.
+    /// The complete sandbox, or the process does not start.
     Strict,
 }
 
@@ -49,71 +49,71 @@ impl FromStr for Strictness {
     }
 }
 
-/// What a process goes on to need. Files that are open stay as they are.
+/// Remaining needs of a process. Open files are not affected.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
-    /// Files that are opened for reading, and directories with all below them.
+    /// Files, and directories with their contents, that are opened for reading.
     pub reads: Vec<PathBuf>,
-    /// Directories that it opens, as for making names in them durable, and lists. All below them, but no
+    /// Directories that are listed, or opened to sync their entries, with all directories in them, but no
     /// files.
     pub lists: Vec<PathBuf>,
-    /// Directories in which it does all that its user may, and files that it writes.
+    /// Directories with unrestricted changes within the user's rights, and files that are written.
     pub changes: Vec<PathBuf>,
-    /// Directories whose files it may remove: the sockets that it has made.
+    /// Directories whose files are removed: sockets that the process has created.
     pub removes: Vec<PathBuf>,
-    /// Directories in which it makes sockets, and removes them.
+    /// Directories in which sockets are created and removed.
     pub listens_in: Vec<PathBuf>,
-    /// Sockets of this host that it connects to.
+    /// Sockets of this host to connect to.
     pub reaches: Vec<PathBuf>,
-    /// It begins to listen at sockets that it has bound.
+    /// `true` if it starts to listen on sockets that are already bound.
     pub listens: bool,
-    /// It connects to servers: any port, and sockets of this host.
+    /// `true` if it connects to servers: any port, and sockets of this host.
     pub connects: bool,
-    /// It looks up names of hosts, or groups of users: another process does so, as a list of calls and rules
-    /// for files leave no program to ask.
+    /// `true` if it looks up host names or users' groups: another process does that, because filter and file
+    /// rules leave no way to run the resolver.
     pub looks_up: bool,
-    /// It has a ring of io_uring, which is restricted to what it is for: no list of calls holds for what goes
-    /// through it.
+    /// `true` if it has an io_uring, which is restricted to its purpose, since seccomp does not filter its
+    /// operations.
     pub has_ring: bool,
-    /// It serves directories of this host: as far as it may, it acts as other users there, finds files by
-    /// handle, makes devices, and is told what other processes change.
+    /// `true` if it serves directories of this host: within its rights it acts as other users, opens files by
+    /// handle, makes devices, and watches for changes by other processes.
     pub serves_users: bool,
-    /// It serves what is mounted on this host.
+    /// `true` if it serves mounts on this host.
     pub serves_mounts: bool,
-    /// Why there is no sandbox, if it may need anything at all.
+    /// Reason for running without a sandbox, if its needs are unbounded.
     pub unconfinable: Option<Unconfinable>,
 }
 
-/// Why a process cannot be confined.
+/// Reason for not confining a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unconfinable {
-    /// It starts other programs, of which nothing is known.
+    /// It starts other programs with unknown needs.
     StartsPrograms,
-    /// The groups of its callers are to be seen only by what may look into other processes.
+    /// Callers' groups are visible only with access to other processes.
     ProcIsHidden,
-    /// It is given more to serve later, from any place and at any place.
+    /// It gets sessions to serve later, with arbitrary paths.
     TakesSessions,
-    /// What it is to reach is not there, and may come at any place.
+    /// Something to connect to is missing now, and may appear anywhere.
     IsAway,
-    /// A helper process, which does for it what it may not, could not be started.
+    /// A helper process could not be started.
     NoHelper,
 }
 
 impl fmt::Display for Unconfinable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::StartsPrograms => "it starts another program, which cannot be confined with it",
+            Self::StartsPrograms => "it starts another program, which the sandbox cannot cover",
             Self::ProcIsHidden => {
                 "/proc hides the processes of other users (hidepid), and says of which groups callers are"
             }
-            Self::TakesSessions => "it is given sessions later, which may need anything",
-            Self::IsAway => "what it is to reach is not there yet, and may come at any place",
-            Self::NoHelper => "a process that does for it what it may not could not be started",
+            Self::TakesSessions => "sessions added later may need anything",
+            Self::IsAway => "something that it connects to is missing, and may appear anywhere",
+            Self::NoHelper => "a helper process could not be started",
         })
     }
 }
 
-/// What holds of a sandbox that was entered.
+/// Mechanisms in force of an entered sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     files: files::Confined,
@@ -122,51 +122,51 @@ pub struct Held {
     own_mounts: bool,
 }
 
-/// Which capabilities are left.
+/// Remaining capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Capabilities {
     None,
-    /// Those that are needed.
+    /// The needed ones.
     Few,
-    /// All that there were.
+    /// All capabilities.
     Kept,
 }
 
-/// Why there is no sandbox, or less of one than was asked for.
+/// Error of entering a sandbox.
 #[derive(Debug, ThisError)]
 pub enum SandboxError {
     /// The process cannot be confined.
     #[error("{0}")]
     Unconfinable(Unconfinable),
-    /// It has the host's mounts.
-    #[error("it cannot have mounts of its own")]
+    /// Own mounts are not possible.
+    #[error("cannot set up a mount namespace")]
     Mounts(#[source] io::Error),
-    /// It has them by half, and stays there.
-    #[error("it cannot go back to the host's mounts, which takes CAP_SYS_CHROOT")]
+    /// Own mounts are set up partly, and the process cannot leave them.
+    #[error("cannot return to the host's mounts, which needs CAP_SYS_CHROOT")]
     Stuck(#[source] io::Error),
     /// Files and ports are not confined.
-    #[error("landlock does not hold: {0}")]
+    #[error("cannot confine files and ports (landlock): {0}")]
     Files(String),
-    /// System calls are not.
-    #[error("system calls cannot be confined (seccomp)")]
+    /// System calls are not filtered.
+    #[error("cannot filter system calls (seccomp)")]
     Calls(#[from] calls::CallsError),
-    /// The broker has no socket, no directory or no proc any more.
-    #[error("the broker")]
+    /// The broker lacks its socket, a directory or /proc.
+    #[error("cannot set up the broker")]
     Broker(#[from] io::Error),
-    /// Capabilities stay.
-    #[error("capabilities cannot be dropped: {0}")]
+    /// Capabilities cannot be dropped.
+    #[error("cannot drop capabilities: {0}")]
     Capabilities(String),
 }
 
 impl Held {
-    /// Nothing does, but perhaps mounts.
+    /// Returns the state with no mechanism in force, except possibly mounts.
     fn little(own_mounts: bool) -> Self {
         Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept, own_mounts }
     }
 }
 
 impl fmt::Display for Held {
-    /// Of the ready line: each part, and what of it is lacking.
+    /// Formats each mechanism with its extent, for the ready line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |holds| if holds { "on" } else { "off" };
         write!(
@@ -184,8 +184,8 @@ impl fmt::Display for Held {
     }
 }
 
-/// Confines this thread and all that are started later to what is needed, in the `namespace` that was entered
-/// before. For good; what was confined before it fails stays so.
+/// Confines this thread and all started later to `needs`, in the `namespace` entered before. Irrevocable;
+/// after a failure some mechanisms may be in force.
 pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Result<Held, SandboxError> {
     let own_mounts = namespace.stay();
     if strictness == Strictness::Off {
@@ -200,7 +200,7 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
         Ok(confined) => confined,
         Err(error) if is_strict => return Err(SandboxError::Files(error.to_string())),
         Err(error) => {
-            tracing::warn!(%error, "landlock does not hold");
+            tracing::warn!(%error, "cannot confine files and ports (landlock)");
             files::Confined::Not
         }
     };
@@ -208,32 +208,33 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
     Ok(Held { files, calls, capabilities, own_mounts })
 }
 
-/// Drops capabilities and calls. Whether calls are confined, and which capabilities are left.
+/// Drops capabilities and installs the system-call filter. Returns `true` if calls are filtered, and the
+/// remaining capabilities.
 fn give_up_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilities), SandboxError> {
     let is_strict = strictness == Strictness::Strict;
     let capabilities = match drop_capabilities(needs) {
         Ok(left) => left,
         Err(error) if is_strict => return Err(SandboxError::Capabilities(error.to_string())),
         Err(error) => {
-            tracing::warn!(%error, "capabilities stay");
+            tracing::warn!(%error, "cannot drop capabilities");
             Capabilities::Kept
         }
     };
-    // Last: what is done above is not on the list.
+    // Last: the calls above are not on the list.
     let calls = match calls::confine(needs) {
         Ok(()) => true,
         Err(error) if is_strict => return Err(error.into()),
         Err(error) => {
-            tracing::warn!(%error, "system calls are not confined");
+            tracing::warn!(%error, "cannot filter system calls");
             false
         }
     };
     Ok((calls, capabilities))
 }
 
-/// What serving directories to users takes: to act as them, to reach what only root may, to make all kinds of
-/// files, and, of CAP_SYS_ADMIN, to watch a file system and to change attributes of the kind `trusted`.
-/// Mounting, of which it is the right too, is no call on the list.
+/// Capabilities for serving directories to users: acting as them, reaching files of root, making all types of
+/// files, and, by CAP_SYS_ADMIN, watching file systems and changing `trusted` attributes. CAP_SYS_ADMIN also
+/// permits mounting, but no such call is on the list.
 const OF_FILES: [Capability; 11] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -248,24 +249,23 @@ const OF_FILES: [Capability; 11] = [
     Capability::CAP_SYS_ADMIN,
 ];
 
-/// Drops all capabilities of this thread and of those that it starts later, and of the programs that they
-/// start.
+/// Drops all capabilities of this thread, of threads that it starts later, and of programs that they start.
 pub fn give_up_capabilities() -> Result<(), SandboxError> {
     let dropped = drop_capabilities(&Needs::default());
     dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))
 }
 
-/// All that are not needed, from each set of this thread; from the bounding set too, where it may:
-/// that one only matters for programs that are started.
+/// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted; that
+/// one matters only for programs that are started.
 fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
     let mut wanted: CapsHashSet = if needs.serves_users { OF_FILES.into() } else { CapsHashSet::default() };
     if needs.connects {
-        // Many NFS servers want to be called from a port below 1024.
+        // Many NFS servers require client ports below 1024.
         wanted.insert(Capability::CAP_NET_BIND_SERVICE);
     }
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for unneeded in caps::all().difference(&wanted) {
-            // One that this kernel does not know.
+            // A capability unknown to this kernel.
             let _ = caps::drop(None, CapSet::Bounding, *unneeded);
         }
     }

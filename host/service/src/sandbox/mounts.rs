@@ -1,9 +1,9 @@
-//! Mounts, by a namespace of the process's own (mount_namespaces(7)).
+//! Own mounts of a process, by a mount namespace (mount_namespaces(7)).
 //!
-//! Landlock has no hook for modes, owners, extended attributes and times. A mount that is read-only has none
-//! of them changed, and none of the contents: so the process gets mounts of its own, all read-only but for
-//! the places where it changes something. In place of those that it does not need there are empty ones: so
-//! none is kept in use when it is unmounted on the host, and what one was mounted over to hide stays hidden.
+//! Landlock does not check changes of modes, owners, extended attributes and times. A read-only mount
+//! prevents these and changes of contents, so the process gets its own mounts, all read-only except where it
+//! makes changes. Unneeded mounts are replaced by empty ones, so that they can be unmounted on the host, and
+//! files hidden below a mount stay hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -20,22 +20,21 @@ use tombolo_sys::{Errno, mountinfo};
 use super::files::ALWAYS;
 use super::{Needs, SandboxError, Strictness};
 
-/// Whether a process has a mount namespace of its own, and what it had before.
+/// A process's own mount namespace, if any, and its former mounts.
 #[derive(Debug)]
 pub struct Namespace(Option<Former>);
 
 impl Namespace {
-    /// It sees the host's mounts as they are.
+    /// The host's mounts.
     pub const OF_HOST: Self = Self(None);
 
-    /// Gives this thread, and those that it starts later, mounts of its own, where CAP_SYS_ADMIN allows it.
-    /// To be called before anything is opened beneath a directory of `needs`: a directory that is open
-    /// already leads to the host's mounts.
+    /// Gives this thread, and those that it starts later, own mounts, if CAP_SYS_ADMIN permits. Call it
+    /// before anything below a directory of `needs` is opened: an open directory leads to the host's mounts.
     ///
     /// # Errors
-    /// With [`Strictness::Strict`] if the kernel refuses, and in any case if it does so half-way and there is
-    /// no way back. Without the capability there is none, which is no error: such a process has not the
-    /// rights either that this takes away.
+    /// With [`Strictness::Strict`] if the kernel refuses; with any strictness if it refuses half-way and the
+    /// process cannot return to the host's mounts. A lack of the capability is no error: such a process does
+    /// not have the rights that this takes away.
     pub fn enter(strictness: Strictness, needs: &Needs) -> Result<Self, SandboxError> {
         let may = caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false);
         let plan = Plan::new(needs);
@@ -55,21 +54,21 @@ impl Namespace {
         if strictness == Strictness::Strict {
             return Err(SandboxError::Mounts(refused));
         }
-        // What a system does not have, as in a chroot, an initramfs or an old kernel, is told by the line of
-        // what holds.
+        // The status line reports what a system does not support, such as a chroot, an initramfs or an old
+        // kernel.
         match refused.kind() {
             io::ErrorKind::Unsupported => {
-                tracing::info!(error = %refused, "the mounts are those of the host");
+                tracing::info!(error = %refused, "using the host's mounts");
             }
-            _ => tracing::warn!(error = %refused, "the mounts are those of the host"),
+            _ => tracing::warn!(error = %refused, "using the host's mounts"),
         }
         Ok(Self::OF_HOST)
     }
 
-    /// Goes back to the host's mounts.
+    /// Returns to the host's mounts.
     ///
     /// # Errors
-    /// It had mounts of its own and has not CAP_SYS_CHROOT, which going back takes.
+    /// The process has own mounts but lacks CAP_SYS_CHROOT.
     pub fn leave(self) -> Result<Self, SandboxError> {
         if let Some(former) = self.0 {
             former.come_back().map_err(|error| SandboxError::Stuck(error.into()))?;
@@ -77,13 +76,13 @@ impl Namespace {
         Ok(Self::OF_HOST)
     }
 
-    /// Gives up the way back. Whether the mounts are its own.
+    /// Drops the way back. Returns `true` if the process has own mounts.
     pub(super) fn stay(self) -> bool {
         self.0.is_some()
     }
 }
 
-/// What is mounted, and the way back to it.
+/// Creates a mount namespace; returns the mounts and the way back.
 fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     let lines = mountinfo::lines()?;
     if !lines.iter().any(|line| is_root_mount(line)) {
@@ -93,37 +92,36 @@ fn unshare() -> io::Result<(Vec<Vec<u8>>, Former)> {
     Ok((lines, mounts::unshare()?))
 }
 
-/// Where programs expect devices, sockets of services and files of the system. Of what is mounted there
-/// nothing beneath is needed.
+/// Directories of devices, service sockets and system files. Mounts below them are not needed.
 const SYSTEM: [&str; 8] = ["/proc", "/sys", "/dev", "/run", "/var", "/etc", "/usr", "/tmp"];
 
-/// The socket that the log goes to. In containers it is a mount of its own.
+/// Socket of the system log, in containers a mount of its own.
 const LOG: &str = "/dev/log";
 
-/// What the limits of processors and memory are read from: a mount for each of several controllers.
+/// Limits of CPU and memory, with a mount for each controller.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// How a place is to be had.
+/// Access to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Access {
     writes: bool,
-    /// With what is mounted beneath, also later.
+    /// `true` with mounts below it, also later ones.
     beneath: bool,
 }
 
 impl Access {
-    /// Of a mount that leads to others.
+    /// Access to a mount that leads to others.
     const PASSED: Self = Self { writes: false, beneath: false };
 }
 
-/// Which mounts there are to be.
+/// Planned mounts.
 #[derive(Debug)]
 struct Plan {
-    /// Mounted apart, by their paths without links.
+    /// Separate mounts, by paths without symbolic links.
     places: BTreeMap<PathBuf, Access>,
-    /// What lies on the way to something that is needed.
+    /// Paths on the way to something needed.
     passed: BTreeSet<PathBuf>,
-    /// By its name: it may lie in a place.
+    /// Working directory, by name: it may be in a place.
     working: io::Result<PathBuf>,
 }
 
@@ -146,14 +144,14 @@ impl Plan {
         for path in passed.chain(always) {
             plan.pass(path);
         }
-        // The broker is this program, and is started behind the mounts.
+        // The broker runs this program, started within the mounts.
         for path in mapped_files() {
             plan.pass(&path);
         }
         plan
     }
 
-    /// A path that is not there is left out, as it is of the rules for files.
+    /// Adds a place; a missing path is left out, as in the file rules.
     fn add(&mut self, path: &Path, access: Access) {
         self.pass(path);
         let Ok(path) = path.canonicalize() else { return };
@@ -162,7 +160,7 @@ impl Plan {
         place.beneath |= access.beneath;
     }
 
-    /// All that the lookup of a path comes through, link by link.
+    /// Adds every component that the lookup of a path traverses, including links.
     fn pass(&mut self, path: &Path) {
         let Ok(path) = absolute(path) else { return };
         let (mut at, mut links) = (PathBuf::new(), 0);
@@ -186,22 +184,22 @@ impl Plan {
         self.passed.insert(at);
     }
 
-    /// Whether all may be changed, so that own mounts would take nothing away.
+    /// Returns `true` if everything may be changed, so that own mounts would restrict nothing.
     fn leaves_all(&self) -> bool {
         self.places.get(Path::new("/")).is_some_and(|access| access.writes && access.beneath)
     }
 
     fn enter(&self, lines: &[Vec<u8>]) -> io::Result<()> {
         mounts::only_receive()?;
-        // All before the first is attached: they would be found in place of the host's.
+        // Copied before the first is attached, which would hide the host's mounts.
         let mut copies = Vec::new();
         for (path, how) in self.wanted(lines) {
             match how.map(|access| copy(&path, access)).transpose() {
                 Ok(copied) => copies.push((path, copied)),
-                // It has gone meanwhile.
+                // The mount is gone.
                 Err(Errno::NOENT) => {}
                 Err(error) if !self.needs(&path) => {
-                    tracing::debug!(%error, path = %path.display(), "the way to the working directory is hidden");
+                    tracing::debug!(%error, path = %path.display(), "cannot copy a mount above the working directory");
                     copies.push((path, None));
                 }
                 Err(error) => return Err(error.into()),
@@ -222,17 +220,17 @@ impl Plan {
         if let Ok(working) = &self.working
             && let Err(error) = env::set_current_dir(working)
         {
-            tracing::debug!(%error, "the working directory is / now");
+            tracing::debug!(%error, "working directory changed to /");
         }
         Ok(())
     }
 
-    /// Whether a mount is needed: not only on the way to the working directory.
+    /// Returns `true` if a mount is needed, other than on the way to the working directory.
     fn needs(&self, point: &Path) -> bool {
         self.places.contains_key(point) || self.passed.iter().any(|path| path.starts_with(point))
     }
 
-    /// What is to be mounted beneath the root, from the top down; nothing in place of what is not needed.
+    /// Returns the mounts below the root, top down; `None` in place of unneeded mounts.
     fn wanted(&self, lines: &[Vec<u8>]) -> BTreeMap<PathBuf, Option<Access>> {
         let points = lines.iter().filter_map(|line| mountinfo::point(line));
         let points = points.map(|point| PathBuf::from(OsString::from_vec(point)));
@@ -248,7 +246,7 @@ impl Plan {
         wanted.into_iter().map(|(path, access)| (path, Some(access))).chain(hides).collect()
     }
 
-    /// Whether a place is had with one above it.
+    /// Returns `true` if a place above covers this one.
     fn is_covered(&self, path: &Path, access: Access) -> bool {
         let covers = |above: &Access| above.beneath && above.writes >= access.writes;
         path.ancestors().skip(1).filter_map(|above| self.places.get(above)).any(covers)
@@ -263,15 +261,15 @@ fn copy(path: &Path, access: Access) -> tombolo_sys::Result<OwnedFd> {
     Ok(copied)
 }
 
-/// How many links a lookup follows (path_resolution(7)).
+/// Maximum number of links in a lookup (path_resolution(7)).
 const LINKS_MAX: usize = 40;
 
-/// The parts of a path, the last first.
+/// Returns the components of a path in reverse order.
 fn parts(path: &Path) -> Vec<OsString> {
     path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// The files that this process executes: its program, loader and libraries (proc_pid_maps(5)).
+/// Returns the executable files of this process: program, loader and libraries (proc_pid_maps(5)).
 fn mapped_files() -> BTreeSet<PathBuf> {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let executed = maps.split(|&byte| byte == b'\n').filter_map(|line| {
@@ -281,18 +279,18 @@ fn mapped_files() -> BTreeSet<PathBuf> {
     executed.collect()
 }
 
-/// Mounts nothing over a directory, or over a file.
+/// Mounts an empty directory or file over a path.
 fn hide(attach: impl Fn(&OwnedFd) -> tombolo_sys::Result<()>) -> tombolo_sys::Result<()> {
     match attach(&mounts::empty()?) {
-        // A file, as containers have for /etc/hosts: move_mount(2) says EINVAL.
+        // A file, such as /etc/hosts in containers: move_mount(2) fails with EINVAL.
         Err(Errno::NOTDIR | Errno::INVAL) => attach(&mounts::copy(Path::new("/dev/null"), false)?),
-        // It lies in what is hidden by now.
+        // It is below something hidden already.
         Err(Errno::NOENT) => Ok(()),
         outcome => outcome,
     }
 }
 
-/// Whether a line is of what is mounted at `/`, and not the initial file system, which stays there
+/// Returns `true` if a line is of the mount at `/`, except the initial file system, which stays there
 /// (pivot_root(2)).
 fn is_root_mount(line: &[u8]) -> bool {
     mountinfo::point(line).as_deref() == Some(b"/") && mountinfo::kind(line) != Some("rootfs")
@@ -307,7 +305,7 @@ mod tests {
         let changes = |path: &str| Needs { changes: vec![path.into()], ..Needs::default() };
         assert!(Plan::new(&changes("/")).leaves_all() && !Plan::new(&changes("/usr")).leaves_all());
         assert!(!Plan::new(&Needs { reads: vec!["/".into()], ..Needs::default() }).leaves_all());
-        // What lies on other mounts is kept away all the same.
+        // Other mounts are hidden all the same.
         assert!(!Plan::new(&Needs { listens_in: vec!["/".into()], ..Needs::default() }).leaves_all());
     }
 

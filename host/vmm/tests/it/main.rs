@@ -73,7 +73,7 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
     let mut monitor = vmm.monitor(PATIENCE);
     assert_eq!(monitor.status().expect("a status"), "running");
     let refused = monitor.quit().expect_err("it is refused");
-    assert_eq!(refused.to_string(), "the VMM refuses quit: No such thing");
+    assert_eq!(refused.to_string(), "the VMM refused quit: No such thing");
     // The other device's event, which was there before, is not taken for the card's.
     monitor.unplug(0, PATIENCE).expect("the card is gone");
     drop(monitor);
@@ -114,12 +114,12 @@ fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
     assert!(matches!(late, MonitorError::Late { .. } | MonitorError::Gone(_)), "{late}");
     let silent = Vmm::new(&["", ""]);
     let late = silent.monitor(Duration::from_millis(200)).status().expect_err("no answer");
-    assert!(late.to_string().starts_with("the VMM did not say whether it has done query-status"), "{late}");
+    assert!(late.to_string().starts_with("no reply to query-status from the VMM"), "{late}");
     let raving = Vmm::new(&[&"x".repeat(LINE_BYTES_MAX + (64 << 10))]);
     let endless = raving.monitor(PATIENCE).status().expect_err("no message");
-    assert!(matches!(endless, MonitorError::Protocol("a line without end")), "{endless}");
+    assert!(matches!(endless, MonitorError::Protocol("a line is too long")), "{endless}");
     let wild = Vmm::new(&["{]"]);
-    assert!(matches!(wild.monitor(PATIENCE).status(), Err(MonitorError::Protocol("no JSON"))));
+    assert!(matches!(wild.monitor(PATIENCE).status(), Err(MonitorError::Protocol("malformed JSON"))));
     let looks = Cell::new(0);
     let is_starting = || looks.replace(looks.get() + 1) < 3;
     let missing = Monitor::connect(Path::new("/nonexistent/qmp"), is_starting, PATIENCE);
@@ -145,7 +145,7 @@ fn the_state_goes_to_the_file_that_was_opened_here() {
     let why = r#"{"return": {"status": "failed", "error-desc": "No space left on device"}}"#;
     let vmm = Vmm::new(&[again, DONE, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
     let error = vmm.monitor(PATIENCE).save(&state, PATIENCE).expect_err("it has failed");
-    assert_eq!(error.to_string(), "the VMM refuses the device state: No space left on device");
+    assert_eq!(error.to_string(), "the VMM refused the device state: No space left on device");
     assert!(vmm.asked()[2].contains("cont"));
 }
 
