@@ -168,7 +168,7 @@ impl Device for VirtioBlk {
         )
     }
 
-    fn config_changes_by(&self, change: ConfigChange) {
+    fn set_config_change(&self, change: ConfigChange) {
         let Some(resize) = self.disk.resize() else { return };
         let watch: Arc<SizeWatch> = Arc::new(move |_| change.notify());
         resize.watch(&watch);

@@ -42,7 +42,7 @@ pub(crate) struct Connection {
     /// Process of the front end, if visible in this pid namespace.
     pid: u32,
     /// `true` once SET_OWNER has arrived.
-    owned: bool,
+    has_owner: bool,
     features: u64,
     memory: Arc<GuestMemory>,
     queues: Vec<QueueControl>,
@@ -76,7 +76,7 @@ impl Connection {
             device,
             settings,
             pid,
-            owned: false,
+            has_owner: false,
             features: 0,
             memory: Arc::default(),
             queues,
@@ -162,7 +162,7 @@ impl Connection {
         // Set before attaching, which writes late chains to the used ring and must mark them.
         control.queue.set_log(log.clone());
         let Some((rings, run)) =
-            rings.and_then(|rings| control.attached(rings, in_flight.clone(), is_first_start, event_index))
+            rings.and_then(|rings| control.attach(rings, in_flight.clone(), is_first_start, event_index))
         else {
             tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped: its rings are outside of the guest's memory");
             control.faulty = true;
@@ -178,7 +178,7 @@ impl Connection {
             next: control.next,
             in_flight,
             log,
-            again: std::mem::take(&mut control.again),
+            leftover: std::mem::take(&mut control.leftover),
         };
         let (waiter, waker) = Waiter::new(kick).map_err(Error::ReqHandlerError)?;
         let error_notifier = control.error_notifier.clone();
@@ -211,10 +211,10 @@ impl Connection {
         if bytes > self.settings.memory_bytes_max {
             return Err(Error::InvalidOperation("the guest has more memory than allowed"));
         }
-        let memory = GuestMemory::new(slots).map_err(refused)?;
+        let memory = GuestMemory::new(slots).map_err(invalid)?;
         self.queues.iter_mut().for_each(QueueControl::pause);
         self.memory = Arc::new(memory);
-        self.log_anew()
+        self.apply_log()
     }
 
     fn is_logging(&self) -> bool {
@@ -222,14 +222,14 @@ impl Connection {
     }
 
     /// Applies a change of logging to all queues (`dirty_log` has the ordering), and runs those that can.
-    fn log_anew(&mut self) -> Result<()> {
+    fn apply_log(&mut self) -> Result<()> {
         if let Some(log) = self.log.as_ref().filter(|_| self.is_logging()) {
-            log.check(self.memory.end()).map_err(refused)?;
+            log.check(self.memory.end()).map_err(invalid)?;
         }
-        (0..self.queues.len() as u32).try_for_each(|index| self.log_queue_anew(index))
+        (0..self.queues.len() as u32).try_for_each(|index| self.apply_queue_log(index))
     }
 
-    fn log_queue_anew(&mut self, index: u32) -> Result<()> {
+    fn apply_queue_log(&mut self, index: u32) -> Result<()> {
         self.queue(index)?.pause();
         let log = self.queue_log(index)?;
         self.queue(index)?.queue.set_log(log);
@@ -246,7 +246,7 @@ impl Connection {
         let used = control.log_address.or_else(|| memory.guest_address(addresses.used));
         let Some(used) = used else { return Ok(None) };
         let queue_log = QueueLog::new(log, memory, limits, used, Rings::used_len(control.size));
-        Ok(Some(Arc::new(queue_log.map_err(refused)?)))
+        Ok(Some(Arc::new(queue_log.map_err(invalid)?)))
     }
 
     /// Returns the number of queues and their size for an in-flight area.
@@ -269,7 +269,7 @@ impl Connection {
         Ok(MemorySlot {
             guest_address: region.guest_phys_addr,
             user_address: region.user_addr,
-            region: Region::map(file, region.mmap_offset, len).map_err(refused)?,
+            region: Region::map(file, region.mmap_offset, len).map_err(invalid)?,
         })
     }
 }
@@ -281,7 +281,7 @@ impl Drop for Connection {
 }
 
 /// Converts an error about invalid parameters, whose message has the reason.
-fn refused(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::InvalidInput, error))
 }
 
@@ -289,7 +289,7 @@ const UNSUPPORTED: Error = Error::InvalidOperation("not supported");
 
 impl VhostUserBackendReqHandlerMut for Connection {
     fn set_owner(&mut self) -> Result<()> {
-        self.owned = true;
+        self.has_owner = true;
         Ok(())
     }
 
@@ -330,7 +330,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             if !self.is_logging() {
                 self.log = None;
             }
-            self.log_anew()?;
+            self.apply_log()?;
         }
         Ok(())
     }
@@ -343,7 +343,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-        let has_config = self.owned || self.device.offers_config();
+        let has_config = self.has_owner || self.device.offers_config();
         let optional = [
             (has_config, VhostUserProtocolFeatures::CONFIG),
             (self.device.repeats_requests(), VhostUserProtocolFeatures::INFLIGHT_SHMFD),
@@ -426,7 +426,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         // Only this message has the log address of the used ring; a running queue keeps its rings.
         if control.started && control.addresses == Some(addresses) {
             control.log_address = log_address;
-            return self.log_queue_anew(index);
+            return self.apply_queue_log(index);
         }
         let control = self.stopped_queue(index)?;
         (control.addresses, control.log_address) = (Some(addresses), log_address);
@@ -448,11 +448,11 @@ impl VhostUserBackendReqHandlerMut for Connection {
         control.pause();
         let was_started = control.started;
         if was_started {
-            device.is_to_rest();
+            device.queue_stopping();
             if !control.queue.drain(timeout) {
                 tracing::warn!(device = device.name(), %guest, queue = index, "queue stopped with requests under way");
             }
-            control.rest();
+            control.stop();
         }
         control.faulty = false;
         control.kick = Kick::Unset;
@@ -523,9 +523,9 @@ impl VhostUserBackendReqHandlerMut for Connection {
 
     fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, size) = self.in_flight_shape(wanted)?;
-        let kept_bytes = self.device.kept_bytes();
-        let area = inflight::create(queues, size, kept_bytes).map_err(refused)?;
-        let len = inflight::whole_len(queues, size, kept_bytes);
+        let state_bytes = self.device.state_bytes();
+        let area = inflight::create(queues, size, state_bytes).map_err(invalid)?;
+        let len = inflight::whole_len(queues, size, state_bytes);
         Ok((VhostUserInflight::new(len, 0, queues, size), area))
     }
 
@@ -535,13 +535,14 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(Error::InvalidOperation("a queue is running"));
         }
         let parts =
-            inflight::open(&area, given.mmap_offset, given.mmap_size, queues, size).map_err(refused)?;
-        let kept_bytes = self.device.kept_bytes();
-        if kept_bytes > 0 {
+            inflight::open(&area, given.mmap_offset, given.mmap_size, queues, size).map_err(invalid)?;
+        let state_bytes = self.device.state_bytes();
+        if state_bytes > 0 {
             let span = (given.mmap_offset, given.mmap_size);
-            let kept = inflight::open_kept(&area, span, queues, size, kept_bytes).map_err(refused)?;
+            let state =
+                inflight::open_device_part(&area, span, queues, size, state_bytes).map_err(invalid)?;
             self.device
-                .keep_in(kept, self.store.take())
+                .set_state_memory(state, self.store.take())
                 .map_err(|error| Error::ReqHandlerError(std::io::Error::other(error)))?;
         }
         self.in_flight = parts.into_iter().map(Arc::new).collect();
@@ -568,8 +569,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
     /// Replaces the log. When this is answered the previous log is no longer written, and the front end
     /// collects its last bits.
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let log = DirtyLog::map(&file, log.mmap_offset, log.mmap_size).map_err(refused)?;
+        let log = DirtyLog::map(&file, log.mmap_offset, log.mmap_size).map_err(invalid)?;
         self.log = Some(Arc::new(log));
-        self.log_anew()
+        self.apply_log()
     }
 }

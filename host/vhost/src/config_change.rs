@@ -28,9 +28,9 @@ impl ConfigChange {
             .chunks_exact_mut(4)
             .zip(words)
             .for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
-        let way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(way) = way.as_ref() else { return };
-        if let Err(error) = send(way, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        let channel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(channel) = channel.as_ref() else { return };
+        if let Err(error) = send(channel, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             tracing::warn!(%error, "cannot notify the front end of a configuration change");
         }
     }
@@ -38,7 +38,7 @@ impl ConfigChange {
     /// Waits for and inspects the next message on `stream`, and duplicates the back-end request channel if
     /// the message opens one. The message remains for the vhost crate, which has no message for configuration
     /// changes.
-    pub(crate) fn look_at_next(&self, stream: &UnixStream) -> io::Result<()> {
+    pub(crate) fn inspect_next(&self, stream: &UnixStream) -> io::Result<()> {
         let mut header = [0; HEADER_LEN];
         recvmsg(
             stream,
@@ -58,8 +58,8 @@ impl ConfigChange {
             _ => None,
         });
         // The crate refuses a descriptor that is no socket.
-        let way = descriptors.last().filter(|way| socket_domain(way).is_ok());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = way;
+        let channel = descriptors.last().filter(|channel| socket_domain(channel).is_ok());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = channel;
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub trait Device: Send + Sync + 'static {
     }
 
     /// Sets the means to notify the front end of changes of the configuration space.
-    fn config_changes_by(&self, _change: ConfigChange) {}
+    fn set_config_change(&self, _change: ConfigChange) {}
 
     /// Handles a write to the configuration space. Ignored by devices without writable fields.
     fn write_config(&self, _offset: u32, _bytes: &[u8]) {}
@@ -63,14 +63,14 @@ pub trait Device: Send + Sync + 'static {
 
     /// Returns the size of the device's own part of the in-flight area, for state that the next process
     /// needs. Its pages take memory once written.
-    fn kept_bytes(&self) -> usize {
+    fn state_bytes(&self) -> usize {
         0
     }
 
     /// Receives that memory: zeros if the area is new, otherwise as an earlier process left it. Called before
     /// any queue starts. The holder of the area may have changed it, unless it is the server's own keeper,
     /// which also provides a descriptor store. An error disconnects the front end.
-    fn keep_in(
+    fn set_state_memory(
         &self,
         _memory: Region,
         _store: Option<FdStore>,
@@ -89,7 +89,7 @@ pub trait Device: Send + Sync + 'static {
 
     /// Prepares for the stop of a queue, which then waits for its pending requests. A device whose requests
     /// may wait for other guests interrupts them.
-    fn is_to_rest(&self) {}
+    fn queue_stopping(&self) {}
 
     /// Handles the stop of the last running queue: the driver was unbound, or the guest rebooted or left.
     /// Queues may start again.

@@ -117,10 +117,10 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
 #[derive(Debug)]
 pub struct FdStore {
     socket: OwnedFd,
-    found: Mutex<Vec<(FdKey, OwnedFd)>>,
+    stored: Mutex<Vec<(FdKey, OwnedFd)>>,
     /// Messages that could not be sent in time; they precede any other. There are no more than stored
     /// descriptors.
-    unsaid: Mutex<VecDeque<Message>>,
+    unsent: Mutex<VecDeque<Message>>,
 }
 
 impl FdStore {
@@ -129,15 +129,15 @@ impl FdStore {
     /// # Errors
     /// Errors of the socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        let mut found = Vec::new();
+        let mut stored = Vec::new();
         loop {
             match receive(&socket)? {
-                Some((Message::Keep(key), Some(descriptor))) => found.push((key, descriptor)),
+                Some((Message::Keep(key), Some(descriptor))) => stored.push((key, descriptor)),
                 Some((Message::End, _)) => break,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        Ok(Self { socket, found: Mutex::new(found), unsaid: Mutex::default() })
+        Ok(Self { socket, stored: Mutex::new(stored), unsent: Mutex::default() })
     }
 
     /// Receives the store's socket, which the keeper sends first on each connection.
@@ -152,8 +152,8 @@ impl FdStore {
     }
 
     /// Takes the descriptors that an earlier server left.
-    pub fn take_found(&self) -> Vec<(FdKey, OwnedFd)> {
-        mem::take(&mut lock(&self.found))
+    pub fn take_stored(&self) -> Vec<(FdKey, OwnedFd)> {
+        mem::take(&mut lock(&self.stored))
     }
 
     /// Stores a duplicate of a descriptor, replacing one with the same key; stored when this returns. Waits
@@ -161,30 +161,30 @@ impl FdStore {
     ///
     /// # Errors
     /// The keeper is gone, or does not receive.
-    pub fn keep(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.say_rest(&mut lock(&self.unsaid))?;
+    pub fn put(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.send_unsent(&mut lock(&self.unsent))?;
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
     /// Releases a descriptor. Waits for at most one second; then the release precedes the next message.
-    pub fn let_go(&self, key: FdKey) {
-        let mut unsaid = lock(&self.unsaid);
-        unsaid.push_back(Message::Drop(key));
+    pub fn release(&self, key: FdKey) {
+        let mut unsent = lock(&self.unsent);
+        unsent.push_back(Message::Drop(key));
         // If the keeper ends, this process ends too.
-        let _ = self.say_rest(&mut unsaid);
+        let _ = self.send_unsent(&mut unsent);
     }
 
     /// Releases all descriptors.
     pub fn clear(&self) {
-        let mut unsaid = lock(&self.unsaid);
-        *unsaid = VecDeque::from([Message::Clear]);
-        let _ = self.say_rest(&mut unsaid);
+        let mut unsent = lock(&self.unsent);
+        *unsent = VecDeque::from([Message::Clear]);
+        let _ = self.send_unsent(&mut unsent);
     }
 
-    fn say_rest(&self, unsaid: &mut VecDeque<Message>) -> io::Result<()> {
-        while let Some(message) = unsaid.front() {
+    fn send_unsent(&self, unsent: &mut VecDeque<Message>) -> io::Result<()> {
+        while let Some(message) = unsent.front() {
             send(&self.socket, *message, None, Some(&SEND_TIMEOUT))?;
-            unsaid.pop_front();
+            unsent.pop_front();
         }
         Ok(())
     }
@@ -195,95 +195,95 @@ const GREETING: &[u8] = &[0];
 
 /// The keeper's end of the store, for one guest.
 #[derive(Debug)]
-pub(crate) struct Held {
-    held: Arc<Mutex<BTreeMap<FdKey, Kept>>>,
+pub(crate) struct DescriptorStore {
+    stored: Arc<Mutex<BTreeMap<FdKey, StoredFd>>>,
     share: Arc<Share>,
     /// The keeper's socket and the thread that receives from it.
-    listens: Option<(OwnedFd, JoinHandle<()>)>,
+    receiver: Option<(OwnedFd, JoinHandle<()>)>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredFd {
     descriptor: OwnedFd,
     permit: Permit,
 }
 
 /// A descriptor to be closed, before its permit is released.
-type Gone = (OwnedFd, Option<Permit>);
+type Closing = (OwnedFd, Option<Permit>);
 
-impl Held {
+impl DescriptorStore {
     /// Creates a store with as many descriptors as `share` permits.
     pub(crate) fn new(share: Share) -> Self {
-        Self { held: Arc::default(), share: Arc::new(share), listens: None }
+        Self { stored: Arc::default(), share: Arc::new(share), receiver: None }
     }
 
     /// Hands the stored descriptors over to the next server, after handling the last messages of the previous
     /// one, which is dead.
     pub(crate) fn greet(&mut self, server: &UnixStream) -> io::Result<()> {
-        if let Some((socket, listens)) = self.listens.take() {
+        if let Some((socket, receiver)) = self.receiver.take() {
             // Messages already in the socket are still received.
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
             // A panic has been reported by the panic hook.
-            let _ = listens.join();
+            let _ = receiver.join();
         }
         let (ours, theirs) = packet::pair()?;
-        let (second, held, share) = (ours.try_clone()?, Arc::clone(&self.held), Arc::clone(&self.share));
+        let (second, stored, share) = (ours.try_clone()?, Arc::clone(&self.stored), Arc::clone(&self.share));
         let serve = move || {
-            if let Err(error) = serve(&ours, &held, &share) {
+            if let Err(error) = serve(&ours, &stored, &share) {
                 tracing::warn!(%error, "descriptors of a guest's server are no longer stored");
             }
         };
-        let listens = thread::Builder::new().name("kept-files".into()).spawn(serve)?;
-        self.listens = Some((second, listens));
+        let receiver = thread::Builder::new().name("kept-files".into()).spawn(serve)?;
+        self.receiver = Some((second, receiver));
         Ok(packet::send(server, GREETING, &[theirs.as_fd()])?)
     }
 }
 
-impl Drop for Held {
+impl Drop for DescriptorStore {
     /// Ends the thread: the guest has left, though the server may still run.
     fn drop(&mut self) {
-        if let Some((socket, _)) = self.listens.take() {
+        if let Some((socket, _)) = self.receiver.take() {
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
         }
     }
 }
 
-fn serve(socket: &OwnedFd, held: &Mutex<BTreeMap<FdKey, Kept>>, share: &Share) -> io::Result<()> {
+fn serve(socket: &OwnedFd, stored: &Mutex<BTreeMap<FdKey, StoredFd>>, share: &Share) -> io::Result<()> {
     // The server sends nothing before it has all of them. Its start may take a while.
-    for (key, kept) in lock(held).iter() {
+    for (key, kept) in lock(stored).iter() {
         send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
     }
     send(socket, Message::End, None, None)?;
     // Closing a descriptor may free or write back a file, which takes time, so another thread does it.
-    let (gone, closes) = mpsc::channel::<Gone>();
+    let (closing, closes) = mpsc::channel::<Closing>();
     let closer = thread::Builder::new().name("closes-kept".into());
     closer.spawn(move || closes.into_iter().for_each(drop))?;
     let mut is_full = false;
     while let Some((message, descriptor)) = receive(socket)? {
-        let unneeded = hear(message, descriptor, &mut lock(held), share, &mut is_full);
+        let unneeded = handle(message, descriptor, &mut lock(stored), share, &mut is_full);
         // The receiver lives as long as this sender.
-        unneeded.into_iter().for_each(|each| drop(gone.send(each)));
+        unneeded.into_iter().for_each(|each| drop(closing.send(each)));
     }
     Ok(())
 }
 
 /// Handles a message; returns what is to be closed.
-fn hear(
+fn handle(
     message: Message,
     descriptor: Option<OwnedFd>,
-    held: &mut BTreeMap<FdKey, Kept>,
+    stored: &mut BTreeMap<FdKey, StoredFd>,
     share: &Share,
     is_full: &mut bool,
-) -> Vec<Gone> {
-    let gone = |Kept { descriptor, permit }| (descriptor, Some(permit));
+) -> Vec<Closing> {
+    let closing = |StoredFd { descriptor, permit }| (descriptor, Some(permit));
     match (message, descriptor) {
-        (Message::Keep(key), Some(descriptor)) => match held.entry(key) {
+        (Message::Keep(key), Some(descriptor)) => match stored.entry(key) {
             Entry::Occupied(mut kept) => {
                 vec![(mem::replace(&mut kept.get_mut().descriptor, descriptor), None)]
             }
             Entry::Vacant(place) => {
                 if let Some(permit) = share.take(1) {
-                    place.insert(Kept { descriptor, permit });
+                    place.insert(StoredFd { descriptor, permit });
                     return Vec::new();
                 }
                 if !mem::replace(is_full, true) {
@@ -294,8 +294,8 @@ fn hear(
                 vec![(descriptor, None)]
             }
         },
-        (Message::Drop(key), _) => held.remove(&key).into_iter().map(gone).collect(),
-        (Message::Clear, _) => mem::take(held).into_values().map(gone).collect(),
+        (Message::Drop(key), _) => stored.remove(&key).into_iter().map(closing).collect(),
+        (Message::Clear, _) => mem::take(stored).into_values().map(closing).collect(),
         _ => Vec::new(),
     }
 }
@@ -310,49 +310,49 @@ mod tests {
 
     use super::*;
 
-    fn next(held: &mut Held) -> FdStore {
+    fn next(stored: &mut DescriptorStore) -> FdStore {
         let (keeper, server) = UnixStream::pair().expect("a pair");
-        held.greet(&keeper).expect("said");
+        stored.greet(&keeper).expect("said");
         FdStore::begin(&server).expect("a store")
     }
 
     fn keys(store: &FdStore) -> Vec<(u64, Option<u64>)> {
-        store.take_found().into_iter().map(|(key, _)| (key.number, key.owner)).collect()
+        store.take_stored().into_iter().map(|(key, _)| (key.number, key.owner)).collect()
     }
 
     #[test]
     fn what_a_server_leaves_is_the_next_one_s_until_one_lets_it_go() {
-        let mut held = Held::new(DescriptorBudget::new(1000).share(0).expect("a share"));
+        let mut stored = DescriptorStore::new(DescriptorBudget::new(1000).share(0).expect("a share"));
         let key = |number, owner| FdKey { number, owner };
-        let store = next(&mut held);
+        let store = next(&mut stored);
         assert!(keys(&store).is_empty());
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        store.keep(key(u64::MAX, None), writer.as_fd()).expect("kept");
+        store.put(key(u64::MAX, None), writer.as_fd()).expect("kept");
         for (number, owner) in [(1, None), (1, Some(0)), (2, Some(u64::MAX))] {
-            store.keep(key(number, owner), File::open("/dev/null").expect("open").as_fd()).expect("kept");
+            store.put(key(number, owner), File::open("/dev/null").expect("open").as_fd()).expect("kept");
         }
-        store.let_go(key(1, None));
+        store.release(key(1, None));
         drop((store, writer));
-        let store = next(&mut held);
-        let mut found = store.take_found();
-        let (last, descriptor) = found.pop().expect("the pipe");
-        let numbers: Vec<_> = found.iter().map(|(key, _)| (key.number, key.owner)).collect();
+        let store = next(&mut stored);
+        let mut taken = store.take_stored();
+        let (last, descriptor) = taken.pop().expect("the pipe");
+        let numbers: Vec<_> = taken.iter().map(|(key, _)| (key.number, key.owner)).collect();
         assert_eq!((numbers, last), (vec![(1, Some(0)), (2, Some(u64::MAX))], key(u64::MAX, None)));
         File::from(descriptor).write_all(b"the same").expect("written");
         store.clear();
         drop(store);
         let mut said = String::new();
         reader.read_to_string(&mut said).expect("its end");
-        assert_eq!((said.as_str(), keys(&next(&mut held))), ("the same", Vec::new()));
+        assert_eq!((said.as_str(), keys(&next(&mut stored))), ("the same", Vec::new()));
     }
 
     #[test]
     fn what_a_guest_s_server_has_left_goes_with_the_guest() {
-        let mut held = Held::new(DescriptorBudget::new(1000).share(0).expect("a share"));
-        let store = next(&mut held);
+        let mut stored = DescriptorStore::new(DescriptorBudget::new(1000).share(0).expect("a share"));
+        let store = next(&mut stored);
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        store.keep(FdKey { number: 1, owner: None }, writer.as_fd()).expect("kept");
-        drop((held, writer));
+        store.put(FdKey { number: 1, owner: None }, writer.as_fd()).expect("kept");
+        drop((stored, writer));
         reader.read_to_end(&mut Vec::new()).expect("its end, though the server lives");
     }
 
@@ -360,22 +360,22 @@ mod tests {
     fn a_keeper_holds_no_more_than_its_share() {
         let share = DescriptorBudget::new(20).share(0).expect("a share");
         let most = share.most();
-        let mut held = Held::new(share);
-        let store = next(&mut held);
+        let mut stored = DescriptorStore::new(share);
+        let store = next(&mut stored);
         for number in 0..100 {
             let file = File::open("/dev/null").expect("open");
-            store.keep(FdKey { number, owner: None }, file.as_fd()).expect("taken");
+            store.put(FdKey { number, owner: None }, file.as_fd()).expect("taken");
         }
         drop(store);
-        let store = next(&mut held);
+        let store = next(&mut stored);
         assert_eq!(keys(&store).len(), most);
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        store.keep(FdKey { number: 0, owner: None }, writer.as_fd()).expect("in place of another");
+        store.put(FdKey { number: 0, owner: None }, writer.as_fd()).expect("in place of another");
         drop((store, writer));
-        let mut found = next(&mut held).take_found();
-        let (_, first) = found.swap_remove(0);
+        let mut taken = next(&mut stored).take_stored();
+        let (_, first) = taken.swap_remove(0);
         File::from(first).write_all(b"the same").expect("written");
-        drop((held, found));
+        drop((taken, stored));
         let mut said = String::new();
         reader.read_to_string(&mut said).expect("its end");
         assert_eq!(said, "the same");
@@ -388,13 +388,13 @@ mod tests {
         let store = FdStore::new(theirs).expect("a store");
         let [last, next] = [1, 2].map(|number| FdKey { number, owner: None });
         while packet::send(&store.socket, &Message::End.encode(), &[]) != Err(Errno::AGAIN) {}
-        store.let_go(last);
+        store.release(last);
         let reads = thread::spawn(move || {
             let told = std::iter::from_fn(|| receive(&ours).expect("a message"));
             let told = told.map(|(message, _)| message);
             told.skip_while(|message| *message == Message::End).take(2).collect::<Vec<_>>()
         });
-        store.keep(next, File::open("/dev/null").expect("open").as_fd()).expect("kept");
+        store.put(next, File::open("/dev/null").expect("open").as_fd()).expect("kept");
         assert_eq!(reads.join().expect("a thread"), [Message::Drop(last), Message::Keep(next)]);
     }
 

@@ -67,17 +67,17 @@ pub(crate) fn area_len(queues: u16, size: u16) -> usize {
 }
 
 /// Returns the offset of the device's own part.
-fn kept_offset(queues: u16, size: u16) -> usize {
+fn device_part_offset(queues: u16, size: u16) -> usize {
     area_len(queues, size).next_multiple_of(PAGE)
 }
 
 const PAGE: usize = 4096;
 
-/// Returns the size of an area with `kept_bytes` for the device.
-pub(crate) fn whole_len(queues: u16, size: u16, kept_bytes: usize) -> u64 {
-    match kept_bytes {
+/// Returns the size of an area with `device_bytes` for the device.
+pub(crate) fn whole_len(queues: u16, size: u16, device_bytes: usize) -> u64 {
+    match device_bytes {
         0 => area_len(queues, size) as u64,
-        bytes => kept_offset(queues, size) as u64 + bytes as u64,
+        bytes => device_part_offset(queues, size) as u64 + bytes as u64,
     }
 }
 
@@ -86,9 +86,9 @@ fn part_len(size: u16) -> usize {
 }
 
 /// Creates an area for the front end.
-pub(crate) fn create(queues: u16, size: u16, kept_bytes: usize) -> Result<File, AreaError> {
+pub(crate) fn create(queues: u16, size: u16, device_bytes: usize) -> Result<File, AreaError> {
     let made = || -> Result<OwnedFd, io::Error> {
-        let memory = memfd::create("vhost-inflight", whole_len(queues, size, kept_bytes))?;
+        let memory = memfd::create("vhost-inflight", whole_len(queues, size, device_bytes))?;
         memfd::seal(&memory, Seals::SHRINK | Seals::GROW)?;
         Ok(memory)
     };
@@ -114,19 +114,19 @@ pub(crate) fn open(
 }
 
 /// Maps the device's own part of an area.
-pub(crate) fn open_kept(
+pub(crate) fn open_device_part(
     file: &File,
     given: (u64, u64),
     queues: u16,
     size: u16,
-    kept_bytes: usize,
+    device_bytes: usize,
 ) -> Result<Region, AreaError> {
     let (offset, len) = given;
-    if len < whole_len(queues, size, kept_bytes) {
+    if len < whole_len(queues, size, device_bytes) {
         return Err(AreaError::TooShort { len, queues, size });
     }
-    let offset = offset.saturating_add(kept_offset(queues, size) as u64);
-    Ok(Region::map(file, offset, kept_bytes)?)
+    let offset = offset.saturating_add(device_part_offset(queues, size) as u64);
+    Ok(Region::map(file, offset, device_bytes)?)
 }
 
 /// A queue's part of the area. The front end may write anything to it, so each access is checked.
@@ -168,14 +168,14 @@ impl InFlight {
                 }
                 self.store(USED_INDEX, used)?;
             }
-            _ => return self.forget(used),
+            _ => return self.clear(used),
         }
-        let found = self.go_on()?;
-        if found.len() > usize::from(available.wrapping_sub(used)) { self.forget(used) } else { Ok(found) }
+        let found = self.resume()?;
+        if found.len() > usize::from(available.wrapping_sub(used)) { self.clear(used) } else { Ok(found) }
     }
 
     /// Returns the requests under way, the latest first. Requests taken from now on are later.
-    pub(crate) fn go_on(&self) -> Result<Vec<u16>, OutOfBounds> {
+    pub(crate) fn resume(&self) -> Result<Vec<u16>, OutOfBounds> {
         let mut found = Vec::new();
         for head in 0..self.size {
             if self.load(entry(head) + IS_UNDER_WAY)? & 0xFF != 0 {
@@ -190,7 +190,7 @@ impl InFlight {
     }
 
     /// Marks all requests as returned, because the guest waits for none of them; `used` is its used index.
-    pub(crate) fn forget(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
+    pub(crate) fn clear(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
         (0..self.size).try_for_each(|head| self.store(entry(head) + IS_UNDER_WAY, 0))?;
         self.store(USED_INDEX, used)?;
         Ok(Vec::new())
@@ -204,13 +204,13 @@ impl InFlight {
     }
 
     /// Records that a chain is about to be returned: its used entry is written, but the index not yet moved.
-    pub(crate) fn hand_back(&self, head: u16) -> Result<(), OutOfBounds> {
+    pub(crate) fn start_return(&self, head: u16) -> Result<(), OutOfBounds> {
         self.store(entry(head) + NEXT, self.load(LAST_HEAD)?)?;
         self.store(LAST_HEAD, head)
     }
 
     /// Records that the used index has moved past the chain, to `used`.
-    pub(crate) fn handed_back(&self, head: u16, used: u16) -> Result<(), OutOfBounds> {
+    pub(crate) fn finish_return(&self, head: u16, used: u16) -> Result<(), OutOfBounds> {
         self.store(entry(head) + IS_UNDER_WAY, 0)?;
         self.store(USED_INDEX, used)
     }
@@ -245,8 +245,8 @@ mod tests {
         for head in [5, 2, 7, 0] {
             first.take(head).expect("inside");
         }
-        first.hand_back(2).expect("inside");
-        first.handed_back(2, 101).expect("inside");
+        first.start_return(2).expect("inside");
+        first.finish_return(2, 101).expect("inside");
         let second = part(&area, 8);
         assert_eq!(second.recover(101, 104).expect("inside"), [0, 7, 5]);
         // Chains taken from now on are later than those.
@@ -261,7 +261,7 @@ mod tests {
             let first = part(&area, 8);
             first.recover(3, 3).expect("inside");
             first.take(5).expect("inside");
-            first.hand_back(5).expect("inside");
+            first.start_return(5).expect("inside");
             // The process ends here, with the used index moved or not.
             let (used, left): (u16, &[u16]) = if is_published { (4, &[]) } else { (3, &[5]) };
             assert_eq!(part(&area, 8).recover(used, 4).expect("inside"), left);
@@ -289,8 +289,8 @@ mod tests {
             for head in [5, 2, 7] {
                 first.take(head).expect("inside");
             }
-            first.hand_back(5).expect("inside");
-            first.handed_back(5, 11).expect("inside");
+            first.start_return(5).expect("inside");
+            first.finish_return(5, 11).expect("inside");
             let second = part(&area, 8);
             assert!(second.recover(used, available).expect("inside").is_empty(), "{used} {available}");
             // Nor are they found later.

@@ -37,9 +37,9 @@ struct UsedSide {
     /// `true` while a thread waits on `drained`.
     draining: bool,
     /// `true` from GET_VRING_BASE to the next start: nothing is put on the used ring.
-    is_resting: bool,
+    is_stopped: bool,
     /// Chains returned while the queue is stopped: heads and numbers of bytes written.
-    late: Vec<(u16, u32)>,
+    deferred: Vec<(u16, u32)>,
 }
 
 /// Available side of a virtqueue, owned by the queue's thread while it runs.
@@ -55,7 +55,7 @@ pub(crate) struct AvailableSide {
     pub(crate) in_flight: Option<Arc<InFlight>>,
     pub(crate) log: Option<Arc<QueueLog>>,
     /// Requests left under way by an earlier process, in reverse order.
-    pub(crate) again: Vec<u16>,
+    pub(crate) leftover: Vec<u16>,
 }
 
 impl Queue {
@@ -68,17 +68,17 @@ impl Queue {
 
     /// Stops the queue: chains returned from now on are queued until it continues, or dropped when it starts
     /// from scratch.
-    pub(crate) fn rest(&self) {
-        self.lock().is_resting = true;
+    pub(crate) fn stop(&self) {
+        self.lock().is_stopped = true;
     }
 
     /// Returns `true` if these rings are unchanged since the queue stopped, so that the guest waits for all
     /// requests that were under way.
-    pub(crate) fn is_as_left(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
+    pub(crate) fn is_unchanged(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
         let used = self.lock();
         let (at, available) = (rings.used_index()?, rings.available_index()?);
-        let left = self.outstanding.load(Ordering::Acquire) as usize + used.late.len();
-        Ok(used.is_resting && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
+        let left = self.outstanding.load(Ordering::Acquire) as usize + used.deferred.len();
+        Ok(used.is_stopped && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
     /// Attaches the rings: for each run, when the queue continues, and when the guest's memory is replaced.
@@ -96,9 +96,9 @@ impl Queue {
         used.event_index = event_index;
         used.in_flight = in_flight;
         used.rings = Some(rings);
-        used.is_resting = false;
-        for (head, written) in std::mem::take(&mut used.late) {
-            used.put(head, written);
+        used.is_stopped = false;
+        for (head, written) in std::mem::take(&mut used.deferred) {
+            used.push_used(head, written);
         }
         let (run, notifier) = (used.run, used.due_notifier());
         drop(used);
@@ -129,7 +129,7 @@ impl Queue {
         let call = call.map(Arc::new);
         let mut used = self.lock();
         used.call.clone_from(&call);
-        let running = used.rings.is_some() && !used.is_resting;
+        let running = used.rings.is_some() && !used.is_stopped;
         drop(used);
         if let Some(notifier) = call.filter(|_| running) {
             notifier.notify();
@@ -160,10 +160,10 @@ impl Queue {
         }
         // Before the guest can see the reply and hand over the next chain.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
-        if used.is_resting {
-            return used.late.push((head, written));
+        if used.is_stopped {
+            return used.deferred.push((head, written));
         }
-        used.put(head, written);
+        used.push_used(head, written);
         if used.draining {
             self.drained.notify_all();
         }
@@ -185,12 +185,12 @@ impl UsedSide {
     fn forget_run(&mut self) {
         self.run += 1;
         self.rings = None;
-        self.is_resting = false;
-        self.late.clear();
+        self.is_stopped = false;
+        self.deferred.clear();
     }
 
     /// Puts a chain on the used ring.
-    fn put(&mut self, head: u16, written: u32) {
+    fn push_used(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
         // First: if the process is killed in between, the next one returns the chain.
@@ -198,15 +198,16 @@ impl UsedSide {
             log.chain(&rings.table, head);
         }
         // The rings were checked when attached; an error would be a bug.
-        let put = rings.set_used_entry(self.next_used, head, written).and_then(|()| match &self.in_flight {
-            None => rings.set_used_index(next),
-            Some(in_flight) => {
-                in_flight.hand_back(head)?;
-                rings.set_used_index(next)?;
-                in_flight.handed_back(head, next)
-            }
-        });
-        debug_assert!(put.is_ok());
+        let pushed =
+            rings.set_used_entry(self.next_used, head, written).and_then(|()| match &self.in_flight {
+                None => rings.set_used_index(next),
+                Some(in_flight) => {
+                    in_flight.start_return(head)?;
+                    rings.set_used_index(next)?;
+                    in_flight.finish_return(head, next)
+                }
+            });
+        debug_assert!(pushed.is_ok());
         if let Some(log) = &self.log {
             log.used_ring();
         }
@@ -237,13 +238,13 @@ impl AvailableSide {
     /// Returns `true` if the guest has handed over chains that were not taken yet.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.rings.available_index().is_ok_and(|index| index != self.next) || !self.again.is_empty()
+        self.rings.available_index().is_ok_and(|index| index != self.next) || !self.leftover.is_empty()
     }
 
     /// Takes the next chain and checks it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
-        if let Some(head) = self.again.pop() {
+        if let Some(head) = self.leftover.pop() {
             return self.begin(head).map(Some);
         }
         let size = self.rings.size;

@@ -17,14 +17,14 @@ pub(crate) struct QueueControl {
     /// Next index in the available ring.
     pub(crate) next: u16,
     /// Requests left under way by an earlier process and not taken yet, in reverse order.
-    pub(crate) again: Vec<u16>,
+    pub(crate) leftover: Vec<u16>,
     pub(crate) kick: Kick,
     pub(crate) error_notifier: Option<Arc<Notifier>>,
     pub(crate) enabled: bool,
     /// `true` from the first start to GET_VRING_BASE.
     pub(crate) started: bool,
     /// Parameters when the queue stopped, until it starts again.
-    pub(crate) left: Option<Left>,
+    pub(crate) stopped_at: Option<StopState>,
     /// `true` after a protocol violation, until the queue starts anew.
     pub(crate) faulty: bool,
     pub(crate) worker: Option<Worker>,
@@ -33,7 +33,7 @@ pub(crate) struct QueueControl {
 /// Parameters that must be unchanged from GET_VRING_BASE to the next start for requests under way to
 /// continue.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct StopState {
     size: u16,
     addresses: Option<RingAddresses>,
     next: u16,
@@ -59,14 +59,14 @@ impl QueueControl {
         self.is_ready() && !self.started && self.addresses.is_some() && !matches!(self.kick, Kick::Unset)
     }
 
-    fn now(&self) -> Left {
-        Left { size: self.size, addresses: self.addresses, next: self.next }
+    fn stop_state(&self) -> StopState {
+        StopState { size: self.size, addresses: self.addresses, next: self.next }
     }
 
     /// Stops the queue after GET_VRING_BASE.
-    pub(crate) fn rest(&mut self) {
-        self.queue.rest();
-        self.left = Some(self.now());
+    pub(crate) fn stop(&mut self) {
+        self.queue.stop();
+        self.stopped_at = Some(self.stop_state());
         self.started = false;
     }
 
@@ -74,7 +74,7 @@ impl QueueControl {
     /// virtual machine was paused. With other rings or another base it starts from scratch, and its guest
     /// waits for nothing: a reset. On a new connection, requests that an earlier process left under way are
     /// recovered; those begin after the ones it had returned.
-    pub(crate) fn attached(
+    pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,
         in_flight: Option<Arc<InFlight>>,
@@ -82,14 +82,14 @@ impl QueueControl {
         event_index: bool,
     ) -> Option<(Arc<Rings>, u64)> {
         if is_first_start {
-            let left = self.left.take();
-            if left == Some(self.now()) && self.queue.is_as_left(&rings).ok()? {
+            let stopped_at = self.stopped_at.take();
+            if stopped_at == Some(self.stop_state()) && self.queue.is_unchanged(&rings).ok()? {
                 if let Some(in_flight) = &in_flight {
-                    in_flight.go_on().ok()?;
+                    in_flight.resume().ok()?;
                 }
             } else {
                 self.queue.start();
-                self.recover(&rings, in_flight.as_deref(), left.is_some())?;
+                self.recover(&rings, in_flight.as_deref(), stopped_at.is_some())?;
             }
         }
         let run = self.queue.attach(rings.clone(), in_flight, event_index).ok()?;
@@ -99,11 +99,11 @@ impl QueueControl {
     fn recover(&mut self, rings: &Rings, in_flight: Option<&InFlight>, is_reset: bool) -> Option<()> {
         let Some(in_flight) = in_flight else { return Some(()) };
         let (used, available) = (rings.used_index().ok()?, rings.available_index().ok()?);
-        self.again = match is_reset {
-            true => in_flight.forget(used).ok()?,
+        self.leftover = match is_reset {
+            true => in_flight.clear(used).ok()?,
             false => in_flight.recover(used, available).ok()?,
         };
-        self.next = used.wrapping_add(u16::try_from(self.again.len()).ok()?);
+        self.next = used.wrapping_add(u16::try_from(self.leftover.len()).ok()?);
         Some(())
     }
 
@@ -113,7 +113,7 @@ impl QueueControl {
         match worker.stop() {
             Some(stopped) => {
                 self.next = stopped.next;
-                self.again = stopped.again;
+                self.leftover = stopped.leftover;
                 self.faulty |= stopped.faulty;
             }
             None => self.faulty = true,

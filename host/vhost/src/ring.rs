@@ -17,14 +17,14 @@ pub(crate) struct RingAddresses {
 pub(crate) struct Rings {
     pub(crate) size: u16,
     pub(crate) table: DescriptorTable,
-    available: Part,
-    used: Part,
+    available: Ring,
+    used: Ring,
 }
 
 /// One ring: `flags`, `idx`, the entries, and the other side's event index; all fields but entries have two
 /// bytes.
 #[derive(Debug)]
-struct Part {
+struct Ring {
     region: Region,
     offset: usize,
 }
@@ -36,7 +36,7 @@ const AVAILABLE_ENTRY: usize = 2;
 const USED_ENTRY: usize = 8;
 
 /// Flag in either ring: the other side need not notify (2.7.7, 2.7.10).
-const NO_BELL: u16 = 1;
+const NO_NOTIFY: u16 = 1;
 
 impl Rings {
     /// Locates the rings in the guest's memory; `None` if one is not contained in one slot, or not aligned as
@@ -50,7 +50,7 @@ impl Rings {
         let n = usize::from(size);
         let (region, offset) = memory.ring(addresses.descriptors, n * DESCRIPTOR_LEN)?;
         let table = DescriptorTable::new(region, offset, size, indirect);
-        let part = |address, len| memory.ring(address, len).map(|(region, offset)| Part { region, offset });
+        let part = |address, len| memory.ring(address, len).map(|(region, offset)| Ring { region, offset });
         let available = part(addresses.available, ENTRIES + n * AVAILABLE_ENTRY + 2)?;
         let used = part(addresses.used, ENTRIES + n * USED_ENTRY + 2)?;
         let rings = Rings { size, table, available, used };
@@ -80,7 +80,7 @@ impl Rings {
 
     /// Returns `true` if the driver wants no interrupts (without event index).
     pub(crate) fn interrupts_unwanted(&self) -> Result<bool, OutOfBounds> {
-        Ok(self.available.load(FLAGS, Ordering::Relaxed)? & NO_BELL != 0)
+        Ok(self.available.load(FLAGS, Ordering::Relaxed)? & NO_NOTIFY != 0)
     }
 
     /// Returns the used index whose passing the driver wants to be interrupted for.
@@ -111,7 +111,7 @@ impl Rings {
 
     /// Requests or suppresses kicks (without event index).
     pub(crate) fn want_kicks(&self, wanted: bool) -> Result<(), OutOfBounds> {
-        self.used.store(FLAGS, if wanted { 0 } else { NO_BELL }, Ordering::Relaxed)
+        self.used.store(FLAGS, if wanted { 0 } else { NO_NOTIFY }, Ordering::Relaxed)
     }
 
     /// Requests a kick when the available index passes `index` (with event index).
@@ -125,7 +125,7 @@ impl Rings {
     }
 }
 
-impl Part {
+impl Ring {
     #[inline]
     fn load(&self, field: usize, order: Ordering) -> Result<u16, OutOfBounds> {
         self.region.load_u16(self.offset + field, order).map(u16::from_le)

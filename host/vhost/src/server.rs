@@ -69,12 +69,12 @@ pub type MakeDevice =
 /// independent of each other. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ServerShared {
     stop: AtomicBool,
     /// Wakes the accepting thread when a guest has left or the server stops.
     wake: OwnedFd,
@@ -86,7 +86,7 @@ struct Guest {
     /// Duplicate of the connection, for disconnecting it.
     stream: UnixStream,
     thread: Option<JoinHandle<()>>,
-    gone: bool,
+    has_left: bool,
 }
 
 impl Server {
@@ -94,7 +94,7 @@ impl Server {
     pub fn start(listener: UnixListener, settings: Settings, make: Box<MakeDevice>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), wake, guests: Mutex::default() });
+        let shared = Arc::new(ServerShared { stop: AtomicBool::new(false), wake, guests: Mutex::default() });
         let turns = settings.one_at_a_time.then(Arc::default);
         let acceptor =
             Acceptor { listener, settings, make: make.into(), shared: shared.clone(), turns, next: 0 };
@@ -104,7 +104,7 @@ impl Server {
 
     /// Returns the number of connected guests.
     pub fn guest_count(&self) -> usize {
-        self.shared.guests().values().filter(|guest| !guest.gone).count()
+        self.shared.guests().values().filter(|guest| !guest.has_left).count()
     }
 
     /// Blocks until the server was stopped and all guests have been disconnected.
@@ -134,7 +134,7 @@ impl Drop for Server {
     }
 }
 
-impl Shared {
+impl ServerShared {
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
@@ -154,7 +154,7 @@ struct Acceptor {
     listener: UnixListener,
     settings: Settings,
     make: Arc<MakeDevice>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     turns: Option<Arc<Turns>>,
     next: u64,
 }
@@ -162,20 +162,20 @@ struct Acceptor {
 impl Acceptor {
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            let room = self.reap() < self.settings.guests_max;
-            self.wait(room);
-            if room && !self.shared.stop.load(Ordering::Acquire) {
+            let has_space = self.reap() < self.settings.guests_max;
+            self.wait(has_space);
+            if has_space && !self.shared.stop.load(Ordering::Acquire) {
                 self.accept();
             }
         }
-        self.dismiss();
+        self.disconnect_all();
     }
 
     /// Sleeps until a guest connects (below the limit) or [`Server::stop`] wakes it.
-    fn wait(&self, room: bool) {
+    fn wait(&self, has_space: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),
-            PollFd::new(&self.listener, if room { PollFlags::IN } else { PollFlags::empty() }),
+            PollFd::new(&self.listener, if has_space { PollFlags::IN } else { PollFlags::empty() }),
         ];
         if poll(&mut fds, None).is_err() {
             thread::sleep(Duration::from_millis(10));
@@ -197,16 +197,12 @@ impl Acceptor {
         };
         let id = GuestId(self.next);
         self.next += 1;
-        if let Err(error) = self.welcome(id, stream) {
+        if let Err(error) = self.admit(id, stream) {
             tracing::warn!(guest = %id, %error, "guest refused");
         }
     }
 
-    fn welcome(
-        &self,
-        id: GuestId,
-        stream: UnixStream,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    fn admit(&self, id: GuestId, stream: UnixStream) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         stream.set_nonblocking(false)?;
         let device = (self.make)(id)?;
         let descriptors = descriptors_of(device.queue_count());
@@ -216,12 +212,12 @@ impl Acceptor {
         let (shared, settings) = (self.shared.clone(), self.settings);
         // Registered before its thread runs, so that the thread can mark it as gone.
         let mut guests = self.shared.guests();
-        guests.insert(id, Guest { stream: second, thread: None, gone: false });
+        guests.insert(id, Guest { stream: second, thread: None, has_left: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
             serve(id, stream, device, settings, &turn);
             drop(descriptors);
             if let Some(guest) = shared.guests().get_mut(&id) {
-                guest.gone = true;
+                guest.has_left = true;
             }
             shared.wake();
         });
@@ -242,12 +238,12 @@ impl Acceptor {
     /// Removes the guests that have left; returns the number of the others.
     fn reap(&self) -> usize {
         let mut guests = self.shared.guests();
-        guests.retain(|_, guest| !guest.gone);
+        guests.retain(|_, guest| !guest.has_left);
         guests.len()
     }
 
     /// Disconnects all guests and waits for their threads.
-    fn dismiss(&self) {
+    fn disconnect_all(&self) {
         let guests: Vec<Guest> = self.shared.guests().drain().map(|(_, guest)| guest).collect();
         for guest in &guests {
             // Fails if the guest has left already.
@@ -282,11 +278,11 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
         Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off: no keeper"),
     };
     let change = ConfigChange::default();
-    device.config_changes_by(change.clone());
+    device.set_config_change(change.clone());
     let connection = Arc::new(Mutex::new(Connection::new(id, pid, device, settings, turn.clone(), store)));
     let mut messages = BackendReqHandler::from_stream(stream, connection.clone());
     let error = loop {
-        if turn.comes_before_a_message(&second) {
+        if turn.wait_for_turn_or_message(&second) {
             let taken = connection.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
             match taken {
                 Ok(()) => continue,
@@ -294,7 +290,7 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
             }
         }
         // An error recurs below, where it is reported.
-        let _ = change.look_at_next(&second);
+        let _ = change.inspect_next(&second);
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}
             Err(error) => break error,

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The running guest and those that wait for their turn.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Line>);
+pub(crate) struct Turns(Mutex<TurnQueue>);
 
 #[derive(Debug, Default)]
-struct Line {
+struct TurnQueue {
     running: Option<GuestId>,
     /// Waiting guests with the eventfds that notify them.
     waiting: VecDeque<(GuestId, Arc<OwnedFd>)>,
@@ -25,45 +25,45 @@ struct Line {
 pub(crate) struct Turn {
     guest: GuestId,
     /// `None` if all guests run concurrently.
-    place: Option<(Arc<Turns>, Arc<OwnedFd>)>,
+    shared: Option<(Arc<Turns>, Arc<OwnedFd>)>,
 }
 
 impl Turn {
     pub(crate) fn new(turns: Option<Arc<Turns>>, guest: GuestId) -> io::Result<Turn> {
         let called = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let place = turns.map(|turns| Ok::<_, io::Error>((turns, Arc::new(called()?)))).transpose()?;
-        Ok(Turn { guest, place })
+        let shared = turns.map(|turns| Ok::<_, io::Error>((turns, Arc::new(called()?)))).transpose()?;
+        Ok(Turn { guest, shared })
     }
 
     /// Returns `true` if this guest's queues may run now; otherwise it is notified when they may.
     pub(crate) fn take(&self) -> bool {
-        let Some((turns, called)) = &self.place else { return true };
-        let mut line = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_mine = *line.running.get_or_insert(self.guest) == self.guest;
-        if !is_mine && line.waiting.iter().all(|(guest, _)| *guest != self.guest) {
-            line.waiting.push_back((self.guest, called.clone()));
+        let Some((turns, called)) = &self.shared else { return true };
+        let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_mine = *queue.running.get_or_insert(self.guest) == self.guest;
+        if !is_mine && queue.waiting.iter().all(|(guest, _)| *guest != self.guest) {
+            queue.waiting.push_back((self.guest, called.clone()));
         }
         is_mine
     }
 
     /// Passes the turn to the guest that has waited longest, or leaves the queue.
     pub(crate) fn pass(&self) {
-        let Some((turns, _)) = &self.place else { return };
-        let mut line = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
-        line.waiting.retain(|(guest, _)| *guest != self.guest);
-        if line.running == Some(self.guest) {
-            let next = line.waiting.pop_front();
+        let Some((turns, _)) = &self.shared else { return };
+        let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.waiting.retain(|(guest, _)| *guest != self.guest);
+        if queue.running == Some(self.guest) {
+            let next = queue.waiting.pop_front();
             if let Some((_, called)) = &next {
                 // A full counter is signalled already; no other error is possible on our own eventfd.
                 let _ = rustix::io::write(called, &1u64.to_ne_bytes());
             }
-            line.running = next.map(|(guest, _)| guest);
+            queue.running = next.map(|(guest, _)| guest);
         }
     }
 
     /// Waits for the guest's next message or its turn. Returns `true` if its turn has come.
-    pub(crate) fn comes_before_a_message(&self, stream: &UnixStream) -> bool {
-        let Some((_, called)) = &self.place else { return false };
+    pub(crate) fn wait_for_turn_or_message(&self, stream: &UnixStream) -> bool {
+        let Some((_, called)) = &self.shared else { return false };
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(called, PollFlags::IN)];
         // An error recurs where the message is received.
         let _ = poll(&mut fds, None);

@@ -26,7 +26,7 @@ pub(crate) struct Stopped {
     /// Next position of the available ring.
     pub(crate) next: u16,
     /// Requests left by an earlier process and not taken yet.
-    pub(crate) again: Vec<u16>,
+    pub(crate) leftover: Vec<u16>,
     /// `true` if a protocol violation ended it.
     pub(crate) faulty: bool,
 }
@@ -48,10 +48,10 @@ impl Worker {
     /// Starts the thread.
     pub(crate) fn start(job: Job, waker: Waker) -> io::Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
+        let stopping = stop.clone();
         // Thread names are truncated to 15 bytes.
         let name = format!("{}-{}", job.device.name(), job.index);
-        let thread = thread::Builder::new().name(name).spawn(move || job.run(&seen))?;
+        let thread = thread::Builder::new().name(name).spawn(move || job.run(&stopping))?;
         Ok(Worker { stop, waker, thread })
     }
 
@@ -83,7 +83,7 @@ impl Job {
                 notifier.notify();
             }
         }
-        Stopped { next: self.side.next, again: self.side.again, faulty: outcome.is_err() }
+        Stopped { next: self.side.next, leftover: self.side.leftover, faulty: outcome.is_err() }
     }
 
     fn serve(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
@@ -93,7 +93,7 @@ impl Job {
         self.side.suppress_kicks()?;
         // Requests left by an earlier process count as taken, so they are handled even if the queue stops at
         // once.
-        while !stop.load(Ordering::Acquire) || !self.side.again.is_empty() {
+        while !stop.load(Ordering::Acquire) || !self.side.leftover.is_empty() {
             if self.drain(stop)? {
                 // More chains may follow soon without a kick.
                 if !urgent && !self.side.has_work() {
@@ -151,7 +151,7 @@ impl Job {
             let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));
             // A bug in a device must not leave the guest with a dead queue without a log line.
             catch_unwind(handle).map_err(|_| QueueFault::Device)?;
-            if stop.load(Ordering::Relaxed) && self.side.again.is_empty() {
+            if stop.load(Ordering::Relaxed) && self.side.leftover.is_empty() {
                 break;
             }
         }

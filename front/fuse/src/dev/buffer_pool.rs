@@ -4,7 +4,7 @@
 //! written to until it is released; another takes its place meanwhile. The number of retained buffers is
 //! bounded: beyond that a file system may not retain data, and copies it.
 
-use super::device::DATA_AT;
+use super::device::DATA_OFFSET;
 use crate::session::Slot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_mem::Buffer;
@@ -89,7 +89,7 @@ impl BufferPool {
     }
 
     fn fresh(&self) -> Buffer {
-        Buffer::new(DATA_AT + self.data_bytes)
+        Buffer::new(DATA_OFFSET + self.data_bytes)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Offset of the data of a WRITE and of a READ: page-aligned, so that the host's file system copies whole
 /// pages.
-pub(super) const DATA_AT: usize = 4096;
-/// Offset at which a request is received, so that the data of a WRITE begins at `DATA_AT`.
-const HEAD_AT: usize = DATA_AT - size_of::<InHeader>() - size_of::<WriteIn>();
+pub(super) const DATA_OFFSET: usize = 4096;
+/// Offset at which a request is received, so that the data of a WRITE begins at `DATA_OFFSET`.
+const HEAD_OFFSET: usize = DATA_OFFSET - size_of::<InHeader>() - size_of::<WriteIn>();
 
 /// One descriptor of the connection. A reply must be sent through the descriptor of its request.
 #[derive(Debug)]
@@ -76,10 +76,10 @@ impl DevExchange {
             let lent = std::mem::replace(&mut self.buffer, Buffer::new(0));
             self.buffer = self.buffers.exchange(lent);
         }
-        let into = self.buffer.sink(HEAD_AT..self.buffer.len());
+        let into = self.buffer.sink(HEAD_OFFSET..self.buffer.len());
         let received = fuse_dev::receive(self.device.fd(), &into)?;
         drop(into);
-        let request = self.buffer.source(HEAD_AT..HEAD_AT + received);
+        let request = self.buffer.source(HEAD_OFFSET..HEAD_OFFSET + received);
         let mut head = [0; size_of::<InHeader>()];
         request.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
@@ -123,17 +123,17 @@ impl DevExchange {
 
 impl Exchange for DevExchange {
     fn payload(&mut self, len_bytes: usize) -> Source {
-        self.buffer.source(DATA_AT..DATA_AT.saturating_add(len_bytes))
+        self.buffer.source(DATA_OFFSET..DATA_OFFSET.saturating_add(len_bytes))
     }
 
     /// Lends only buffers that are well filled: a file system that retains a part retains the whole buffer.
-    fn keeps_payload(&mut self, len_bytes: usize) -> bool {
+    fn may_retain_payload(&mut self, len_bytes: usize) -> bool {
         self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
         self.lent
     }
 
     fn reply_space(&mut self, len_bytes: usize) -> Sink {
-        self.buffer.sink(DATA_AT..DATA_AT.saturating_add(len_bytes))
+        self.buffer.sink(DATA_OFFSET..DATA_OFFSET.saturating_add(len_bytes))
     }
 
     fn send(&mut self, reply: &[u8]) -> bool {
@@ -143,9 +143,9 @@ impl Exchange for DevExchange {
 
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
         // Directly in front of the data, so that the reply is contiguous.
-        let start = DATA_AT.saturating_sub(header.len());
-        self.buffer.sink(start..DATA_AT).write_at(0, header);
-        let reply = self.buffer.source(start..DATA_AT.saturating_add(data_bytes));
+        let start = DATA_OFFSET.saturating_sub(header.len());
+        self.buffer.sink(start..DATA_OFFSET).write_at(0, header);
+        let reply = self.buffer.source(start..DATA_OFFSET.saturating_add(data_bytes));
         let outcome = fuse_dev::send_from(self.device.fd(), &reply);
         self.sent(outcome)
     }

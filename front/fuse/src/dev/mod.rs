@@ -246,9 +246,9 @@ impl Mount {
         let Some(bytes) = bytes else { return };
         // A request for the root would also wait, but a thread waiting for its own process keeps it from
         // being killed.
-        let end = Instant::now() + INIT_PATIENCE;
-        while !self.session.is_agreed() && Instant::now() < end {
-            thread::sleep(INIT_PAUSE);
+        let end = Instant::now() + INIT_TIMEOUT;
+        while !self.session.is_initialized() && Instant::now() < end {
+            thread::sleep(INIT_POLL_INTERVAL);
         }
         if let Err(error) = self.mounter.read_ahead(&self.path, bytes) {
             tracing::debug!(path = %self.path.display(), %error, "cannot set the kernel's read-ahead");
@@ -265,8 +265,8 @@ impl Mount {
 }
 
 /// Maximum wait for INIT, which the kernel sends as soon as it has mounted.
-const INIT_PATIENCE: Duration = Duration::from_secs(1);
-const INIT_PAUSE: Duration = Duration::from_micros(200);
+const INIT_TIMEOUT: Duration = Duration::from_secs(1);
+const INIT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Fails unless the root is a directory.
 fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), MountError> {

@@ -31,14 +31,14 @@ impl Notifier {
     pub(super) fn start(session: &Arc<Session>, device: &Arc<Device>) -> io::Result<Option<Notifier>> {
         let Some(push) = session.push() else { return Ok(None) };
         let interrupt = Interrupt::new();
-        let teller = Teller {
+        let runner = NotifierThread {
             file_system: session.shared_file_system(),
             session: Arc::downgrade(session),
             push,
             cx: session.ctx_root(interrupt.clone()),
             device: Arc::downgrade(device),
         };
-        let thread = thread::Builder::new().name("fuse-notices".into()).spawn(move || teller.run())?;
+        let thread = thread::Builder::new().name("fuse-notices".into()).spawn(move || runner.run())?;
         Ok(Some(Notifier { interrupt, thread: Some(thread) }))
     }
 }
@@ -53,7 +53,7 @@ impl Drop for Notifier {
     }
 }
 
-struct Teller {
+struct NotifierThread {
     file_system: Arc<dyn FileSystem>,
     session: Weak<Session>,
     push: Arc<Push>,
@@ -71,9 +71,9 @@ impl Wake for Unpark {
 
 /// First retry interval of a notice that found nothing; doubled each time. The reply is usually applied soon;
 /// the exception is a program that does not run.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
+const RETRY_MIN: Duration = Duration::from_millis(1);
 /// Last retry interval: about a second in total.
-const PAUSE_MAX: Duration = Duration::from_millis(512);
+const RETRY_MAX: Duration = Duration::from_millis(512);
 
 /// A notice that found nothing although a reply that concerns it may be under way.
 struct Retry {
@@ -82,9 +82,9 @@ struct Retry {
     pause: Duration,
 }
 
-impl Teller {
+impl NotifierThread {
     fn run(&self) {
-        self.push.sent_by(thread::current());
+        self.push.set_sender(thread::current());
         let (mut since, mut under_way, mut was_complete) = (0, Vec::new(), true);
         loop {
             match self.next(since, &mut under_way) {
@@ -102,7 +102,7 @@ impl Teller {
                         // Logged before it is sent: a reply written after this point must be followed by the
                         // notice again.
                         self.push.log_notice(&notice);
-                        self.tell(notice, &mut under_way);
+                        self.notify(notice, &mut under_way);
                     }
                 }
                 Err(Error::Interrupted) => return,
@@ -121,8 +121,8 @@ impl Teller {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         loop {
-            for notice in self.push.take_again() {
-                self.tell(notice, under_way);
+            for notice in self.push.take_resends() {
+                self.notify(notice, under_way);
             }
             if let Poll::Ready(notices) = next.as_mut().poll(&mut context) {
                 return notices;
@@ -138,14 +138,14 @@ impl Teller {
     }
 
     /// Notifies the kernel; schedules a retry if the kernel does not know the subject yet.
-    fn tell(&self, notice: Notice, under_way: &mut Vec<Retry>) {
+    fn notify(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
-            self.all_names();
+            self.expire_all_names();
             for node in self.push.nodes() {
-                self.tell(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
+                self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
             }
         } else if !self.send(&notice) && self.push.may_be_under_way(&notice) {
-            under_way.push(Retry { notice, due: Instant::now() + PAUSE_MIN, pause: PAUSE_MIN });
+            under_way.push(Retry { notice, due: Instant::now() + RETRY_MIN, pause: RETRY_MIN });
         }
     }
 
@@ -160,7 +160,7 @@ impl Teller {
             }
             retry.pause *= 2;
             retry.due = now + retry.pause;
-            retry.pause <= PAUSE_MAX
+            retry.pause <= RETRY_MAX
         });
     }
 
@@ -202,7 +202,7 @@ impl Teller {
         }
     }
 
-    fn all_names(&self) {
+    fn expire_all_names(&self) {
         if self.session.upgrade().is_some_and(|session| session.has_epochs()) {
             self.write(&Notification::IncEpoch);
         }

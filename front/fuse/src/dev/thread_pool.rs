@@ -17,12 +17,12 @@ pub(super) struct ThreadPool {
     pub(super) buffers: Arc<BufferPool>,
     /// Number of receiving threads; written under the mutex, read without.
     receiving: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     called: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     /// Number of sleeping threads that have not been called.
     asleep: usize,
     /// Number of called threads that have not woken up yet.
@@ -88,7 +88,7 @@ impl ThreadPool {
         self.called.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -73,7 +73,7 @@ impl Worker<'_> {
         loop {
             let mut outcome = match self.sleeps_at_once() {
                 true => Err(Errno::AGAIN),
-                false => self.look(&mut exchange, &mut slot),
+                false => self.poll(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
                 if self.pool.leave() {
@@ -122,7 +122,7 @@ impl Worker<'_> {
     }
 
     /// Polls for a request; EAGAIN if there is none.
-    fn look(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
+    fn poll(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
         self.set_waiting(false)?;
         exchange.receive(slot)
     }

@@ -25,7 +25,7 @@ pub(super) enum Body {
     /// An open file, and the backing file that the kernel reads instead.
     Open(File, OpenOutFlags, Option<BackingId>),
     /// An open file whose attributes the kernel must look up again first (ESTALE).
-    LookAgain(File),
+    RetryOpen(File),
     Created(Entry, OpenId, OpenOutFlags),
     /// Number of bytes written to the reply space.
     Data(usize),
@@ -61,7 +61,7 @@ impl Body {
         match self {
             Body::Empty
             | Body::AttrChanged(_)
-            | Body::LookAgain(_)
+            | Body::RetryOpen(_)
             | Body::Silent
             | Body::Data(_)
             | Body::Page { .. } => out,
@@ -95,8 +95,8 @@ impl Body {
         let ctx = session.ctx_root(Interrupt::default());
         let file_system = session.file_system();
         match self {
-            Body::Entry(entry) => session.take_back(entry.node),
-            Body::Open(file, ..) | Body::LookAgain(file) => {
+            Body::Entry(entry) => session.return_look_up(entry.node),
+            Body::Open(file, ..) | Body::RetryOpen(file) => {
                 if let (Body::Open(..), Some(passthrough)) = (self, session.passthrough()) {
                     passthrough.released(file.node);
                 }
@@ -106,10 +106,12 @@ impl Body {
             Body::Created(entry, open, _) => {
                 session.callers.closed(*open);
                 file_system.release(&ctx, File { node: entry.node, open: *open });
-                session.take_back(entry.node);
+                session.return_look_up(entry.node);
             }
             Body::Page { page, .. } => {
-                page.iter().filter_map(|line| line.entry).for_each(|entry| session.take_back(entry.node));
+                page.iter()
+                    .filter_map(|line| line.entry)
+                    .for_each(|entry| session.return_look_up(entry.node));
             }
             _ => {}
         }

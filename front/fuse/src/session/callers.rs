@@ -18,20 +18,20 @@ use tombolo_wire_fuse::{FileHandle, Request};
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     /// `true` if the file system checks permissions itself; otherwise the rest of this type is unused.
-    matter: bool,
+    are_checked: bool,
     /// `true` if callers are threads of this host.
-    local: bool,
+    are_local: bool,
     openers: Mutex<HashMap<OpenId, Identity>>,
 }
 
 impl Callers {
-    pub(super) fn new(matter: bool, local: bool) -> Callers {
-        Callers { matter, local, openers: Mutex::default() }
+    pub(super) fn new(are_checked: bool, are_local: bool) -> Callers {
+        Callers { are_checked, are_local, openers: Mutex::default() }
     }
 
     /// Returns the identity under which a request from this thread is performed.
     pub(super) fn identity(&self, request: &Request<'_>, thread: u32, named: Identity) -> Identity {
-        if !self.matter {
+        if !self.are_checked {
             return named;
         }
         if let Some(file) = file_of(request)
@@ -39,7 +39,11 @@ impl Callers {
         {
             return opener.clone();
         }
-        if self.local && named.uid != 0 && needs_groups(request) { with_groups(thread, named) } else { named }
+        if self.are_local && named.uid != 0 && needs_groups(request) {
+            with_groups(thread, named)
+        } else {
+            named
+        }
     }
 
     /// Records the opener of a file, before the caller receives the handle.
@@ -51,11 +55,11 @@ impl Callers {
 
     /// Returns the identity to record as a file's opener, if identities matter.
     pub(super) fn opener(&self, identity: &Identity) -> Option<Identity> {
-        self.matter.then(|| identity.clone())
+        self.are_checked.then(|| identity.clone())
     }
 
     pub(super) fn closed(&self, open: OpenId) {
-        if self.matter {
+        if self.are_checked {
             self.openers().remove(&open);
         }
     }

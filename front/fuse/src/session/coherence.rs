@@ -54,7 +54,7 @@ impl Coherence {
 pub(super) struct PageCache {
     coherence: Coherence,
     /// By node: attributes of the file when its cached pages were last valid.
-    known: [Mutex<HashMap<NodeId, WeakAttr>>; SHARDS],
+    versions: [Mutex<HashMap<NodeId, WeakAttr>>; SHARDS],
 }
 
 const SHARDS: usize = 16;
@@ -65,7 +65,7 @@ const SHARD_FILES_MAX: usize = 8192;
 
 impl PageCache {
     pub(super) fn new(coherence: Coherence) -> Self {
-        PageCache { coherence, known: Default::default() }
+        PageCache { coherence, versions: Default::default() }
     }
 
     /// Returns `true` if [`PageCache::flags`] needs the attributes as of the open.
@@ -80,21 +80,21 @@ impl PageCache {
         node: NodeId,
         how: OpenFlags,
         attr: Option<&Attr>,
-        agreed: Capabilities,
+        negotiated: Capabilities,
     ) -> OpenOutFlags {
         // The kernel is not notified of changes of a volatile file.
         let volatile = attr.is_some_and(|attr| attr.volatile);
         match if volatile { Coherence::Strict } else { coherence } {
             Coherence::Always => OpenOutFlags::KEEP_CACHE,
-            Coherence::Push if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
+            Coherence::Push if Self::bypasses_page_cache(how, negotiated) => OpenOutFlags::DIRECT_IO,
             Coherence::Push => OpenOutFlags::KEEP_CACHE,
             // Without mappings no program could be executed; a kernel that cannot map direct-I/O files caches
             // pages while the file is open.
-            Coherence::Strict if agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
+            Coherence::Strict if negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
             Coherence::Strict => OpenOutFlags::empty(),
-            Coherence::Auto if Self::goes_past_the_cache(how, agreed) => OpenOutFlags::DIRECT_IO,
+            Coherence::Auto if Self::bypasses_page_cache(how, negotiated) => OpenOutFlags::DIRECT_IO,
             Coherence::Auto if self.is_unchanged(node, attr) => OpenOutFlags::KEEP_CACHE,
             Coherence::Auto => OpenOutFlags::empty(),
         }
@@ -116,9 +116,9 @@ impl PageCache {
     ///
     /// Only where direct writes drop pages cached by other openings: since Linux 6.6, which also allows
     /// mappings of such files. An older kernel would keep showing the old pages.
-    fn goes_past_the_cache(how: OpenFlags, agreed: Capabilities) -> bool {
+    fn bypasses_page_cache(how: OpenFlags, negotiated: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
-        past && agreed.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
+        past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
     /// Removes a forgotten node, whose pages are gone too.
@@ -131,20 +131,20 @@ impl PageCache {
     fn is_unchanged(&self, node: NodeId, attr: Option<&Attr>) -> bool {
         let Some(attr) = attr else { return false };
         let now = WeakAttr::from(attr);
-        let mut known = self.shard(node);
+        let mut versions = self.shard(node);
         if !is_settled(attr.mtime.max(attr.ctime)) {
-            known.remove(&node);
+            versions.remove(&node);
             return false;
         }
-        if known.len() >= SHARD_FILES_MAX && !known.contains_key(&node) {
-            known.clear();
+        if versions.len() >= SHARD_FILES_MAX && !versions.contains_key(&node) {
+            versions.clear();
         }
-        known.insert(node, now) == Some(now)
+        versions.insert(node, now) == Some(now)
     }
 
     fn shard(&self, node: NodeId) -> std::sync::MutexGuard<'_, HashMap<NodeId, WeakAttr>> {
-        let [first, ..] = &self.known;
-        let shard = self.known.get(node.0 as usize % SHARDS).unwrap_or(first);
+        let [first, ..] = &self.versions;
+        let shard = self.versions.get(node.0 as usize % SHARDS).unwrap_or(first);
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -214,7 +214,8 @@ mod tests {
     #[test]
     fn write_only_openings_bypass_the_page_cache() {
         let cache = PageCache::new(Coherence::Auto);
-        let flags = |how, agreed| cache.flags(cache.coherence, NodeId(5), how, Some(&file(1000, 7)), agreed);
+        let flags =
+            |how, negotiated| cache.flags(cache.coherence, NodeId(5), how, Some(&file(1000, 7)), negotiated);
         for how in [OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND] {
             assert_eq!(flags(how, Capabilities::all()), OpenOutFlags::DIRECT_IO);
             assert!(!flags(how, Capabilities::empty()).contains(OpenOutFlags::DIRECT_IO), "before Linux 6.6");
@@ -231,6 +232,6 @@ mod tests {
             let (node, attr) = (NodeId(number), file(1, 1));
             cache.flags(Coherence::Auto, node, OpenFlags::READ, Some(&attr), Capabilities::empty());
         }
-        assert!(cache.known.iter().all(|shard| shard.lock().unwrap().len() <= SHARD_FILES_MAX));
+        assert!(cache.versions.iter().all(|shard| shard.lock().unwrap().len() <= SHARD_FILES_MAX));
     }
 }

@@ -15,7 +15,7 @@ pub trait Exchange: Send + Sized + 'static {
     /// Returns `true` if the file system may retain a payload of this size after the reply, because nothing
     /// writes to its memory while it is retained. Called before `payload`. Always `false` for memory of the
     /// requester.
-    fn keeps_payload(&mut self, _len_bytes: usize) -> bool {
+    fn may_retain_payload(&mut self, _len_bytes: usize) -> bool {
         false
     }
 

@@ -27,7 +27,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// Backing files are on unstacked file systems, so one overlay may be stacked on the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
-pub(super) fn wishes(file_system: &dyn FileSystem, options: &Options) -> Wishes {
+pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Wishes {
     let profile = file_system.profile();
     let mut capabilities = ALWAYS;
     if file_system.locks().is_some() && !options.local_locks {
@@ -77,7 +77,7 @@ mod tests {
             Memory::new(tombolo_back_memory::Options::default()).attach(&client).expect("attach");
         for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always, Coherence::Push] {
             let options = Options { coherence, ..Options::default() };
-            let asked = wishes(&*file_system, &options).capabilities;
+            let asked = preferences(&*file_system, &options).capabilities;
             assert_eq!(
                 asked.contains(Capabilities::DO_READDIRPLUS),
                 coherence != Coherence::Strict,

@@ -12,20 +12,20 @@ mod exchange;
 mod init;
 mod open_retry;
 mod ops;
-mod outliving;
 mod passthrough;
 mod pending;
+mod persistent;
 mod posix_locks;
 mod push;
 mod slot;
 
-use crate::kept::{Agreement, Kept};
+use crate::persistent::{Negotiated, PersistentFs};
 pub use coherence::Coherence;
 pub use counters::Counters;
 pub use exchange::Exchange;
 pub use passthrough::Backing;
-use push::About;
 pub(crate) use push::Push;
+use push::Subject;
 pub use slot::Slot;
 
 pub(crate) use callers::file_of;
@@ -106,14 +106,14 @@ pub struct Session {
     file_system: Arc<dyn FileSystem>,
     options: Options,
     /// Negotiated capabilities, set by INIT together with `ready`.
-    agreed: AtomicU64,
+    negotiated: AtomicU64,
     ready: AtomicBool,
     /// `true` once the reply to INIT has been sent.
-    told: AtomicBool,
+    init_sent: AtomicBool,
     /// Number of calls to [`Session::interrupt_all`].
-    ends: AtomicU64,
+    interrupt_epoch: AtomicU64,
     /// `true` once a protocol violation has been logged.
-    warned: AtomicBool,
+    violation_logged: AtomicBool,
     /// `true` if labels may exist: the kernel labels files, or a label has been found.
     labels: Arc<AtomicBool>,
     pages: Arc<PageCache>,
@@ -124,7 +124,7 @@ pub struct Session {
     /// Set with [`Coherence::Push`].
     push: Option<Arc<Push>>,
     /// State that survives a server restart, if there is a keeper; also the session's `file_system`.
-    kept: Option<Kept>,
+    persistent: Option<PersistentFs>,
     /// Negotiated minor version.
     minor: AtomicU32,
     callers: Arc<Callers>,
@@ -136,13 +136,13 @@ pub struct Session {
 impl Session {
     /// Creates a session that waits for INIT.
     pub fn new(id: SessionId, file_system: Arc<dyn FileSystem>, options: Options) -> Arc<Session> {
-        Arc::new(Session::over(id, file_system, None, options))
+        Arc::new(Session::with_state(id, file_system, None, options))
     }
 
-    fn over(
+    fn with_state(
         id: SessionId,
         file_system: Arc<dyn FileSystem>,
-        kept: Option<Kept>,
+        persistent: Option<PersistentFs>,
         options: Options,
     ) -> Session {
         let checks = file_system.profile().permission_check == PermissionCheck::BackEnd;
@@ -152,17 +152,17 @@ impl Session {
             id,
             passthrough: backing.and_then(|kernel| Passthrough::new(&file_system, kernel)),
             file_system,
-            agreed: AtomicU64::new(0),
+            negotiated: AtomicU64::new(0),
             ready: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-            ends: AtomicU64::new(0),
-            warned: AtomicBool::new(false),
+            init_sent: AtomicBool::new(false),
+            interrupt_epoch: AtomicU64::new(0),
+            violation_logged: AtomicBool::new(false),
             labels: Arc::new(AtomicBool::new(options.labels)),
             pages: Arc::new(PageCache::new(options.coherence)),
             open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),
             push: (options.coherence == Coherence::Push).then(Arc::default),
-            kept,
+            persistent,
             minor: AtomicU32::new(0),
             callers: Arc::new(callers),
             pending: Pending::default(),
@@ -175,8 +175,8 @@ impl Session {
     /// Handles one request, whose private bytes are in `slot`. Returns slot and exchange if the request is
     /// complete; otherwise [`Exchange::retire`] receives them later.
     pub fn handle<E: Exchange>(self: &Arc<Self>, slot: Box<Slot>, exchange: E) -> Option<(Box<Slot>, E)> {
-        match &self.kept {
-            Some(kept) => self.handle_kept(kept, slot, exchange),
+        match &self.persistent {
+            Some(persistent) => self.handle_persistent(persistent, slot, exchange),
             None => self.perform(slot, exchange),
         }
     }
@@ -225,13 +225,13 @@ impl Session {
     }
 
     /// Returns `true` once INIT has been answered.
-    pub fn is_agreed(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+    pub fn is_initialized(&self) -> bool {
+        self.init_sent.load(Ordering::Acquire)
     }
 
     /// Returns the negotiated capabilities; empty before INIT.
-    pub fn agreed(&self) -> Capabilities {
-        Capabilities::from_bits_truncate(self.agreed.load(Ordering::Acquire))
+    pub fn negotiated(&self) -> Capabilities {
+        Capabilities::from_bits_truncate(self.negotiated.load(Ordering::Acquire))
     }
 
     /// Returns how long the kernel may cache names, attributes and data.
@@ -263,12 +263,12 @@ impl Session {
 
     /// Returns the passthrough state if PASSTHROUGH was negotiated.
     fn passthrough(&self) -> Option<&Arc<Passthrough>> {
-        self.passthrough.as_ref().filter(|_| self.agreed().contains(Capabilities::PASSTHROUGH))
+        self.passthrough.as_ref().filter(|_| self.negotiated().contains(Capabilities::PASSTHROUGH))
     }
 
     /// Interrupts every pending operation, because no caller waits for it.
     pub fn interrupt_all(&self) {
-        self.ends.fetch_add(1, Ordering::SeqCst);
+        self.interrupt_epoch.fetch_add(1, Ordering::SeqCst);
         self.pending.interrupt_all();
     }
 
@@ -320,12 +320,12 @@ impl Session {
     }
 
     /// Returns the nodes and names that the reply to the request in `head` describes.
-    fn about(&self, head: &[u8], body: &Body) -> About {
-        let mut about = About::default();
-        let Ok(decoded) = Request::decode(head, self.agreed()) else { return about };
+    fn subject(&self, head: &[u8], body: &Body) -> Subject {
+        let mut subject = Subject::default();
+        let Ok(decoded) = Request::decode(head, self.negotiated()) else { return subject };
         let node = NodeId(decoded.header.node.0);
-        about.nodes.push(node);
-        about.names.extend(match decoded.request {
+        subject.nodes.push(node);
+        subject.names.extend(match decoded.request {
             Request::Lookup { name }
             | Request::Mknod { name, .. }
             | Request::Mkdir { name, .. }
@@ -336,17 +336,17 @@ impl Session {
             _ => None,
         });
         match body {
-            Body::Entry(entry) | Body::Created(entry, ..) => about.nodes.push(entry.node),
+            Body::Entry(entry) | Body::Created(entry, ..) => subject.nodes.push(entry.node),
             Body::Page { page, .. } => {
                 for line in page.iter() {
-                    about.nodes.extend(line.entry.map(|entry| entry.node));
+                    subject.nodes.extend(line.entry.map(|entry| entry.node));
                     let name = line.entry.and_then(|_| Name::new(line.name).ok());
-                    about.names.extend(name.map(|name| (node, name.to_owned())));
+                    subject.names.extend(name.map(|name| (node, name.to_owned())));
                 }
             }
             _ => {}
         }
-        about
+        subject
     }
 
     fn note_look_ups(&self, body: &Body) {
@@ -371,7 +371,7 @@ impl Session {
 
     /// Decodes the request and starts the operation.
     fn begin<E: Exchange>(&self, slot: &mut Slot, exchange: &mut E) -> Answer<Body> {
-        let decoded = match Request::decode(&slot.head, self.agreed()) {
+        let decoded = match Request::decode(&slot.head, self.negotiated()) {
             Ok(decoded) => decoded,
             Err(error) => return Answer::err(self.refuse(&error)),
         };
@@ -403,36 +403,36 @@ impl Session {
         };
         if let Body::Entry(entry) = &body {
             let thread = InHeader::read_from_prefix(&slot.head).map_or(0, |(raw, _)| raw.pid);
-            self.open_retry.tell(self.coherence(), thread, entry.node, &entry.attr);
+            self.open_retry.record(self.coherence(), thread, entry.node, &entry.attr);
         }
         if let Body::AttrChanged(node) = body {
             let changed =
                 Notification::InvalInode { node: body::wire_node(node), offset: None, len_bytes: 0 };
             exchange.notify(changed.encode(&mut [0; notification::BYTES_MAX]));
         }
-        let about = self.push.as_ref().map(|push| {
-            let about = self.about(&slot.head, &body);
+        let subject = self.push.as_ref().map(|push| {
+            let subject = self.subject(&slot.head, &body);
             self.note_look_ups(&body);
-            push.answers(&about);
-            about
+            push.record_names(&subject);
+            subject
         });
         let sent = match &body {
             Body::Silent => {
                 exchange.send_nothing();
                 true
             }
-            Body::LookAgain(_) => {
+            Body::RetryOpen(_) => {
                 exchange.send(reply::error(unique, Errno::ESTALE).as_bytes());
                 false
             }
             Body::Data(bytes) => exchange.send_data(reply::header(unique, *bytes).as_bytes(), *bytes),
             _ => exchange.send(body.encode(slot, self, unique)),
         };
-        if let (Some(push), Some(about)) = (&self.push, &about) {
-            push.answered(notices, about);
+        if let (Some(push), Some(subject)) = (&self.push, &subject) {
+            push.resend_missed(notices, subject);
         }
         if let Body::Init(_) = body {
-            self.told.store(sent, Ordering::Release);
+            self.init_sent.store(sent, Ordering::Release);
         }
         if !sent {
             body.undo(self);
@@ -457,16 +457,16 @@ impl Session {
     /// Returns the effect of a signal to the requesting thread on a pending request.
     fn on_signal(&self, opcode: Option<Opcode>, thread: u32) -> OnSignal {
         match opcode {
-            Some(Opcode::Setlkw) => OnSignal::End,
+            Some(Opcode::Setlkw) => OnSignal::Interrupt,
             // Thread 0 is outside of the mount's pid namespace.
-            _ if self.options.local_callers && thread != 0 => OnSignal::EndIfKilled(thread),
-            _ => OnSignal::GoOn,
+            _ if self.options.local_callers && thread != 0 => OnSignal::InterruptIfKilled(thread),
+            _ => OnSignal::Ignore,
         }
     }
 
     fn refuse(&self, error: &DecodeError) -> Error {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        if error.is_violation() && !self.warned.swap(true, Ordering::Relaxed) {
+        if error.is_violation() && !self.violation_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(session = self.id.0, %error, "the kernel violates the protocol; further violations are not logged");
         }
         status::from_errno(error.errno())
@@ -488,7 +488,7 @@ impl Session {
         let uid = header.uid.unwrap_or(NOBODY);
         let named = Identity { uid, gid: header.gid.unwrap_or(NOBODY), groups };
         let identity = self.callers.identity(&decoded.request, header.pid, named);
-        let key = self.kept.as_ref().map(|kept| kept.key(header.unique));
+        let key = self.persistent.as_ref().map(|persistent| persistent.key(header.unique));
         Ctx { identity, request: RequestId(header.unique.0), key, ..self.ctx_root(interrupt.clone()) }
     }
 
@@ -509,7 +509,7 @@ impl Session {
     }
 
     /// Returns a look-up that the kernel never received.
-    fn take_back(&self, node: NodeId) {
+    fn return_look_up(&self, node: NodeId) {
         if let Some(push) = &self.push {
             push.forgotten(node, 1);
         }
@@ -525,12 +525,15 @@ impl Session {
         self.posix_locks.forget(node);
     }
 
-    fn agree(&self, agreed: &Agreed) {
-        if let Some(kept) = &self.kept {
-            kept.agreed(Agreement { capabilities: agreed.capabilities.bits(), minor: agreed.minor });
+    fn set_negotiated(&self, negotiated: &Agreed) {
+        if let Some(persistent) = &self.persistent {
+            persistent.set_negotiated(Negotiated {
+                capabilities: negotiated.capabilities.bits(),
+                minor: negotiated.minor,
+            });
         }
-        self.minor.store(agreed.minor, Ordering::Relaxed);
-        self.agreed.store(agreed.capabilities.bits(), Ordering::Release);
+        self.minor.store(negotiated.minor, Ordering::Relaxed);
+        self.negotiated.store(negotiated.capabilities.bits(), Ordering::Release);
         self.ready.store(true, Ordering::Release);
     }
 }

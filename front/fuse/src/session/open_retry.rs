@@ -23,20 +23,20 @@ use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 pub(super) struct OpenRetry {
     /// `false` until the first retry; then no thread needs to be looked up.
     any: AtomicBool,
-    table: Mutex<Table>,
+    table: Mutex<RetryTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct RetryTable {
     /// Attributes of each file as last sent to the kernel.
-    told: HashMap<NodeId, WeakAttr>,
+    sent_attrs: HashMap<NodeId, WeakAttr>,
     /// Threads whose open was answered with ESTALE.
-    sent_back: HashMap<u32, SentBack>,
+    retrying: HashMap<u32, Retrying>,
 }
 
 /// An open answered with ESTALE.
 #[derive(Clone, Copy, Debug)]
-struct SentBack {
+struct Retrying {
     /// The node last found by the thread.
     found: NodeId,
     since: Instant,
@@ -50,7 +50,7 @@ pub(super) struct Attempt {
     /// The opening thread's number from the request.
     pub(super) thread: u32,
     /// `true` if this is the second attempt.
-    again: bool,
+    is_retry: bool,
 }
 
 /// Maximum number of files and of threads; a full map is cleared, which costs each entry one more retry.
@@ -59,14 +59,14 @@ const ENTRIES_MAX: usize = 8192;
 /// Maximum delay of a second attempt; after that the thread was killed, or found nothing and opens another
 /// file now. Generous, because look-ups on a slow server lie in between, and an unrecognised second attempt
 /// may fail.
-const AGAIN_WITHIN: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of all threads outside of the mount's pid namespace.
 const UNKNOWN_THREAD: u32 = 0;
 
 impl OpenRetry {
     /// Records attributes sent to a thread that looked up `node`.
-    pub(super) fn tell(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
+    pub(super) fn record(&self, coherence: Coherence, thread: u32, node: NodeId, attr: &Attr) {
         if !has_data(attr.file_type) {
             return;
         }
@@ -75,41 +75,41 @@ impl OpenRetry {
             return;
         }
         let mut table = self.table();
-        if let Some(back) = table.sent_back.get_mut(&thread) {
+        if let Some(back) = table.retrying.get_mut(&thread) {
             back.found = node;
         }
         if fresh {
-            insert(&mut table.told, node, WeakAttr::from(attr));
+            insert(&mut table.sent_attrs, node, WeakAttr::from(attr));
         }
     }
 
     /// Begins an attempt of a thread to open `node`, before the file system is called.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
-        let back = if any { self.table().sent_back.remove(&thread) } else { None };
-        let again = back.is_some_and(|back| back.found == node && back.since.elapsed() < AGAIN_WITHIN);
-        Attempt { node, how, thread, again }
+        let back = if any { self.table().retrying.remove(&thread) } else { None };
+        let is_retry = back.is_some_and(|back| back.found == node && back.since.elapsed() < RETRY_TIMEOUT);
+        Attempt { node, how, thread, is_retry }
     }
 
     /// Returns `true` if the kernel must look the node up again before it opens it. `attr` is as of the open.
     pub(super) fn is_due(&self, coherence: Coherence, attempt: Attempt, attr: Option<&Attr>) -> bool {
         let Some(attr) = attr else { return false };
-        let Attempt { node, how, thread, again } = attempt;
+        let Attempt { node, how, thread, is_retry } = attempt;
         let reads = how.contains(OpenFlags::READ) && !how.contains(OpenFlags::TRUNCATE);
-        if again || thread == UNKNOWN_THREAD || !reads || !is_fresh(coherence, attr) {
+        if is_retry || thread == UNKNOWN_THREAD || !reads || !is_fresh(coherence, attr) {
             return false;
         }
         let mut table = self.table();
-        if table.told.get(&node) == Some(&WeakAttr::from(attr)) {
+        if table.sent_attrs.get(&node) == Some(&WeakAttr::from(attr)) {
             return false;
         }
         self.any.store(true, Ordering::Release);
         // An open other than by name has no look-up; it finds this node again.
-        insert(&mut table.sent_back, thread, SentBack { found: node, since: Instant::now() });
+        insert(&mut table.retrying, thread, Retrying { found: node, since: Instant::now() });
         true
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, RetryTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -150,7 +150,7 @@ mod tests {
         from_wire(&FuseAttr { mode: 0o100_644, mtime, ctime: mtime, size, ..Default::default() }).unwrap()
     }
 
-    fn is_sent_back(retries: &OpenRetry, thread: u32, node: NodeId, attr: &Attr) -> bool {
+    fn is_retried(retries: &OpenRetry, thread: u32, node: NodeId, attr: &Attr) -> bool {
         let attempt = retries.attempt(thread, node, OpenFlags::READ);
         retries.is_due(Coherence::Auto, attempt, Some(attr))
     }
@@ -159,72 +159,72 @@ mod tests {
     fn an_open_is_sent_back_once_however_the_file_changes() {
         let retries = OpenRetry::default();
         for size in 0..3 {
-            assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 10 * size)));
-            retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 10 * size + 1));
+            assert!(is_retried(&retries, THREAD, NODE, &file(0, 10 * size)));
+            retries.record(Coherence::Auto, THREAD, NODE, &file(0, 10 * size + 1));
             std::thread::sleep(TICK * 2);
-            assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 10 * size + 2)), "its second attempt");
+            assert!(!is_retried(&retries, THREAD, NODE, &file(0, 10 * size + 2)), "its second attempt");
         }
     }
 
     #[test]
     fn another_file_found_by_the_open_retry_is_opened() {
         let retries = OpenRetry::default();
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
         for age_s in [10, 0] {
-            retries.tell(Coherence::Auto, THREAD, NodeId(6), &file(age_s, 1));
+            retries.record(Coherence::Auto, THREAD, NodeId(6), &file(age_s, 1));
         }
-        assert!(!is_sent_back(&retries, THREAD, NodeId(6), &file(0, 2)));
-        assert!(is_sent_back(&retries, THREAD, NodeId(6), &file(0, 3)), "a new attempt");
+        assert!(!is_retried(&retries, THREAD, NodeId(6), &file(0, 2)));
+        assert!(is_retried(&retries, THREAD, NodeId(6), &file(0, 3)), "a new attempt");
     }
 
     #[test]
     fn a_nameless_open_succeeds_at_the_second_attempt() {
         let retries = OpenRetry::default();
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
-        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
+        assert!(!is_retried(&retries, THREAD, NODE, &file(0, 8)));
     }
 
     #[test]
     fn one_thread_s_second_attempt_is_none_of_another_s() {
         let retries = OpenRetry::default();
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
-        assert!(is_sent_back(&retries, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
-        retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
-        assert!(!is_sent_back(&retries, THREAD + 2, NODE, &file(0, 7)), "the kernel knows now");
-        assert!(is_sent_back(&retries, THREAD + 2, NODE, &file(0, 8)), "changed again");
-        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
-        assert!(!is_sent_back(&retries, THREAD + 1, NODE, &file(0, 8)));
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
+        assert!(is_retried(&retries, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
+        retries.record(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_retried(&retries, THREAD + 2, NODE, &file(0, 7)), "the kernel knows now");
+        assert!(is_retried(&retries, THREAD + 2, NODE, &file(0, 8)), "changed again");
+        assert!(!is_retried(&retries, THREAD, NODE, &file(0, 8)));
+        assert!(!is_retried(&retries, THREAD + 1, NODE, &file(0, 8)));
     }
 
     #[test]
     fn threads_that_cannot_be_told_apart_are_not_sent_back() {
         let retries = OpenRetry::default();
         for size in 0..3 {
-            assert!(!is_sent_back(&retries, UNKNOWN_THREAD, NODE, &file(0, size)));
+            assert!(!is_retried(&retries, UNKNOWN_THREAD, NODE, &file(0, size)));
         }
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)), "this one can");
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)), "this one can");
     }
 
     #[test]
     fn a_second_attempt_that_never_came_spares_no_later_open() {
         let retries = OpenRetry::default();
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
-        retries.table().sent_back.get_mut(&THREAD).unwrap().since -= AGAIN_WITHIN;
-        assert!(is_sent_back(&retries, THREAD, NODE, &file(0, 8)));
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
+        retries.table().retrying.get_mut(&THREAD).unwrap().since -= RETRY_TIMEOUT;
+        assert!(is_retried(&retries, THREAD, NODE, &file(0, 8)));
     }
 
     #[test]
     fn a_node_just_looked_up_is_opened_at_once() {
         let retries = OpenRetry::default();
-        retries.tell(Coherence::Auto, THREAD, NODE, &file(0, 7));
-        assert!(!is_sent_back(&retries, THREAD, NODE, &file(0, 7)));
+        retries.record(Coherence::Auto, THREAD, NODE, &file(0, 7));
+        assert!(!is_retried(&retries, THREAD, NODE, &file(0, 7)));
     }
 
     #[test]
     fn a_node_without_cached_attributes_is_opened_at_once() {
         let retries = OpenRetry::default();
         assert!(
-            !is_sent_back(&retries, THREAD, NODE, &file(10, 7)),
+            !is_retried(&retries, THREAD, NODE, &file(10, 7)),
             "attributes from before the change are no longer cached"
         );
         for (coherence, how) in [
@@ -243,10 +243,10 @@ mod tests {
         let retries = OpenRetry::default();
         for number in 0..2 * ENTRIES_MAX as u32 {
             let node = NodeId(number.into());
-            retries.tell(Coherence::Auto, number, node, &file(0, 1));
-            is_sent_back(&retries, number, node, &file(0, 2));
+            retries.record(Coherence::Auto, number, node, &file(0, 1));
+            is_retried(&retries, number, node, &file(0, 2));
         }
         let table = retries.table();
-        assert!(table.told.len() <= ENTRIES_MAX && table.sent_back.len() <= ENTRIES_MAX);
+        assert!(table.sent_attrs.len() <= ENTRIES_MAX && table.retrying.len() <= ENTRIES_MAX);
     }
 }

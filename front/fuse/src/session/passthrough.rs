@@ -56,7 +56,7 @@ struct Backed {
 const BACKED_BYTES_MIN: u64 = 128 << 10;
 
 /// Open flags that rule passthrough out for an opening.
-const ASKED_FOR: OpenFlags =
+const EXCLUDED_FLAGS: OpenFlags =
     OpenFlags::WRITE.union(OpenFlags::APPEND).union(OpenFlags::TRUNCATE).union(OpenFlags::DIRECT);
 
 impl Passthrough {
@@ -82,13 +82,13 @@ impl Passthrough {
         may_pass: bool,
         flags: OpenOutFlags,
     ) -> (OpenOutFlags, Option<BackingId>) {
-        let reads_past = may_pass && how.contains(OpenFlags::READ) && !how.intersects(ASKED_FOR);
+        let bypasses_session = may_pass && how.contains(OpenFlags::READ) && !how.intersects(EXCLUDED_FLAGS);
         let mut nodes = self.nodes();
         let openings = match nodes.entry(file.node) {
             Entry::Occupied(openings) => openings.into_mut(),
             Entry::Vacant(place) => {
                 let is_large = attr.is_none_or(|attr| attr.size >= BACKED_BYTES_MIN);
-                let backed = if reads_past && is_large { self.back(file) } else { None };
+                let backed = if bypasses_session && is_large { self.back(file) } else { None };
                 place.insert(Openings { count: 0, backed })
             }
         };
@@ -96,8 +96,8 @@ impl Passthrough {
         let Some(backed) = &openings.backed else { return (flags, None) };
         let mut flags = OpenOutFlags::PASSTHROUGH | (flags & OpenOutFlags::NOFLUSH);
         // Then only its mappings use the backing file.
-        flags.set(OpenOutFlags::DIRECT_IO, !reads_past);
-        self.openings.fetch_add(u64::from(reads_past), Ordering::Relaxed);
+        flags.set(OpenOutFlags::DIRECT_IO, !bypasses_session);
+        self.openings.fetch_add(u64::from(bypasses_session), Ordering::Relaxed);
         (flags, Some(backed.id))
     }
 
@@ -179,26 +179,26 @@ mod tests {
     #[derive(Debug)]
     struct Kernel {
         takes: usize,
-        told: Mutex<Vec<(&'static str, i32)>>,
+        calls: Mutex<Vec<(&'static str, i32)>>,
     }
 
     impl Backing for Kernel {
         fn open(&self, _: BorrowedFd<'_>) -> Result<BackingId, Errno> {
-            let mut told = self.told.lock().unwrap();
-            let id = told.len() as i32 + 1;
-            told.push(("open", id));
-            if told.len() > self.takes { Err(Errno::PERM) } else { Ok(BackingId(id)) }
+            let mut calls = self.calls.lock().unwrap();
+            let id = calls.len() as i32 + 1;
+            calls.push(("open", id));
+            if calls.len() > self.takes { Err(Errno::PERM) } else { Ok(BackingId(id)) }
         }
 
         fn close(&self, backing: BackingId) {
-            self.told.lock().unwrap().push(("close", backing.0));
+            self.calls.lock().unwrap().push(("close", backing.0));
         }
     }
 
     fn over(takes: usize) -> (Arc<Passthrough>, Arc<Kernel>) {
         let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
         let file_system = Memory::default().attach(&client).expect("attach");
-        let kernel = Arc::new(Kernel { takes, told: Mutex::default() });
+        let kernel = Arc::new(Kernel { takes, calls: Mutex::default() });
         let whole: Arc<dyn FileSystem> = Arc::new(Whole(file_system.clone()));
         assert!(Passthrough::new(&file_system, kernel.clone()).is_none(), "it has no backing files");
         (Passthrough::new(&whole, kernel.clone()).expect("it has"), kernel)
@@ -224,9 +224,9 @@ mod tests {
         assert_eq!(opened(&all, 6, read), ORDINARY, "one that writes is open");
         all.released(NodeId(6));
         (0..2).for_each(|_| all.released(NodeId(5)));
-        assert_eq!(*kernel.told.lock().unwrap(), [("open", 1)], "one is open still");
+        assert_eq!(*kernel.calls.lock().unwrap(), [("open", 1)], "one is open still");
         (5..8).for_each(|node| all.released(NodeId(node)));
-        assert_eq!(*kernel.told.lock().unwrap(), [("open", 1), ("close", 1)]);
+        assert_eq!(*kernel.calls.lock().unwrap(), [("open", 1), ("close", 1)]);
         assert_eq!(opened(&all, 6, read), (OpenOutFlags::PASSTHROUGH, Some(3)));
         assert_eq!(all.openings(), 3);
         all.ended();
@@ -237,7 +237,7 @@ mod tests {
     fn a_kernel_that_takes_none_is_not_asked_again() {
         let (all, kernel) = over(0);
         (1..5).for_each(|node| assert_eq!(opened(&all, node, OpenFlags::READ), ORDINARY));
-        assert_eq!(kernel.told.lock().unwrap().len(), 1);
+        assert_eq!(kernel.calls.lock().unwrap().len(), 1);
     }
 
     #[test]

@@ -18,31 +18,31 @@ const EARLY_MAX: usize = 64;
 
 /// Interval at which the state of a signalled thread is polled; the first look is one interval after the
 /// signal.
-const LOOK_AFTER: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Effect of a signal to the waiting thread on its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnSignal {
     /// The request ends early: a wait for a lock.
-    End,
+    Interrupt,
     /// The request ends early if the signal kills this thread.
-    EndIfKilled(u32),
+    InterruptIfKilled(u32),
     /// The request continues: the thread cannot be inspected.
-    GoOn,
+    Ignore,
 }
 
 /// Pending requests by request number.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Arc<Shared>);
+pub(super) struct Pending(Arc<PendingShared>);
 
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<Table>,
+struct PendingShared {
+    table: Mutex<PendingTable>,
     is_killed: fn(u32) -> bool,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct PendingTable {
     requests: HashMap<Unique, Request>,
     /// Interrupts that overtook their request on another thread. Request numbers are never reused, so a stale
     /// entry interrupts nothing.
@@ -88,19 +88,19 @@ impl Pending {
             return table.early.push_back(unique);
         };
         match request.on_signal {
-            OnSignal::End => {
+            OnSignal::Interrupt => {
                 let interrupt = request.interrupt.clone();
                 // Unlocked: raising the interrupt may continue the request on this thread.
                 drop(table);
                 interrupt.raise();
             }
-            OnSignal::EndIfKilled(_) => {
+            OnSignal::InterruptIfKilled(_) => {
                 request.is_signalled = true;
                 if !table.is_watched {
                     table.is_watched = self.0.watch();
                 }
             }
-            OnSignal::GoOn => {}
+            OnSignal::Ignore => {}
         }
     }
 
@@ -116,29 +116,29 @@ impl Pending {
     }
 }
 
-impl Default for Shared {
+impl Default for PendingShared {
     fn default() -> Self {
         Self { table: Mutex::default(), is_killed }
     }
 }
 
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl PendingShared {
+    fn table(&self) -> MutexGuard<'_, PendingTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the polling thread. Returns `false` on failure.
     fn watch(self: &Arc<Self>) -> bool {
         let shared = self.clone();
-        let look = move || {
+        let run = move || {
             loop {
-                std::thread::sleep(LOOK_AFTER);
-                if !shared.look() {
+                std::thread::sleep(POLL_INTERVAL);
+                if !shared.poll_signalled() {
                     return;
                 }
             }
         };
-        let started = std::thread::Builder::new().name("fuse-signals".into()).spawn(look);
+        let started = std::thread::Builder::new().name("fuse-signals".into()).spawn(run);
         if let Err(error) = &started {
             tracing::warn!(%error, "cannot start the thread that checks for killed programs");
         }
@@ -147,11 +147,11 @@ impl Shared {
 
     /// Interrupts the signalled requests of threads that are being killed. Returns `false` if no signalled
     /// request is pending.
-    fn look(&self) -> bool {
+    fn poll_signalled(&self) -> bool {
         let signalled: Vec<(Unique, u32)> = {
             let mut table = self.table();
             let signalled = table.requests.iter().filter_map(|(unique, request)| match request.on_signal {
-                OnSignal::EndIfKilled(thread) if request.is_signalled => Some((*unique, thread)),
+                OnSignal::InterruptIfKilled(thread) if request.is_signalled => Some((*unique, thread)),
                 _ => None,
             });
             let signalled = signalled.collect::<Vec<_>>();
@@ -183,8 +183,8 @@ mod tests {
     /// Reports odd threads as being killed. Only the test polls.
     fn pending() -> Pending {
         let is_killed = |thread| thread % 2 == 1;
-        let table = Table { is_watched: true, ..Table::default() };
-        Pending(Arc::new(Shared { is_killed, table: Mutex::new(table) }))
+        let table = PendingTable { is_watched: true, ..PendingTable::default() };
+        Pending(Arc::new(PendingShared { is_killed, table: Mutex::new(table) }))
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
         let pending = pending();
         let (first, second) = (Interrupt::new(), Interrupt::new());
         pending.interrupt(Unique(2));
-        pending.add(Unique(4), &first, OnSignal::End);
-        pending.add(Unique(2), &second, OnSignal::End);
+        pending.add(Unique(4), &first, OnSignal::Interrupt);
+        pending.add(Unique(2), &second, OnSignal::Interrupt);
         assert!(!first.is_raised());
         assert!(second.is_raised());
         pending.interrupt(Unique(4));
@@ -210,22 +210,30 @@ mod tests {
     #[test]
     fn a_signal_ends_waits_for_locks_and_what_killed_threads_wait_for() {
         let pending = pending();
-        let all: Vec<_> = [OnSignal::End, OnSignal::EndIfKilled(2), OnSignal::EndIfKilled(3), OnSignal::GoOn]
-            .into_iter()
-            .zip(0..)
-            .map(|(on_signal, number)| {
-                let interrupt = Interrupt::new();
-                pending.add(Unique(number), &interrupt, on_signal);
-                pending.interrupt(Unique(number));
-                interrupt
-            })
-            .collect();
+        let all: Vec<_> = [
+            OnSignal::Interrupt,
+            OnSignal::InterruptIfKilled(2),
+            OnSignal::InterruptIfKilled(3),
+            OnSignal::Ignore,
+        ]
+        .into_iter()
+        .zip(0..)
+        .map(|(on_signal, number)| {
+            let interrupt = Interrupt::new();
+            pending.add(Unique(number), &interrupt, on_signal);
+            pending.interrupt(Unique(number));
+            interrupt
+        })
+        .collect();
         let raised = || all.iter().map(Interrupt::is_raised).collect::<Vec<_>>();
         assert_eq!(raised(), [true, false, false, false], "a handler may have run");
-        assert!(pending.0.look());
+        assert!(pending.0.poll_signalled());
         assert_eq!(raised(), [true, false, true, false]);
         (0..4).for_each(|number| pending.remove(Unique(number)));
-        assert!(!pending.0.look() && !pending.0.table().is_watched, "nothing is left to look after");
+        assert!(
+            !pending.0.poll_signalled() && !pending.0.table().is_watched,
+            "nothing is left to look after"
+        );
         pending.interrupt_all();
         assert!(!all[1].is_raised());
     }
@@ -234,11 +242,11 @@ mod tests {
     fn a_thread_that_is_killed_after_the_first_signal_is_noticed() {
         static KILLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
         let is_killed = |_| KILLED.load(std::sync::atomic::Ordering::SeqCst);
-        let pending = Pending(Arc::new(Shared { is_killed, ..Shared::default() }));
+        let pending = Pending(Arc::new(PendingShared { is_killed, ..PendingShared::default() }));
         let interrupt = Interrupt::new();
-        pending.add(Unique(2), &interrupt, OnSignal::EndIfKilled(1));
+        pending.add(Unique(2), &interrupt, OnSignal::InterruptIfKilled(1));
         pending.interrupt(Unique(2));
-        std::thread::sleep(3 * LOOK_AFTER);
+        std::thread::sleep(3 * POLL_INTERVAL);
         assert!(!interrupt.is_raised());
         KILLED.store(true, std::sync::atomic::Ordering::SeqCst);
         let raised = interrupt.raised();

@@ -40,20 +40,20 @@ struct Log {
     /// The latest notices; the last one has the number `count`.
     notices: VecDeque<Notice>,
     /// Notices to be sent again.
-    again: Vec<Notice>,
+    resends: Vec<Notice>,
     /// The sending thread.
     sender: Option<Thread>,
 }
 
 /// Nodes and names that a reply describes.
 #[derive(Debug, Default)]
-pub(super) struct About {
+pub(super) struct Subject {
     pub(super) nodes: Vec<NodeId>,
     /// Names with their directories.
     pub(super) names: Vec<(NodeId, NameBuf)>,
 }
 
-impl About {
+impl Subject {
     fn concerns(&self, notice: &Notice) -> bool {
         match notice {
             Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {
@@ -69,27 +69,27 @@ const SHARDS: usize = 16;
 
 impl Push {
     /// Returns the number of notices so far: read it before a request begins and pass it to
-    /// [`Push::answered`].
+    /// [`Push::resend_missed`].
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
     /// Sends again the notices since `count_before` that concern a written reply.
     #[inline]
-    pub(super) fn answered(&self, count_before: u64, about: &About) {
+    pub(super) fn resend_missed(&self, count_before: u64, subject: &Subject) {
         if self.count.load(Ordering::SeqCst) != count_before {
-            self.send_again(count_before, about);
+            self.queue_missed(count_before, subject);
         }
     }
 
     /// Records the names of a reply that is about to be written.
-    pub(super) fn answers(&self, about: &About) {
-        if about.names.is_empty() {
+    pub(super) fn record_names(&self, subject: &Subject) {
+        if subject.names.is_empty() {
             return;
         }
         let now = Instant::now();
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.extend(about.names.iter().map(|(dir, name)| (now, *dir, name.clone())));
+        names.extend(subject.names.iter().map(|(dir, name)| (now, *dir, name.clone())));
         let over = names.len().saturating_sub(NAMES_MAX);
         names.drain(..over);
     }
@@ -110,24 +110,24 @@ impl Push {
     }
 
     #[cold]
-    fn send_again(&self, count_before: u64, about: &About) {
+    fn queue_missed(&self, count_before: u64, subject: &Subject) {
         let sender = {
             let mut log = self.log();
             let missed = (self.count.load(Ordering::SeqCst) - count_before) as usize;
-            let again: Vec<_> = match log.notices.len().checked_sub(missed) {
+            let resends: Vec<_> = match log.notices.len().checked_sub(missed) {
                 Some(skipped) => log
                     .notices
                     .iter()
                     .skip(skipped)
-                    .filter(|notice| about.concerns(notice))
+                    .filter(|notice| subject.concerns(notice))
                     .cloned()
                     .collect(),
                 None => vec![Notice::Everything],
             };
-            if again.is_empty() {
+            if resends.is_empty() {
                 return;
             }
-            log.again.extend(again);
+            log.resends.extend(resends);
             log.sender.clone()
         };
         if let Some(sender) = sender {
@@ -136,7 +136,7 @@ impl Push {
     }
 
     /// Sets the sending thread, which is unparked when notices are to be sent again.
-    pub(crate) fn sent_by(&self, sender: Thread) {
+    pub(crate) fn set_sender(&self, sender: Thread) {
         self.log().sender = Some(sender);
     }
 
@@ -151,8 +151,8 @@ impl Push {
     }
 
     /// Takes the notices to be sent again.
-    pub(crate) fn take_again(&self) -> Vec<Notice> {
-        std::mem::take(&mut self.log().again)
+    pub(crate) fn take_resends(&self) -> Vec<Notice> {
+        std::mem::take(&mut self.log().resends)
     }
 
     /// Counts a look-up that the kernel is about to receive.
@@ -163,9 +163,9 @@ impl Push {
     /// Subtracts look-ups that the kernel has forgotten.
     pub(super) fn forgotten(&self, node: NodeId, look_ups: u64) {
         let mut shard = self.shard(node);
-        if let Some(held) = shard.get_mut(&node) {
-            *held = held.saturating_sub(look_ups);
-            if *held == 0 {
+        if let Some(count) = shard.get_mut(&node) {
+            *count = count.saturating_sub(look_ups);
+            if *count == 0 {
                 shard.remove(&node);
             }
         }
@@ -194,28 +194,28 @@ mod tests {
     use super::*;
     use tombolo_core::fs::Name;
 
-    fn about(node: u64) -> Notice {
+    fn attributes(node: u64) -> Notice {
         Notice::Attributes(NodeId(node))
     }
 
-    fn answer(nodes: &[u64]) -> About {
-        About { nodes: nodes.iter().copied().map(NodeId).collect(), names: Vec::new() }
+    fn answer(nodes: &[u64]) -> Subject {
+        Subject { nodes: nodes.iter().copied().map(NodeId).collect(), names: Vec::new() }
     }
 
     #[test]
     fn notices_that_came_during_a_request_and_are_about_it_are_sent_again_once() {
         let push = Push::default();
-        push.log_notice(&about(2));
+        push.log_notice(&attributes(2));
         let before = push.count();
-        push.log_notice(&about(3));
-        push.answered(push.count(), &answer(&[2, 3, 4]));
-        assert!(push.take_again().is_empty(), "nothing came during that request");
-        push.log_notice(&about(4));
-        push.answered(before, &answer(&[2, 4]));
-        assert_eq!(push.take_again(), [about(4)]);
-        assert!(push.take_again().is_empty());
-        push.answered(before, &answer(&[3, 5]));
-        assert_eq!(push.take_again(), [about(3)]);
+        push.log_notice(&attributes(3));
+        push.resend_missed(push.count(), &answer(&[2, 3, 4]));
+        assert!(push.take_resends().is_empty(), "nothing came during that request");
+        push.log_notice(&attributes(4));
+        push.resend_missed(before, &answer(&[2, 4]));
+        assert_eq!(push.take_resends(), [attributes(4)]);
+        assert!(push.take_resends().is_empty());
+        push.resend_missed(before, &answer(&[3, 5]));
+        assert_eq!(push.take_resends(), [attributes(3)]);
     }
 
     #[test]
@@ -226,10 +226,10 @@ mod tests {
         push.log_notice(&notice);
         for (dir, text, count) in [(2, "b", 0), (3, "a", 0), (2, "a", 1)] {
             assert!(!push.may_be_under_way(&notice));
-            let about = About { nodes: Vec::new(), names: vec![(NodeId(dir), name(text))] };
-            push.answers(&about);
-            push.answered(0, &about);
-            assert_eq!(push.take_again().len(), count, "{dir} {text}");
+            let subject = Subject { nodes: Vec::new(), names: vec![(NodeId(dir), name(text))] };
+            push.record_names(&subject);
+            push.resend_missed(0, &subject);
+            assert_eq!(push.take_resends().len(), count, "{dir} {text}");
         }
         assert!(push.may_be_under_way(&notice));
     }
@@ -238,11 +238,11 @@ mod tests {
     fn what_the_log_does_not_hold_any_more_is_everything() {
         let push = Push::default();
         let before = push.count();
-        (0..=LOG_MAX as u64).for_each(|node| push.log_notice(&about(node)));
-        push.answered(before, &answer(&[1]));
-        assert_eq!(push.take_again(), [Notice::Everything]);
-        push.answered(before + 1, &answer(&[1, 2]));
-        assert_eq!(push.take_again(), [about(1), about(2)]);
+        (0..=LOG_MAX as u64).for_each(|node| push.log_notice(&attributes(node)));
+        push.resend_missed(before, &answer(&[1]));
+        assert_eq!(push.take_resends(), [Notice::Everything]);
+        push.resend_missed(before + 1, &answer(&[1, 2]));
+        assert_eq!(push.take_resends(), [attributes(1), attributes(2)]);
     }
 
     #[test]

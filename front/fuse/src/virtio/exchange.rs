@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 #[derive(Debug)]
 pub(super) struct ChainExchange {
     /// Readable bytes after the private ones.
-    rest: Source,
+    remaining: Source,
     /// Space for the reply; only for its header once the reply space has been taken.
     answer: Sink,
     token: Option<ChainToken>,
@@ -26,23 +26,23 @@ impl ChainExchange {
     /// Copies the private bytes of the request in `chain` to `slot`, once; later changes by the guest have no
     /// effect.
     pub(super) fn receive(chain: Chain, slot: &mut Slot, spare: Arc<FreeList<Box<Slot>>>) -> ChainExchange {
-        let Chain { readable: mut rest, writable: answer, token } = chain;
+        let Chain { readable: mut remaining, writable: answer, token } = chain;
         let mut head = [0; size_of::<InHeader>()];
-        let got = rest.read_at(0, &mut head);
+        let got = remaining.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
         // The decoder refuses a wrong length, given as much of the request as can be copied.
         let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
-        let private_bytes = wanted.min(rest.len());
+        let private_bytes = wanted.min(remaining.len());
         slot.fill(private_bytes, |bytes| {
-            rest.read_at(0, bytes);
+            remaining.read_at(0, bytes);
             // The header has been evaluated and must not change in between.
             if let Some(place) = bytes.get_mut(..head.len()) {
                 place.copy_from_slice(&head);
             }
         });
-        rest.advance(private_bytes);
+        remaining.advance(private_bytes);
         let (token, unique) = (Some(token), Unique(header.unique));
-        ChainExchange { rest, answer, token, unique, spare }
+        ChainExchange { remaining, answer, token, unique, spare }
     }
 
     fn complete(&mut self, written: usize) {
@@ -54,7 +54,7 @@ impl ChainExchange {
 
 impl Exchange for ChainExchange {
     fn payload(&mut self, len_bytes: usize) -> Source {
-        let mut payload = std::mem::take(&mut self.rest);
+        let mut payload = std::mem::take(&mut self.remaining);
         payload.truncate(len_bytes);
         payload
     }

@@ -6,7 +6,7 @@
 
 mod exchange;
 
-use crate::kept::{self, KeepError, Kept, Memory};
+use crate::persistent::{self, Memory, PersistError, PersistentFs};
 use crate::session::{Options as SessionOptions, Session, Slot};
 use exchange::ChainExchange;
 use std::borrow::Cow;
@@ -60,7 +60,7 @@ pub enum DeviceError {
     Export(#[source] Error),
     /// Its sessions cannot survive the process.
     #[error("sessions cannot survive a restart of the server")]
-    Keep(#[source] KeepError),
+    Keep(#[source] PersistError),
 }
 
 /// A virtio-fs device for one guest.
@@ -74,7 +74,7 @@ pub struct VirtioFs {
     session: RwLock<Arc<Session>>,
     /// Serialises session changes.
     renewing: Mutex<()>,
-    /// Memory for sessions that survive the process, set by [`Device::keep_in`].
+    /// Memory for sessions that survive the process, set by [`Device::set_state_memory`].
     memory: OnceLock<Memory>,
     /// Slots that no request uses.
     spare: Arc<FreeList<Box<Slot>>>,
@@ -97,7 +97,7 @@ impl VirtioFs {
         options.request_queues = options.request_queues.max(1);
         let file_system = attach(export.as_ref(), &options, &session_ids).map_err(DeviceError::Export)?;
         if options.is_kept {
-            kept::root_of(&*file_system.1).map_err(DeviceError::Keep)?;
+            persistent::root_of(&*file_system.1).map_err(DeviceError::Keep)?;
         }
         let first = RwLock::new(begin(file_system, &options));
         let (spare, memory) = (Arc::new(FreeList::new(SPARE_MAX)), OnceLock::new());
@@ -141,8 +141,8 @@ impl VirtioFs {
         let file_system = attach(self.export.as_ref(), &self.options, &self.session_ids);
         let (id, file_system) = file_system.map_err(DeviceError::Export)?;
         let Some(memory) = self.memory.get() else { return Ok(begin((id, file_system), &self.options)) };
-        let kept = Kept::begin(file_system, memory).map_err(DeviceError::Keep)?;
-        Ok(Session::kept(id, &kept, self.options.session.clone()))
+        let persistent = PersistentFs::begin(file_system, memory).map_err(DeviceError::Keep)?;
+        Ok(Session::persistent(id, &persistent, self.options.session.clone()))
     }
 }
 
@@ -153,7 +153,7 @@ impl VirtioFs {
 pub fn can_be_kept(export: &dyn Export) -> Result<(), DeviceError> {
     let client = Client { session: SessionId(0), label: "keeper".into(), checks: PermissionCheck::Caller };
     let file_system = export.attach(&client).map_err(DeviceError::Export)?;
-    kept::root_of(&*file_system).map(drop).map_err(DeviceError::Keep)
+    persistent::root_of(&*file_system).map(drop).map_err(DeviceError::Keep)
 }
 
 type Attached = (SessionId, Arc<dyn FileSystem>);
@@ -200,12 +200,12 @@ impl Device for VirtioFs {
         self.options.is_kept
     }
 
-    fn kept_bytes(&self) -> usize {
-        if self.options.is_kept { kept::AREA_BYTES } else { 0 }
+    fn state_bytes(&self) -> usize {
+        if self.options.is_kept { persistent::AREA_BYTES } else { 0 }
     }
 
     /// Resumes the session in `memory`, or begins a new one.
-    fn keep_in(
+    fn set_state_memory(
         &self,
         memory: Region,
         store: Option<FdStore>,
@@ -239,7 +239,7 @@ impl Device for VirtioFs {
 
     /// Interrupts pending requests, because the session ends with its queues. A wait for a lock could last
     /// until another guest releases it.
-    fn is_to_rest(&self) {
+    fn queue_stopping(&self) {
         self.session().interrupt_all();
     }
 

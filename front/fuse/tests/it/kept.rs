@@ -25,7 +25,7 @@ use tombolo_wire_fuse::layout::xattr::SetxattrIn;
 use tombolo_wire_fuse::{Extent, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
-use tombolo_front_fuse::kept::{AREA_BYTES, Kept, Memory};
+use tombolo_front_fuse::persistent::{AREA_BYTES, Memory, PersistentFs};
 use tombolo_front_fuse::session::{Exchange, Options, Session, Slot};
 
 pub(crate) const O_RDWR: u32 = 2;
@@ -48,7 +48,7 @@ struct Left {
 /// owner, the key).
 #[derive(Default)]
 struct Keeper {
-    held: BTreeMap<Vec<u8>, OwnedFd>,
+    store: BTreeMap<Vec<u8>, OwnedFd>,
     socket: Option<OwnedFd>,
 }
 
@@ -60,9 +60,9 @@ impl Keeper {
         while let Ok(packet) = packet::receive(socket, &mut bytes) {
             let Some((kind, key)) = bytes[..packet.len].split_first() else { break };
             match (kind, packet.descriptors.into_iter().next()) {
-                (1, Some(descriptor)) => drop(self.held.insert(key.to_vec(), descriptor)),
-                (2, None) => drop(self.held.remove(key)),
-                (3, None) => self.held.clear(),
+                (1, Some(descriptor)) => drop(self.store.insert(key.to_vec(), descriptor)),
+                (2, None) => drop(self.store.remove(key)),
+                (3, None) => self.store.clear(),
                 said => panic!("{said:?}"),
             }
         }
@@ -70,15 +70,16 @@ impl Keeper {
 
     fn copy(&mut self) -> Keeper {
         self.hear();
-        let copy = |(key, held): (&Vec<u8>, &OwnedFd)| (key.clone(), held.try_clone().expect("a duplicate"));
-        Keeper { held: self.held.iter().map(copy).collect(), socket: None }
+        let copy =
+            |(key, store): (&Vec<u8>, &OwnedFd)| (key.clone(), store.try_clone().expect("a duplicate"));
+        Keeper { store: self.store.iter().map(copy).collect(), socket: None }
     }
 
     /// Gives a new server what there is.
     fn greet(&mut self) -> FdStore {
         let (ours, theirs) = packet::pair().expect("a pair");
-        for (key, held) in &self.held {
-            packet::send(&ours, &[&[1], &key[..]].concat(), &[held.as_fd()]).expect("sent");
+        for (key, store) in &self.store {
+            packet::send(&ours, &[&[1], &key[..]].concat(), &[store.as_fd()]).expect("sent");
         }
         packet::send(&ours, &[&[4], &[0; 17][..]].concat(), &[]).expect("sent");
         self.socket = Some(ours);
@@ -130,8 +131,8 @@ impl Process {
         let file_system = export.attach(&client).expect("attached");
         let store = left.keeper.lock().expect("a keeper").greet();
         let memory = Memory::new(left.area.clone(), Some(store), &*file_system).expect("its own area");
-        let kept = Kept::begin(file_system, &memory).expect("kept");
-        Process { session: Session::kept(SessionId(1), &kept, Options::default()), left }
+        let kept = PersistentFs::begin(file_system, &memory).expect("kept");
+        Process { session: Session::persistent(SessionId(1), &kept, Options::default()), left }
     }
 }
 
@@ -257,7 +258,7 @@ impl Guest {
 
     /// How many descriptors the keeper holds.
     pub(crate) fn held_elsewhere(&self) -> usize {
-        self.process().left.keeper.lock().expect("a keeper").copy().held.len()
+        self.process().left.keeper.lock().expect("a keeper").copy().store.len()
     }
 
     fn encode(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Vec<u8> {

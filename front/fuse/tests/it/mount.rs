@@ -180,7 +180,7 @@ fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
     for opcode in [Opcode::Getxattr, Opcode::Setxattr, Opcode::Removexattr, Opcode::Listxattr] {
         assert_eq!(mounted.mount.session().counters().requests(opcode), 1, "{opcode:?}");
     }
-    assert!(!mounted.mount.session().agreed().contains(Capabilities::POSIX_ACL));
+    assert!(!mounted.mount.session().negotiated().contains(Capabilities::POSIX_ACL));
     fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"y").unwrap();
     let capability = rustix::fs::getxattr(&below, "security.capability", &mut bytes);
     assert_eq!(capability, Err(rustix::io::Errno::NODATA));

@@ -58,7 +58,7 @@ fn listing_a_kept_tree_again_asks_for_no_attribute() {
         let ls = || Command::new("ls").arg("-l").arg(mounted.path()).output().expect("ls(1)");
         assert_eq!(ls().stdout.split(|byte| *byte == b'\n').count() as u64, FILES + 2);
         let first = asked();
-        assert!(session.agreed().contains(Capabilities::POSIX_ACL));
+        assert!(session.negotiated().contains(Capabilities::POSIX_ACL));
         // The access list of each, and what the directory has; its label is the only one that is asked for.
         assert!(first <= FILES + 3, "{first}");
         // What the directory named has, and its label, on which it gives up. A watch begins with word that

@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::fd_store::Held;
+use crate::fd_store::DescriptorStore;
 use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -91,9 +91,9 @@ impl Keeper {
         let keeper = Arc::clone(self);
         let serve = move || {
             let (servers, place) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.place));
-            let held = keeper.settings.keeps_all_areas.then(|| DescriptorBudget::of_process().share(0));
-            let held = held.flatten().map(Held::new);
-            let end = match Session::new(front_end, servers, place, held) {
+            let store = keeper.settings.keeps_all_areas.then(|| DescriptorBudget::of_process().share(0));
+            let store = store.flatten().map(DescriptorStore::new);
+            let end = match Session::new(front_end, servers, place, store) {
                 Ok(mut session) => session.run(),
                 Err(end) => end,
             };

@@ -21,9 +21,9 @@ pub struct Servers {
 #[derive(Debug, Default)]
 struct Now {
     /// Number of the current server.
-    life: u64,
-    runs: bool,
-    ended: bool,
+    server_number: u64,
+    is_running: bool,
+    has_ended: bool,
 }
 
 /// Time for a server to die after its sockets have closed.
@@ -31,11 +31,11 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Outcome of waiting after a server has closed a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum Successor {
     /// The server with this number runs.
     Server(u64),
     /// The same server still runs: it has disconnected the front end.
-    CutOff,
+    Disconnected,
     /// There will be no further server.
     None,
 }
@@ -44,34 +44,34 @@ impl Servers {
     /// Records the start of a server. Connections wait in its backlog until it is ready.
     pub fn came(&self) {
         let mut now = self.now();
-        now.life += 1;
-        now.runs = true;
+        now.server_number += 1;
+        now.is_running = true;
         self.changed.notify_all();
     }
 
     /// Records the death of the server.
     pub fn went(&self) {
-        self.now().runs = false;
+        self.now().is_running = false;
         self.changed.notify_all();
     }
 
     /// Declares that there will be no further server; waiting front ends are disconnected.
     pub fn end(&self) {
-        self.now().ended = true;
+        self.now().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Waits for the successor of server `life`, which has closed a connection.
-    pub(super) fn after(&self, life: u64) -> Next {
+    /// Waits for the successor of server `server_number`, which has closed a connection.
+    pub(super) fn successor(&self, server_number: u64) -> Successor {
         let deadline = Instant::now() + DEATH_TIMEOUT;
         let mut now = self.now();
         loop {
-            let is_same = now.runs && now.life == life;
+            let is_same = now.is_running && now.server_number == server_number;
             let left = deadline.saturating_duration_since(Instant::now());
             match () {
-                () if now.ended => return Next::None,
-                () if now.runs && !is_same => return Next::Server(now.life),
-                () if is_same && left.is_zero() => return Next::CutOff,
+                () if now.has_ended => return Successor::None,
+                () if now.is_running && !is_same => return Successor::Server(now.server_number),
+                () if is_same && left.is_zero() => return Successor::Disconnected,
                 () if is_same => {
                     now = self.changed.wait_timeout(now, left).unwrap_or_else(PoisonError::into_inner).0;
                 }

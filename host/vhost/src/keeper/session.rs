@@ -7,11 +7,11 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error as ThisError;
 
-use crate::fd_store::Held;
+use crate::fd_store::DescriptorStore;
 
 use super::message::{Channel, ChannelError, Message, request};
-use super::servers::{Next, Place, Servers};
-use super::state::{PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, State, in_flight_wanted};
+use super::servers::{Place, Servers, Successor};
+use super::state::{FrontEndState, PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, in_flight_wanted};
 
 /// Queue size for in-flight areas, requested before the sizes are known: the maximum of our servers.
 const QUEUE_SIZE_MAX: u16 = 1024;
@@ -30,7 +30,7 @@ pub(super) enum SessionEnd {
     OwnArea,
     /// The running server has closed the connection.
     #[error("the server has cut it off")]
-    CutOff,
+    Disconnected,
     /// A new server could not know the requests under way.
     #[error("the server died, and this device's requests cannot be repeated")]
     NotRepeatable,
@@ -46,14 +46,14 @@ pub(super) struct Session {
     front_end: Channel,
     server: Channel,
     /// Number of the server.
-    life: u64,
+    server_number: u64,
     servers: Arc<Servers>,
     place: Arc<Place>,
-    state: State,
+    state: FrontEndState,
     /// Protocol features offered by the server.
     offered: u64,
     /// Descriptors stored by servers; set if the front end must not have its own in-flight area.
-    held: Option<Held>,
+    store: Option<DescriptorStore>,
 }
 
 impl Session {
@@ -61,14 +61,16 @@ impl Session {
         front_end: Channel,
         servers: Arc<Servers>,
         place: Arc<Place>,
-        mut held: Option<Held>,
+        mut store: Option<DescriptorStore>,
     ) -> Result<Session, SessionEnd> {
-        let Next::Server(life) = servers.after(0) else { return Err(SessionEnd::NoServers) };
-        let server = connect(&place, held.as_mut())?;
-        let (state, offered) = (State::default(), 0);
-        let mut session = Session { front_end, server, life, servers, place, state, offered, held };
-        if session.state.tell(&mut session.server).is_err() {
-            session.go_on()?;
+        let Successor::Server(server_number) = servers.successor(0) else {
+            return Err(SessionEnd::NoServers);
+        };
+        let server = connect(&place, store.as_mut())?;
+        let (state, offered) = (FrontEndState::default(), 0);
+        let mut session = Session { front_end, server, server_number, servers, place, state, offered, store };
+        if session.state.replay(&mut session.server).is_err() {
+            session.continue_with_next()?;
         }
         Ok(session)
     }
@@ -76,13 +78,13 @@ impl Session {
     /// Relays messages until the session ends.
     pub(super) fn run(&mut self) -> SessionEnd {
         loop {
-            if let Err(end) = self.turn() {
+            if let Err(end) = self.relay_next() {
                 return end;
             }
         }
     }
 
-    fn turn(&mut self) -> Result<(), SessionEnd> {
+    fn relay_next(&mut self) -> Result<(), SessionEnd> {
         let mut sockets =
             [PollFd::new(&self.front_end, PollFlags::IN), PollFd::new(&self.server, PollFlags::IN)];
         match poll(&mut sockets, None) {
@@ -94,38 +96,38 @@ impl Session {
         if from_server {
             // A server sends no unsolicited messages.
             return match self.server.receive() {
-                Ok(_) => Err(SessionEnd::CutOff),
-                Err(_) => self.go_on(),
+                Ok(_) => Err(SessionEnd::Disconnected),
+                Err(_) => self.continue_with_next(),
             };
         }
         if from_front_end {
             let message = self.front_end.receive().map_err(of_front_end)?;
-            self.carry(message)?;
+            self.relay(message)?;
         }
         Ok(())
     }
 
     /// Relays a message of the front end, until a server has handled it and its reply has been sent back.
-    fn carry(&mut self, mut message: Message) -> Result<(), SessionEnd> {
+    fn relay(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),
-            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.held.is_some() => {
+            request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.store.is_some() => {
                 return Err(SessionEnd::OwnArea);
             }
-            request::SET_VRING_KICK if !self.state.has_in_flight() => self.keep_requests()?,
+            request::SET_VRING_KICK if !self.state.has_in_flight() => self.set_up_in_flight()?,
             _ => {}
         }
         let mut answer = self.exchange(&message)?;
         if message.request == request::GET_PROTOCOL_FEATURES {
             self.offered = answer.as_ref().and_then(Message::number).unwrap_or_default();
-            if let Some(answer) = answer.as_mut().filter(|_| self.held.is_some()) {
+            if let Some(answer) = answer.as_mut().filter(|_| self.store.is_some()) {
                 answer.body = (self.offered & !PROTOCOL_IN_FLIGHT).to_le_bytes().into();
             }
         }
         if let Some(answer) = &answer {
             self.front_end.send(answer).map_err(of_front_end)?;
         }
-        self.state.note(message, answer.as_ref());
+        self.state.record(message, answer.as_ref());
         Ok(())
     }
 
@@ -138,7 +140,7 @@ impl Session {
     }
 
     /// Sets up an in-flight area for the server, held by the keeper.
-    fn keep_requests(&mut self) -> Result<(), SessionEnd> {
+    fn set_up_in_flight(&mut self) -> Result<(), SessionEnd> {
         let needed = PROTOCOL_MQ | PROTOCOL_IN_FLIGHT;
         if self.state.protocol_features() & needed != needed {
             return Ok(());
@@ -149,7 +151,7 @@ impl Session {
         let Some(area) = self.exchange(&wanted)?.filter(|area| area.files.len() == 1) else { return Ok(()) };
         let area = Message::new(request::SET_INFLIGHT_FD, area.body, area.files);
         self.exchange(&area)?;
-        self.state.note(area, None);
+        self.state.record(area, None);
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Session {
             };
             match outcome {
                 Ok(answer) => return Ok(answer),
-                Err(_) => self.go_on()?,
+                Err(_) => self.continue_with_next()?,
             }
         }
     }
@@ -187,21 +189,21 @@ impl Session {
     }
 
     /// Continues with the next server.
-    fn go_on(&mut self) -> Result<(), SessionEnd> {
+    fn continue_with_next(&mut self) -> Result<(), SessionEnd> {
         let since = Instant::now();
         loop {
-            if !self.state.can_go_on() {
+            if !self.state.can_take_over() {
                 return Err(SessionEnd::NotRepeatable);
             }
-            self.life = match self.servers.after(self.life) {
-                Next::Server(life) => life,
-                Next::CutOff => return Err(SessionEnd::CutOff),
-                Next::None => return Err(SessionEnd::NoServers),
+            self.server_number = match self.servers.successor(self.server_number) {
+                Successor::Server(server_number) => server_number,
+                Successor::Disconnected => return Err(SessionEnd::Disconnected),
+                Successor::None => return Err(SessionEnd::NoServers),
             };
-            self.server = connect(&self.place, self.held.as_mut())?;
-            if self.state.tell(&mut self.server).is_ok() {
+            self.server = connect(&self.place, self.store.as_mut())?;
+            if self.state.replay(&mut self.server).is_ok() {
                 let took_ms = since.elapsed().as_millis();
-                tracing::warn!(server = self.life, took_ms, "guest continues with another server");
+                tracing::warn!(server = self.server_number, took_ms, "guest continues with another server");
                 return Ok(());
             }
         }
@@ -210,10 +212,10 @@ impl Session {
 
 /// Connects to the current or next server. If that server dies before it accepts, the error shows at the
 /// first message.
-fn connect(place: &Place, held: Option<&mut Held>) -> io::Result<Channel> {
+fn connect(place: &Place, store: Option<&mut DescriptorStore>) -> io::Result<Channel> {
     let stream = place.connect()?;
-    if let Some(held) = held {
-        held.greet(&stream)?;
+    if let Some(store) = store {
+        store.greet(&stream)?;
     }
     Channel::new(stream)
 }

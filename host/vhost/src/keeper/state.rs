@@ -20,21 +20,21 @@ const CONFIGS_MAX: usize = 64;
 const TABLE_MAX: usize = 8;
 
 /// Offset of the memory regions in their messages.
-const SPANS_AT: usize = 8;
-const SPAN_LEN: usize = 32;
+const REGIONS_OFFSET: usize = 8;
+const REGION_LEN: usize = 32;
 /// Length of a region's guest address, size and user address, which identify it.
-const SPAN_IDENTITY: usize = 24;
+const REGION_IDENTITY_LEN: usize = 24;
 
 /// Queue index in messages with a queue's descriptor.
 const INDEX_MASK: u32 = 0xff;
 
 /// Connection-wide messages to repeat: the last of each kind, in the order that a server expects.
-const FIRST: [u32; 4] =
+const CONNECTION_MESSAGES: [u32; 4] =
     [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
 
 /// Messages to repeat for each queue. The call descriptor is sent twice: sent to a running queue it
 /// interrupts the guest, which the dead server may have omitted.
-const OF_QUEUE: [u32; 8] = [
+const QUEUE_MESSAGES: [u32; 8] = [
     request::SET_VRING_NUM,
     request::SET_VRING_ADDR,
     request::SET_VRING_BASE,
@@ -47,9 +47,9 @@ const OF_QUEUE: [u32; 8] = [
 
 /// Recorded state of a front end.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    whole: BTreeMap<u32, Message>,
-    memory: Vec<Span>,
+pub(super) struct FrontEndState {
+    connection_wide: BTreeMap<u32, Message>,
+    memory: Vec<MemoryRegion>,
     /// By offset.
     configs: BTreeMap<u32, Message>,
     queues: BTreeMap<u32, BTreeMap<u32, Message>>,
@@ -57,18 +57,18 @@ pub(super) struct State {
 
 /// A memory region and its file.
 #[derive(Debug)]
-struct Span {
-    line: [u8; SPAN_LEN],
+struct MemoryRegion {
+    bytes: [u8; REGION_LEN],
     file: OwnedFd,
 }
 
-impl State {
+impl FrontEndState {
     /// Records a message that the server has handled, with its reply.
-    pub(super) fn note(&mut self, message: Message, answer: Option<&Message>) {
+    pub(super) fn record(&mut self, message: Message, answer: Option<&Message>) {
         // A repeated message needs no acknowledgement.
         let message = Message::new(message.request, message.body, message.files);
         if message.request == request::SET_FEATURES && self.is_logging() && !logs(&message) {
-            self.whole.remove(&request::SET_LOG_BASE);
+            self.connection_wide.remove(&request::SET_LOG_BASE);
         }
         match message.request {
             request::SET_OWNER
@@ -77,13 +77,16 @@ impl State {
             | request::SET_BACKEND_REQ_FD
             | request::SET_INFLIGHT_FD
             | request::SET_LOG_BASE => {
-                self.whole.insert(message.request, message);
+                self.connection_wide.insert(message.request, message);
             }
-            request::SET_MEM_TABLE => self.memory = spans(message),
+            request::SET_MEM_TABLE => self.memory = regions(message),
             request::ADD_MEM_REG => self.add_memory(message),
             request::REM_MEM_REG => {
-                let gone = message.body.get(SPANS_AT..SPANS_AT + SPAN_IDENTITY).unwrap_or_default();
-                self.memory.retain(|span| !span.line.starts_with(gone) || gone.is_empty());
+                let gone = message
+                    .body
+                    .get(REGIONS_OFFSET..REGIONS_OFFSET + REGION_IDENTITY_LEN)
+                    .unwrap_or_default();
+                self.memory.retain(|region| !region.bytes.starts_with(gone) || gone.is_empty());
             }
             request::SET_CONFIG if self.configs.len() < CONFIGS_MAX => {
                 self.configs.insert(message.first_word().unwrap_or_default(), message);
@@ -94,21 +97,24 @@ impl State {
             }),
             // The queue stops, and later continues at the reported index.
             request::GET_VRING_BASE => self.stop_queue(&message, answer),
-            request if OF_QUEUE.contains(&request) => self.note_of_queue(message),
+            request if QUEUE_MESSAGES.contains(&request) => self.record_queue(message),
             _ => {}
         }
     }
 
     fn add_memory(&mut self, message: Message) {
-        let line = message.body.get(SPANS_AT..SPANS_AT + SPAN_LEN).and_then(|line| line.try_into().ok());
-        if let (Some(line), Some(file)) = (line, message.files.into_iter().next())
+        let bytes = message
+            .body
+            .get(REGIONS_OFFSET..REGIONS_OFFSET + REGION_LEN)
+            .and_then(|bytes| bytes.try_into().ok());
+        if let (Some(bytes), Some(file)) = (bytes, message.files.into_iter().next())
             && self.memory.len() < MEMORY_SLOTS_MAX
         {
-            self.memory.push(Span { line, file });
+            self.memory.push(MemoryRegion { bytes, file });
         }
     }
 
-    fn note_of_queue(&mut self, message: Message) {
+    fn record_queue(&mut self, message: Message) {
         let brings_descriptor = [request::SET_VRING_KICK, request::SET_VRING_CALL, request::SET_VRING_ERR]
             .contains(&message.request);
         let mask = if brings_descriptor { INDEX_MASK } else { u32::MAX };
@@ -127,46 +133,49 @@ impl State {
     }
 
     fn is_logging(&self) -> bool {
-        self.whole.get(&request::SET_FEATURES).is_some_and(logs)
+        self.connection_wide.get(&request::SET_FEATURES).is_some_and(logs)
     }
 
     /// Returns the negotiated protocol features.
     pub(super) fn protocol_features(&self) -> u64 {
-        self.whole.get(&request::SET_PROTOCOL_FEATURES).and_then(Message::number).unwrap_or_default()
+        self.connection_wide
+            .get(&request::SET_PROTOCOL_FEATURES)
+            .and_then(Message::number)
+            .unwrap_or_default()
     }
 
     /// Returns `true` if an in-flight area is set up.
     pub(super) fn has_in_flight(&self) -> bool {
-        self.whole.contains_key(&request::SET_INFLIGHT_FD)
+        self.connection_wide.contains_key(&request::SET_INFLIGHT_FD)
     }
 
     /// Returns `true` if another server can take over: it finds the requests under way, or no queue can have
     /// any.
-    pub(super) fn can_go_on(&self) -> bool {
+    pub(super) fn can_take_over(&self) -> bool {
         let is_started = |queue: &BTreeMap<u32, Message>| queue.contains_key(&request::SET_VRING_KICK);
         self.has_in_flight() || !self.queues.values().any(is_started)
     }
 
     /// Replays the recorded state to a server, which has handled all of it when this returns.
-    pub(super) fn tell(&self, server: &mut Channel) -> Result<(), ChannelError> {
+    pub(super) fn replay(&self, server: &mut Channel) -> Result<(), ChannelError> {
         // A server acknowledges nothing before GET_FEATURES.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
         server.ask(&features)?;
-        for message in FIRST.iter().filter_map(|request| self.whole.get(request)) {
+        for message in CONNECTION_MESSAGES.iter().filter_map(|request| self.connection_wide.get(request)) {
             server.send(message)?;
         }
         for message in self.configs.values() {
             server.send(message)?;
         }
-        self.tell_memory(server)?;
-        if let Some(message) = self.whole.get(&request::SET_INFLIGHT_FD) {
+        self.replay_memory(server)?;
+        if let Some(message) = self.connection_wide.get(&request::SET_INFLIGHT_FD) {
             server.send(message)?;
         }
-        if let Some(message) = self.whole.get(&request::SET_LOG_BASE) {
+        if let Some(message) = self.connection_wide.get(&request::SET_LOG_BASE) {
             server.ask(message)?;
         }
         for queue in self.queues.values() {
-            for message in OF_QUEUE.iter().filter_map(|request| queue.get(request)) {
+            for message in QUEUE_MESSAGES.iter().filter_map(|request| queue.get(request)) {
                 server.send(message)?;
             }
         }
@@ -174,18 +183,18 @@ impl State {
         server.ask(&features).map(drop)
     }
 
-    fn tell_memory(&self, server: &mut Channel) -> Result<(), ChannelError> {
+    fn replay_memory(&self, server: &mut Channel) -> Result<(), ChannelError> {
         let (table, more) = self.memory.split_at(self.memory.len().min(TABLE_MAX));
         if table.is_empty() {
             return Ok(());
         }
         let mut body = (table.len() as u64).to_le_bytes().to_vec();
-        table.iter().for_each(|span| body.extend(span.line));
-        let files = table.iter().map(|span| span.file.try_clone()).collect::<Result<_, _>>()?;
+        table.iter().for_each(|region| body.extend(region.bytes));
+        let files = table.iter().map(|region| region.file.try_clone()).collect::<Result<_, _>>()?;
         server.send(&Message::new(request::SET_MEM_TABLE, body, files))?;
-        for span in more {
-            let body = [&[0; SPANS_AT], &span.line[..]].concat();
-            server.send(&Message::new(request::ADD_MEM_REG, body, vec![span.file.try_clone()?]))?;
+        for region in more {
+            let body = [&[0; REGIONS_OFFSET], &region.bytes[..]].concat();
+            server.send(&Message::new(request::ADD_MEM_REG, body, vec![region.file.try_clone()?]))?;
         }
         Ok(())
     }
@@ -197,11 +206,11 @@ fn logs(features: &Message) -> bool {
 }
 
 /// Returns the regions of a table, with their files.
-fn spans(message: Message) -> Vec<Span> {
+fn regions(message: Message) -> Vec<MemoryRegion> {
     let count = message.first_word().unwrap_or_default() as usize;
-    let lines = message.body.get(SPANS_AT..).unwrap_or_default().chunks_exact(SPAN_LEN);
-    let lines = lines.take(count).filter_map(|line| line.try_into().ok());
-    lines.zip(message.files).map(|(line, file)| Span { line, file }).collect()
+    let regions = message.body.get(REGIONS_OFFSET..).unwrap_or_default().chunks_exact(REGION_LEN);
+    let regions = regions.take(count).filter_map(|bytes| bytes.try_into().ok());
+    regions.zip(message.files).map(|(bytes, file)| MemoryRegion { bytes, file }).collect()
 }
 
 /// Builds a request for an in-flight area from the reply to `GET_QUEUE_NUM`.
@@ -230,43 +239,43 @@ mod tests {
         fn whatever_a_front_end_says_the_state_stays_bounded(
             said in prop::collection::vec((0u32..50, prop::collection::vec(any::<u8>(), 0..100), 0usize..4), 0..60),
         ) {
-            let mut state = State::default();
+            let mut state = FrontEndState::default();
             for _ in 0..5 {
                 for (request, body, files) in &said {
                     let answer = Message::new(*request, body.clone(), Vec::new());
-                    state.note(Message::new(*request, body.clone(), descriptors(*files)), Some(&answer));
+                    state.record(Message::new(*request, body.clone(), descriptors(*files)), Some(&answer));
                 }
             }
             prop_assert!(state.memory.len() <= MEMORY_SLOTS_MAX);
             prop_assert!(state.configs.len() <= CONFIGS_MAX);
             prop_assert!(state.queues.len() <= QUEUES_MAX as usize);
-            prop_assert!(state.whole.len() <= FIRST.len() + 2);
+            prop_assert!(state.connection_wide.len() <= CONNECTION_MESSAGES.len() + 2);
         }
     }
 
     #[test]
     fn a_log_that_was_switched_off_is_told_to_none() {
-        let mut state = State::default();
+        let mut state = FrontEndState::default();
         let log = || Message::new(request::SET_LOG_BASE, vec![0; 16], descriptors(1));
         let features = |bits: u64| Message::new(request::SET_FEATURES, bits.to_le_bytes().into(), Vec::new());
         // As in QEMU: the log is set before logging is enabled.
         for message in [features(0), log(), features(FEATURE_LOG_ALL)] {
-            state.note(message, None);
+            state.record(message, None);
         }
-        assert!(state.whole.contains_key(&request::SET_LOG_BASE));
-        state.note(features(0), None);
-        assert!(!state.whole.contains_key(&request::SET_LOG_BASE));
+        assert!(state.connection_wide.contains_key(&request::SET_LOG_BASE));
+        state.record(features(0), None);
+        assert!(!state.connection_wide.contains_key(&request::SET_LOG_BASE));
     }
 
     #[test]
     fn a_queue_that_gave_its_base_away_is_started_by_none_and_goes_on_there() {
-        let mut state = State::default();
+        let mut state = FrontEndState::default();
         let state_of = |index: u32, value: u32| [index.to_le_bytes(), value.to_le_bytes()].concat();
-        state.note(Message::new(request::SET_VRING_KICK, 2u64.to_le_bytes().into(), descriptors(1)), None);
-        assert!(!state.can_go_on());
+        state.record(Message::new(request::SET_VRING_KICK, 2u64.to_le_bytes().into(), descriptors(1)), None);
+        assert!(!state.can_take_over());
         let answer = Message::new(request::GET_VRING_BASE, state_of(2, 77), Vec::new());
-        state.note(Message::new(request::GET_VRING_BASE, state_of(2, 0), Vec::new()), Some(&answer));
-        assert!(state.can_go_on());
+        state.record(Message::new(request::GET_VRING_BASE, state_of(2, 0), Vec::new()), Some(&answer));
+        assert!(state.can_take_over());
         let base =
             state.queues.get(&2).and_then(|queue| queue.get(&request::SET_VRING_BASE)).expect("a base");
         assert_eq!(base.body, state_of(2, 77));

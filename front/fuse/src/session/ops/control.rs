@@ -13,14 +13,14 @@ pub(super) fn init(session: &Session, offer: &Offer) -> Answer<Body> {
         tracing::warn!(session = session.id.0, "second INIT refused");
         return Answer::err(Error::Io { source: None });
     }
-    let mut wishes = init::wishes(session.file_system(), &session.options);
-    wishes.capabilities |= session.options.extra;
-    match negotiate(offer, &wishes) {
-        Negotiation::Agreed(agreed) => {
-            session.agree(&agreed);
-            let capabilities = format!("{:?}", agreed.capabilities);
-            tracing::debug!(session = session.id.0, minor = agreed.minor, capabilities, "session began");
-            Answer::ok(Body::Init(Box::new(agreed.reply)))
+    let mut preferences = init::preferences(session.file_system(), &session.options);
+    preferences.capabilities |= session.options.extra;
+    match negotiate(offer, &preferences) {
+        Negotiation::Agreed(negotiated) => {
+            session.set_negotiated(&negotiated);
+            let capabilities = format!("{:?}", negotiated.capabilities);
+            tracing::debug!(session = session.id.0, minor = negotiated.minor, capabilities, "session began");
+            Answer::ok(Body::Init(Box::new(negotiated.reply)))
         }
         Negotiation::Again(reply) => Answer::ok(Body::Init(Box::new(reply))),
         Negotiation::TooOld { major, minor } => {

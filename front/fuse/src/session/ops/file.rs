@@ -39,7 +39,7 @@ fn open_flags(bits: u32, asked: OpenInFlags) -> OpenFlags {
 pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let how = open_flags(open.flags, open.open_flags);
     let node = call.node;
-    let agreed = call.session.agreed();
+    let negotiated = call.session.negotiated();
     let pages = call.session.pages.clone();
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
@@ -53,11 +53,11 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let answer = call.fs.open(call.ctx, node, how);
     answer.map(move |opened| {
         if by_path && open_retry.is_due(coherence, attempt, opened.attr.as_ref()) {
-            return Body::LookAgain(File { node, open: opened.open });
+            return Body::RetryOpen(File { node, open: opened.open });
         }
         callers.opened(opened.open, opener);
         let (file, attr) = (File { node, open: opened.open }, opened.attr.as_ref());
-        let fopen = pages.flags(coherence, node, how, attr, agreed) | without_flush;
+        let fopen = pages.flags(coherence, node, how, attr, negotiated) | without_flush;
         let Some(passthrough) = passthrough else { return Body::Open(file, fopen, None) };
         let may_pass = coherence != Coherence::Strict && !attr.is_some_and(|attr| attr.volatile);
         let (fopen, backing) = passthrough.opened(file, how, attr, may_pass, fopen);
@@ -82,14 +82,14 @@ fn how_to_create(how: &request::Create) -> Create {
 }
 
 fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Body> {
-    let agreed = call.session.agreed();
+    let negotiated = call.session.negotiated();
     let pages = call.session.pages.clone();
     let coherence = call.session.coherence_now();
     let (callers, opener) = call.opener();
     answer.map(move |created| {
         callers.opened(created.open, opener);
         let attr = has_data(created.entry.attr.file_type).then_some(&created.entry.attr);
-        let fopen = pages.flags(coherence, created.entry.node, how, attr, agreed);
+        let fopen = pages.flags(coherence, created.entry.node, how, attr, negotiated);
         Body::Created(created.entry, created.open, fopen)
     })
 }
@@ -114,7 +114,7 @@ pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -
 }
 
 pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E) -> Answer<Body> {
-    let retainable = exchange.keeps_payload(write.size_bytes as usize);
+    let retainable = exchange.may_retain_payload(write.size_bytes as usize);
     let from = exchange.payload(write.size_bytes as usize);
     if from.len() != write.size_bytes as usize {
         return Answer::err(Error::InvalidArgument);

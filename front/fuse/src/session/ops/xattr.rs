@@ -32,7 +32,8 @@ pub(super) fn set(
         _ => return Answer::err(Error::InvalidArgument),
     };
     // An access list sets the mode. A kernel without ACL support would keep its cached mode.
-    let sets_mode = name.as_bytes() == ACCESS_ACL && !call.session.agreed().contains(Capabilities::POSIX_ACL);
+    let sets_mode =
+        name.as_bytes() == ACCESS_ACL && !call.session.negotiated().contains(Capabilities::POSIX_ACL);
     if name.as_bytes() == LABEL {
         call.session.labels.store(true, Ordering::Relaxed);
     }
@@ -48,7 +49,9 @@ pub(super) fn get(call: Call<'_>, name: XattrName<'_>, size_bytes: u32) -> Answe
     let answer = sized(size_bytes, |limit| xattrs.get(call.ctx, call.node, name, limit));
     match name.as_bytes() {
         LABEL => labelled(answer, call.session.labels.clone()),
-        ACCESS_ACL | DEFAULT_ACL if call.session.agreed().contains(Capabilities::POSIX_ACL) => listed(answer),
+        ACCESS_ACL | DEFAULT_ACL if call.session.negotiated().contains(Capabilities::POSIX_ACL) => {
+            listed(answer)
+        }
         _ => answer,
     }
 }

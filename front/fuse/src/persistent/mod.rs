@@ -1,18 +1,18 @@
 //! Session state that survives a server restart: a guest's nodes and openings, in memory held by its keeper
 //! (`docs/decisions/fuse-restart.md`).
 //!
-//! [`Kept`] is a file system stacked on another one. The guest gets the numbers of records in the area, which
-//! stay valid in the next process; `Kept` translates them. The next process finds a node by its handle and
-//! reopens an opening before it performs the first request that names them ([`Kept::find`]).
+//! [`PersistentFs`] is a file system stacked on another one. The guest gets the numbers of records in the area, which
+//! stay valid in the next process; `PersistentFs` translates them. The next process finds a node by its handle and
+//! reopens an opening before it performs the first request that names them ([`PersistentFs::find`]).
 //!
-//! Reading order: `area`, the memory layout; `numbers`; `table`; this file; `recovery`; `held`;
+//! Reading order: `area`, the memory layout; `numbers`; `table`; this file; `recovery`; `stored`;
 //! `file_system`.
 
 mod area;
 mod file_system;
-mod held;
 mod numbers;
 mod recovery;
+mod stored;
 mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,16 +26,16 @@ use tombolo_mem::Region;
 use tombolo_wire_fuse::Unique;
 
 pub use area::AREA_BYTES;
-pub(crate) use area::Agreement;
-use area::{Area, Number, Opening, Records, lasting};
-use held::Held;
+pub(crate) use area::Negotiated;
+use area::{Area, Number, Opening, Records, reopen_flags};
 use numbers::Numbers;
 pub(crate) use recovery::Missing;
-use table::{NoRecord, Table};
+use stored::StoredDescriptors;
+use table::{NoRecord, RecordTable};
 
 /// Error of setting up a persistent session.
 #[derive(Debug, thiserror::Error)]
-pub enum KeepError {
+pub enum PersistError {
     /// Nodes cannot be identified.
     #[error(
         "the export has no persistent file handles (these need root and a file system that supports them)"
@@ -54,16 +54,16 @@ pub enum KeepError {
 
 /// A session's nodes and openings, under numbers that survive the process.
 #[derive(Clone)]
-pub struct Kept(Arc<Inner>);
+pub struct PersistentFs(Arc<Inner>);
 
 struct Inner {
     below: Arc<dyn FileSystem>,
     area: Arc<Area>,
     nodes: Numbers,
     openings: Numbers,
-    table: Mutex<Table>,
+    table: Mutex<RecordTable>,
     /// Set if the keeper holds descriptors.
-    held: Option<Held>,
+    stored: Option<StoredDescriptors>,
     client: ClientId,
     /// `true` if an earlier process began the session.
     is_resumed: bool,
@@ -82,14 +82,14 @@ impl Memory {
     /// that were left.
     ///
     /// # Errors
-    /// [`KeepError::NoHandles`], [`KeepError::Root`] and [`KeepError::NotOurs`].
+    /// [`PersistError::NoHandles`], [`PersistError::Root`] and [`PersistError::NotOurs`].
     pub fn new(
         memory: Region,
         store: Option<FdStore>,
         below: &dyn FileSystem,
-    ) -> std::result::Result<Self, KeepError> {
+    ) -> std::result::Result<Self, PersistError> {
         let (volume, root) = root_of(below)?;
-        let area = Area::new(memory).filter(|area| area.is_of(volume, &root)).ok_or(KeepError::NotOurs)?;
+        let area = Area::new(memory).filter(|area| area.is_of(volume, &root)).ok_or(PersistError::NotOurs)?;
         Ok(Self { area: Arc::new(area), store: store.map(Arc::new) })
     }
 }
@@ -97,59 +97,59 @@ impl Memory {
 /// Returns the identity of the root, if a server of this tree can be restarted under its guests.
 pub(crate) fn root_of(
     below: &dyn FileSystem,
-) -> std::result::Result<(tombolo_core::fs::Volume, PersistentHandle), KeepError> {
-    let handles = below.persistent_handles().ok_or(KeepError::NoHandles)?;
+) -> std::result::Result<(tombolo_core::fs::Volume, PersistentHandle), PersistError> {
+    let handles = below.persistent_handles().ok_or(PersistError::NoHandles)?;
     let root = handles.handle_of(&Ctx::root(SessionId(0)), NodeId::ROOT).wait();
-    Ok((handles.volume(), root.map_err(KeepError::Root)?))
+    Ok((handles.volume(), root.map_err(PersistError::Root)?))
 }
 
-impl Kept {
+impl PersistentFs {
     /// Resumes the session that an earlier process left, or begins a new one. `below` must execute each
     /// request with a key once across processes, unless it is read-only.
     ///
     /// # Errors
-    /// [`KeepError::Random`].
-    pub fn begin(below: Arc<dyn FileSystem>, memory: &Memory) -> std::result::Result<Self, KeepError> {
+    /// [`PersistError::Random`].
+    pub fn begin(below: Arc<dyn FileSystem>, memory: &Memory) -> std::result::Result<Self, PersistError> {
         let area = Arc::clone(&memory.area);
-        let is_resumed = area.agreement().is_some();
+        let is_resumed = area.negotiated().is_some();
         if !is_resumed {
             let mut token = [0; 16];
             let filled = tombolo_sys::random::fill(&mut token);
-            filled.map_err(|errno| KeepError::Random(errno.into()))?;
+            filled.map_err(|errno| PersistError::Random(errno.into()))?;
             area.clear(token);
         }
         let mut client = [0; 24];
         client.iter_mut().zip(area.token()).for_each(|(place, byte)| *place = byte);
-        let kept = Inner {
+        let inner = Inner {
             below,
             nodes: Numbers::new(Records::Nodes),
             openings: Numbers::new(Records::Openings),
-            table: Mutex::new(Table::of(&area)),
+            table: Mutex::new(RecordTable::of(&area)),
             area,
-            held: memory.store.clone().map(Held::new),
+            stored: memory.store.clone().map(StoredDescriptors::new),
             client: ClientId(client),
             is_resumed,
         };
-        kept.take_back(&Ctx::root(SessionId(0)));
-        Ok(Self(Arc::new(kept)))
+        inner.restore(&Ctx::root(SessionId(0)));
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Ends the session and clears the area for the next one; late requests fail with ESTALE.
     pub(crate) fn end(&self) {
         if self.0.table().end() {
             self.0.area.clear([0; 16]);
-            self.0.held.iter().for_each(Held::clear);
+            self.0.stored.iter().for_each(StoredDescriptors::clear);
         }
     }
 
     /// Stores what INIT negotiated, before the guest gets the reply.
-    pub(crate) fn agreed(&self, agreement: Agreement) {
-        self.0.area.begin(agreement);
+    pub(crate) fn set_negotiated(&self, negotiated: Negotiated) {
+        self.0.area.begin(negotiated);
     }
 
     /// Returns what an earlier process negotiated with the guest.
-    pub(crate) fn agreement(&self) -> Option<Agreement> {
-        self.0.area.agreement().filter(|_| self.0.is_resumed)
+    pub(crate) fn negotiated(&self) -> Option<Negotiated> {
+        self.0.area.negotiated().filter(|_| self.0.is_resumed)
     }
 
     pub(crate) fn is_resumed(&self) -> bool {
@@ -165,7 +165,7 @@ impl Kept {
 }
 
 impl Inner {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, RecordTable> {
         // No panic leaves it inconsistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,13 +175,13 @@ impl Inner {
     fn node(&self, node: NodeId) -> Result<NodeId> {
         match node {
             NodeId::ROOT => Ok(node),
-            node => self.nodes.here(Number(node.0)).map(NodeId).ok_or(Error::Stale),
+            node => self.nodes.local(Number(node.0)).map(NodeId).ok_or(Error::Stale),
         }
     }
 
     #[inline]
     fn file(&self, file: File) -> Result<File> {
-        let open = self.openings.here(Number(file.open.0)).map(OpenId).ok_or(Error::Stale)?;
+        let open = self.openings.local(Number(file.open.0)).map(OpenId).ok_or(Error::Stale)?;
         Ok(File { node: self.node(file.node)?, open })
     }
 
@@ -215,9 +215,9 @@ impl Inner {
         if let Some(number) = known {
             return Answer::ok(Entry { node: number.into(), ..entry });
         }
-        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        let (inner, cx_then) = (Arc::clone(self), cx.clone());
         self.handle_of(cx, entry.node).then(move |handle| {
-            let node = kept.entered(&cx_then, entry.node, handle.as_ref());
+            let node = inner.entered(&cx_then, entry.node, handle.as_ref());
             Answer::Done(node.map(|node| Entry { node, ..entry }))
         })
     }
@@ -227,7 +227,7 @@ impl Inner {
         let unknown: Vec<NodeId> = {
             let table = self.table();
             let nodes = page.iter().filter_map(|line| line.entry.map(|entry| entry.node));
-            nodes.filter(|node| *node != NodeId::ROOT && !table.knows(*node)).collect()
+            nodes.filter(|node| *node != NodeId::ROOT && !table.contains(*node)).collect()
         };
         let mut handles = Vec::with_capacity(unknown.len());
         let mut unknown = unknown.into_iter();
@@ -235,14 +235,14 @@ impl Inner {
             match self.handle_of(cx, node) {
                 Answer::Done(handle) => handles.push((node, handle.ok().flatten())),
                 Answer::Later(later) => {
-                    let (kept, cx) = (Arc::clone(self), cx.clone());
+                    let (inner, cx) = (Arc::clone(self), cx.clone());
                     return Answer::later(async move {
                         handles.push((node, later.await.ok().flatten()));
                         for node in unknown {
-                            let handle = kept.handle_of(&cx, node).resolve().await;
+                            let handle = inner.handle_of(&cx, node).resolve().await;
                             handles.push((node, handle.ok().flatten()));
                         }
-                        kept.enter_page(&cx, page, &handles)
+                        inner.enter_page(&cx, page, &handles)
                     });
                 }
             }
@@ -282,29 +282,29 @@ impl Inner {
         failed.map(|()| page)
     }
 
-    fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, here: File) -> Result<OpenId> {
+    fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, local: File) -> Result<OpenId> {
         // An opening left by an earlier execution of this request never reached the guest.
-        let left = self.table().left_by(&self.area, cx.request.0);
+        let left = self.table().earlier_opening(&self.area, cx.request.0);
         left.into_iter().for_each(|left| self.release(cx, left));
-        let opening = Opening { node, flags: lasting(flags), unique: cx.request.0 };
-        let number = self.table().opened(&self.area, &self.openings, opening, here.open);
+        let opening = Opening { node, flags: reopen_flags(flags), unique: cx.request.0 };
+        let number = self.table().opened(&self.area, &self.openings, opening, local.open);
         number.map(OpenId::from).map_err(|why| {
-            self.below.release(cx, here);
+            self.below.release(cx, local);
             error_of(why)
         })
     }
 
     /// Truncates a file opened with TRUNCATE. Separate from the open, because under the request's key it is
     /// executed once across processes.
-    fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, here: File) -> Answer<Option<Attr>> {
+    fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, local: File) -> Answer<Option<Attr>> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return Answer::ok(None);
         }
         let kill_privileges = flags.contains(OpenFlags::KILL_PRIVILEGES);
         let set = SetAttr { size: Some(0), kill_privileges, ..SetAttr::default() };
-        let (kept, cx_then) = (Arc::clone(self), cx.clone());
-        self.below.setattr(cx, here.node, Some(here), &set).map_result(move |emptied| {
-            let (attr, _) = emptied.inspect_err(|_| kept.below.release(&cx_then, here))?;
+        let (inner, cx_then) = (Arc::clone(self), cx.clone());
+        self.below.setattr(cx, local.node, Some(local), &set).map_result(move |emptied| {
+            let (attr, _) = emptied.inspect_err(|_| inner.below.release(&cx_then, local))?;
             Ok(Some(attr))
         })
     }
@@ -314,22 +314,22 @@ impl Inner {
         if created.entry.attr.size == 0 {
             return Answer::ok(created);
         }
-        let here = File { node: created.entry.node, open: created.open };
-        let (kept, cx_then) = (Arc::clone(self), cx.clone());
-        self.empty(cx, flags, here).map_result(move |emptied| {
-            let emptied = emptied.inspect_err(|_| kept.give_back(&cx_then, here.node))?;
+        let local = File { node: created.entry.node, open: created.open };
+        let (inner, cx_then) = (Arc::clone(self), cx.clone());
+        self.empty(cx, flags, local).map_result(move |emptied| {
+            let emptied = emptied.inspect_err(|_| inner.give_back(&cx_then, local.node))?;
             let attr = emptied.unwrap_or(created.entry.attr);
             Ok(Created { entry: Entry { attr, ..created.entry }, ..created })
         })
     }
 
     fn adopt_created(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, created: Created) -> Answer<Created> {
-        let here = File { node: created.entry.node, open: created.open };
-        let (kept, cx_then) = (Arc::clone(self), cx.clone());
+        let local = File { node: created.entry.node, open: created.open };
+        let (inner, cx_then) = (Arc::clone(self), cx.clone());
         self.adopt(cx, created.entry).map_result(move |entry| {
-            let entry = entry.inspect_err(|_| kept.below.release(&cx_then, here))?;
-            let open = kept.opened(&cx_then, entry.node, flags, here);
-            let open = open.inspect_err(|_| kept.forget(&cx_then, &[(entry.node, 1)]))?;
+            let entry = entry.inspect_err(|_| inner.below.release(&cx_then, local))?;
+            let open = inner.opened(&cx_then, entry.node, flags, local);
+            let open = open.inspect_err(|_| inner.forget(&cx_then, &[(entry.node, 1)]))?;
             Ok(Created { entry, open, ..created })
         })
     }
@@ -347,10 +347,10 @@ impl Inner {
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let (node, here) = (self.node(file.node), self.file(file).ok());
+        let (node, local) = (self.node(file.node), self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
         // From here on no concurrent removal gives this opening to the keeper.
-        self.let_go(cx, file.open, here);
+        self.release_descriptors(cx, file.open, local);
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });
         }

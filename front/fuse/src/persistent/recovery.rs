@@ -8,7 +8,7 @@ use tombolo_core::{Answer, Ctx};
 use tombolo_wire_fuse::{Decoded, FileHandle, Request};
 
 use super::area::{Number, Records};
-use super::{Inner, Kept};
+use super::{Inner, PersistentFs};
 use crate::session::file_of;
 
 /// Nodes and openings that a request names and this process has not recovered yet.
@@ -18,7 +18,7 @@ pub(crate) struct Missing {
     openings: SmallVec<[OpenId; 2]>,
 }
 
-impl Kept {
+impl PersistentFs {
     /// Returns the unrecovered nodes and openings that the request names; `None` for most requests.
     pub(crate) fn missing(&self, decoded: &Decoded<'_>) -> Option<Missing> {
         let is_end = matches!(
@@ -52,7 +52,7 @@ impl Kept {
         };
         let openings =
             [file_of(&decoded.request), to].into_iter().flatten().map(|FileHandle(open)| OpenId(open));
-        missing.openings.extend(openings.filter(|open| self.0.openings.here(Number(open.0)).is_none()));
+        missing.openings.extend(openings.filter(|open| self.0.openings.local(Number(open.0)).is_none()));
         (!missing.nodes.is_empty() || !missing.openings.is_empty()).then_some(missing)
     }
 
@@ -78,8 +78,8 @@ impl Inner {
         };
         match found.resolve().await {
             Ok(entry) => {
-                let is_news = self.table().found(&self.area, &self.nodes, number, entry.node);
-                if !is_news {
+                let is_needed = self.table().recovered(&self.area, &self.nodes, number, entry.node);
+                if !is_needed {
                     self.give_back(cx, entry.node);
                 }
             }
@@ -99,8 +99,8 @@ impl Inner {
         let Ok(node) = self.node(opening.node) else { return };
         match self.reopen(cx, node, opening.flags).resolve().await {
             Ok(open) => {
-                let is_news = self.table().reopened(&self.area, &self.openings, number, open);
-                if !is_news {
+                let is_needed = self.table().reopened(&self.area, &self.openings, number, open);
+                if !is_needed {
                     self.below.release(cx, File { node, open });
                 }
             }

@@ -10,8 +10,8 @@ const CHUNK: usize = 1024;
 /// The guest's number and this process's; 0 for none.
 #[derive(Debug, Default)]
 struct Pair {
-    there: AtomicU64,
-    here: AtomicU64,
+    guest: AtomicU64,
+    local: AtomicU64,
 }
 
 type Chunk = Box<[Pair]>;
@@ -30,31 +30,31 @@ impl Numbers {
 
     /// Returns this process's number for a guest's number.
     #[inline]
-    pub(super) fn here(&self, number: Number) -> Option<u64> {
+    pub(super) fn local(&self, number: Number) -> Option<u64> {
         let index = number.index(self.records) as usize;
         let pair = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
-        if number.0 == 0 || pair.there.load(Ordering::Acquire) != number.0 {
+        if number.0 == 0 || pair.guest.load(Ordering::Acquire) != number.0 {
             return None;
         }
-        let here = pair.here.load(Ordering::Acquire);
+        let local = pair.local.load(Ordering::Acquire);
         // The record may just have been reused.
-        (pair.there.load(Ordering::Acquire) == number.0).then_some(here)
+        (pair.guest.load(Ordering::Acquire) == number.0).then_some(local)
     }
 
     /// Maps a guest's number.
-    pub(super) fn set(&self, number: Number, here: u64) {
+    pub(super) fn set(&self, number: Number, local: u64) {
         if let Some(pair) = self.pair(number) {
-            pair.there.store(0, Ordering::Release);
-            pair.here.store(here, Ordering::Release);
-            pair.there.store(number.0, Ordering::Release);
+            pair.guest.store(0, Ordering::Release);
+            pair.local.store(local, Ordering::Release);
+            pair.guest.store(number.0, Ordering::Release);
         }
     }
 
     /// Unmaps a guest's number; returns this process's.
     pub(super) fn take(&self, number: Number) -> Option<u64> {
-        let here = self.here(number)?;
-        self.pair(number)?.there.store(0, Ordering::Release);
-        Some(here)
+        let local = self.local(number)?;
+        self.pair(number)?.guest.store(0, Ordering::Release);
+        Some(local)
     }
 
     fn pair(&self, number: Number) -> Option<&Pair> {

@@ -18,37 +18,37 @@ const SPARE: usize = 1024;
 
 /// Process-local index of the area; guarded by a mutex.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct RecordTable {
     /// By this process's node numbers.
-    nodes: HashMap<NodeId, Known>,
-    node_records: Free,
-    opening_records: Free,
-    unmet: Unmet,
+    nodes: HashMap<NodeId, KnownNode>,
+    node_records: FreeRecords,
+    opening_records: FreeRecords,
+    dormant: DormantRecords,
     /// Openings left by an earlier process, by the requests that made them.
-    left: HashMap<u64, u32>,
+    earlier_openings: HashMap<u64, u32>,
     /// All openings, by the guest's numbers of their nodes.
-    of_nodes: HashMap<NodeId, SmallVec<[u32; 2]>>,
+    openings_by_node: HashMap<NodeId, SmallVec<[u32; 2]>>,
     /// Removals of names in progress, by the guest's numbers of their nodes.
     removals: HashMap<Option<NodeId>, usize>,
     /// `true` once the session is over: the area belongs to another one.
-    is_over: bool,
+    has_ended: bool,
 }
 
 /// Records of nodes unknown to this process, by digests of their handles: left by an earlier process, or
 /// forgotten by the guest. A look-up of the same handle gets the same record.
 #[derive(Debug, Default)]
-struct Unmet {
+struct DormantRecords {
     records: HashMap<u64, u32>,
     digests: RandomState,
 }
 
-impl Unmet {
+impl DormantRecords {
     fn of(area: &Area) -> Self {
-        let mut unmet = Self::default();
-        let (forgotten, left): (Vec<u32>, Vec<u32>) =
+        let mut dormant = Self::default();
+        let (forgotten, earlier_openings): (Vec<u32>, Vec<u32>) =
             (0..area.used(Records::Nodes)).partition(|index| area.is_free(Records::Nodes, *index));
-        forgotten.into_iter().chain(left).for_each(|index| unmet.add(area, index));
-        unmet
+        forgotten.into_iter().chain(earlier_openings).for_each(|index| dormant.add(area, index));
+        dormant
     }
 
     fn add(&mut self, area: &Area, index: u32) {
@@ -76,21 +76,21 @@ impl Unmet {
 
 /// A node known to this process.
 #[derive(Debug)]
-struct Known {
+struct KnownNode {
     number: Number,
     /// Number of look-ups counted by the underlying file system.
-    held: u64,
+    stored: u64,
 }
 
 /// Free records.
 #[derive(Debug)]
-struct Free {
+struct FreeRecords {
     records: Records,
     /// Longest free first. May have records in use, and duplicates.
     queue: VecDeque<u32>,
     count: usize,
     /// Number of records that stay free.
-    rest: usize,
+    reserve: usize,
     used: u32,
 }
 
@@ -103,16 +103,16 @@ pub(super) enum NoRecord {
     Full,
 }
 
-impl Free {
-    fn of(area: &Area, records: Records, rest: usize) -> Self {
+impl FreeRecords {
+    fn of(area: &Area, records: Records, reserve: usize) -> Self {
         let used = area.used(records);
         let queue: VecDeque<u32> = (0..used).filter(|index| area.is_free(records, *index)).collect();
-        Self { records, count: queue.len(), queue, rest, used }
+        Self { records, count: queue.len(), queue, reserve, used }
     }
 
     fn take(&mut self, area: &Area) -> Result<u32, NoRecord> {
         let is_full = self.used >= self.records.max();
-        if self.count > self.rest || is_full {
+        if self.count > self.reserve || is_full {
             let free = std::iter::from_fn(|| self.queue.pop_front());
             let index = free.into_iter().find(|index| area.is_free(self.records, *index));
             self.count = self.count.saturating_sub(1);
@@ -139,38 +139,41 @@ impl Free {
     }
 }
 
-impl Table {
+impl RecordTable {
     /// Builds the table from the records in use.
     pub(super) fn of(area: &Area) -> Self {
-        let mut of_nodes = HashMap::<_, SmallVec<_>>::new();
+        let mut openings_by_node = HashMap::<_, SmallVec<_>>::new();
         for index in area.in_use(Records::Openings) {
-            of_nodes.entry(area.opening(index).node).or_default().push(index);
+            openings_by_node.entry(area.opening(index).node).or_default().push(index);
         }
         Self {
-            of_nodes,
+            openings_by_node,
             removals: HashMap::new(),
             nodes: HashMap::new(),
-            node_records: Free::of(area, Records::Nodes, FORGOTTEN_MAX),
-            opening_records: Free::of(area, Records::Openings, 0),
-            unmet: Unmet::of(area),
-            left: area.in_use(Records::Openings).map(|index| (area.opening(index).unique, index)).collect(),
-            is_over: false,
+            node_records: FreeRecords::of(area, Records::Nodes, FORGOTTEN_MAX),
+            opening_records: FreeRecords::of(area, Records::Openings, 0),
+            dormant: DormantRecords::of(area),
+            earlier_openings: area
+                .in_use(Records::Openings)
+                .map(|index| (area.opening(index).unique, index))
+                .collect(),
+            has_ended: false,
         }
     }
 
     /// Ends the session; later calls change nothing. Returns `false` if it had ended before.
     pub(super) fn end(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_over, true)
+        !std::mem::replace(&mut self.has_ended, true)
     }
 
-    pub(super) fn knows(&self, node: NodeId) -> bool {
+    pub(super) fn contains(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node)
     }
 
     /// Counts a look-up of a known node, before the guest receives it.
     pub(super) fn looked_up(&mut self, area: &Area, node: NodeId) -> Option<Number> {
-        let known = self.nodes.get_mut(&node).filter(|_| !self.is_over)?;
-        known.held += 1;
+        let known = self.nodes.get_mut(&node).filter(|_| !self.has_ended)?;
+        known.stored += 1;
         area.look_up(known.number.index(Records::Nodes));
         Some(known.number)
     }
@@ -183,13 +186,13 @@ impl Table {
         node: NodeId,
         handle: Option<&PersistentHandle>,
     ) -> Result<Number, NoRecord> {
-        if self.is_over {
+        if self.has_ended {
             return Err(NoRecord::Over);
         }
         if let Some(number) = self.looked_up(area, node) {
             return Ok(number);
         }
-        let number = match handle.and_then(|handle| self.unmet.take(area, handle)) {
+        let number = match handle.and_then(|handle| self.dormant.take(area, handle)) {
             Some(index) => {
                 if area.is_free(Records::Nodes, index) {
                     self.node_records.revived();
@@ -199,23 +202,23 @@ impl Table {
             }
             None => {
                 let index = self.node_records.take(area)?;
-                self.unmet.drop(area, index);
+                self.dormant.drop(area, index);
                 area.put_node(index, handle)
             }
         };
         numbers.set(number, node.0);
-        self.nodes.insert(node, Known { number, held: 1 });
+        self.nodes.insert(node, KnownNode { number, stored: 1 });
         Ok(number)
     }
 
     /// Registers a recovered node; returns `false` if it was not needed.
-    pub(super) fn found(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
+    pub(super) fn recovered(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
         let is_there = area.find(Records::Nodes, number).is_some();
-        if self.is_over || !is_there || self.knows(node) || numbers.here(number).is_some() {
+        if self.has_ended || !is_there || self.contains(node) || numbers.local(number).is_some() {
             return false;
         }
         numbers.set(number, node.0);
-        self.nodes.insert(node, Known { number, held: 1 });
+        self.nodes.insert(node, KnownNode { number, stored: 1 });
         true
     }
 
@@ -228,21 +231,21 @@ impl Table {
         number: Number,
         look_ups: u64,
     ) -> Option<(NodeId, u64)> {
-        let index = area.find(Records::Nodes, number).filter(|_| !self.is_over)?;
+        let index = area.find(Records::Nodes, number).filter(|_| !self.has_ended)?;
         if !area.forget(index, look_ups) {
             return None;
         }
         self.node_records.give_back(area, index);
-        self.unmet.add(area, index);
+        self.dormant.add(area, index);
         let node = NodeId(numbers.take(number)?);
-        self.nodes.remove(&node).map(|known| (node, known.held))
+        self.nodes.remove(&node).map(|known| (node, known.stored))
     }
 
     /// Begins the removal of a name of this node, or of an unknown one. Returns `true` if the guest has
     /// anything open.
     pub(super) fn removes(&mut self, node: Option<NodeId>) -> bool {
         *self.removals.entry(node).or_default() += 1;
-        !self.of_nodes.is_empty()
+        !self.openings_by_node.is_empty()
     }
 
     /// Ends the removal, successful or not.
@@ -262,16 +265,16 @@ impl Table {
 
     /// Returns the guest's numbers of the openings of a node.
     pub(super) fn openings_of(&self, area: &Area, node: NodeId) -> Vec<OpenId> {
-        let indices = self.of_nodes.get(&node).into_iter().flatten();
+        let indices = self.openings_by_node.get(&node).into_iter().flatten();
         indices.map(|index| area.number(Records::Openings, *index).into()).collect()
     }
 
     /// Returns the opening made by an earlier process that executed this request without answering it.
-    pub(super) fn left_by(&self, area: &Area, unique: u64) -> Option<File> {
-        let index = *self.left.get(&unique)?;
+    pub(super) fn earlier_opening(&self, area: &Area, unique: u64) -> Option<File> {
+        let index = *self.earlier_openings.get(&unique)?;
         let opening = area.opening(index);
         let open = area.number(Records::Openings, index).into();
-        (opening.unique == unique && !self.is_over).then_some(File { node: opening.node, open })
+        (opening.unique == unique && !self.has_ended).then_some(File { node: opening.node, open })
     }
 
     /// Registers the opening that a request has made.
@@ -280,42 +283,42 @@ impl Table {
         area: &Area,
         numbers: &Numbers,
         opening: Opening,
-        here: OpenId,
+        local: OpenId,
     ) -> Result<Number, NoRecord> {
-        if self.is_over {
+        if self.has_ended {
             return Err(NoRecord::Over);
         }
         let index = self.opening_records.take(area)?;
         let number = area.put_opening(index, opening);
-        self.of_nodes.entry(opening.node).or_default().push(index);
-        numbers.set(number, here.0);
+        self.openings_by_node.entry(opening.node).or_default().push(index);
+        numbers.set(number, local.0);
         Ok(number)
     }
 
     /// Registers a recovered opening; returns `false` if it was not needed.
-    pub(super) fn reopened(&mut self, area: &Area, numbers: &Numbers, number: Number, here: OpenId) -> bool {
+    pub(super) fn reopened(&mut self, area: &Area, numbers: &Numbers, number: Number, local: OpenId) -> bool {
         let is_there = area.find(Records::Openings, number).is_some();
-        if self.is_over || !is_there || numbers.here(number).is_some() {
+        if self.has_ended || !is_there || numbers.local(number).is_some() {
             return false;
         }
-        numbers.set(number, here.0);
+        numbers.set(number, local.0);
         true
     }
 
     /// Removes an opening; returns this process's number, if it has one.
     pub(super) fn released(&mut self, area: &Area, numbers: &Numbers, number: Number) -> Option<OpenId> {
-        let index = area.find(Records::Openings, number).filter(|_| !self.is_over)?;
-        self.left.remove(&area.opening(index).unique);
+        let index = area.find(Records::Openings, number).filter(|_| !self.has_ended)?;
+        self.earlier_openings.remove(&area.opening(index).unique);
         self.free_opening(area, index);
         numbers.take(number).map(OpenId)
     }
 
     fn free_opening(&mut self, area: &Area, index: u32) {
         let node = area.opening(index).node;
-        if let Some(indices) = self.of_nodes.get_mut(&node) {
+        if let Some(indices) = self.openings_by_node.get_mut(&node) {
             indices.retain(|other| *other != index);
             if indices.is_empty() {
-                self.of_nodes.remove(&node);
+                self.openings_by_node.remove(&node);
             }
         }
         area.free(Records::Openings, index);

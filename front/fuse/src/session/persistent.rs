@@ -1,7 +1,7 @@
 //! Sessions that survive a server restart.
 
 use super::{Exchange, Options, Session, Slot};
-use crate::kept::{Agreement, Kept, Missing};
+use crate::persistent::{Missing, Negotiated, PersistentFs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tombolo_core::{Interrupt, SessionId};
@@ -12,14 +12,15 @@ use zerocopy::FromBytes;
 
 impl Session {
     /// Creates a session that survives the process, or resumes the one that an earlier process began.
-    pub fn kept(id: SessionId, kept: &Kept, options: Options) -> Arc<Session> {
-        let session = Session::over(id, Arc::new(kept.clone()), Some(kept.clone()), options);
-        if let Some(Agreement { capabilities, minor }) = kept.agreement() {
+    pub fn persistent(id: SessionId, persistent: &PersistentFs, options: Options) -> Arc<Session> {
+        let session =
+            Session::with_state(id, Arc::new(persistent.clone()), Some(persistent.clone()), options);
+        if let Some(Negotiated { capabilities, minor }) = persistent.negotiated() {
             tracing::debug!(session = id.0, minor, "session resumed");
             session.minor.store(minor, Ordering::Relaxed);
-            session.agreed.store(capabilities, Ordering::Release);
+            session.negotiated.store(capabilities, Ordering::Release);
             session.ready.store(true, Ordering::Release);
-            session.told.store(true, Ordering::Release);
+            session.init_sent.store(true, Ordering::Release);
         }
         Arc::new(session)
     }
@@ -27,20 +28,20 @@ impl Session {
     /// Ends the session for later processes too; late requests fail with ESTALE.
     pub fn end(&self) {
         self.interrupt_all();
-        if let Some(kept) = &self.kept {
-            kept.end();
+        if let Some(persistent) = &self.persistent {
+            persistent.end();
         }
     }
 
     /// Returns `true` if an earlier process served this session, so that its in-memory state may be
     /// incomplete.
     pub(super) fn is_resumed(&self) -> bool {
-        self.kept.as_ref().is_some_and(Kept::is_resumed)
+        self.persistent.as_ref().is_some_and(PersistentFs::is_resumed)
     }
 
-    pub(super) fn handle_kept<E: Exchange>(
+    pub(super) fn handle_persistent<E: Exchange>(
         self: &Arc<Self>,
-        kept: &Kept,
+        persistent: &PersistentFs,
         slot: Box<Slot>,
         mut exchange: E,
     ) -> Option<(Box<Slot>, E)> {
@@ -52,38 +53,38 @@ impl Session {
             // retained.
             exchange.send_nothing();
         }
-        match self.missing(kept, &slot) {
+        match self.missing(persistent, &slot) {
             None => self.perform(slot, exchange),
             Some(missing) => {
-                self.find_and_perform(kept.clone(), missing, slot, exchange);
+                self.find_and_perform(persistent.clone(), missing, slot, exchange);
                 None
             }
         }
     }
 
-    fn missing(&self, kept: &Kept, slot: &Slot) -> Option<Missing> {
-        if !kept.is_resumed() {
+    fn missing(&self, persistent: &PersistentFs, slot: &Slot) -> Option<Missing> {
+        if !persistent.is_resumed() {
             return None;
         }
-        let decoded = Request::decode(&slot.head, self.agreed()).ok()?;
-        kept.missing(&decoded)
+        let decoded = Request::decode(&slot.head, self.negotiated()).ok()?;
+        persistent.missing(&decoded)
     }
 
     /// Performs a request after restoring the nodes and openings of an earlier process that it names.
     fn find_and_perform<E: Exchange>(
         self: &Arc<Self>,
-        kept: Kept,
+        persistent: PersistentFs,
         missing: Missing,
         slot: Box<Slot>,
         exchange: E,
     ) {
-        let (session, ends) = (self.clone(), self.ends.load(Ordering::SeqCst));
+        let (session, interrupt_epoch) = (self.clone(), self.interrupt_epoch.load(Ordering::SeqCst));
         let unique = InHeader::read_from_prefix(&slot.head).map(|(raw, _)| Unique(raw.unique)).ok();
         task::spawn(async move {
-            kept.find(session.ctx_root(Interrupt::default()), &missing).await;
+            persistent.find(session.ctx_root(Interrupt::default()), &missing).await;
             if let Some((slot, exchange)) = session.perform(slot, exchange) {
                 exchange.retire(slot);
-            } else if session.ends.load(Ordering::SeqCst) != ends {
+            } else if session.interrupt_epoch.load(Ordering::SeqCst) != interrupt_epoch {
                 // `interrupt_all` ran before this request was pending.
                 unique.into_iter().for_each(|unique| session.pending.interrupt(unique));
             }

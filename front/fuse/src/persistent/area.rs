@@ -111,7 +111,7 @@ impl Number {
 
 /// Outcome of INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
+pub(crate) struct Negotiated {
     pub(crate) capabilities: u64,
     pub(crate) minor: u32,
 }
@@ -151,16 +151,16 @@ impl Area {
     }
 
     /// Returns what the current session negotiated, if there is one.
-    pub(super) fn agreement(&self) -> Option<Agreement> {
-        (self.load(BEGUN_AT) == 1).then(|| Agreement {
+    pub(super) fn negotiated(&self) -> Option<Negotiated> {
+        (self.load(BEGUN_AT) == 1).then(|| Negotiated {
             capabilities: self.load(CAPABILITIES_AT),
             minor: self.load(MINOR_AT) as u32,
         })
     }
 
-    pub(super) fn begin(&self, agreement: Agreement) {
-        self.store(CAPABILITIES_AT, agreement.capabilities);
-        self.store(MINOR_AT, agreement.minor.into());
+    pub(super) fn begin(&self, negotiated: Negotiated) {
+        self.store(CAPABILITIES_AT, negotiated.capabilities);
+        self.store(MINOR_AT, negotiated.minor.into());
         self.store(BEGUN_AT, 1);
     }
 
@@ -314,7 +314,7 @@ impl Area {
 }
 
 /// Returns the flags for reopening: without one-time effects.
-pub(super) fn lasting(flags: OpenFlags) -> OpenFlags {
+pub(super) fn reopen_flags(flags: OpenFlags) -> OpenFlags {
     flags - OpenFlags::TRUNCATE - OpenFlags::KILL_PRIVILEGES
 }
 

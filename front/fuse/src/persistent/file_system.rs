@@ -11,10 +11,10 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
 
-use super::Kept;
-use super::area::{Number, lasting};
+use super::PersistentFs;
+use super::area::{Number, reopen_flags};
 
-impl Kept {
+impl PersistentFs {
     fn below(&self) -> &dyn FileSystem {
         &*self.0.below
     }
@@ -40,8 +40,8 @@ impl Kept {
     }
 
     fn found(&self, cx: &Ctx, answer: Answer<Entry>) -> Answer<Entry> {
-        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
-        answer.then(move |entry| kept.adopt(&cx, entry))
+        let (inner, cx) = (Arc::clone(&self.0), cx.clone());
+        answer.then(move |entry| inner.adopt(&cx, entry))
     }
 
     fn making(
@@ -50,9 +50,9 @@ impl Kept {
         parent: NodeId,
         make: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<Made>,
     ) -> Answer<Made> {
-        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        let (inner, cx) = (Arc::clone(&self.0), cx.clone());
         self.on_node(parent, make)
-            .then(move |made| kept.adopt(&cx, made.entry).map(move |entry| Made { entry, ..made }))
+            .then(move |made| inner.adopt(&cx, made.entry).map(move |entry| Made { entry, ..made }))
     }
 
     fn creating(
@@ -62,20 +62,20 @@ impl Kept {
         flags: OpenFlags,
         create: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<Created>,
     ) -> Answer<Created> {
-        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        let (inner, cx) = (Arc::clone(&self.0), cx.clone());
         self.on_node(parent, create).then(move |created| {
-            let emptied = kept.empty_created(&cx, flags, created);
+            let emptied = inner.empty_created(&cx, flags, created);
             emptied.then(move |created| {
-                kept.adopt_created(&cx, flags, created).then(move |created| {
+                inner.adopt_created(&cx, flags, created).then(move |created| {
                     let file = File { node: created.entry.node, open: created.open };
-                    kept.hold_nameless(&cx, file).map(move |()| created)
+                    inner.store_nameless(&cx, file).map(move |()| created)
                 })
             })
         })
     }
 }
 
-impl FileSystem for Kept {
+impl FileSystem for PersistentFs {
     fn profile(&self) -> Profile {
         self.below().profile()
     }
@@ -111,8 +111,8 @@ impl FileSystem for Kept {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        let lasting = Create { flags: lasting(how.flags), ..*how };
-        self.creating(cx, parent, how.flags, |below, parent| below.create(cx, parent, name, &lasting))
+        let reopen_flags = Create { flags: reopen_flags(how.flags), ..*how };
+        self.creating(cx, parent, how.flags, |below, parent| below.create(cx, parent, name, &reopen_flags))
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
@@ -148,10 +148,10 @@ impl FileSystem for Kept {
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         self.on_node(parent, |_, parent| {
-            let (kept, cx_then, name_then) = (Arc::clone(&self.0), cx.clone(), name.to_owned());
+            let (inner, cx_then, name_then) = (Arc::clone(&self.0), cx.clone(), name.to_owned());
             self.0.before_removal(cx, parent, name).then(move |removal| {
                 let cx = Ctx { found: removal.found.clone(), ..cx_then };
-                let answer = kept.below.unlink(&cx, parent, name_then.as_name());
+                let answer = inner.below.unlink(&cx, parent, name_then.as_name());
                 answer.map_result(move |change| {
                     drop(removal);
                     change
@@ -183,10 +183,10 @@ impl FileSystem for Kept {
                 true => self.0.before_removal(cx, to_parent, to).map(Some),
                 false => Answer::ok(None),
             };
-            let (kept, cx, from, to) = (Arc::clone(&self.0), cx.clone(), from.to_owned(), to.to_owned());
+            let (inner, cx, from, to) = (Arc::clone(&self.0), cx.clone(), from.to_owned(), to.to_owned());
             removal.then(move |removal| {
                 let answer =
-                    kept.below.rename(&cx, from_parent, from.as_name(), to_parent, to.as_name(), flags);
+                    inner.below.rename(&cx, from_parent, from.as_name(), to_parent, to.as_name(), flags);
                 answer.map_result(move |renamed| {
                     drop(removal);
                     renamed
@@ -196,17 +196,17 @@ impl FileSystem for Kept {
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        let (kept, cx_then) = (Arc::clone(&self.0), cx.clone());
-        self.on_node(node, |below, here| {
-            below.open(cx, here, lasting(flags)).then(move |opened| {
-                let file = File { node: here, open: opened.open };
-                kept.empty(&cx_then, flags, file).then(move |emptied| {
-                    let open = match kept.opened(&cx_then, node, flags, file) {
+        let (inner, cx_then) = (Arc::clone(&self.0), cx.clone());
+        self.on_node(node, |below, local| {
+            below.open(cx, local, reopen_flags(flags)).then(move |opened| {
+                let file = File { node: local, open: opened.open };
+                inner.empty(&cx_then, flags, file).then(move |emptied| {
+                    let open = match inner.opened(&cx_then, node, flags, file) {
                         Ok(open) => open,
                         Err(error) => return Answer::err(error),
                     };
                     let opened = Opened { open, attr: opened.attr.map(|attr| emptied.unwrap_or(attr)) };
-                    kept.hold_nameless(&cx_then, File { node, open }).map(move |()| opened)
+                    inner.store_nameless(&cx_then, File { node, open }).map(move |()| opened)
                 })
             })
         })
@@ -218,9 +218,9 @@ impl FileSystem for Kept {
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
         let flush = self.0.flushes(file.node, owner);
-        self.on_file(file, |below, here| {
-            let answer = below.flush(cx, here, owner);
-            answer.map(move |()| flush.into_iter().for_each(|flush| flush.ended(here)))
+        self.on_file(file, |below, local| {
+            let answer = below.flush(cx, local, owner);
+            answer.map(move |()| flush.into_iter().for_each(|flush| flush.ended(local)))
         })
     }
 
@@ -242,8 +242,8 @@ impl FileSystem for Kept {
         if !has_nodes {
             return answer;
         }
-        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
-        answer.then(move |page| kept.adopt_page(&cx, page))
+        let (inner, cx) = (Arc::clone(&self.0), cx.clone());
+        answer.then(move |page| inner.adopt_page(&cx, page))
     }
 
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
@@ -271,7 +271,7 @@ impl FileSystem for Kept {
     }
 }
 
-impl Xattrs for Kept {
+impl Xattrs for PersistentFs {
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
         self.on_node(node, |below, node| {
             within(below.xattrs(), |xattrs| xattrs.get(cx, node, name, limit_bytes))
@@ -301,16 +301,16 @@ impl Xattrs for Kept {
     }
 }
 
-impl Locks for Kept {
+impl Locks for PersistentFs {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
         self.on_file(file, |below, file| within(below.locks(), |locks| locks.test(cx, file, lock)))
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        let (kept, taken) = (Arc::clone(&self.0), *lock);
-        self.on_file(file, |below, here| {
-            let answer = within(below.locks(), |locks| locks.lock(cx, here, lock, wait));
-            answer.map(move |()| kept.hold_lock(file, here, &taken))
+        let (inner, taken) = (Arc::clone(&self.0), *lock);
+        self.on_file(file, |below, local| {
+            let answer = within(below.locks(), |locks| locks.lock(cx, local, lock, wait));
+            answer.map(move |()| inner.store_lock(file, local, &taken))
         })
     }
 
@@ -329,7 +329,7 @@ impl Locks for Kept {
 }
 
 /// Numbers that the guest's kernel has put into its own file handles.
-impl PersistentHandles for Kept {
+impl PersistentHandles for PersistentFs {
     fn volume(&self) -> Volume {
         self.below().persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
     }
@@ -355,18 +355,18 @@ impl PersistentHandles for Kept {
     /// Also finds a node that the guest has forgotten, until its record is reused.
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
-            (Ok(here), _) => {
-                let again = within(self.below().persistent_handles(), |handles| handles.again(cx, here));
+            (Ok(local), _) => {
+                let again = within(self.below().persistent_handles(), |handles| handles.again(cx, local));
                 self.found(cx, again)
             }
             (Err(_), Some(handle)) => self.resolve(cx, &handle),
             (Err(error), None) => return Answer::err(error),
         };
-        let (kept, cx) = (Arc::clone(&self.0), cx.clone());
+        let (inner, cx) = (Arc::clone(&self.0), cx.clone());
         found.map_result(move |found| {
             let entry = found?;
             if entry.node != node {
-                kept.forget(&cx, &[(entry.node, 1)]);
+                inner.forget(&cx, &[(entry.node, 1)]);
                 return Err(Error::Stale);
             }
             Ok(entry)
@@ -377,7 +377,7 @@ impl PersistentHandles for Kept {
 /// Modes that shift the file's remaining data, and would shift it again when repeated.
 const NOT_TWICE: AllocateMode = AllocateMode::COLLAPSE_RANGE.union(AllocateMode::INSERT_RANGE);
 
-impl Ranges for Kept {
+impl Ranges for PersistentFs {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         if mode.intersects(NOT_TWICE) {
             return Answer::err(Error::NotSupported);
