@@ -1,10 +1,10 @@
-//! Locks by which users of one image know of each other, as QEMU has them (`block/file-posix.c`): each user
-//! holds a shared lock on one byte for each thing that it does, and on another for each that it does not let
-//! others do; and looks whether another holds those that do not go together with it.
+//! Locks on images, compatible with QEMU's (`block/file-posix.c`): each user holds a shared lock on one byte
+//! for each operation it performs and on another for each operation it denies to others, and checks for
+//! conflicting locks of other users.
 //!
-//! Beside those, what a ring has open locks a byte that QEMU knows nothing of. The kernel lets go of a ring's
-//! files when all that it was given is done (io_uring(7)), which may be long after the process was killed
-//! that made it. A user that comes after waits for that.
+//! In addition, a ring's open file holds a lock on a byte unknown to QEMU. The kernel closes the files of a
+//! ring when its last transfer is done (io_uring(7)), possibly long after its process was killed. The next
+//! user waits for that.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -14,32 +14,32 @@ use tombolo_core::block::OpenOptions;
 use tombolo_sys::lock::{LockKind, LockRange, conflict, try_lock};
 use tombolo_sys::{Errno, Result};
 
-/// The byte of the first thing that is done, and of the first that others must not do.
+/// Bytes of the first operation performed, and of the first denied.
 const DONE_BASE: u64 = 100;
 const REFUSED_BASE: u64 = 200;
 
-/// One thing that is done with an image: its place, and how it is told.
+/// An operation on an image: its lock byte, and messages about its users.
 struct Use {
     place: u64,
     done: &'static str,
     refused: &'static str,
 }
 
-const READS: Use = Use { place: 0, done: "reads it", refused: "lets no other read it" };
-const WRITES: Use = Use { place: 1, done: "writes to it", refused: "lets no other write to it" };
-const RESIZES: Use = Use { place: 3, done: "may resize it", refused: "lets no other resize it" };
+const READS: Use = Use { place: 0, done: "reads it", refused: "denies reading" };
+const WRITES: Use = Use { place: 1, done: "writes to it", refused: "denies writing" };
+const RESIZES: Use = Use { place: 3, done: "may resize it", refused: "denies resizing" };
 
-/// The byte of a writer's ring. Those of readers' follow, by the numbers of their users.
+/// The byte of a writer's ring. Readers follow, by user number.
 const RING_BASE: u64 = 1 << 32;
 
-/// Longer than disks take that are not broken.
+/// Longer than any healthy disk takes.
 const RING_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One that uses an image.
+/// A user of an image.
 #[derive(Clone, Copy)]
 pub(crate) struct User {
     pub(crate) is_writer: bool,
-    /// Of readers, of which there may be many: which it is.
+    /// Number of a reader, of which there may be many.
     pub(crate) number: u32,
 }
 
@@ -52,20 +52,20 @@ impl User {
         byte_at(if self.is_writer { RING_BASE } else { RING_BASE + 1 + u64::from(self.number) })
     }
 
-    /// Rings that must be gone before it begins. A writer has claimed the image, so none of them belongs to a
-    /// user that lives; of readers others may.
+    /// Returns the rings that must be gone before this user begins. A writer has claimed the image, so all
+    /// rings belong to dead processes; rings of other readers may be in use.
     fn awaited(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());
         [if self.is_writer { all } else { byte_at(RING_BASE) }].into_iter().chain(own)
     }
 
-    /// Says for as long as this open file lives that the user's ring has it.
+    /// Holds the lock of the user's ring while this open file lives.
     pub(crate) fn lock_ring(self, file: BorrowedFd<'_>) -> Result<()> {
         try_lock(file, LockKind::Shared, self.ring())
     }
 
-    /// Waits until nothing is under way of users that were killed; false if that takes too long.
+    /// Waits until the transfers of killed users are done; `false` on timeout.
     fn wait_for_rings(self, file: BorrowedFd<'_>) -> Result<bool> {
         let deadline = Instant::now() + RING_TIMEOUT;
         for range in self.awaited() {
@@ -80,12 +80,11 @@ impl User {
     }
 }
 
-/// Takes the locks of a reader, or of a writer. What another does that does not go together with it, if one
-/// does.
+/// Takes the locks of a reader or a writer. Returns a conflicting operation of another user, if there is one.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
     let held = claim_of_living(file, user.is_writer)?;
     if held.is_none() && !user.wait_for_rings(file)? {
-        return Ok(Some("was killed, and whose transfers have not ended"));
+        return Ok(Some("was killed but has transfers in flight"));
     }
     Ok(held)
 }
@@ -93,7 +92,7 @@ pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static 
 fn claim_of_living(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'static str>> {
     let done: &[Use] = if is_writer { &[READS, WRITES, RESIZES] } else { &[READS] };
     let refused = [WRITES, RESIZES];
-    // First taken, then looked at: of two that come at once at least one sees the other.
+    // Lock first, then check: of two concurrent users at least one sees the other.
     for byte in
         done.iter().map(|it| DONE_BASE + it.place).chain(refused.iter().map(|it| REFUSED_BASE + it.place))
     {

@@ -1,5 +1,4 @@
-//! Direct transfers: past the page cache, through a ring of the kernel's, or by the pool where there is none
-//! or it is full.
+//! Direct I/O: past the page cache through an io_uring, or in the pool if there is none or it is full.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,20 +20,19 @@ use tombolo_sys::rw::TransferFlags;
 use crate::claim::User;
 use crate::image::{Image, ImageFile};
 
-/// Transfers of one disk that the kernel has at a time. More than that go to the pool.
+/// Maximum number of transfers in the ring; further ones go to the pool.
 const DEPTH: u16 = 256;
 
-/// So many are handed to the kernel together at most: what is gathered for longer leaves the disk idle
-/// meanwhile.
+/// Maximum batch size of submissions: larger batches would leave the disk idle while they fill.
 const GATHERED_MAX: usize = 4;
 
-/// How transfers of an image are performed that is opened for direct ones.
+/// The ring of an image opened for direct I/O.
 pub(crate) struct Ring {
     shared: Arc<Shared>,
-    /// What takes out what is done. It starts with the first transfer: a sandbox that closes before is its
-    /// too. None: it did not start.
+    /// The completion thread. Started by the first transfer, so that it is subject to a sandbox entered
+    /// before. `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
-    /// Added since the last `submit`, also in vain.
+    /// Pushes since the last `submit`, including failed ones.
     gathered: AtomicUsize,
 }
 
@@ -44,17 +42,17 @@ struct Shared {
 }
 
 struct Pending {
-    /// Of a write: what it changes.
+    /// The image, for a write.
     changes: Option<Arc<Image>>,
     promise: Arc<Promise<Result<usize>>>,
 }
 
 impl Ring {
-    /// None where the system has none to give.
+    /// Creates a ring; `None` if the system does not provide one.
     pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
-        // Opened once more: a process that is killed has closed its files when it is gone, but for those that
-        // rings know, which the kernel closes when their transfers are done. What that means to others is
-        // this opening's lock; the other locks are the other opening's.
+        // A second open file: when a process is killed its files are closed with it, except those of rings,
+        // which the kernel closes after their transfers. This one holds the ring's lock, the other one all
+        // other locks.
         let flags = if options.read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
         let own = || {
             let own = OwnDescriptors::open()?.reopen(file.as_fd(), flags)?;
@@ -67,7 +65,7 @@ impl Ring {
         let ring = match own() {
             Ok(ring) => ring,
             Err(error) => {
-                tracing::warn!(%error, "no io_uring for direct transfers, so threads perform them: see tombolo doctor");
+                tracing::warn!(%error, "no io_uring for direct I/O, using threads instead: see tombolo doctor");
                 return None;
             }
         };
@@ -78,7 +76,7 @@ impl Ring {
     fn start(&self) -> Option<JoinHandle<()>> {
         let shared = self.shared.clone();
         let started = thread::Builder::new().name("disk-ring".into()).spawn(move || shared.serve());
-        let failed = |error| tracing::warn!(%error, "no thread for direct transfers: the pool performs them");
+        let failed = |error| tracing::warn!(%error, "no thread for direct I/O, using the pool instead");
         started.map_err(failed).ok()
     }
 
@@ -87,7 +85,7 @@ impl Ring {
         self.shared.ring.submit();
     }
 
-    /// How many bytes will have gone; None if the ring is full, or of no use.
+    /// Starts a transfer and returns its byte count; `None` if the ring is full or unusable.
     fn begin(
         &self,
         memory: Memory,
@@ -107,11 +105,11 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// When it is gone the file is closed, and another may open it.
+    /// Waits for the thread, after which the file is closed and others may open it.
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
         self.shared.ring.wake();
-        // What the thread answers may drop the disk.
+        // The thread's last answer may be what drops the disk.
         if let Some(thread) =
             self.thread.take().flatten().filter(|it| it.thread().id() != thread::current().id())
         {
@@ -124,7 +122,7 @@ impl Shared {
     fn serve(&self) {
         while !self.is_ending.load(Ordering::SeqCst) || !self.ring.is_idle() {
             self.ring.wait(|transfer, outcome| {
-                // What a request's answer sets off must not end the others'.
+                // A panic in one request's continuation must not affect the others.
                 let _ = catch_unwind(AssertUnwindSafe(|| finish(transfer, outcome)));
             });
         }
@@ -133,16 +131,16 @@ impl Shared {
 
 fn finish(transfer: Transfer<Pending>, outcome: Result<usize>) {
     let Transfer { memory, note: Pending { changes, promise }, .. } = transfer;
-    // Also of one that failed a part may be there.
+    // A failed write may have changed a part.
     if let Some(image) = changes {
         image.changed();
     }
-    // The caller's memory is its own again when it is answered.
+    // The caller may reuse its memory once answered.
     drop(memory);
     promise.keep(outcome);
 }
 
-/// Whether a direct transfer takes this memory as it lies.
+/// Returns `true` if a direct transfer can use this memory.
 pub(crate) fn is_aligned(mut segments: impl Iterator<Item = Segment>, alignment: Alignment) -> bool {
     segments.all(|segment| {
         let is_whole = segment.len.is_multiple_of(alignment.range_bytes as usize);
@@ -151,7 +149,7 @@ pub(crate) fn is_aligned(mut segments: impl Iterator<Item = Segment>, alignment:
 }
 
 impl ImageFile {
-    /// Reads through the ring, if that can be.
+    /// Reads through the ring, if possible.
     pub(crate) fn read_by_ring(&self, cx: &Ctx, offset: u64, into: &Sink) -> Option<Answer<()>> {
         let (ring, _) = self.ring().filter(|(_, alignment)| is_aligned(into.segments(), *alignment))?;
         let answer = ring.begin(Memory::Into(into.clone()), offset, TransferFlags::empty(), None)?;
@@ -169,7 +167,7 @@ impl ImageFile {
         }))
     }
 
-    /// The same for a write.
+    /// Writes through the ring, if possible.
     pub(crate) fn write_by_ring(
         &self,
         cx: &Ctx,
@@ -192,5 +190,5 @@ impl ImageFile {
     }
 }
 
-/// What is read or written in pieces, as the memory that it is wanted in is not aligned, in bytes.
+/// Size of the bounce buffer for unaligned memory, in bytes.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;

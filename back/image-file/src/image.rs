@@ -19,29 +19,29 @@ use tombolo_sys::sync;
 use crate::direct::Ring;
 use crate::opening;
 
-/// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
+/// Largest transfer on the calling thread (one or two tenths of a millisecond); larger ones go to the pool.
 pub(crate) const AT_ONCE_BYTES: usize = 1 << 20;
 
-/// An open image. Any number of front ends may use it at once.
+/// An open image. Any number of front ends may use it concurrently.
 pub struct ImageFile {
     pub(crate) image: Arc<Image>,
     pub(crate) lane: Arc<Lane>,
-    /// For direct transfers.
+    /// For direct I/O.
     ring: Option<Ring>,
 }
 
-/// What the pool's threads need of it.
+/// State shared with the pool's threads.
 pub(crate) struct Image {
     pub(crate) file: File,
     pub(crate) bounds: Bounds,
-    /// Transfers go past the page cache, and must be aligned so.
+    /// Alignment of direct I/O; `None` if transfers use the page cache.
     pub(crate) alignment: Option<Alignment>,
     profile: Profile,
-    /// The file is in memory: nothing waits for a disk, and nothing can be made durable.
+    /// The file is in memory (tmpfs): no waiting for a disk, and nothing to flush.
     pub(crate) in_memory: bool,
     is_block_device: bool,
     pub(crate) write_pace: Pace,
-    /// Changes that have been made, and how many of them are durable.
+    /// Number of changes made, and of those that are durable.
     changes: AtomicU64,
     durable: AtomicU64,
     loss: FlushLoss,
@@ -69,8 +69,7 @@ impl ImageFile {
             in_memory,
             is_block_device,
             write_pace: Pace::default(),
-            // A process that was killed may have left changes that are not durable, and guests that know of
-            // nothing.
+            // A killed process may have left changes that are not durable, unknown to its guests.
             changes: AtomicU64::new(1),
             durable: AtomicU64::new(0),
             loss: FlushLoss::default(),
@@ -82,7 +81,7 @@ impl ImageFile {
         self.ring.as_ref().zip(self.image.alignment)
     }
 
-    /// Has what may wait for a disk done by the pool; where there is no disk, at once.
+    /// Runs work that may wait for a disk in the pool, or on the calling thread if the file is in memory.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -105,24 +104,24 @@ impl ImageFile {
 }
 
 impl Image {
-    /// A change has been made, which a flush is to make durable. Said before it is answered.
+    /// Counts a change that a flush must make durable. Called before the change is answered.
     pub(crate) fn changed(&self) {
         if !self.in_memory {
             self.changes.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Whether nothing was changed since it was made durable last.
+    /// Returns `true` if nothing has changed since the last flush.
     fn is_durable(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire);
         durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()
     }
 
-    /// Makes durable all changes that were made before.
+    /// Makes all preceding changes durable.
     pub(crate) fn make_durable(&self) -> Result<()> {
         let wanted = self.changes.load(Ordering::Acquire);
         self.loss.guard(|| {
-            // The flush that this one has waited for may have been for these too.
+            // The flush that this one waited for may have included these changes.
             if self.durable.load(Ordering::Acquire) >= wanted {
                 return Ok(());
             }

@@ -1,13 +1,12 @@
-//! A disk that is a file of this host: a raw image, a block device, or a qcow2 image with those that it
-//! stands on.
+//! Disks stored in files of this host: raw images, block devices, and qcow2 images with their backing files.
 //!
-//! What the host has in memory is read and written at once, on the thread that asks; what waits for a disk
-//! goes to a pool. A raw image can be used past the host's page cache, through io_uring. Holes are kept,
-//! discarded room is given back. The file is locked as QEMU locks its images, so that neither opens what the
-//! other writes to.
+//! Data in the page cache is read and written on the calling thread; operations that wait for a disk go to a
+//! pool. A raw image can be used past the page cache, through io_uring. Holes are preserved, and discarded
+//! space is freed. The file is locked as QEMU locks its images, so that neither opens an image that the other
+//! writes.
 //!
-//! Not here: guesses at the format (what a guest writes is not to choose it); files of other file systems
-//! than the host's.
+//! Non-goals: guessing the format (the guest controls the contents, and must not choose it); files of other
+//! file systems than the host's.
 //!
 //! Main types: [`ImageFile`], [`Qcow2Image`].
 //!

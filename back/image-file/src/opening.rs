@@ -18,52 +18,52 @@ use tombolo_sys::statfs::{MAGIC_TMPFS, file_system_stat};
 use crate::claim::{self, User};
 use crate::image::ImageFile;
 
-/// Why an image was not opened.
+/// Reasons why an image was not opened.
 #[derive(Debug, ThisError)]
 pub enum OpenError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
         /// The image.
         path: PathBuf,
-        /// What was reported.
+        /// The reported error.
         #[source]
         source: io::Error,
     },
-    /// A directory, a socket and the like.
+    /// A directory, a socket or the like.
     #[error("{} is neither a file nor a block device", path.display())]
     NotADisk {
-        /// What was named.
+        /// The path given.
         path: PathBuf,
     },
-    /// Another process has it, in a way that does not go together with this one.
+    /// Another process uses the image in a conflicting way.
     #[error(
-        "{} is in use by another process, which {held}; end that first, or open it read-only where both only read",
+        "{} is in use by another process, which {held}; stop that process, or open the image read-only in both",
         path.display()
     )]
     InUse {
         /// The image.
         path: PathBuf,
-        /// What the other does, or does not let others do.
+        /// The conflicting operation.
         held: &'static str,
     },
-    /// Its file system has no direct transfers.
-    #[error("the file system of {} cannot go past the page cache", path.display())]
+    /// The file system does not support direct I/O.
+    #[error("the file system of {} does not support direct I/O", path.display())]
     NotDirect {
         /// The image.
         path: PathBuf,
     },
-    /// It cannot have blocks of this size.
+    /// The image cannot have blocks of this size.
     #[error("cannot use {}", path.display())]
     BlockSize {
         /// The image.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: BlockSizeError,
     },
-    /// There is not even one block in it.
-    #[error("{} is empty: give it a size first, as by truncate -s 10G", path.display())]
+    /// The image is shorter than a block.
+    #[error("{} is empty: set its size first, for example by truncate -s 10G", path.display())]
     Empty {
         /// The image.
         path: PathBuf,
@@ -71,20 +71,20 @@ pub enum OpenError {
 }
 
 impl ImageFile {
-    /// Opens the image at `path`. What waits for a disk is done by `lane`.
+    /// Opens the image at `path`. `lane` runs operations that wait for a disk.
     pub fn open(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
         Self::open_with(path, options, false, lane)
     }
 
-    /// The same past the host's page cache, which takes none of the memory then; all is read from the disk,
-    /// and written to it. The disk's blocks are at least as long as the file system wants such transfers to
-    /// be. A file in memory (tmpfs) is opened as by [`open`](Self::open).
+    /// Opens the image for direct I/O, which bypasses the page cache and takes none of the host's memory. The
+    /// disk's blocks are at least as long as the file system's alignment. A file in memory (tmpfs) is opened
+    /// as by [`open`](Self::open).
     pub fn open_direct(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
         Self::open_with(path, options, true, lane)
     }
 
-    /// An image that another process has opened for this one, and locked ([`claim_open`]). `path` is what is
-    /// said of it in failures.
+    /// Uses an image that another process has opened and locked ([`claim_open`]) for this one. `path` appears
+    /// in error messages.
     pub fn passed(
         path: &Path,
         file: File,
@@ -102,7 +102,7 @@ impl ImageFile {
     ) -> Result<Arc<Self>, OpenError> {
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         let way = Way { no_links: options.no_links };
-        // Looked at before: opening a pipe waits for its other end.
+        // Checked first, because opening a FIFO blocks until its other end is opened.
         let kind = way.look(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
@@ -114,8 +114,8 @@ impl ImageFile {
         Self::of_file(path, file, options, is_direct, lane)
     }
 
-    /// Makes a raw image of `size_bytes`, all of it a hole, that only its owner may use. What lies at `path`
-    /// is emptied, but for an image that another process has.
+    /// Creates a raw image of `size_bytes`, entirely a hole, with permissions for the owner only. An existing
+    /// file at `path` is emptied unless another process uses it as an image.
     pub fn create(
         path: &Path,
         size_bytes: u64,
@@ -137,7 +137,7 @@ impl ImageFile {
         let block_bytes = options.block_bytes;
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         let kind = file.metadata().map_err(failed)?.file_type();
-        // It may have been replaced since it was looked at.
+        // The file may have been replaced after the check.
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
         }
@@ -153,7 +153,7 @@ impl ImageFile {
         };
         let block_bytes = alignment.map_or(block_bytes, |alignment| block_bytes.max(alignment.range_bytes));
         let found = Geometry::of_file(size_of(&file).map_err(failed)?);
-        // A device does not become longer when it is written to.
+        // Devices do not grow when written to.
         let geometry = match is_block_device {
             true => found.in_whole_blocks(block_bytes),
             false => found.in_blocks(block_bytes),
@@ -167,7 +167,7 @@ impl ImageFile {
     }
 }
 
-/// A file at `path`, made or emptied, that no other process has.
+/// Creates or empties a file at `path` that no other process uses.
 pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     let mut options = fs::OpenOptions::new();
@@ -178,11 +178,11 @@ pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
         return Err(OpenError::NotADisk { path: path.to_owned() });
     }
     claim(path, &file, WRITER)?;
-    // Until it was locked another may have given it another name, under which it is not to be emptied. Nor is
-    // what a link leads to.
+    // Before it was locked another process may have renamed the file, which must then not be emptied; neither
+    // may the target of a symbolic link.
     let named = fs::symlink_metadata(path).map_err(failed)?;
     if !is_same(&named, &own) {
-        return Err(OpenError::InUse { path: path.to_owned(), held: "has another file there" });
+        return Err(OpenError::InUse { path: path.to_owned(), held: "has replaced the file" });
     }
     file.set_len(0).map_err(failed)?;
     Ok(file)
@@ -198,8 +198,7 @@ fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
     }
 }
 
-/// The file at `path`, opened and locked. One that another process replaced in between is no disk any more:
-/// what has its name now is taken.
+/// Opens and locks the file at `path`. If another process replaces it in between, retries with the new file.
 fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     loop {
@@ -212,8 +211,8 @@ fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, O
     }
 }
 
-/// Locks an open file of an image as one that is opened with these options is, for all that have the file
-/// from this process.
+/// Locks an open image file as if opened with these options, for all processes that share the file
+/// description.
 pub fn claim_open(path: &Path, file: &File, options: &OpenOptions) -> Result<(), OpenError> {
     claim(path, file, User::of(options))
 }
@@ -222,26 +221,26 @@ fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// A file that is locked as a writer of an image locks it, until this is dropped: no other begins to use it.
+/// A file locked as by a writer of an image, until dropped.
 #[derive(Debug)]
 pub struct Locked(#[expect(dead_code, reason = "the lock is its open file's")] File);
 
 impl Locked {
-    /// Locks the file at `path`, unless another process has it.
+    /// Locks the file at `path`, unless another process uses it.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
         claimed(path, Way { no_links: false }, false, WRITER).map(Self)
     }
 }
 
-/// A way from a path to its file: over symbolic links, or over none.
+/// Resolution of a path to its file: following symbolic links, or refusing them.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// None is followed ([`OpenOptions::no_links`]).
+    /// Refuse symbolic links ([`OpenOptions::no_links`]).
     pub no_links: bool,
 }
 
 impl Way {
-    /// Opens the file to read it, and to write to it.
+    /// Opens the file for reading, and also for writing if `is_writer`.
     pub(crate) fn open(self, path: &Path, is_writer: bool) -> io::Result<File> {
         if !self.no_links {
             return fs::OpenOptions::new().read(true).write(is_writer).open(path);
@@ -250,12 +249,12 @@ impl Way {
         open_without_links(path, flags).map(File::from).map_err(told)
     }
 
-    /// Opens the file to read it.
+    /// Opens the file for reading.
     pub fn read(self, path: &Path) -> io::Result<File> {
         self.open(path, false)
     }
 
-    /// Returns what is known of the file, without opening it.
+    /// Returns the metadata of the file, without opening it.
     pub fn look(self, path: &Path) -> io::Result<Metadata> {
         match self.no_links {
             true => File::from(place_without_links(path).map_err(told)?).metadata(),
@@ -266,7 +265,7 @@ impl Way {
 
 fn told(errno: Errno) -> io::Error {
     match errno {
-        Errno::LOOP => io::Error::other("there is a symbolic link on its path, which is not followed"),
+        Errno::LOOP => io::Error::other("its path contains a symbolic link, which is not followed"),
         errno => errno.into(),
     }
 }
@@ -275,7 +274,7 @@ pub(crate) fn is_disk(kind: FileType) -> bool {
     kind.is_file() || kind.is_block_device()
 }
 
-/// How long a file or block device is, in bytes. Of the latter only its end tells.
+/// Returns the length of a file or block device in bytes. Seeks, because devices report no length.
 pub(crate) fn size_of(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }

@@ -1,4 +1,4 @@
-//! Holes: made, and found.
+//! Holes: punching and finding.
 
 use std::os::fd::AsFd;
 
@@ -10,14 +10,14 @@ use tombolo_sys::ranges::{AllocateMode, allocate, next_data, next_hole};
 
 use crate::image::Image;
 
-/// Zeroes are written so many at a time.
+/// Size of the buffer of zeroes.
 const PIECE_BYTES: usize = 1 << 20;
 
 const PUNCH: AllocateMode = AllocateMode::PUNCH_HOLE.union(AllocateMode::KEEP_SIZE);
 const ZERO: AllocateMode = AllocateMode::ZERO_RANGE.union(AllocateMode::KEEP_SIZE);
 
 impl Image {
-    /// Gives the room back, where the file system can.
+    /// Frees the range's space, if the file system supports it.
     pub(crate) fn discard(&self, range: Range) -> Result<()> {
         if range.len_bytes == 0 {
             return Ok(());
@@ -48,7 +48,7 @@ impl Image {
     fn zero_fast(&self, range: Range, may_unmap: bool) -> std::result::Result<(), Errno> {
         let first = if may_unmap { PUNCH } else { ZERO };
         match self.allocate(first, range) {
-            // Where a file system has one of them, mostly tmpfs and holes: the room is taken anew afterwards.
+            // File systems without ZERO_RANGE (tmpfs): punch a hole, then allocate.
             Err(Errno::OPNOTSUPP) if !may_unmap => {
                 self.allocate(PUNCH, range)?;
                 self.allocate(AllocateMode::KEEP_SIZE, range)
@@ -75,18 +75,18 @@ impl Image {
         done
     }
 
-    /// What lies where, by the file's holes.
+    /// Returns the range's data and holes, as the file system reports them.
     pub(crate) fn extents(&self, range: Range, count_max: usize) -> Result<Extents> {
         let mut extents = Extents::new(range, count_max);
         loop {
             let at = extents.next_offset();
             let found = match next_data(self.file.as_fd(), at) {
                 Ok(data) => data,
-                // There is none up to the end, or the file ends before the disk does.
+                // No more data, or the file ends before the disk.
                 Err(Errno::NXIO) => u64::MAX,
                 Err(errno) => return Err(errno.into()),
             };
-            // A block of which a part is data is data.
+            // Partial data makes a block data.
             let data = found - found % u64::from(self.bounds.geometry().block_bytes);
             if data > at && !extents.push(data - at, Allocation::Hole) {
                 return Ok(extents);

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reads and writes.
 
 use std::os::fd::AsFd;
 
@@ -61,13 +61,13 @@ impl ImageFile {
     }
 }
 
-/// The error of a read that meets the image's end before the disk's.
+/// Returns the error of a read at the end of a truncated image.
 fn cut_off() -> Error {
-    Error::io("the image ends before the disk does: it was cut off")
+    Error::io("the image is shorter than the disk: it was truncated")
 }
 
 impl Image {
-    /// Reads what is in memory already, and never waits: how much that was, from the beginning on.
+    /// Reads cached data, never blocking; returns the number of bytes from the beginning.
     fn read_from_memory(&self, offset: u64, into: &Sink) -> Result<usize> {
         let flags = if self.in_memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
         match rw::read(self.file.as_fd(), into, offset, flags) {
@@ -77,18 +77,18 @@ impl Image {
         }
     }
 
-    /// Whether a direct transfer may have so many bytes. One of which other than that has come has met the
-    /// image's end.
+    /// Returns `true` if a direct transfer may have transferred this many bytes; otherwise it has met the end
+    /// of the image.
     pub(crate) fn is_whole(&self, count: usize) -> bool {
         self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))
     }
 
-    /// [`Error::InvalidArgument`] for what no aligned memory makes a direct transfer.
+    /// Refuses lengths that direct I/O cannot transfer ([`Error::InvalidArgument`]).
     fn check_whole(&self, len: usize) -> Result<()> {
         if self.is_whole(len) { Ok(()) } else { Err(Error::InvalidArgument) }
     }
 
-    /// Completes a read that has met the file's end: what that lacks of the last block is zeroes.
+    /// Completes a read that reached the end of the file, with zeroes up to the end of the last block.
     pub(crate) fn pad(&self, offset: u64, into: &Sink) -> Result<()> {
         let size_bytes = size_of(&self.file).map_err(Error::io)?;
         if self.bounds.pad(size_bytes, offset, into) { Ok(()) } else { Err(cut_off()) }
@@ -109,7 +109,7 @@ impl Image {
         Ok(())
     }
 
-    /// What comes past the page cache into memory that is not aligned comes into some that is, first.
+    /// Reads into unaligned memory through an aligned bounce buffer.
     fn read_by_copies(&self, mut offset: u64, mut into: Sink) -> Result<()> {
         self.check_whole(into.len())?;
         let aligned = Buffer::new(into.len().min(PIECE_BYTES));
@@ -123,7 +123,7 @@ impl Image {
         Ok(())
     }
 
-    /// The other way round.
+    /// Writes unaligned memory through an aligned bounce buffer.
     fn write_by_copies(&self, mut offset: u64, stability: Stability, mut from: Source) -> Result<()> {
         self.check_whole(from.len())?;
         let aligned = Buffer::new(from.len().min(PIECE_BYTES));
@@ -148,7 +148,7 @@ impl Image {
                 break Ok(());
             }
             match rw::write(self.file.as_fd(), &from, offset, flags) {
-                Ok(0) => break Err(Error::io("the image takes no more")),
+                Ok(0) => break Err(Error::io("the image accepts no more data")),
                 Ok(count) => {
                     from.advance(count);
                     offset += count as u64;
@@ -156,7 +156,7 @@ impl Image {
                 Err(errno) => break Err(errno.into()),
             }
         };
-        // Also of one that failed a part may be there.
+        // A failed write may have changed a part.
         if !is_stable || written.is_err() {
             self.changed();
         }

@@ -1,4 +1,4 @@
-//! On whose behalf the kernel acts.
+//! Thread credentials: the identity under which the kernel serves a request.
 
 use tombolo_core::fs::{NewMode, PermissionCheck};
 use tombolo_core::{Ctx, Result};
@@ -7,13 +7,13 @@ use tombolo_sys::umask::{self, Masked};
 
 use crate::state::Session;
 
-/// While it lives, the thread acts as the caller, as far as that is needed.
+/// Guard: while it lives, the thread acts as the caller, as far as the session's checks need it.
 #[derive(Debug)]
 pub(crate) struct Acting {
     _assumed: Option<Assumed>,
 }
 
-/// While it lives, what the thread makes is the caller's, under the caller's umask.
+/// Guard: while it lives, new files belong to the caller and get the caller's umask.
 #[derive(Debug)]
 pub(crate) struct Making {
     masked: Masked,
@@ -21,15 +21,15 @@ pub(crate) struct Making {
 }
 
 impl Making {
-    /// The permission bits to give to the system call that makes the node.
+    /// Returns the permission bits to pass to the creating system call.
     pub(crate) fn mode(&self) -> u32 {
         self.masked.mode()
     }
 }
 
 impl Session {
-    /// For operations that the kernel must check: as the caller, where the back end checks; as the server
-    /// otherwise.
+    /// Acts as the caller if the back end checks permissions, else as the server. For operations that the
+    /// kernel must check.
     pub(crate) fn checked(&self, cx: &Ctx) -> Result<Acting> {
         let assumed = match self.checks {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,
@@ -38,7 +38,7 @@ impl Session {
         Ok(Acting { _assumed: assumed })
     }
 
-    /// For operations that make something: as the caller, which will own it, and with the caller's umask.
+    /// Acts as the caller, who will own the new file, under the caller's umask.
     pub(crate) fn making(&self, cx: &Ctx, mode: NewMode) -> Result<Making> {
         let checks = match self.checks {
             PermissionCheck::BackEnd => Checks::Kernel,
@@ -48,7 +48,7 @@ impl Session {
         Ok(Making { _assumed: assumed, masked: umask::mask(mode.umask.bits(), mode.mode.bits()) })
     }
 
-    /// For answering whether the caller might: always as the caller.
+    /// Acts as the caller, whoever checks permissions. For access tests.
     pub(crate) fn as_caller(&self, cx: &Ctx) -> Result<Acting> {
         Ok(Acting { _assumed: self.assume(cx, Checks::Kernel)? })
     }
@@ -62,7 +62,7 @@ impl Session {
     }
 }
 
-/// For changes that must drop set-user-id and set-group-id bits, as those of a user without privileges do.
+/// Makes changes clear the set-user-id and set-group-id bits, as changes by an unprivileged user do.
 pub(crate) fn dropping_set_id(wanted: bool) -> Result<Option<WithoutSetId>> {
     Ok(if wanted { Some(creds::without_set_id()?) } else { None })
 }

@@ -1,10 +1,10 @@
-//! The kernel's attributes in the waist's words, and back.
+//! Conversion between the kernel's attributes and the waist's.
 
 use tombolo_core::fs::{Attr, Device, FileType, Mode, SetTime, Timestamp};
 use tombolo_sys::change;
 use tombolo_sys::stat::{self, Moment, Stat};
 
-/// The attributes of a node.
+/// Converts the kernel's attributes.
 pub(crate) fn attr_of(stat: &Stat) -> Attr {
     Attr {
         file_type: file_type(stat.kind()).unwrap_or(FileType::Regular),
@@ -27,14 +27,14 @@ pub(crate) fn attr_of(stat: &Stat) -> Attr {
     }
 }
 
-/// What tells a file from an earlier one with its inode number: the nanosecond of its birth, 0 where that is
-/// not kept.
+/// Returns the birth time in nanoseconds, which tells a file from an earlier one with the same inode number;
+/// 0 where the file system does not record it.
 pub(crate) fn birth_mark(stat: &Stat) -> u64 {
     let Some(born) = stat.born else { return 0 };
     born.seconds.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.nanoseconds))
 }
 
-/// The type that a mode's type bits name; `None` for 0, which listings use for "unknown".
+/// Returns the file type for a mode's type bits; `None` for 0, which listings use for "unknown".
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     Some(match kind {
         stat::S_IFREG => FileType::Regular,
@@ -48,7 +48,7 @@ pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     })
 }
 
-/// The type bits of a mode.
+/// Returns the type bits of a mode.
 pub(crate) fn kind_bits(file_type: FileType) -> u32 {
     match file_type {
         FileType::Regular => stat::S_IFREG,
@@ -61,7 +61,7 @@ pub(crate) fn kind_bits(file_type: FileType) -> u32 {
     }
 }
 
-/// A time to set.
+/// Converts a time to set.
 pub(crate) fn set_time(time: Option<SetTime>) -> change::SetTime {
     match time {
         None => change::SetTime::Keep,

@@ -1,4 +1,4 @@
-//! Attributes: asking, and changing.
+//! Reading and changing attributes.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
 use crate::window::Place;
 
-/// Cutting off less than this is quick.
+/// Truncation by less than this is quick.
 const SMALL_CUT_BYTES: u64 = 4 << 20;
 
 impl Session {
-    /// A node's attributes if nothing has to be waited for.
+    /// Returns a node's attributes if that cannot block.
     pub(crate) fn attributes_at_hand(&self, node: NodeId, file: Option<File>) -> Result<Option<Attr>> {
         if let Some(open) = self.opening_of(node, file)? {
             return if open.medium.local {
@@ -43,7 +43,7 @@ impl Session {
         }
     }
 
-    /// Whether this cuts so much off a file that it takes long.
+    /// Returns `true` if the truncation frees so much of the file that it takes long.
     pub(crate) fn cuts_much(&self, node: NodeId, set: &SetAttr) -> bool {
         let Some(size) = set.size else { return false };
         let Ok(Some(location)) = self.location_at_hand(node) else { return false };
@@ -94,7 +94,8 @@ impl Session {
         Ok((attr, Change { before, after: wants.then_some(attr) }))
     }
 
-    /// Owner first, for that drops bits of the mode; the times last, for cutting sets them.
+    /// Applies the changes: owner first, because chown clears mode bits; times last, because truncation sets
+    /// them.
     fn apply(&self, target: &Target, set: &SetAttr) -> Result<()> {
         if set.uid.is_some() || set.gid.is_some() {
             change::owner(target.fd(), set.uid, set.gid)?;
@@ -139,7 +140,7 @@ impl Session {
     }
 }
 
-/// What attributes are changed through.
+/// The object whose attributes are changed.
 enum Target {
     Open(Arc<OpenFile>),
     Location(Location),
@@ -154,8 +155,8 @@ impl Target {
     }
 }
 
-/// What the kernel does on a change by a user without privileges: set-user-id goes, set-group-id where it has
-/// a meaning.
+/// Clears set-user-id, and set-group-id where it is meaningful, as the kernel does on a change by an
+/// unprivileged user.
 fn drop_set_id(fd: BorrowedFd<'_>) -> Result<()> {
     const SET_UID: u32 = 0o4000;
     const GROUP_EXECUTE: u32 = 0o010;

@@ -1,8 +1,7 @@
-//! Telling the other sessions of the export what one has changed: after it is done, and before it is
-//! answered.
+//! Change notifications to the other sessions of the export, sent after the change and before its reply.
 //!
-//! What is said is that something *may* have changed, so it is said also when a step of several has failed.
-//! Where no session asks, a change costs one load more.
+//! A notice says that something *may* have changed, so it is also sent when one step of several has failed.
+//! Without subscribed sessions a change costs one load more.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
@@ -29,7 +28,8 @@ impl Changes for LocalSession {
 }
 
 impl LocalSession {
-    /// From when this returns, changes are told and counted, until the session ends.
+    /// Subscribes to changes: they are reported and counted from the return of this call until the session
+    /// ends.
     pub(crate) fn begin_watch(&self) {
         self.0.watch.call_once(|| {
             self.0.export.watchers.add(Arc::downgrade(&self.0));
@@ -39,34 +39,34 @@ impl LocalSession {
 }
 
 impl Shared {
-    /// Whether changes by other processes of the host are seen too.
+    /// Returns `true` if changes by other processes of the host are observed too.
     pub(crate) fn sees_all_changes(&self) -> bool {
         self.options.watch_host && self.host_watch.is_complete()
     }
 }
 
-/// What has a name that is about to go.
+/// The file that is about to lose a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Victim {
-    /// No session was to be told when the name was still there.
+    /// Not looked up, because no session was subscribed at that time.
     NotLookedFor,
-    /// Nothing, or what no session can know.
+    /// No file, or one that no session can have a node of.
     None,
-    /// This file, whose only name it is or not.
+    /// This file.
     Found { key: Key, is_last_name: bool },
 }
 
-/// Tells the sessions that watch, but for the one whose change it is.
+/// Sends notices to all subscribed sessions except the one that makes the change.
 pub(crate) struct Telling<'a>(&'a Session);
 
 impl Session {
-    /// Something has changed that may have to be told.
+    /// Returns a notifier if any session is subscribed.
     #[inline]
     pub(crate) fn telling(&self) -> Option<Telling<'_>> {
         self.export.watchers.any().then_some(Telling(self))
     }
 
-    /// What loses a name next.
+    /// Finds the file that is about to lose this name.
     #[inline]
     pub(crate) fn victim(&self, dir: &Location, name: Name<'_>) -> Victim {
         if !self.export.watchers.any() {
@@ -77,7 +77,7 @@ impl Session {
         self.key(&stat).map_or(Victim::None, |key| Victim::Found { key, is_last_name })
     }
 
-    /// Does what may set the access time of a node.
+    /// Runs an operation that may set the access time of a node.
     pub(crate) fn reading<T>(&self, node: NodeId, fd: BorrowedFd<'_>, read: impl FnOnce() -> T) -> T {
         if !self.export.watchers.any() {
             return read();
@@ -94,7 +94,7 @@ impl Session {
         done
     }
 
-    /// What tells a node from all others, in every session.
+    /// Returns the key that identifies a node in every session.
     pub(crate) fn key_of(&self, node: NodeId) -> Option<Key> {
         if node == NodeId::ROOT { Some(self.export.root.identity.key) } else { self.table.key_of(node) }
     }
@@ -103,48 +103,48 @@ impl Session {
         Some(self.identity(stat, self.export.mounts.index_of(stat)?).key)
     }
 
-    /// Whether a node that this session knows has no name any more.
+    /// Returns `true` if a node of this session has no name left.
     pub(crate) fn is_gone(&self, node: NodeId) -> bool {
         let links = self.location(node).and_then(|location| Ok(stat::stat(location.fd())?.links));
         matches!(links, Ok(0) | Err(Error::Stale | Error::NotFound))
     }
 
-    /// Word of a node that is gone, and of that name of it.
+    /// Returns the notice for a deleted node and the name it lost.
     pub(crate) fn gone(&self, node: NodeId, dir: &Key, name: Name<'_>) -> Notice {
         Notice::Gone { node, name: self.node_of(dir).map(|dir| (dir, name.to_owned())) }
     }
 
-    /// The node that this session knows by that key.
+    /// Returns this session's node with that key.
     pub(crate) fn node_of(&self, key: &Key) -> Option<NodeId> {
         if *key == self.export.root.identity.key { Some(NodeId::ROOT) } else { self.table.peek(key) }
     }
 }
 
 impl Telling<'_> {
-    /// Attributes of a node that this session knows.
+    /// Reports changed attributes of a node of this session.
     pub(crate) fn attributes(&self, node: NodeId) {
         self.about(self.0.key_of(node), Notice::Attributes);
     }
 
-    /// So many bytes of a file from `start` on.
+    /// Reports `len` changed bytes of a file from `start` on.
     pub(crate) fn data(&self, node: NodeId, start: u64, len: u64) {
         let last = start.saturating_add(len.max(1) - 1);
         self.about(self.0.key_of(node), |node| Notice::Data { node, start, last });
     }
 
-    /// A name, with the listing and the attributes of its directory.
+    /// Reports a changed name, and with it the listing and the attributes of its directory.
     pub(crate) fn name(&self, dir: &Location, name: Name<'_>) {
         let key = Some(dir.identity.key);
         self.about(key, |dir| Notice::Name { dir, name: name.to_owned() });
         self.about(key, Notice::Attributes);
     }
 
-    /// What has lost a name, or may have: that one, or it has another now.
+    /// Reports the loss of a name: the file is deleted, or its attributes have changed.
     pub(crate) fn victim(&self, victim: Victim, lost: Option<(&Location, Name<'_>)>) {
         match (victim, lost) {
             (Victim::None, _) => {}
             (Victim::Found { key, is_last_name: true }, Some((dir, name))) => {
-                // Others may have had their hands in between.
+                // Another process may have linked it in between.
                 let is_gone = OnceCell::new();
                 self.each(|session| {
                     let node = session.node_of(&key)?;
@@ -157,7 +157,7 @@ impl Telling<'_> {
                 });
             }
             (Victim::Found { key, .. }, _) => self.about(Some(key), Notice::Attributes),
-            // A session has begun to watch meanwhile, and may have looked before the change was done.
+            // A session subscribed in between, and may have looked before the change was done.
             (Victim::NotLookedFor, _) => self.each(|_| Some(Notice::Everything)),
         }
     }
@@ -165,7 +165,7 @@ impl Telling<'_> {
     fn about(&self, key: Option<Key>, notice: impl Fn(NodeId) -> Notice) {
         match key {
             Some(key) => self.each(|session| session.node_of(&key).map(&notice)),
-            // The caller has forgotten the node meanwhile.
+            // The caller has forgotten the node in between.
             None => self.each(|_| Some(Notice::Everything)),
         }
     }

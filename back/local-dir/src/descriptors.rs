@@ -1,4 +1,4 @@
-//! From a node to a descriptor, and keeping their number down.
+//! Resolution of nodes to descriptors, and the limit on their number.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::state::{Location, Session, is_big};
 use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
 
 impl Session {
-    /// A node's location. It may wait for a disk when the node has not been used for long.
+    /// Returns a node's location. May block on a disk if the node has not been used for long.
     pub(crate) fn location(&self, node: NodeId) -> Result<Location> {
         if node == NodeId::ROOT {
             return Ok(self.export.root.clone());
@@ -27,7 +27,7 @@ impl Session {
         }
     }
 
-    /// A node's location if it has a descriptor: never waits.
+    /// Returns a node's location if it has an open descriptor; never blocks.
     pub(crate) fn location_at_hand(&self, node: NodeId) -> Result<Option<Location>> {
         if node == NodeId::ROOT {
             return Ok(Some(self.export.root.clone()));
@@ -38,8 +38,8 @@ impl Session {
         })
     }
 
-    /// The entry of a file that is known already, with one more look-up; `None` if it must be opened to be
-    /// sure.
+    /// Returns the entry of a file that already has a node and counts a look-up; `None` if identifying it
+    /// takes opening it.
     pub(crate) fn recognise(&self, stat: &Stat) -> Option<Entry> {
         let identity = self.identity(stat, self.export.mounts.index_of(stat)?);
         if identity.key == self.export.root.identity.key {
@@ -48,8 +48,8 @@ impl Session {
         self.table.hit(&identity).map(|node| Entry { node, attr: self.attr(node, stat) })
     }
 
-    /// Makes a node of what `location` stands for, met in `parent` as `name`. `keep` says whether the
-    /// descriptor may stay with the node (it must be a place, not an opening); `permit` is for the node.
+    /// Creates or finds the node of the file open as `location`, found in `parent` as `name`. `keep`: the
+    /// node may keep the descriptor, which must then be an `O_PATH` one. `permit` is the node's.
     pub(crate) fn adopt(
         &self,
         location: OwnedFd,
@@ -87,7 +87,7 @@ impl Session {
         };
         let place = descriptor.clone();
         let node = self.enter_node(identity, descriptor.as_ref(), anchor, permit);
-        // What was changed since that look, and before the node was known, was not told.
+        // Changes made after the caller's stat and before the node existed were not reported to this session.
         let again = match (self.notices.is_watched(), &place, &opening) {
             (true, Some(place), _) => Some(stat::stat(place.as_fd())?),
             (true, None, Some(opening)) => Some(stat::stat(opening.as_fd())?),
@@ -96,14 +96,14 @@ impl Session {
         Ok((Entry { node, attr: self.attr(node, again.as_ref().unwrap_or(stat)) }, opening))
     }
 
-    /// Makes a node of a file that is not open, but can be found by `handle`.
+    /// Creates or finds the node of a file that is not open and can be opened by `handle`.
     pub(crate) fn adopt_by_handle(&self, stat: &Stat, mount_index: u32, handle: FileHandle) -> Result<Entry> {
         let permit = self.node_permit()?;
         let node = self.enter_node(self.identity(stat, mount_index), None, Anchor::Handle(handle), permit);
         Ok(Entry { node, attr: self.attr(node, stat) })
     }
 
-    /// Leave to know one more node.
+    /// Takes a permit for one more node.
     pub(crate) fn node_permit(&self) -> Result<Permit> {
         self.budget.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
@@ -122,7 +122,7 @@ impl Session {
             self.export.host_watch.met_volume(&self.export, &mount);
         }
         if adopted.fresh {
-            // Given back when the table frees the node.
+            // Returned when the table frees the node.
             permit.keep();
         }
         if adopted.installed {
@@ -131,32 +131,32 @@ impl Session {
         adopted.node
     }
 
-    /// The node that a file is, without counting a look-up.
+    /// Returns the node of a file without counting a look-up.
     pub(crate) fn known(&self, stat: &Stat) -> Option<NodeId> {
         self.table.peek(&self.identity(stat, self.export.mounts.index_of(stat)?).key)
     }
 
-    /// Leaves a descriptor with a node, if it has none.
+    /// Gives a node a descriptor, unless it has one.
     pub(crate) fn hold(&self, node: NodeId, location: OwnedFd) {
         if self.table.install(node, &Arc::new(location)) {
             self.opened(node);
         }
     }
 
-    /// Takes look-ups of a node back. What is given back is the descriptor of a removed file: closing it may
-    /// free much.
+    /// Subtracts look-ups from a node. Returns the descriptor of a deleted file if closing it may free much
+    /// space.
     pub(crate) fn forget_node(&self, node: NodeId, count: u64) -> Option<Arc<OwnedFd>> {
         if node == NodeId::ROOT {
             return None;
         }
         let mut slow = None;
         if let Some((descriptor, is_findable)) = self.table.leaves(node, count) {
-            // Not where a far server would be asked.
+            // Not on remote file systems, where a stat is a round trip.
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
-                // It may be asked for again by its number. A descriptor would keep the space of a file that
-                // is removed.
+                // The client may use the number again (ESTALE retry); a descriptor would keep the space of a
+                // file that is deleted later.
                 None if !is_findable => {
                     let handle = FileHandle::of(descriptor.as_fd());
                     handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));
@@ -168,7 +168,7 @@ impl Session {
         slow
     }
 
-    /// Accounts for nodes that are gone; their descriptors are closed here.
+    /// Returns the budget of freed nodes and closes their descriptors.
     pub(crate) fn freed(&self, freed: Freed) {
         if freed.nodes > 0 {
             self.budget.give_back(Resource::Nodes, freed.nodes);
@@ -177,12 +177,12 @@ impl Session {
         drop(freed.descriptors);
     }
 
-    /// How many descriptors the nodes of this session have.
+    /// Returns the number of descriptors that the nodes of this session have open.
     pub(crate) fn open_places(&self) -> usize {
         usize::try_from(self.clock.open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Whether both looks were at one file.
+    /// Returns `true` if both stats are of one file.
     pub(crate) fn is_same(&self, a: &Stat, b: &Stat) -> bool {
         a.mount == b.mount && self.identity(a, 0) == self.identity(b, 0)
     }
@@ -197,7 +197,7 @@ impl Session {
             Anchor::Handle(handle) => {
                 let mount = self.export.mounts.mount(identity.key.mount)?;
                 let found = mount.find(&handle)?;
-                // A node of a listing was never open, and its handle was asked for after its attributes.
+                // Nodes from listings were never open, and their handle was fetched after their attributes.
                 if mount.handles_tell_numbers
                     && self.identity(&stat::stat(found.as_fd())?, identity.key.mount) != identity
                 {
@@ -212,8 +212,8 @@ impl Session {
         }
     }
 
-    /// Walks by name from the nearest ancestor that has a descriptor, and makes sure at each step that what
-    /// is found is what was met there. Not recursive: a client decides how deep directories lie.
+    /// Walks by name from the nearest ancestor with a descriptor, and verifies the identity at each step. Not
+    /// recursive, because the client determines the depth of directories.
     fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Location> {
         let mut steps = vec![(node, identity, name.to_vec())];
         let mut next = parent;
@@ -241,7 +241,7 @@ impl Session {
         Ok(location)
     }
 
-    /// Leaves a descriptor with its node.
+    /// Gives the node the descriptor and returns its location.
     fn keep(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
         let descriptor = Arc::new(descriptor);
         if self.table.install(node, &descriptor) {
@@ -250,18 +250,18 @@ impl Session {
         Location::new(identity, descriptor)
     }
 
-    /// A node got a descriptor: counts it, and takes others back when there are too many.
+    /// Counts a node's new descriptor, and closes others above the limit.
     fn opened(&self, node: NodeId) {
         let open = self.clock.open.fetch_add(1, Ordering::Relaxed) + 1;
         let limit = self.export.descriptors_each();
         let mut round = self.clock.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.push_back(node);
         if round.len() > 2 * limit + 64 {
-            // Mostly nodes that were forgotten since.
+            // Mostly nodes that have been forgotten.
             round.retain(|&node| self.table.is_open(node));
         }
         let mut excess = usize::try_from(open).unwrap_or(0).saturating_sub(limit);
-        // Two rounds: the first may only find that all were used.
+        // Two rounds: the first may only clear the recently-used flags.
         let mut looks = 2 * round.len();
         let mut closed = Vec::new();
         while excess > 0 && looks > 0 {
@@ -285,7 +285,8 @@ impl Session {
         self.clock.open.fetch_sub(closed.len() as isize, Ordering::Relaxed);
     }
 
-    /// What a node can be found by once its descriptor is closed; `None` if by nothing.
+    /// Returns the anchor that a node has once its descriptor is closed; `None` if it could not be found
+    /// again.
     fn lasting(&self, descriptor: &OwnedFd, anchor: Anchor, mount: u32) -> Option<Anchor> {
         let handles = || self.export.mounts.mount(mount).is_ok_and(|mount| mount.handles);
         match anchor {
@@ -298,7 +299,7 @@ impl Session {
     }
 }
 
-/// A name that is not there any more makes the node that was met under it stale.
+/// Maps "no such name" to a stale node.
 fn gone(errno: tombolo_sys::Errno) -> Error {
     match errno {
         tombolo_sys::Errno::NOENT | tombolo_sys::Errno::NOTDIR | tombolo_sys::Errno::LOOP => Error::Stale,

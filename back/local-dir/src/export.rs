@@ -1,4 +1,4 @@
-//! The export: one directory, and what its sessions share.
+//! The export: one directory, and the state shared by its sessions.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -25,31 +25,31 @@ use crate::table::{Identity, Key};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 
-/// Why a directory cannot be served.
+/// Reasons why a directory cannot be served.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// It is not there, is no directory, or may not be entered.
+    /// The directory does not exist, is no directory, or may not be entered.
     #[error("cannot open {}", path.display())]
     Root {
         /// The directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
-    /// `/proc/self/fd` is missing: without it, a file that was found cannot be opened.
+    /// `/proc/self/fd` is missing, through which `O_PATH` descriptors are reopened.
     #[error("/proc is not mounted")]
     Proc(#[source] Errno),
 }
 
-/// A directory of the host that is served.
+/// A served directory of the host.
 #[derive(Clone, Debug)]
 pub struct LocalDir(Arc<Shared>);
 
 impl LocalDir {
-    /// Serves the directory at `path`, following links to it, once.
+    /// Serves the directory at `path`; symbolic links in `path` are followed once, by this call.
     ///
-    /// Open it in the process that serves it: it does not survive a fork.
+    /// Must be called in the process that serves, because the export does not survive a fork.
     pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;

@@ -1,4 +1,4 @@
-//! The openings of a session.
+//! The open files of a session.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,30 +12,30 @@ use tombolo_sys::{Errno, sync};
 
 use crate::mounts::Medium;
 
-/// One opening.
+/// An open file or directory.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     descriptor: OwnedFd,
     pub node: NodeId,
     pub flags: OpenFlags,
-    /// What it lies on.
+    /// The storage that the file lies on.
     pub medium: Medium,
-    /// For directories: where the listing is.
+    /// Read position, for directories.
     pub cursor: Option<Mutex<Cursor>>,
-    /// Its release was served; requests may still use it.
+    /// Released by the client; requests in flight may still use it.
     ended: AtomicBool,
-    /// After the descriptor, so that it is closed when this goes.
+    /// Declared after the descriptor, so that it is released after the close.
     _permit: OpenPermit,
 }
 
-/// Leave to have one more descriptor open, of the session's budget and of what the process may have.
+/// Permit for one more open descriptor, of the session's budget and of the process's limit.
 #[derive(Debug)]
 pub(crate) struct OpenPermit {
     _budget: Permit,
     _descriptor: descriptors::Permit,
 }
 
-/// What a session may have open.
+/// Limits on the open files of a session.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     budget: Arc<Budget>,
@@ -47,7 +47,7 @@ impl Allowance {
         Arc::new(Self { budget, descriptors })
     }
 
-    /// Leave to open one more.
+    /// Takes a permit to open one more.
     pub fn permit(&self) -> Result<OpenPermit> {
         let budget = self.budget.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)?;
         let descriptor = self.descriptors.take(1).ok_or(Error::TooManyOpen)?;
@@ -71,17 +71,17 @@ impl OpenFile {
         self.descriptor.as_fd()
     }
 
-    /// Its release is served.
+    /// Marks it as released.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Was its release served?
+    /// Returns `true` once it has been released.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Makes it stable.
+    /// Flushes it to stable storage.
     pub fn sync(&self, what: SyncWhat) -> Result<()> {
         Ok(match what {
             SyncWhat::Data => sync::data(self.fd()),
@@ -89,7 +89,7 @@ impl OpenFile {
         }?)
     }
 
-    /// Fails unless it was opened for this.
+    /// Fails unless it was opened with these flags.
     pub fn require(&self, flags: OpenFlags) -> Result<()> {
         if self.cursor.is_some() && !flags.contains(OpenFlags::DIRECTORY) {
             return Err(Error::IsDirectory);
@@ -100,7 +100,7 @@ impl OpenFile {
 
 const SHARDS: usize = 8;
 
-/// All openings of a session.
+/// All open files of a session.
 #[derive(Default)]
 pub(crate) struct Files {
     shards: [Mutex<Shard>; SHARDS],
@@ -119,7 +119,7 @@ struct Slot {
 }
 
 impl Files {
-    /// Enters an opening.
+    /// Registers an open file.
     pub fn insert(&self, file: OpenFile) -> OpenId {
         let shard_number = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let mut shard = self.lock(shard_number);
@@ -133,7 +133,7 @@ impl Files {
         OpenId((u64::from(slot.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard_number as u64))
     }
 
-    /// An opening, if there is such a one on that node.
+    /// Returns the open file, if it exists and is of that node.
     pub fn find(&self, file: File) -> Result<Arc<OpenFile>> {
         let (shard, index, generation) = parts(file.open);
         let shard = self.lock(shard);
@@ -143,7 +143,7 @@ impl Files {
         Ok(open.clone())
     }
 
-    /// Takes an opening out.
+    /// Removes an open file.
     pub fn remove(&self, file: File) -> Option<Arc<OpenFile>> {
         self.find(file).ok()?;
         let (shard, index, generation) = parts(file.open);
@@ -160,24 +160,23 @@ impl Files {
     }
 }
 
-/// Shard, index and generation of an opening.
+/// Splits an id into shard, index and generation.
 fn parts(open: OpenId) -> (usize, usize, u32) {
     let low = open.0 as u32 as usize;
     (low % SHARDS, low / SHARDS, (open.0 >> 32) as u32)
 }
 
-/// What is read of a directory at a time.
+/// Size of the buffer for directory entries.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// The place of a listing: the entries read but not yet given out follow `next`, and the descriptor's
-/// position follows those.
+/// Read position in a directory: the buffered entries not yet returned begin at `next`, and the descriptor's
+/// position is after the buffered ones.
 #[derive(Debug)]
 pub(crate) struct Cursor {
     pub listing: Option<Listing>,
     pub given: usize,
     pub next: Cookie,
-    /// The entries beside those of `listing`, where the file system has places that cannot be sought: before
-    /// them, or following.
+    /// A second buffer, before or after `listing`, for file systems with cookies that cannot be seeked.
     spare: Option<Listing>,
     is_spare_ahead: bool,
 }
@@ -189,25 +188,25 @@ impl Default for Cursor {
 }
 
 impl Cursor {
-    /// Makes `cookie` the place to go on from.
+    /// Makes reading continue at `cookie`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the directory has been removed, and its listing ends.
+    /// [`Error::NotFound`]: the directory has been removed, so its listing ends.
     pub fn go_to(&mut self, fd: BorrowedFd<'_>, medium: Medium, cookie: Cookie) -> Result<()> {
-        // A listing that starts anew shows the directory as it is now.
+        // A listing restarted from the beginning must show the directory as it is now.
         if self.next == cookie && cookie != Cookie::START {
-            // The buffer was given back at the end, where the descriptor still is.
+            // The buffer was freed at the end of the directory, where the descriptor's position still is.
             self.listing.get_or_insert_with(new_listing);
             return Ok(());
         }
         if !dir::can_seek(SysCookie(cookie.0)) {
-            // To look for a place that cannot be would read the whole directory each time.
+            // Searching for a cookie that cannot exist would read the whole directory each time.
             return if medium.seeks_all { Err(Error::BadCookie) } else { self.find(fd, cookie) };
         }
         if dir::seek(fd, SysCookie(cookie.0)).is_err() {
             self.start_anew();
-            // ext4 refuses all places of a directory that was removed. Its listing tells that from a place
-            // that there is not.
+            // ext4 refuses every position in a removed directory; reading it tells this case from an invalid
+            // cookie.
             return match new_listing().fill(fd) {
                 Err(Errno::NOENT) => Err(Error::NotFound),
                 _ => Err(Error::BadCookie),
@@ -218,7 +217,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Reads on; false at the end of the directory, where the buffer is given back.
+    /// Reads the next entries; `false` at the end of the directory, where the buffer is freed.
     pub fn read(&mut self, fd: BorrowedFd<'_>) -> Result<bool> {
         self.given = 0;
         let Some(listing) = &mut self.listing else { return Ok(false) };
@@ -236,8 +235,8 @@ impl Cursor {
         Ok(more)
     }
 
-    /// Finds a place that the kernel does not seek. It is mostly in what was read last, of which the caller
-    /// did not take everything; otherwise the directory is read from its start.
+    /// Finds a cookie that the kernel cannot seek. It is mostly among the entries read last, of which the
+    /// caller did not take all; otherwise the directory is read from its start.
     fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
         if self.is_in_listing(cookie) {
             return Ok(());
@@ -260,7 +259,7 @@ impl Cursor {
         Err(Error::BadCookie)
     }
 
-    /// Goes on behind the entry that leads to this place, if it is in the buffer.
+    /// Continues after the entry with this cookie, if it is buffered.
     fn is_in_listing(&mut self, cookie: Cookie) -> bool {
         let Some(listing) = &self.listing else { return false };
         let Some(index) = listing.entries().position(|entry| entry.next.0 == cookie.0) else { return false };
@@ -268,7 +267,7 @@ impl Cursor {
         true
     }
 
-    /// Forgets what was read, and where.
+    /// Discards the buffers and the position.
     fn start_anew(&mut self) {
         self.listing.get_or_insert_with(new_listing).clear();
         (self.given, self.next) = (0, Cookie::START);

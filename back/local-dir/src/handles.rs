@@ -1,8 +1,8 @@
-//! Handles that outlive restarts: the kernel's own.
+//! Persistent handles: those of the kernel.
 //!
-//! A handle does not say which file system it is for. Those of the file system that the root lies on are the
-//! kernel's as they are; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a
-//! [`Tag`] before their bytes.
+//! A kernel handle does not name its file system. Handles of the root's file system are the kernel's
+//! unchanged; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`] before
+//! their bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::mounts::{Mount, Tag};
 use crate::state::{LocalSession, Session};
 use crate::submounts::is_beneath;
 
-/// In the kind: the first bytes are a [`Tag`]. The kernel's own kinds are below 256.
+/// Flag in the kind: the bytes begin with a [`Tag`]. The kernel's own kinds are below 256.
 const ON_SUBMOUNT: i32 = 1 << 14;
 
 impl PersistentHandles for LocalSession {
@@ -36,7 +36,7 @@ impl PersistentHandles for LocalSession {
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         let Some(parts) = Parts::of(handle) else { return Answer::err(Error::Stale) };
-        // A mount that is not known is looked for, which may take long.
+        // An unknown mount is searched for, which may take long.
         let known = parts.tag.is_none_or(|tag| !self.0.export.mounts.tagged(tag).is_empty());
         if known && self.is_quick(NodeId::ROOT) {
             return self.now(|session| session.resolve(&parts));
@@ -53,7 +53,7 @@ impl PersistentHandles for LocalSession {
     }
 }
 
-/// A persistent handle, taken apart.
+/// A parsed persistent handle.
 struct Parts {
     tag: Option<Tag>,
     handle: FileHandle,
@@ -82,7 +82,7 @@ impl Parts {
 }
 
 impl Session {
-    /// The handle of a node that was found by handle before: it takes no system call.
+    /// Returns the handle of a node that was found by handle before, without a system call.
     fn known_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
         let mounts = &self.export.mounts;
         if node == NodeId::ROOT {
@@ -111,7 +111,7 @@ impl Session {
         self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
-    /// A node that is known, or whose number is kept.
+    /// Looks a node up again by its number, also a forgotten one whose number is retained.
     fn again(&self, node: NodeId) -> Result<Entry> {
         let entry = match self.table.forgotten(node) {
             Some((identity, handle)) => {
@@ -151,7 +151,8 @@ impl Session {
         self.adopt(above, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
-    /// A file system may be mounted in several places of the export, and only one of them may show the file.
+    /// Searches all mounts of the file system: it may be mounted several times, and only one mount may show
+    /// the file.
     fn find_on_submount(&self, tag: Tag, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let find =
             |mounts: Vec<Arc<Mount>>| mounts.iter().find_map(|mount| self.find_by_handle(mount, handle).ok());
@@ -170,8 +171,8 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Also a file without a name, which somewhere is open still: that it lies inside is for the caller to
-    /// know.
+    /// Finds a file that may have lost its last name while it is open. The caller must know that it lies
+    /// inside the export.
     pub(crate) fn find_nameless(&self, handle: &PersistentHandle) -> Result<(OwnedFd, Stat)> {
         let parts = Parts::of(handle).ok_or(Error::Stale)?;
         let mounts = &self.export.mounts;
@@ -185,7 +186,7 @@ impl Session {
 
     fn find_as_it_is(&self, mount: &Mount, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let found = mount.find(handle).map_err(|error| match error {
-            // Bytes that never were a handle, or one of a file that is gone.
+            // Bytes that never were a handle, or the handle of a deleted file.
             Error::InvalidArgument | Error::NotFound => Error::Stale,
             error => error,
         })?;
@@ -194,9 +195,9 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Whether a file lies beneath the root, as far as the kernel knows: it always does for directories, and
-    /// for others when one of their names is in memory. One whose names are not is taken for inside, since
-    /// its handle was given out here once; front ends see to that (they sign handles).
+    /// Returns `true` if a file lies beneath the root, as far as the kernel knows. It always does for
+    /// directories, for others only if one of their names is cached. A file without a cached name counts as
+    /// inside, because its handle was issued by this export, which front ends guarantee by signing handles.
     fn is_inside(&self, found: &OwnedFd, stat: &Stat) -> Result<bool> {
         let path = self.export.own.path(found.as_fd())?;
         let root = self.export.own.path(self.export.root.fd())?;

@@ -1,4 +1,4 @@
-//! Openings and record locks that another process holds over the death of this one.
+//! Descriptors of openings and record locks, kept by another process across a restart of this one.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,8 +19,8 @@ impl Descriptors for LocalSession {
         self.0.records.duplicate(file.node, owner)
     }
 
-    /// The descriptor may be of a mount that only the process before had, in its sandbox: names and other
-    /// openings of the node are of ours.
+    /// Adopts an open file. The descriptor may belong to a mount of the previous process's sandbox; look-ups
+    /// and other openings of the node use the mounts of this one.
     fn opening(
         &self,
         _cx: &Ctx,

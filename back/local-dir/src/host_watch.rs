@@ -1,11 +1,11 @@
-//! Telling sessions what other processes of the host do: a thread that reads fanotify events, only while a
-//! session is to be told.
+//! Changes by other processes of the host: a thread that reads fanotify events while any session is
+//! subscribed.
 //!
-//! What this process does itself is told by the session that does it, and skipped here, unless another of its
-//! exports shows the same files. Events name files by handle, in which the inode number is read; so it takes
-//! a file system whose handles are known, and can be marked. Where there is another one in the export the
-//! watch is not complete, and front ends do not believe what they were not told. No event comes of stores
-//! through a shared mapping, and none of reads: for the former see `volatile`.
+//! Changes by this process are reported by the session that makes them and skipped here, unless another of
+//! its exports shows the same files. Events name files by handle, from which the inode number is read, so a
+//! file system must have handles of a known format and support marks. With any other file system in the
+//! export the watch is incomplete, and front ends do not rely on notifications. Stores through shared
+//! mappings raise no event (see `volatile`), and neither do reads.
 
 use std::cell::LazyCell;
 use std::fs::File;
@@ -24,22 +24,22 @@ use crate::mounts::Mount;
 use crate::state::{Session, Shared};
 use crate::table::Key;
 
-/// The watch of one export.
+/// The fanotify watch of one export.
 #[derive(Debug, Default)]
 pub(crate) struct HostWatch {
     state: Mutex<State>,
-    /// Some of what happens is not seen.
+    /// `true` if some changes are not observed.
     is_blind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many sessions are to be told.
+    /// Number of subscribed sessions.
     sessions: usize,
     running: Option<Running>,
 }
 
-/// Ends its thread when dropped.
+/// A running watch thread; stopped on drop.
 #[derive(Debug)]
 struct Running {
     events: Arc<Fanotify>,
@@ -48,13 +48,13 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Not waited for: a session may end on the watch's own thread.
+        // Not joined: a session may end on the watch thread itself.
         self.stop.notify();
     }
 }
 
 impl HostWatch {
-    /// A session is to be told from now on.
+    /// Registers a subscribed session, and starts the watch for the first.
     pub fn begin(&self, export: &Arc<Shared>) {
         let mut state = lock(&self.state);
         state.sessions += 1;
@@ -67,17 +67,17 @@ impl HostWatch {
                 let mounts = export.mounts.all();
                 mounts.iter().for_each(|mount| self.add(&running, mount));
                 state.running = Some(running);
-                // What happened before is not known.
+                // Changes before the start were not observed.
                 export.changed_everything();
             }
             Err(error) => {
-                tracing::warn!(%error, "what other processes of the host change is not seen: clients ask");
+                tracing::warn!(%error, "changes by other processes of the host are not observed: clients revalidate");
                 self.is_blind.store(true, Ordering::SeqCst);
             }
         }
     }
 
-    /// A session that was to be told has ended.
+    /// Unregisters a subscribed session.
     pub fn end(&self) {
         let mut state = lock(&self.state);
         state.sessions = state.sessions.saturating_sub(1);
@@ -86,27 +86,28 @@ impl HostWatch {
         }
     }
 
-    /// A file system has joined the export.
+    /// Adds a file system that has joined the export.
     pub fn joined(&self, export: &Shared, mount: &Mount) {
         let is_watched = lock(&self.state).running.as_ref().map(|running| self.add(running, mount)).is_some();
-        // Not under the lock: the last hold of a session may end on the way, and it takes the lock.
+        // Not under the lock: the last reference to a session may be dropped on the way, and its drop takes
+        // the lock.
         if is_watched && !self.is_complete() {
             tell_everything(export);
         }
     }
 
-    /// A file of a subvolume of btrfs has been met: events name it by the numbers of the file system that was
-    /// marked.
+    /// Records that the export has a btrfs subvolume, whose files events name by the device of the marked
+    /// file system.
     pub fn met_volume(&self, export: &Shared, mount: &Mount) {
         let is_watched = lock(&self.state).running.is_some();
         if is_watched && mount.has_another_volume() {
-            tracing::warn!("a subvolume in the export cannot be watched: clients ask");
+            tracing::warn!("a subvolume of the export cannot be watched: clients revalidate");
             self.is_blind.store(true, Ordering::SeqCst);
             tell_everything(export);
         }
     }
 
-    /// Whether all is seen that is done to the export.
+    /// Returns `true` if all changes to the export are observed.
     pub fn is_complete(&self) -> bool {
         !self.is_blind.load(Ordering::SeqCst)
     }
@@ -119,7 +120,7 @@ impl HostWatch {
             _ => Err(Errno::OPNOTSUPP),
         };
         if let Err(error) = added {
-            tracing::warn!(%error, "a file system of the export cannot be watched: clients ask");
+            tracing::warn!(%error, "a file system of the export cannot be watched: clients revalidate");
             self.is_blind.store(true, Ordering::SeqCst);
         }
     }
@@ -138,7 +139,7 @@ fn start(export: &Arc<Shared>) -> tombolo_sys::Result<Running> {
         let outcome = watch(&epoll, &events, &export, submounts);
         drop((stop, mounts));
         if let (Err(error), Some(export)) = (outcome, export.upgrade()) {
-            tracing::error!(%error, "the watch of the host has ended: clients ask");
+            tracing::error!(%error, "the watch for changes by the host failed: clients revalidate");
             export.host_watch.is_blind.store(true, Ordering::SeqCst);
             tell_everything(&export);
         }
@@ -165,7 +166,7 @@ fn watch(
         }
         if ready.iter().any(|event| event.token == MOUNTS) {
             let now = submounts_of(export);
-            // One that shows other files in the place of those that were told of.
+            // A mount may have covered files that sessions know.
             if std::mem::replace(&mut submounts, now) != submounts
                 && let Some(export) = export.upgrade()
             {
@@ -176,7 +177,7 @@ fn watch(
         let has_neighbours = LazyCell::new(|| export.has_neighbours());
         fanotify.read(&mut buffer, |event| {
             if event.deeds.contains(Deeds::OVERFLOW) {
-                tracing::warn!("the host changes more than can be told: clients look at everything again");
+                tracing::warn!("change events of the host overflowed: clients revalidate everything");
                 tell_everything(&export);
             } else if event.process != own || *has_neighbours {
                 tell(&export, event);
@@ -223,13 +224,13 @@ fn tell(export: &Shared, event: &Event<'_>) {
         if event.deeds.contains(Deeds::MODIFY) {
             each_node(session, file, |node| [Notice::Data { node, start: 0, last: u64::MAX }]);
         } else {
-            // A name more or less is an attribute too.
+            // The link count is an attribute too.
             each_node(session, file, |node| [Notice::Attributes(node)]);
         }
     });
 }
 
-/// Tells a session about the nodes of that handle.
+/// Sends a session notices of its nodes with that handle.
 fn each_node<const N: usize>(
     session: &Session,
     handle: &FileHandle,
@@ -244,7 +245,7 @@ fn each_node<const N: usize>(
 }
 
 impl Session {
-    /// What it knows the file of that handle by, through whatever mount of the export.
+    /// Returns the session's nodes of the file with that handle, on all mounts of the export.
     fn nodes_of(&self, handle: &FileHandle) -> impl Iterator<Item = NodeId> {
         let keys = handle.inode().into_iter().flat_map(|inode| self.export.keys_of(inode));
         keys.filter_map(|key| self.node_of(&key))
@@ -252,8 +253,8 @@ impl Session {
 }
 
 impl Shared {
-    /// By what a file with that number may be known. Numbers of another file system of the export are among
-    /// them: a word too much harms nothing.
+    /// Returns the keys that a file with this inode number may have. Keys of other file systems of the export
+    /// may be among them; a superfluous notice does no harm.
     fn keys_of(&self, inode: u64) -> impl Iterator<Item = Key> {
         let mounts = self.mounts.all().into_iter().zip(0..);
         mounts.map(move |(mount, index)| Key { inode, device: mount.device, mount: index })

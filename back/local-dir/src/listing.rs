@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Directory listings.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::files::{Cursor, OpenFile};
 use crate::options::Submounts;
 use crate::state::{LocalSession, Location, Session};
 
-/// A page that is made at once has room for no more entries than this: names alone, and with attributes.
+/// Largest pages that are filled on the calling thread, in entries: names alone, and with attributes.
 const AT_ONCE: (usize, usize) = (1024, 64);
 
 impl LocalSession {
@@ -24,8 +24,8 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
-        // A long page would keep the thread from other requests, and many short ones cost the caller as many
-        // round trips.
+        // A long page would block the thread's other requests; many short ones would cost the caller a round
+        // trip each.
         if self.is_quick(open.node)
             && page.entries_max() <= most
             && let Some(mut cursor) = open.cursor.as_ref().and_then(|cursor| cursor.try_lock().ok())
@@ -71,7 +71,8 @@ impl Session {
             match self.reading(open.node, open.fd(), || cursor.read(open.fd())) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // The next page fails: what is on this one counts look-ups, which the caller is to know of.
+                // Return this page: its look-ups are counted, so the caller must see them. The next page gets
+                // the error.
                 Err(_) if !page.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -80,7 +81,7 @@ impl Session {
         Ok(())
     }
 
-    /// Adds an entry to a page on which it fits, unless there is no such file after all; whether it did.
+    /// Adds an entry to a page on which it fits; `false` if the file does not exist.
     fn add(
         &self,
         finder: &mut Finder<'_>,
@@ -97,7 +98,7 @@ impl Session {
         };
         let Ok(name) = Name::new(entry.name) else {
             if dir == NodeId::ROOT && entry.name == b".." {
-                // What lies above the export is not shown.
+                // Files above the export are not shown.
                 line.fileid = self.export.root.identity.key.inode;
             }
             return Ok(page.push(line));
@@ -116,9 +117,9 @@ impl Session {
                 self.forget_node(found.node, 1);
                 Ok(page.push(line))
             }
-            // Removed since, or a mount point that does not exist here.
+            // Removed in between, or a hidden mount point.
             Err(Error::NotFound) => Ok(false),
-            // It is there, but no more can be said of it.
+            // It exists, but its attributes are not available.
             Err(_) => Ok(page.push(line)),
         }
     }
@@ -129,20 +130,19 @@ fn lock(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
     Ok(cursor.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Looks up the names of a listing, one after the other: a page of them as one caller.
+/// Look-up of the names of a listing one after another: a page of them as one caller.
 ///
-/// A file that is known costs one system call (statx by name), a new one two: its handle is asked for by name
-/// too, and it is not opened before it is used. With the handle asked for, a new entry of a long listing
-/// costs 2.2 instead of 4.3 µs (a known one 1.2 instead of 4.2; 1.3 instead of 8 where the caller's rights
-/// are checked), and it leaves descriptors to nodes in use. Without [`Finder::by_handle`] everything works as
-/// well.
+/// A file with a node costs one system call (statx by name), a new one two: its handle is fetched by name
+/// too, and it is not opened before it is used. By handle a new entry of a long listing costs 2.2 instead of
+/// 4.3 µs (a known one 1.2 instead of 4.2; 1.3 instead of 8 where the caller's permissions are checked), and
+/// nodes in use keep their descriptors. [`Finder::by_handle`] is an optimization only.
 pub(crate) struct Finder<'a> {
     session: &'a Session,
     cx: &'a Ctx,
     parent: NodeId,
-    /// Found with the first name.
+    /// Located with the first name.
     dir: Option<Location>,
-    /// Kept from one name to the next: to become another user and back costs more than a look-up.
+    /// Retained between names: changing the user and back costs more than a look-up.
     acting: Option<Acting>,
 }
 
@@ -174,12 +174,12 @@ impl<'a> Finder<'a> {
         if let Some(entry) = self.by_handle(dir, name, &stat)? {
             return Ok(self.session.met(entry, dir, name));
         }
-        // What the server does for itself, it does as itself.
+        // The server's own work runs as the server.
         self.acting = None;
         self.session.meet(self.cx, self.session.node_permit()?, self.parent, dir, name)
     }
 
-    /// Makes a node of a file that was not opened; `None` where it must be to be sure.
+    /// Creates the node of a file without opening it; `None` if identifying the file takes opening it.
     fn by_handle(&self, dir: &Location, name: Name<'_>, stat: &Stat) -> Result<Option<Entry>> {
         let mounts = &self.session.export.mounts;
         let Some(index) = mounts.index_of(stat) else { return Ok(None) };
@@ -191,7 +191,7 @@ impl<'a> Finder<'a> {
             Err(tombolo_sys::Errno::NOENT) => return Err(Error::NotFound),
             Err(_) => return Ok(None),
         };
-        // Between the two looks the name may have got another file.
+        // The name may have got another file between the two calls.
         if mount != stat.mount || !handle.tells(stat.inode) {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! Locks. Whole-file locks (flock) belong to an opening's own descriptor; for record locks see
+//! Locks. Whole-file locks (flock) belong to an opening's own descriptor; record locks are in
 //! [`records`](crate::records).
 
 use std::os::fd::AsFd;
@@ -62,7 +62,7 @@ impl Locks for LocalSession {
 }
 
 impl LocalSession {
-    /// Does something with an opening: at once, unless its file system would have to be asked over a wire.
+    /// Works on an opening: on the calling thread, or in the pool for remote file systems.
     fn on<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -77,11 +77,11 @@ impl LocalSession {
     }
 }
 
-/// A lock to be tried, perhaps more than once.
+/// A lock to be tried, possibly several times.
 enum Attempt {
     /// The whole file, for an opening.
     Whole(Arc<OpenFile>, LockKind),
-    /// Records, for an owner.
+    /// A byte range, for an owner.
     Records(LockRequest),
 }
 
@@ -114,7 +114,7 @@ impl Session {
             Ok(known) => known,
             Err(error) => return Answer::err(error),
         };
-        // Not the session: what waits must not keep it.
+        // Without a reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
         self.export.waiting.until(cx, permit, move || {
             let _known = &known;
@@ -122,7 +122,7 @@ impl Session {
         })
     }
 
-    /// There is no way to ask about whole-file locks but to try.
+    /// Tests a whole-file lock by trying it, the only way there is.
     fn test_flock(&self, open: &OpenFile, asked: &Lock) -> Result<Option<Lock>> {
         let probe = self.export.own.reopen(open.fd(), SysFlags::RDONLY)?;
         match lock::try_flock(probe.as_fd(), sys_kind(asked.kind)) {

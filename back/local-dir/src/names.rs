@@ -1,4 +1,4 @@
-//! Finding names, reading links, asking for access.
+//! Look-ups, symbolic links, access tests, and changes of names.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +18,11 @@ use crate::state::{Location, Session};
 use crate::table::Anchor;
 use crate::window::Place;
 
-/// The longest target of a link, with room to see that it is longer (PATH_MAX).
+/// Longest target of a symbolic link, plus a byte that reveals a longer one (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
 
 impl Session {
-    /// Finds a name in a directory. A file that is known costs one system call, another one two more.
+    /// Looks a name up. A file with a node costs one system call, another one two more.
     pub(crate) fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let dir = self.location(parent)?;
         let acting = self.checked(cx)?;
@@ -36,7 +36,7 @@ impl Session {
         self.take_in(location, self.node_permit()?, parent, &dir, name)
     }
 
-    /// Opens a name, and makes a node of what is there; `permit` is for the node.
+    /// Opens a name and creates or finds the node of its file; `permit` is the node's.
     pub(crate) fn meet(
         &self,
         cx: &Ctx,
@@ -51,7 +51,7 @@ impl Session {
         self.take_in(location, permit, parent, dir, name)
     }
 
-    /// Makes a node of what was opened under a name.
+    /// Creates or finds the node of a file opened under a name.
     fn take_in(
         &self,
         location: OwnedFd,
@@ -66,9 +66,9 @@ impl Session {
         Ok(self.met(entry, dir, name))
     }
 
-    /// Finds a name as far as the kernel can tell without waiting; `None` when it cannot.
+    /// Looks a name up if the kernel can do so without blocking; `None` if it cannot.
     pub(crate) fn lookup_in_memory(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Option<Result<Entry>> {
-        // The attributes of a far file may have to be fetched, whatever is in memory.
+        // The attributes of a remote file may have to be fetched, even if its name is cached.
         if !self.is_local(parent) {
             return None;
         }
@@ -81,7 +81,7 @@ impl Session {
                 Err(_) => return None,
             }
         };
-        // From here on it is in memory: it was just opened.
+        // Cannot block from here on: the inode was just opened.
         Some(self.node_permit().and_then(|permit| self.take_in(location, permit, parent, &dir, name)))
     }
 
@@ -136,8 +136,7 @@ impl Session {
         if matches!(file_type, FileType::Directory | FileType::Symlink) {
             return Err(Error::BadType);
         }
-        // Device nodes take a privilege that a thread lacks while it acts as another user, the superuser
-        // apart.
+        // Device nodes need a privilege that a thread lacks while it acts as another user than the superuser.
         let device = SysDevice { major: rdev.major, minor: rdev.minor };
         let make = |dir: &Location, mode| {
             namespace::make_node(dir.fd(), name.as_bytes(), kind_bits(file_type) | mode, device)
@@ -174,7 +173,7 @@ impl Session {
     ) -> Result<Made> {
         self.writable()?;
         let dir = self.location(parent)?;
-        // Before it exists: if there is no room for its node, none is made.
+        // Taken first: without a permit for the node, nothing is created.
         let permit = self.node_permit()?;
         let around = self.around(cx, [&dir]);
         let _changing = self.changing([Place::Key(dir.identity.key)]);
@@ -268,7 +267,8 @@ impl Session {
         Ok(change)
     }
 
-    /// Where nodes are found by name only: gives the node whose name goes away now a descriptor that stays.
+    /// Opens and retains a descriptor for the node whose anchoring name is about to go. Only for file systems
+    /// without handles.
     fn hold_fast(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
@@ -283,7 +283,7 @@ impl Session {
         }
     }
 
-    /// Where nodes are found by name only: the node is found by its new name from now on.
+    /// Anchors the node to its new name. Only for file systems without handles.
     fn moved(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
@@ -300,7 +300,7 @@ impl Session {
 }
 
 fn rename_flags(flags: RenameFlags) -> Result<SysRenameFlags> {
-    // The kernel would refuse it too, after looking at the names.
+    // The kernel would refuse it too, after looking the names up.
     if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE) {
         return Err(Error::InvalidArgument);
     }

@@ -1,5 +1,5 @@
-//! Other exports of this process that may show the same files. What is changed through one of them is told to
-//! the sessions of the other as a change by a process of the host is.
+//! Other exports of this process that may show the same files. Changes through one of them are reported to
+//! the sessions of the other like those of a foreign process.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -10,7 +10,7 @@ use crate::submounts::is_beneath;
 
 static EXPORTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// An export has been opened.
+/// Registers a new export.
 pub(crate) fn opened(export: &Arc<Shared>) {
     let mut exports = lock(&EXPORTS);
     exports.retain(|export| export.strong_count() > 0);
@@ -18,8 +18,8 @@ pub(crate) fn opened(export: &Arc<Shared>) {
 }
 
 impl Shared {
-    /// Whether another export of this process may show a file of this one: it lies above or below it, or the
-    /// same file system is mounted twice.
+    /// Returns `true` if another export of this process may show a file of this one: one contains the other,
+    /// or the same file system is mounted twice.
     pub(crate) fn has_neighbours(&self) -> bool {
         let others: Vec<_> = lock(&EXPORTS).iter().filter_map(Weak::upgrade).collect();
         others.iter().any(|other| !std::ptr::eq(self, &**other) && self.overlaps(other))

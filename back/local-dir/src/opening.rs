@@ -1,4 +1,4 @@
-//! Creating and opening.
+//! Creating and opening files.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,7 +18,7 @@ use crate::files::{OpenFile, OpenPermit};
 use crate::state::{Location, Session};
 use crate::window::Place;
 
-/// How often a name may vanish and come back between two looks before we give up.
+/// Number of times that a name may vanish and reappear between two steps before the create fails.
 const RACES_MAX: u32 = 16;
 
 impl Session {
@@ -45,7 +45,7 @@ impl Session {
         let dir = self.location(parent)?;
         let room = self.room_for_new()?;
         let mut flags = sys_flags(how.flags);
-        // Exclusive here means: never to get a name (open(2), O_TMPFILE).
+        // Exclusive means here that the file may never get a name (open(2), O_TMPFILE).
         flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
         let file = {
             let making = self.making(cx, how.mode)?;
@@ -59,7 +59,7 @@ impl Session {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND) {
             self.writable()?;
         }
-        // Before a file is truncated.
+        // Taken before the file is truncated.
         let permit = self.allowance.permit()?;
         let location = self.location(node)?;
         let (file, flags) = match location.kind() {
@@ -82,8 +82,8 @@ impl Session {
                 (file, flags)
             }
             S_IFLNK => return Err(Error::SymlinkLoop),
-            // Pipes, sockets and devices belong to the kernel of the client; opening the host's would reach
-            // its drivers.
+            // FIFOs, sockets and devices belong to the client's kernel; opening the host's would reach its
+            // drivers.
             _ => return Err(Error::NoDevice),
         };
         let is_volatile = location.kind() == S_IFREG && self.is_volatile(node);
@@ -95,7 +95,7 @@ impl Session {
         Ok(Opened { open: self.enter(file, permit, node, flags, mount)?, attr })
     }
 
-    /// What a new file takes, before it exists: if it cannot be had, none is made.
+    /// Takes the permits for a new file before it exists, so that none is created without them.
     fn room_for_new(&self) -> Result<(Permit, OpenPermit)> {
         Ok((self.node_permit()?, self.allowance.permit()?))
     }
@@ -126,7 +126,7 @@ impl Session {
         Ok((self.met(entry, dir, name), open))
     }
 
-    /// Opens what has the name already, as far as that is wanted.
+    /// Opens the existing file of that name, if the create allows it.
     fn open_existing(
         &self,
         cx: &Ctx,
@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Whether a create may take what exists: no directory (open(2), EISDIR), and an exclusive one only a
-    /// file that an earlier try of it has made (RFC 1813 §3.3.8).
+    /// Checks that a create may open an existing file: not a directory (open(2), EISDIR), and for an
+    /// exclusive create only the file that an earlier transmission of it has made (RFC 1813 §3.3.8).
     fn verified(&self, entry: &Entry, how: &Create) -> Result<()> {
         let Exclusive::Verifier(verifier) = how.exclusive else {
             let is_directory = entry.attr.file_type == FileType::Directory;
@@ -167,7 +167,7 @@ impl Session {
         if same { Ok(()) } else { Err(Error::Exists) }
     }
 
-    /// Enters a file that was just made and is open.
+    /// Registers a file that was just created and is open.
     fn enter_new(
         &self,
         file: OwnedFd,
@@ -208,15 +208,15 @@ impl Session {
         if self.checks == PermissionCheck::Caller {
             return Ok(self.export.own.reopen_directory(location.fd())?);
         }
-        // Listing takes the right to read; the shorter way above would also take the right to search.
+        // Listing takes read permission; the quicker call above would also take search permission.
         Ok(self.export.own.reopen(location.fd(), SysFlags::RDONLY | SysFlags::DIRECTORY)?)
     }
 
     fn open_regular(&self, cx: &Ctx, location: &Location, flags: OpenFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if flags.contains(OpenFlags::EXECUTE) && !writes {
-            // A user that may execute a file has it read by a kernel that is ours only in name (RFC 1813
-            // §4.4).
+            // Users with execute permission read the file through their own kernel, which asks the server for
+            // the data (RFC 1813 §4.4).
             let _acting = self.checked(cx)?;
             check_access(location.fd(), access::EXECUTE)?;
             drop(_acting);
@@ -234,7 +234,7 @@ impl Session {
     }
 }
 
-/// How the kernel shall open. Creation and truncation are the caller's to add.
+/// Translates flags for open(2), except creation and truncation.
 fn sys_flags(flags: OpenFlags) -> SysFlags {
     let mut wanted = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
         (true, true) => SysFlags::RDWR,
@@ -253,9 +253,9 @@ fn sys_flags(flags: OpenFlags) -> SysFlags {
     wanted
 }
 
-/// Where an exclusive create keeps its verifier until the client sets the times (RFC 1813 §3.3.8): in the
-/// seconds, which every file system keeps to 31 bits at least. Of each half the low ones: clients count
-/// there.
+/// Returns the times in which an exclusive create stores its verifier until the client sets them (RFC 1813
+/// §3.3.8): the low 31 bits of each half as seconds, which every file system can represent. Clients count in
+/// the low bits.
 fn verifier_times(verifier: [u8; 8]) -> (Moment, Moment) {
     let half = |bytes: [u8; 4]| Moment {
         seconds: i64::from(u32::from_be_bytes(bytes) & 0x7FFF_FFFF),

@@ -1,4 +1,4 @@
-//! How a directory is served.
+//! Options of an export.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 use tombolo_sys::open::Reopen;
 use tombolo_sys::pattern::Pattern;
 
-/// What to do about other file systems that are mounted inside the export.
+/// Treatment of other file systems mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Submounts {
-    /// They are part of it, with a file system number of their own.
+    /// Their files are part of the export, with a file system number of their own.
     #[default]
     Show,
     /// Their mount points do not exist.
     Hide,
 }
 
-/// How a directory is served.
+/// Options of an export.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Refuse every change.
     pub read_only: bool,
-    /// What to do about mounts inside the export.
+    /// Treatment of mounts inside the export.
     pub submounts: Submounts,
-    /// How many descriptors the nodes may hold, over all sessions. Openings and locks come on top.
+    /// Maximum number of descriptors of nodes, over all sessions. Openings and locks take further ones.
     pub descriptors: usize,
-    /// What one session may hold.
+    /// Limits of one session.
     pub limits: Limits,
-    /// Watch, while a session wants to be told of changes, what other processes of the host do to the file
-    /// systems of the export. It costs them 2 µs for each write and 7 µs for each new file, all over those
-    /// file systems, and takes CAP_SYS_ADMIN.
+    /// Observe changes by other processes of the host to the file systems of the export while a session is
+    /// subscribed. This costs those processes 2 µs for each write and 7 µs for each new file, everywhere on
+    /// these file systems, and takes CAP_SYS_ADMIN.
     pub watch_host: bool,
     /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,
-    /// What opens files for this process that it may not open itself, where it is in a sandbox.
+    /// Opens files for this process that its sandbox does not allow it to open.
     pub help: Option<Arc<dyn Reopen>>,
-    /// The threads for what may block.
+    /// Threads for operations that may block.
     pub pool: ThreadPoolLimits,
 }
 
 impl Default for Options {
-    /// Writable, submounts shown, 768 descriptors (so that with openings and the rest a thousand
-    /// suffice), the default limits; the host is not watched,
-    /// and no file is volatile.
+    /// Returns options for a writable export: submounts shown, 768 descriptors (a limit of 1,000 for the
+    /// process is then enough for openings and all else), default limits, host not observed, no volatile
+    /// files.
     fn default() -> Self {
         Self {
             read_only: false,

@@ -1,4 +1,4 @@
-//! Ranges of files: allocating, finding holes, copying.
+//! File ranges: allocation, holes, copies.
 
 use tombolo_core::fs::{AllocateMode, File, OpenFlags, Ranges, Whence};
 use tombolo_core::{Answer, Ctx, Error, Result};
@@ -10,11 +10,11 @@ use crate::state::{LocalSession, Session};
 use crate::transfer::SLOW_FLAGS;
 use crate::window::Place;
 
-/// No call copies more (1 GiB), so that no request holds a thread of the pool for long; the caller asks for
-/// the rest.
+/// Maximum length of one copy (1 GiB), so that no request occupies a thread of the pool for long; the caller
+/// continues.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
-/// At most so much is copied at once, where two thread switches cost about as much as the copy.
+/// Largest copy on the calling thread: about the cost of two thread switches.
 const COPY_AT_ONCE_BYTES: u64 = 128 << 10;
 
 impl Ranges for LocalSession {
@@ -25,7 +25,7 @@ impl Ranges for LocalSession {
                 let _changing = session.changing([Place::Node(open.node)]);
                 let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
                 if let Some(telling) = session.telling() {
-                    // What follows may have moved.
+                    // Later bytes may have moved.
                     telling.data(open.node, offset, u64::MAX);
                 }
                 Ok(allocated?)
@@ -62,7 +62,7 @@ impl Ranges for LocalSession {
             .opening(from, OpenFlags::READ)
             .and_then(|from| Ok((from, self.opening(to, OpenFlags::WRITE)?)));
         match both {
-            // Where would it go? (copy_file_range(2))
+            // The destination offset would be ambiguous (copy_file_range(2)).
             Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
             Ok((from, to)) => {
                 let piece = Piece { from_offset, to_offset, len };
@@ -76,7 +76,7 @@ impl Ranges for LocalSession {
     }
 }
 
-/// A part of a file, and where it is to be copied.
+/// A part of a file to be copied, and its destination.
 struct Piece {
     from_offset: u64,
     to_offset: u64,
@@ -84,10 +84,9 @@ struct Piece {
 }
 
 impl Piece {
-    /// Whether no disk is to be waited for, as far as can be known.
+    /// Returns `true` if the copy presumably does not wait for a disk.
     fn is_copied_at_once(&self, from: &OpenFile, to: &OpenFile) -> bool {
-        // What is asked for is at most what there is: kernels cut it off there (generic_copy_file_checks in
-        // Linux).
+        // `len` may exceed the source, at whose end the kernel cuts it (generic_copy_file_checks in Linux).
         self.len <= COPY_AT_ONCE_BYTES
             && from.medium.plain_copies
             && to.medium.plain_copies

@@ -1,8 +1,8 @@
-//! The record locks of a session: which owner holds which, and which waits for which.
+//! Record locks of a session: owners, ranges, and waits.
 //!
 //! Each owner on a file has one descriptor, whose open file description holds the locks (OFD locks), so that
-//! owners, sessions and processes of the host all see each other. What the kernel does not tell of such locks
-//! is kept here: the owner of one that is in the way, and whether owners wait for each other in a circle.
+//! owners, sessions and processes of the host all exclude each other. This module adds what the kernel does
+//! not know of such locks: the owner of a conflicting lock, and deadlock detection.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,10 +18,10 @@ use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::{Allowance, OpenFile, OpenPermit};
 
-/// How many ranges a session may hold.
+/// Maximum number of locked ranges of a session.
 const RANGES_MAX: usize = 65_536;
 
-/// How many locks are looked at to find a circle; one that is longer is not found.
+/// Maximum number of locks examined for a deadlock; a longer cycle is not found.
 const STEPS_MAX: usize = 65_536;
 
 /// The record locks of a session.
@@ -34,25 +34,25 @@ pub(crate) struct Records {
 #[derive(Default)]
 struct Table {
     owners: HashMap<(NodeId, LockOwner), Owner>,
-    /// Never more than the kernel holds for us, so that no circle is seen where there is none.
+    /// A subset of the locks granted by the kernel, so that no false deadlock is reported.
     held: HashMap<NodeId, HeldLocks<()>>,
     ranges: usize,
     waits: HashMap<LockOwner, Vec<Arc<Wait>>>,
     ended: bool,
 }
 
-/// An owner on a file, until its flush: even with nothing locked, for it may be about to lock something.
+/// An owner on a file, until its flush: even without locks, because it may be about to take one.
 struct Owner {
     description: Arc<Description>,
-    /// The openings through which locks were asked for: one, mostly.
+    /// The openings through which locks were requested; mostly one.
     through: Vec<OpenId>,
 }
 
 struct Description {
     descriptor: OwnedFd,
-    /// Held over a change to the locks here and in the kernel; before the table's.
+    /// Locked during a change of the locks in the table and in the kernel; taken before the table's lock.
     turn: Mutex<()>,
-    /// After the descriptor, so that it is closed when this goes.
+    /// Declared after the descriptor, so that it is released after the close.
     _permit: OpenPermit,
 }
 
@@ -68,7 +68,7 @@ struct Wait {
     lock: Lock,
 }
 
-/// A wait that is known to the session as long as this lives.
+/// A registered wait; unregistered on drop.
 pub(crate) struct KnownWait {
     records: Arc<Records>,
     wait: Arc<Wait>,
@@ -83,8 +83,7 @@ impl Records {
         Arc::new(Self { allowance, ranges_max, table: Mutex::default() })
     }
 
-    /// Takes a lock if nothing is in its way, with a descriptor made anew for an owner that has none (any
-    /// more).
+    /// Takes a lock if nothing conflicts, with a new descriptor for an owner without one.
     pub fn lock(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<()> {
         let range = sys_range(asked.lock.range)?;
         loop {
@@ -104,8 +103,8 @@ impl Records {
         }
     }
 
-    /// Gives a range back. [`Error::NoLocks`] (fcntl(2) of F_UNLCK has it too) if that would make two ranges
-    /// of one and the session holds as many as it may.
+    /// Unlocks a range. [`Error::NoLocks`] (as F_UNLCK, fcntl(2)) if that would split a range and the session
+    /// is at its limit.
     pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let sys_range = sys_range(range)?;
         let unlocked = self.in_turn(node, owner, |descriptor| {
@@ -123,8 +122,8 @@ impl Records {
         unlocked.unwrap_or(Ok(()))
     }
 
-    /// Gives back all that an owner holds on a file: at once, though a request that is under way may still
-    /// use the descriptor.
+    /// Releases all locks of an owner on a file: at once, although a request in flight may still use the
+    /// descriptor.
     pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
         self.in_turn(node, owner, |descriptor| {
             self.table().change(node, |held| held.closed(owner));
@@ -134,7 +133,7 @@ impl Records {
         });
     }
 
-    /// Gives back what the owners hold that locked something through an opening. It has ended.
+    /// Releases the locks of all owners that locked through this opening, which has ended.
     pub fn unlock_through(&self, node: NodeId, open: OpenId) {
         let owners: Vec<LockOwner> = {
             let table = self.table();
@@ -146,15 +145,15 @@ impl Records {
         owners.into_iter().for_each(|owner| self.unlock_all(node, owner));
     }
 
-    /// Is the owner known on that file?
+    /// Returns `true` if the owner has an entry for that file.
     pub fn knows(&self, node: NodeId, owner: LockOwner) -> bool {
         self.table().owners.contains_key(&(node, owner))
     }
 
-    /// A lock of the session or of the host that is in the way of `asked`.
+    /// Returns a lock of the session or of the host that conflicts with `asked`.
     pub fn conflict(&self, open: &OpenFile, asked: &Lock) -> Result<Option<Lock>> {
         let own = self.description(open.node, asked.owner);
-        // The opening's own description never holds records, so all locks are in its way.
+        // The opening's own description never has record locks, so it conflicts with all.
         let from = own.as_ref().map_or(open.fd(), |own| own.descriptor.as_fd());
         let conflict = lock::conflict(from, sys_kind(asked.kind), sys_range(asked.range)?)?;
         let Some(conflict) = conflict else { return Ok(None) };
@@ -172,8 +171,7 @@ impl Records {
         Ok(Some(Lock { family: LockFamily::Posix, kind, range, owner, pid }))
     }
 
-    /// Makes a wait known. [`Error::Deadlock`] if its owner holds what an owner waits for, itself or through
-    /// others, that it would wait for.
+    /// Registers a wait. [`Error::Deadlock`] if it would wait, directly or through others, for its own owner.
     pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<KnownWait> {
         let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
         let mut table = self.table();
@@ -184,7 +182,7 @@ impl Records {
         Ok(KnownWait { records: self.clone(), wait })
     }
 
-    /// Gives all locks back; no lock is granted any more.
+    /// Releases all locks, and grants none from now on.
     pub fn end(&self) {
         let mut table = self.table();
         table.ended = true;
@@ -194,14 +192,14 @@ impl Records {
         drop(owners);
     }
 
-    /// A duplicate of what holds an owner's locks on a file.
+    /// Returns a duplicate of the descriptor that holds an owner's locks on a file.
     pub fn duplicate(&self, node: NodeId, owner: LockOwner) -> Result<Option<OwnedFd>> {
         let description = self.description(node, owner);
         description.map(|description| description.descriptor.try_clone().map_err(Error::io)).transpose()
     }
 
-    /// Gives an owner what holds its locks, which it took through an opening of the file. Their ranges are
-    /// not known here: a conflict with them has no owner, and a circle of waits through them is not seen.
+    /// Adopts a descriptor that holds locks, which the owner took through an opening of the file. Their
+    /// ranges are unknown: conflicts with them have no owner, and deadlocks through them are not detected.
     pub fn adopt(
         &self,
         open: &OpenFile,
@@ -221,14 +219,14 @@ impl Records {
             return Ok(description);
         }
         let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
-        // The table is not held: a far file system may take long.
+        // Without the table's lock: a remote file system may take long.
         let descriptor = descriptor(own, &asked.open)?;
         let new = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
         self.enter_through(asked, Some(&new))?.ok_or(Error::NoLocks)
     }
 
-    /// The descriptor of an owner, which is the new one if it has none; the opening's end gives its locks
-    /// back from now on.
+    /// Returns the owner's description, which becomes `new` if it has none. From now on the end of the
+    /// opening releases its locks.
     fn enter_through(
         &self,
         asked: &LockRequest,
@@ -238,7 +236,7 @@ impl Records {
         if table.ended {
             return Err(Error::Interrupted);
         }
-        // Nothing would give the lock back.
+        // The opening has ended, so nothing would release the lock.
         if asked.open.is_ended() {
             return Err(Error::BadOpen);
         }
@@ -260,7 +258,7 @@ impl Records {
         }
     }
 
-    /// Works on what an owner has on a file, if anything, and nothing else does meanwhile.
+    /// Works on an owner's descriptor for a file, if it has one, with its other lock changes excluded.
     fn in_turn<R>(&self, node: NodeId, owner: LockOwner, work: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         loop {
             let description = self.description(node, owner)?;
@@ -271,7 +269,7 @@ impl Records {
         }
     }
 
-    /// Or was it given up before its turn came?
+    /// Returns `false` if the description was dropped while its turn was awaited.
     fn is_current(&self, node: NodeId, owner: LockOwner, description: &Arc<Description>) -> bool {
         self.description(node, owner).is_some_and(|current| Arc::ptr_eq(&current, description))
     }
@@ -339,8 +337,8 @@ impl Table {
     }
 }
 
-/// A descriptor for a new owner: for both kinds of lock if possible, since locks cannot move to another one
-/// later.
+/// Opens a descriptor for a new owner, for both kinds of lock if possible, because locks cannot move to
+/// another descriptor.
 fn descriptor(own: &OwnDescriptors, open: &OpenFile) -> Result<OwnedFd> {
     own.reopen(open.fd(), SysFlags::RDWR)
         .or_else(|_| own.reopen(open.fd(), SysFlags::RDONLY))
@@ -348,7 +346,7 @@ fn descriptor(own: &OwnDescriptors, open: &OpenFile) -> Result<OwnedFd> {
 }
 
 impl LockRequest {
-    /// fcntl(2): the kind of lock must suit the way in which the file was opened.
+    /// Checks that the file is open for reading or writing as the kind of lock requires (fcntl(2)).
     pub fn check(&self) -> Result<()> {
         let needs = if self.lock.kind == LockKind::Write { OpenFlags::WRITE } else { OpenFlags::READ };
         if !self.open.flags.contains(needs) {
@@ -365,7 +363,7 @@ pub(crate) fn sys_kind(kind: LockKind) -> SysKind {
     }
 }
 
-/// The largest offset that the kernel has; a range up to here reaches to the end of the file.
+/// The kernel's largest offset; a range up to it extends to the end of the file.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 fn sys_range(range: LockRange) -> Result<SysRange> {
@@ -435,10 +433,10 @@ mod tests {
         assert_eq!((split, world.records.table().ranges), (7, 8));
         assert!(matches!(world.unlock(1, 50, 50), Err(Error::NoLocks)));
         assert!(matches!(world.lock(2, 200, 200), Err(Error::NoLocks)));
-        // What was refused is locked still, to the kernel too.
+        // The refused part is still locked, in the kernel too.
         let held = world.records.conflict(&world.open, &world.asked(3, 50, 50).lock).unwrap();
         assert_eq!(held.map(|held| held.owner), Some(LockOwner(1)));
-        // Less can always be held.
+        // Unlocking without a split always succeeds.
         world.unlock(1, 90, 99).unwrap();
         world.unlock(1, 3, 3).unwrap();
         world.unlock(1, 50, 50).unwrap();

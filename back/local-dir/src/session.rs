@@ -1,4 +1,4 @@
-//! One session: the waist's operations, each sent to where it may run.
+//! A session: dispatch of the waist's operations to the calling thread or the pool.
 
 use std::fmt;
 use std::sync::{Arc, Once};
@@ -21,7 +21,7 @@ use crate::records::Records;
 use crate::state::{Clock, DESCRIPTORS_MIN, LocalSession, Session, Shared, is_big};
 use crate::table::Table;
 
-/// No file of any file system here grows beyond what a signed 64-bit offset can name.
+/// Largest file size: the range of a signed 64-bit offset.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 impl LocalSession {
@@ -31,15 +31,14 @@ impl LocalSession {
         let (Some(descriptors), Some(node_descriptors)) = (share, nodes) else {
             tracing::warn!(
                 client = client.label,
-                "no descriptors left for one more session; raise RLIMIT_NOFILE"
+                "not enough descriptors for another session; raise RLIMIT_NOFILE"
             );
             return Err(Error::TooManyOpen);
         };
-        // Without root the kernel checks for the server's own user only. That is not what is asked for, so it
-        // is not promised.
+        // Without root the kernel would check for the server's own user only, so the caller must check.
         let checks = if export.may_assume { client.checks } else { PermissionCheck::Caller };
         if checks != client.checks {
-            tracing::warn!(client = client.label, "without root, users are not kept apart");
+            tracing::warn!(client = client.label, "without root, all users act as the server's user");
         }
         tracing::debug!(session = client.session.0, client = client.label, "attached");
         export.attached();
@@ -71,14 +70,14 @@ impl Drop for Session {
             self.export.host_watch.end();
         }
         self.export.detached();
-        // Its locks go with it; their waiters should know now rather than at the next look.
+        // Ending the session releases its locks; wake the waiters now rather than at their next attempt.
         self.records.end();
         self.export.waiting.look();
         tracing::debug!(session = self.id.0, "detached");
     }
 }
 
-/// The end of an opening: when this goes, wherever that is, locks that were taken through it are given back.
+/// The end of an opening: its drop, on whatever thread, releases the locks taken through it.
 struct Ending {
     session: Arc<Session>,
     open: Arc<OpenFile>,
@@ -93,7 +92,7 @@ impl Drop for Ending {
 }
 
 impl Session {
-    /// Gives an owner's locks on a file back.
+    /// Releases an owner's locks on a file.
     fn flushed(&self, open: &OpenFile, owner: LockOwner) {
         if self.records.knows(open.node, owner) {
             self.records.unlock_all(open.node, owner);
@@ -244,7 +243,7 @@ impl FileSystem for LocalSession {
         }
         let name = name.to_owned();
         let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
-        // What is slow for its size says nothing about the others.
+        // Slow because of its size; no sample of the pace of others.
         if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
     }
 
@@ -288,8 +287,8 @@ impl FileSystem for LocalSession {
     fn release(&self, cx: &Ctx, file: File) {
         let Some(open) = self.0.files.remove(file) else { return };
         self.0.table.closes(open.node);
-        // The last descriptor of a removed file frees its space, and a far file system is told of locks and
-        // sent what it still holds.
+        // Closing the last descriptor of a deleted file frees its space, and on a remote file system it
+        // releases locks and flushes data.
         let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
         let ending = Ending { session: self.0.clone(), open, through: file.open };
@@ -324,7 +323,7 @@ impl FileSystem for LocalSession {
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
-            // Where there is no disk there is nothing to wait for.
+            // In memory there is no disk to wait for.
             Ok(open) if open.medium.memory => self.now(|_| open.sync(what)),
             Ok(open) => self.in_pool(cx, move |_, _| open.sync(what)),
         }

@@ -1,4 +1,4 @@
-//! What an export and its sessions hold, and where their work is done: at once, or in the pool.
+//! State of an export and its sessions, and the choice between the calling thread and the pool.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::table::{Identity, Table};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 
-/// Where a node is: a descriptor that stays open while this lives.
+/// A node's descriptor, which stays open while this lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     descriptor: Arc<OwnedFd>,
@@ -48,66 +48,66 @@ impl Location {
     }
 }
 
-/// What the sessions of an export share.
+/// State shared by the sessions of an export.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub options: Options,
     pub root: Location,
-    /// Once it was asked for: the root is never closed, and in no table.
+    /// Set by the first request for it: the root is never closed, and in no table.
     pub root_handle: OnceLock<FileHandle>,
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
-    /// Work on names.
+    /// Pace of operations on names.
     pub pace: Pace,
-    /// Small writes.
+    /// Pace of small writes.
     pub write_pace: Pace,
-    /// Whether this process may act as other users.
+    /// `true` if this process may act as other users.
     pub may_assume: bool,
     pub waiting: Waiting,
     pub last_look: LastLook,
     pub sessions: AtomicUsize,
-    /// What the nodes of all sessions may have open.
+    /// The descriptor share of the nodes of all sessions.
     pub node_descriptors: Share,
-    /// Changes of directories.
+    /// Serialization of changes in directories.
     pub turns: Turns,
-    /// Sessions that are told of changes.
+    /// Sessions subscribed to changes.
     pub watchers: Watchers<Session>,
     pub host_watch: HostWatch,
-    /// Where changes are counted, once a session looks; empty if there is no memory for it.
+    /// Change counters, created when a session first reads them; `None` if there is no memory for it.
     pub window: OnceLock<Option<Window>>,
 }
 
-/// The nodes of no session get fewer descriptors than this.
+/// Minimum number of descriptors for the nodes of a session.
 pub(crate) const DESCRIPTORS_MIN: usize = 16;
 
 impl Shared {
-    /// How many descriptors the nodes of each session may have at present.
+    /// Returns the number of descriptors that the nodes of each session may have at present.
     pub fn descriptors_each(&self) -> usize {
         (self.node_descriptors.guaranteed() / self.sessions.load(Ordering::Relaxed).max(1))
             .max(DESCRIPTORS_MIN)
     }
 
-    /// A session has begun.
+    /// Counts a new session.
     pub fn attached(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A session has ended.
+    /// Discounts an ended session.
     pub fn detached(&self) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The list of mounts is read at most this often, however many handles ask for it.
+/// Minimum interval between reads of the mount list, however many handles need it.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
-/// When the mounts were last looked for.
+/// Time of the last read of the mount list.
 #[derive(Debug, Default)]
 pub(crate) struct LastLook(Mutex<Option<Instant>>);
 
 impl LastLook {
-    /// Whether it is time to look again; if so, it counts as done.
+    /// Returns `true` if a read is due, and counts it as done.
     pub fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due = last.is_none_or(|last| last.elapsed() >= AT_MOST_EVERY);
@@ -118,58 +118,57 @@ impl LastLook {
     }
 }
 
-/// The nodes that have a descriptor, in the order in which they got it: a clock that evicts what was not used
-/// for a whole round.
+/// The nodes with a descriptor, in the order in which they got it: a clock that evicts nodes not used for a
+/// whole round.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,
-    /// May be short by those that are just being counted.
+    /// May lag behind by those being counted.
     pub open: AtomicIsize,
 }
 
-/// A session's view of a directory. What may take long goes on in the pool with a share of [`Session`].
+/// A session of a directory. Operations in the pool share its [`Session`].
 pub(crate) struct LocalSession(pub(crate) Arc<Session>);
 
-/// What a session holds.
+/// State of a session.
 pub(crate) struct Session {
     pub id: SessionId,
     pub export: Arc<Shared>,
-    /// The party that really checks permissions.
+    /// The party that actually checks permissions.
     pub checks: PermissionCheck,
     pub table: Table,
     pub clock: Clock,
     pub files: Files,
     pub records: Arc<Records>,
     pub budget: Arc<Budget>,
-    /// What it may have open.
+    /// Limits on its open files.
     pub allowance: Arc<Allowance>,
-    /// For its nodes, whatever the others' have.
+    /// Reserved for its nodes, independent of other sessions.
     pub _node_descriptors: descriptors::Permit,
     pub lane: Lane,
-    /// What it is to be told.
+    /// Pending change notices.
     pub notices: Arc<NoticeQueue>,
-    /// It has asked.
+    /// Completed once the session has subscribed to changes.
     pub watch: Once,
 }
 
-/// Removing or cutting off more than this (4 MiB, in units of 512 bytes) takes the file system long enough to
-/// matter.
+/// File size (4 MiB, in units of 512 bytes) above which removal or truncation takes noticeably long.
 const BIG_BLOCKS: u64 = 8192;
 
 impl LocalSession {
-    /// Whether work on names around `node` may be done at once.
+    /// Returns `true` if operations on names around `node` may run on the calling thread.
     #[inline]
     pub(crate) fn is_quick(&self, node: NodeId) -> bool {
         self.0.export.pace.is_quick() && self.0.is_local(node)
     }
 
-    /// Does work on names at once, and learns how long it takes.
+    /// Runs an operation on names on the calling thread, and samples its duration.
     #[inline]
     pub(crate) fn now<T>(&self, work: impl FnOnce(&Session) -> Result<T>) -> Answer<T> {
         Answer::Done(self.0.export.pace.timed(|| work(&self.0)))
     }
 
-    /// Does work on names in the pool, and learns how long it takes there.
+    /// Runs an operation on names in the pool, and samples its duration.
     pub(crate) fn later<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -178,7 +177,7 @@ impl LocalSession {
         self.in_pool(cx, move |session, cx| session.export.pace.timed(|| work(session, cx)))
     }
 
-    /// Does work on names around `node` at once if that is quick, or else in the pool.
+    /// Runs an operation on names around `node` on the calling thread if that is quick, else in the pool.
     pub(crate) fn dispatch<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -188,7 +187,7 @@ impl LocalSession {
         if self.is_quick(node) { self.now(|session| work(session, cx)) } else { self.later(cx, work) }
     }
 
-    /// Moves `bytes` of data in the pool; they count against the session's budget until that is done.
+    /// Transfers `bytes` of data in the pool; they count against the session's budget until done.
     pub(crate) fn transfer_in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -204,14 +203,14 @@ impl LocalSession {
         })
     }
 
-    /// An opening that was made for this.
+    /// Returns the open file if it was opened with these flags.
     pub(crate) fn opening(&self, file: File, flags: OpenFlags) -> Result<Arc<OpenFile>> {
         let open = self.0.files.find(file)?;
         open.require(flags)?;
         Ok(open)
     }
 
-    /// Does work in the pool that is slow by nature.
+    /// Runs an inherently slow operation in the pool.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -229,19 +228,19 @@ impl LocalSession {
 }
 
 impl Session {
-    /// Refuses changes to an export that is read-only.
+    /// Refuses changes to a read-only export.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.export.options.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Refuses what lies on another mount, where such are hidden.
+    /// Refuses files on other mounts if those are hidden.
     pub(crate) fn admit(&self, stat: &Stat) -> Result<()> {
         let hidden = self.export.options.submounts == Submounts::Hide
             && self.export.mounts.index_of(stat).is_none_or(|index| index != 0);
         if hidden { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Whether a node lies on this machine.
+    /// Returns `true` if a node lies on this machine.
     #[inline]
     pub(crate) fn is_local(&self, node: NodeId) -> bool {
         let mounts = &self.export.mounts;
@@ -251,7 +250,7 @@ impl Session {
             })
     }
 
-    /// Whether taking this name away frees much space. `found` is what has it, if that is known.
+    /// Returns `true` if removing this name frees much space. `found`: the file's attributes, if available.
     pub(crate) fn is_big(&self, parent: NodeId, name: Name<'_>, found: Option<&Attr>) -> bool {
         if let Some(found) = found {
             return found.file_type == FileType::Regular && found.blocks > BIG_BLOCKS && found.nlink == 1;
@@ -260,13 +259,13 @@ impl Session {
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }
 
-    /// How quick small writes are.
+    /// Returns the pace of small writes.
     pub(crate) fn write_pace(&self) -> &Pace {
         &self.export.write_pace
     }
 }
 
-/// Whether a file holds enough to be slow to free.
+/// Returns `true` if the file is slow to free because of its size.
 pub(crate) fn is_big(stat: &Stat) -> bool {
     stat.is_regular() && stat.blocks > BIG_BLOCKS
 }

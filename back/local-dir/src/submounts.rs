@@ -1,4 +1,4 @@
-//! Mounts inside the export that no lookup has entered yet: a handle from before a restart may lead to them.
+//! Mounts inside the export that no look-up has entered yet: a handle from before a restart may lead to them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,19 +12,20 @@ use crate::state::Shared;
 use crate::options::Submounts;
 
 impl Shared {
-    /// Learns about all mounts inside the export; whether it looked. It waits for file systems that are far
-    /// away.
+    /// Registers all mounts inside the export, waiting for remote file systems. Returns `true` if it
+    /// searched.
     pub(crate) fn meet_submounts(&self) -> bool {
         if self.options.submounts == Submounts::Hide || !self.last_look.is_due() {
             return false;
         }
         if let Err(error) = self.meet_all() {
-            tracing::debug!(%error, "the mounts inside the export could not be listed");
+            tracing::debug!(%error, "cannot list the mounts inside the export");
         }
         true
     }
 
-    /// What the kernel says of the mounts inside the export: another text when one was made or taken away.
+    /// Returns the kernel's lines for the mounts inside the export, which change with every mount and
+    /// unmount.
     pub(crate) fn submount_lines(&self) -> Result<Vec<Vec<u8>>> {
         let root = self.own.path(self.root.fd())?;
         let inside = |line: &Vec<u8>| {
@@ -37,19 +38,19 @@ impl Shared {
         let root = self.own.path(self.root.fd())?;
         for point in self.submount_lines()?.iter().filter_map(|line| mountinfo::point(line)) {
             let steps = point.get(root.len()..).unwrap_or_default();
-            // One that cannot be reached does not stand in the way of the others.
+            // An unreachable mount must not prevent the others.
             let met = self.walk(steps).and_then(|location| {
                 let stat = stat(location.as_fd())?;
                 self.mounts.meet(&self.own, location.as_fd(), &stat)
             });
             if let Err(error) = met {
-                tracing::debug!(%error, "a mount inside the export cannot be entered");
+                tracing::debug!(%error, "cannot enter a mount inside the export");
             }
         }
         Ok(())
     }
 
-    /// Walks from the root, never following a link.
+    /// Walks from the root, never following a symbolic link.
     fn walk(&self, steps: &[u8]) -> Result<OwnedFd> {
         let mut at = self.root.fd().try_clone_to_owned().map_err(Error::io)?;
         for step in steps.split(|&byte| byte == b'/').filter(|step| !step.is_empty()) {
@@ -59,7 +60,7 @@ impl Shared {
     }
 }
 
-/// Whether one absolute path leads to the other or beneath it.
+/// Returns `true` if `path` is `root` or beneath it; both are absolute.
 pub(crate) fn is_beneath(path: &[u8], root: &[u8]) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/") || root == b"/")
 }

@@ -1,6 +1,6 @@
-//! The nodes of a session: their identities, how often they were looked up, and how to get at them again.
+//! The nodes of a session: identities, look-up counts, and the means to open them again.
 //!
-//! A hundred thousand of them are kept, so a slot is small, and shards keep threads out of each other's way.
+//! Sized for a hundred thousand nodes: slots are small, and shards reduce contention.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use tombolo_core::fs::{Name, NameBuf, NodeId};
 use tombolo_core::{Error, Result};
 use tombolo_sys::handle::FileHandle;
 
-/// What makes a node one file: while the file lives, no other has the same.
+/// Key of a file, unique among living files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub inode: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Key {
     pub mount: u32,
 }
 
-/// What a node is, apart from where.
+/// Identity of a node's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub key: Key,
@@ -32,69 +32,69 @@ pub(crate) struct Identity {
     pub kind: u32,
 }
 
-/// How a node without a descriptor is found.
+/// The means to find a node without a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Anchor {
-    /// Not at all: the descriptor must stay.
+    /// None: the descriptor must stay open.
     None,
-    /// By the file system.
+    /// By file handle.
     Handle(FileHandle),
-    /// By the name under which it was met.
+    /// By the name under which it was looked up.
     Name(Box<(NodeId, NameBuf)>),
 }
 
-/// What the names say of a file under which it was met.
+/// Volatility of a file, according to the names under which it was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Naming {
-    /// It was met under none.
+    /// No name yet.
     #[default]
     Unmet,
-    /// It is like any other.
+    /// Only ordinary names.
     Plain,
-    /// One of them is among those that make it volatile.
+    /// A name that makes it volatile.
     Volatile,
 }
 
-/// A node's present state.
+/// State of a node.
 pub(crate) enum Found {
     Open(Identity, Arc<OwnedFd>),
     Closed(Identity, Anchor),
 }
 
-/// What became of a node that was to be adopted.
+/// Result of adopting a node.
 pub(crate) struct Adopted {
     pub node: NodeId,
-    /// It was not known before.
+    /// `true` if the node is new.
     pub fresh: bool,
-    /// The descriptor went into the table.
+    /// `true` if the table took the descriptor.
     pub installed: bool,
 }
 
-/// What became of a node whose descriptor was to be closed.
+/// Result of trying to close a node's descriptor.
 pub(crate) enum Cooled {
-    /// It has none.
+    /// No descriptor.
     Gone,
-    /// It was used since it was last asked about, or has nothing else to be found by.
+    /// Used since the last attempt.
     Kept,
-    /// It has one that may go.
+    /// May be closed.
     Cold { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
 }
 
-/// What a forgotten node leaves behind.
+/// Resources released by forgotten nodes.
 #[derive(Default)]
 pub(crate) struct Freed {
-    /// Nodes that are gone.
+    /// Number of freed nodes.
     pub nodes: u64,
-    /// Descriptors that were in the table, closed when dropped.
+    /// Descriptors from the table; closed when dropped.
     pub descriptors: Vec<Arc<OwnedFd>>,
 }
 
 const SHARDS: usize = 16;
 
-/// How many forgotten nodes a shard keeps the numbers of.
+/// Number of forgotten nodes whose numbers a shard retains.
 const FORGOTTEN_MAX: usize = 1024;
 
-/// All nodes of a session but the root.
+/// All nodes of a session except the root.
 pub(crate) struct Table {
     shards: [Mutex<Shard>; SHARDS],
 }
@@ -103,29 +103,30 @@ pub(crate) struct Table {
 struct Shard {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots of forgotten nodes with their generations, the oldest first; some are used again, or by others.
+    /// Slots of forgotten nodes with their generations, oldest first; some are in use again, possibly by
+    /// other nodes.
     forgotten: VecDeque<(u32, u32)>,
     index: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
 }
 
 struct Slot {
-    /// Counts the slot's tenants, so that a number is never given out twice. Odd while there is one.
+    /// Number of the slot's tenants, so that no id is issued twice. Odd while there is one.
     generation: u32,
-    /// Nodes that are anchored to this one by name: it cannot go before them.
+    /// Number of nodes anchored to this one by name, which it must outlive.
     dependants: u32,
     look_ups: u64,
-    /// The client has forgotten the node, but its number is kept for it.
+    /// Forgotten by the client; the number is retained.
     forgotten: bool,
     identity: Identity,
     /// Used since the last round of cooling.
     warm: bool,
     descriptor: Option<Arc<OwnedFd>>,
-    /// Openings of the file that have a descriptor of their own.
+    /// Open files of this node, which have descriptors of their own.
     openings: u32,
     anchor: Anchor,
-    /// It was last seen alive within a tick of the file system's clock after its birth, and has no descriptor
-    /// that keeps it alive. Removed since, and followed by another file within the same tick, it has that
-    /// one's birth too: only its handle tells.
+    /// Last known alive within a clock tick of its birth, and without a descriptor that keeps it alive. If it
+    /// has been deleted since, another file may have got its inode number and birth within the same tick:
+    /// only the handle tells them apart.
     doubtful: bool,
     naming: Naming,
 }
@@ -135,8 +136,8 @@ impl Table {
         Self { shards: Default::default() }
     }
 
-    /// Counts a look-up of a node that is known and still the same file; `None` if that cannot be said for
-    /// sure.
+    /// Counts a look-up of a node that is certainly still the same file; `None` if there is none or that is
+    /// uncertain.
     pub fn hit(&self, identity: &Identity) -> Option<NodeId> {
         let shard_number = shard_of(&identity.key);
         let mut shard = self.lock(shard_number);
@@ -145,8 +146,8 @@ impl Table {
         if slot.forgotten {
             return None;
         }
-        // A descriptor keeps the inode alive, so that its number means the same file; without one the birth
-        // must tell.
+        // A descriptor keeps the inode alive, so the number means the same file; otherwise the birth must
+        // match.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
         let same = slot.is_alive() || (born_then && !slot.doubtful);
         if !same {
@@ -157,7 +158,7 @@ impl Table {
         Some(slot.id(shard_number, index))
     }
 
-    /// Counts a look-up of a node, known or new.
+    /// Counts a look-up of a node, existing or new.
     pub fn adopt(&self, identity: Identity, descriptor: Option<&Arc<OwnedFd>>, anchor: Anchor) -> Adopted {
         let shard_number = shard_of(&identity.key);
         let mut shard = self.lock(shard_number);
@@ -173,7 +174,7 @@ impl Table {
                 slot.descriptor = descriptor.cloned();
                 slot.doubtful = false;
             } else if slot.doubtful && !is_newborn(identity.birth) {
-                // Its handle told that it is alive, and no other file can get its birth any more.
+                // Its handle proves that it is alive, and no other file can get its birth any more.
                 slot.doubtful = false;
             }
             return Adopted { node: slot.id(shard_number, index), fresh, installed };
@@ -196,7 +197,7 @@ impl Table {
         Adopted { node, fresh: true, installed: descriptor.is_some() }
     }
 
-    /// A node's state; stale if there is no such node (any more).
+    /// Returns a node's state; [`Error::Stale`] if there is no such node.
     pub fn find(&self, node: NodeId) -> Result<Found> {
         self.with(node, |slot| {
             slot.warm = true;
@@ -208,7 +209,7 @@ impl Table {
         .ok_or(Error::Stale)
     }
 
-    /// Gives a node a descriptor, unless it has one; whether it took it.
+    /// Gives a node a descriptor, unless it has one. Returns `true` if it took it.
     pub fn install(&self, node: NodeId, descriptor: &Arc<OwnedFd>) -> bool {
         let taken = self.with(node, |slot| {
             let vacant = slot.descriptor.is_none();
@@ -221,12 +222,12 @@ impl Table {
         taken.unwrap_or(false)
     }
 
-    /// The node's file is opened: until [`Table::closes`], its inode number is not given to another file.
+    /// Counts an open file of the node: until [`Table::closes`], its inode number is not reused.
     pub fn opens(&self, node: NodeId) {
         self.with(node, |slot| slot.openings += 1);
     }
 
-    /// An opening is about to be closed; the file is alive still.
+    /// Discounts an open file that is about to be closed; the file is still alive.
     pub fn closes(&self, node: NodeId) {
         self.with(node, |slot| {
             slot.openings = slot.openings.saturating_sub(1);
@@ -234,7 +235,7 @@ impl Table {
         });
     }
 
-    /// Asks whether a node's descriptor may be closed; it may when it was not used since the last time.
+    /// Checks if a node's descriptor may be closed: it may if not used since the last check.
     pub fn cool(&self, node: NodeId) -> Cooled {
         let cooled = self.with(node, |slot| match &slot.descriptor {
             None => Cooled::Gone,
@@ -251,8 +252,7 @@ impl Table {
         cooled.unwrap_or(Cooled::Gone)
     }
 
-    /// Closes a node's descriptor, now that it can be found by `anchor`. The descriptor is dropped by the
-    /// caller.
+    /// Replaces a node's descriptor by `anchor`. Returns the descriptor for the caller to drop.
     pub fn close(&self, node: NodeId, anchor: Anchor) -> Option<Arc<OwnedFd>> {
         self.with(node, |slot| {
             slot.doubtful = matches!(anchor, Anchor::Handle(_)) && is_newborn(slot.identity.birth);
@@ -261,7 +261,7 @@ impl Table {
         })?
     }
 
-    /// Does something with a node's handle and the index of its mount, if a handle is known.
+    /// Calls `act` with a node's handle and the index of its mount, if the handle is cached.
     pub fn with_handle<T>(&self, node: NodeId, act: impl FnOnce(&FileHandle, u32) -> T) -> Option<T> {
         self.with(node, |slot| match &slot.anchor {
             Anchor::Handle(handle) => Some(act(handle, slot.identity.key.mount)),
@@ -269,7 +269,7 @@ impl Table {
         })?
     }
 
-    /// Remembers the handle of a node that was found by nothing but its descriptor so far.
+    /// Caches the handle of a node without an anchor.
     pub fn remember_handle(&self, node: NodeId, handle: FileHandle) {
         self.with(node, |slot| {
             if matches!(slot.anchor, Anchor::None) {
@@ -278,8 +278,8 @@ impl Table {
         });
     }
 
-    /// The descriptor of a node that is forgotten with this many look-ups, and whether something else finds
-    /// it then.
+    /// Returns the descriptor of a node that would be forgotten with this many look-ups, and `true` if it has
+    /// another anchor.
     pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
         self.with(node, |slot| {
             let descriptor = slot.descriptor.as_ref().filter(|_| slot.look_ups <= look_ups)?;
@@ -287,7 +287,7 @@ impl Table {
         })?
     }
 
-    /// What a forgotten node was, and its handle.
+    /// Returns the identity and the handle of a forgotten node.
     pub fn forgotten(&self, node: NodeId) -> Option<(Identity, FileHandle)> {
         let (shard_number, index, generation) = parts(node);
         let shard = self.lock(shard_number);
@@ -300,13 +300,13 @@ impl Table {
         }
     }
 
-    /// What a node is known by.
+    /// Returns a node's key.
     pub fn key_of(&self, node: NodeId) -> Option<Key> {
         self.with(node, |slot| slot.identity.key)
     }
 
-    /// A file was met under a name that makes it volatile or not. Whether it is, and whether it was not
-    /// before.
+    /// Records that a file was looked up under a name that makes it `volatile` or not. Returns its
+    /// volatility, and `true` if it has just become volatile.
     pub fn meets(&self, node: NodeId, volatile: bool) -> (bool, bool) {
         let met = self.with(node, |slot| {
             let before = slot.naming;
@@ -318,24 +318,24 @@ impl Table {
         met.unwrap_or((true, false))
     }
 
-    /// Whether a file was met under a name that makes it volatile, or under none.
+    /// Returns `true` if a file was looked up under a volatile name, or under none.
     pub fn is_volatile(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.naming != Naming::Plain).unwrap_or(true)
     }
 
-    /// Whether a node has a descriptor.
+    /// Returns `true` if a node has a descriptor.
     pub fn is_open(&self, node: NodeId) -> bool {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
     }
 
-    /// Whether it takes a handle to tell if a file is the node that is known by this key.
+    /// Returns `true` if only a handle can tell that a file is the node with this key.
     pub fn is_doubtful(&self, key: &Key) -> bool {
         let shard = self.lock(shard_of(key));
         let slot = shard.index.get(key).and_then(|&index| shard.slots.get(index as usize));
         slot.is_some_and(|slot| slot.doubtful)
     }
 
-    /// The node that this file is, without counting a look-up.
+    /// Returns the node with this key, without counting a look-up.
     pub fn peek(&self, key: &Key) -> Option<NodeId> {
         let shard_number = shard_of(key);
         let shard = self.lock(shard_number);
@@ -344,7 +344,7 @@ impl Table {
         Some(slot.id(shard_number, index))
     }
 
-    /// Whether a node is found by this name only.
+    /// Returns `true` if a node is anchored to this name.
     pub fn anchored_to(&self, node: NodeId, parent: NodeId, name: Name<'_>) -> bool {
         let by_name = |slot: &mut Slot| match &slot.anchor {
             Anchor::Name(location) => location.0 == parent && location.1.as_name() == name,
@@ -353,7 +353,7 @@ impl Table {
         self.with(node, by_name).unwrap_or(false)
     }
 
-    /// Replaces what a node is found by.
+    /// Replaces a node's anchor.
     pub fn re_anchor(&self, node: NodeId, anchor: Anchor) -> Freed {
         let parent = |anchor: &Anchor| match anchor {
             Anchor::Name(location) => Some(location.0),
@@ -370,7 +370,7 @@ impl Table {
         }
     }
 
-    /// Takes look-ups back, at most as many as were given; frees what is not needed any more.
+    /// Subtracts look-ups, at most as many as there are, and frees nodes not needed any more.
     pub fn forget(&self, node: NodeId, count: u64) -> Freed {
         self.with(node, |slot| slot.look_ups = slot.look_ups.saturating_sub(count));
         self.free_chain(node)
@@ -382,7 +382,7 @@ impl Table {
         self.free_chain(parent)
     }
 
-    /// Frees a node that is not needed, and then the one that it was anchored to, and so on.
+    /// Frees an unneeded node, then the one that it was anchored to, and so on.
     fn free_chain(&self, node: NodeId) -> Freed {
         let mut freed = Freed::default();
         let mut next = Some(node);
@@ -410,7 +410,7 @@ impl Table {
         freed
     }
 
-    /// Does something with a living node's slot.
+    /// Calls `act` with a living node's slot.
     fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut Slot) -> T) -> Option<T> {
         let (shard_number, index, generation) = parts(node);
         let mut shard = self.lock(shard_number);
@@ -424,11 +424,11 @@ impl Table {
 }
 
 impl Shard {
-    /// Keeps the number of a node for as long as there is room: it may be asked for again.
+    /// Retains the number of a forgotten node, within the limit, for a client that uses it again.
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;
-        // What is closed from now on is not told.
+        // Closes from now on are not reported.
         slot.openings = 0;
         slot.doubtful = is_newborn(slot.identity.birth);
         self.forgotten.push_back((index, slot.generation));
@@ -440,13 +440,13 @@ impl Shard {
         }
     }
 
-    /// Ends a slot's tenancy.
+    /// Frees a slot.
     fn vacate(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.anchor = Anchor::None;
         slot.forgotten = false;
         slot.generation = slot.generation.wrapping_add(1);
-        // A slot whose numbers are used up is not used again.
+        // Slots with exhausted generations are not reused.
         let reusable = slot.generation < u32::MAX - 1;
         let key = slot.identity.key;
         if self.index.get(&key) == Some(&index) {
@@ -457,7 +457,7 @@ impl Shard {
         }
     }
 
-    /// A slot for a new tenant.
+    /// Returns a slot for a new node.
     fn vacant(&mut self, identity: Identity) -> u32 {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
@@ -491,17 +491,17 @@ impl Slot {
         NodeId((u64::from(self.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard as u64))
     }
 
-    /// Whether something keeps the file's inode.
+    /// Returns `true` if a descriptor keeps the inode alive.
     fn is_alive(&self) -> bool {
         self.descriptor.is_some() || self.openings > 0
     }
 
-    /// Is its number kept for a forgotten node of this generation?
+    /// Returns `true` if it retains the number of a forgotten node of this generation.
     fn is_kept(&self, generation: u32) -> bool {
         self.forgotten && self.generation == generation
     }
 
-    /// Whether this is the very file, and not an earlier one with its number.
+    /// Returns `true` if it is the same file, and not an earlier one with its inode number.
     fn is(&self, identity: &Identity, anchor: &Anchor) -> bool {
         if self.is_alive() {
             return true;
@@ -524,7 +524,8 @@ impl Slot {
     }
 }
 
-/// Whether another file may yet get this birth. No clock of a file system ticks slower than a second.
+/// Returns `true` if another file may still get this birth time. File system clocks tick at least once a
+/// second.
 fn is_newborn(birth: u64) -> bool {
     const TICK_NS: u64 = 1_000_000_000;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -532,7 +533,7 @@ fn is_newborn(birth: u64) -> bool {
     now.abs_diff(birth) < TICK_NS
 }
 
-/// Shard, index and generation of a node reference.
+/// Splits a node id into shard, index and generation.
 fn parts(node: NodeId) -> (usize, u32, u32) {
     let low = node.0 as u32;
     ((low as usize) % SHARDS, low / SHARDS as u32, (node.0 >> 32) as u32)
@@ -541,11 +542,11 @@ fn parts(node: NodeId) -> (usize, u32, u32) {
 fn shard_of(key: &Key) -> usize {
     let mut hasher = KeyHasher::default();
     std::hash::Hash::hash(key, &mut hasher);
-    // Not the bits by which the map inside the shard chooses.
+    // Not the bits that the shard's hash map uses.
     (hasher.finish() >> 24) as usize % SHARDS
 }
 
-/// Mixes inode numbers. They are the file system's, not a stranger's choice, so that mixing is enough.
+/// Hasher for inode numbers. The file system chooses them, not an attacker, so mixing is enough.
 #[derive(Default)]
 struct KeyHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reads and writes.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::files::OpenFile;
 use crate::state::{LocalSession, Session};
 use crate::window::Place;
 
-/// At most so much is copied at once (a tenth of a millisecond or two); more goes to the pool.
+/// Largest transfer on the calling thread (one or two tenths of a millisecond).
 const AT_ONCE_BYTES: usize = 1 << 20;
 
-/// What is not read through the cache of the host, or must be stable, waits for a disk.
+/// Opening flags that make I/O wait for a disk: uncached or stable.
 pub(crate) const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
 
 impl LocalSession {
@@ -49,7 +49,7 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
-        // Where there is no disk there is nothing to wait for.
+        // In memory there is no disk to wait for.
         let slow = (stable && !open.medium.memory) || !open.medium.local;
         if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
@@ -61,25 +61,25 @@ impl LocalSession {
     }
 }
 
-/// While it lives, a change of data takes set-user-id and its kind away.
+/// Guard: while it lives, data changes clear set-user-id and set-group-id.
 #[derive(Debug, Default)]
 pub(crate) struct Dropping {
     _acting: Option<Acting>,
     _without: Option<WithoutSetId>,
 }
 
-/// How far reading from memory came.
+/// Result of reading from the page cache.
 enum Progress {
     Complete(ReadDone),
     Partial(usize),
 }
 
-/// Reads what is in memory already, and never waits.
+/// Reads cached data; never blocks.
 fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Progress> {
     let flags = if open.medium.memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
     match rw::read(open.fd(), into, offset, flags) {
         Ok(count) if count == into.len() => Ok(Progress::Complete(ReadDone { count, eof: false })),
-        // Short: the end of the file, or of what is in memory.
+        // Short: the end of the file, or of the cached data.
         Ok(count) => {
             let end = offset.saturating_add(count as u64);
             let eof = end >= stat::stat(open.fd())?.size_bytes;
@@ -90,7 +90,7 @@ fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Pr
     }
 }
 
-/// Reads the rest, `done` bytes being there.
+/// Reads the remainder after the first `done` bytes.
 fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Result<ReadDone> {
     let mut rest = into.clone();
     rest.advance(done);
@@ -102,8 +102,8 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // What came before the failure is good; a read of the rest gets the error. With O_DIRECT it may
-            // be that the file ends here, inside of a block, from where it cannot be asked.
+            // Return the data read before the failure; a read of the remainder gets the error. With O_DIRECT
+            // the file may end here, inside of a block, where no further read is possible.
             Err(_) if done > 0 => {
                 let eof = at >= stat::stat(open.fd())?.size_bytes;
                 return Ok(ReadDone { count: done, eof });
@@ -129,7 +129,7 @@ impl Session {
             let written = write_out(open, how, from);
             if let Some(telling) = self.telling() {
                 match open.flags.contains(OpenFlags::APPEND) && !how.in_place {
-                    // Where the end was is not known here.
+                    // The end of the file before the write is unknown.
                     true => telling.data(open.node, 0, u64::MAX),
                     false => telling.data(open.node, how.offset, from.len() as u64),
                 }
@@ -141,16 +141,16 @@ impl Session {
         Ok(Written { count, stability: stability(open, how), file: Change { before, after } })
     }
 
-    /// For changes of a file's data. They take set-user-id and its kind away when told to, and where rights
-    /// are checked here, for all users but the superuser.
+    /// Prepares a change of a file's data, which clears set-user-id and set-group-id if requested, and for
+    /// all users but the superuser if this back end checks permissions.
     pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
         let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
         let as_caller = checks && cx.identity.uid != 0;
         if !(asked || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
             return Ok(Dropping::default());
         }
-        // Which bits go depends on whether the writer is of the file's group; that it may write was settled
-        // when the file was opened.
+        // The bits cleared depend on the writer's membership in the file's group; write permission was
+        // checked at the open.
         match as_caller {
             true => Ok(Dropping { _acting: Some(self.checked(cx)?), _without: None }),
             false => Ok(Dropping { _acting: None, _without: dropping_set_id(true)? }),
@@ -165,12 +165,11 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
         Stability::FileSync => TransferFlags::SYNC,
     };
     if how.in_place && open.flags.contains(OpenFlags::DIRECT) {
-        // Pages of a mapping end where the file does, and O_DIRECT takes whole blocks. There may be more to
-        // write back at any time, so the opening stays without it.
+        // Pages of a mapping end with the file, but O_DIRECT takes whole blocks. Further writebacks may
+        // follow, so O_DIRECT stays off.
         leave_direct(open.fd())?;
     }
-    // Said with each write, not at the open: pages that are written back from a mapping belong where they
-    // were.
+    // Set per write, not at the open: pages written back from a mapping keep their offset.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
     let count = write_pinned(open, from, how.offset, flags)?;
     if count == from.len() || count == 0 {
@@ -192,7 +191,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     Ok(done)
 }
 
-/// How stable what was written is: as asked, or as the opening makes it anyway.
+/// Returns the stability of written data: the requested one, or the opening's if that is stronger.
 fn stability(open: &OpenFile, how: &Write) -> Stability {
     let by_opening = if open.flags.contains(OpenFlags::SYNC) {
         Stability::FileSync
@@ -204,16 +203,15 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
     how.stability.max(by_opening)
 }
 
-// Memory that the kernel cannot pin (a PCI BAR, or what `/dev/mmapper` maps, in a guest that serves): copying
-// to and from it is no trouble, so a file that goes through the page cache never says EFAULT. A file opened
-// with O_DIRECT, or one of a FUSE mount without a cache, wants the pages themselves, and does. Then the bytes
-// go through private memory, a piece at a time. Memory whose file is gone says EFAULT too, and goes on saying
-// it.
+// Memory that the kernel cannot pin (a PCI BAR, or a mapping of `/dev/mmapper`, in a serving guest): copies
+// to and from it work, so files read through the page cache never return EFAULT. Files opened with O_DIRECT,
+// and those of an uncached FUSE mount, need pinned pages and do. The data then pass through private memory, a
+// piece at a time. Memory with a truncated backing file returns EFAULT too, and keeps returning it.
 
-/// How much private memory a transfer takes at most, for as long as it lasts.
+/// Maximum private memory of one transfer, while it runs.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// As [`rw::read`]; a short count does not mean the end of the file.
+/// Reads like [`rw::read`]; a short count does not mean the end of the file.
 fn read_pinned(open: &OpenFile, into: &Sink, offset: u64) -> tombolo_sys::Result<usize> {
     match rw::read(open.fd(), into, offset, TransferFlags::empty()) {
         Err(Errno::FAULT) if !into.is_poisoned() => {
@@ -226,7 +224,7 @@ fn read_pinned(open: &OpenFile, into: &Sink, offset: u64) -> tombolo_sys::Result
     }
 }
 
-/// As [`rw::write`].
+/// Writes like [`rw::write`].
 fn write_pinned(
     open: &OpenFile,
     from: &Source,

@@ -1,10 +1,10 @@
-//! Turns of changes in a directory, so that the attributes from before and after one tell of that change
+//! Serialization of changes in a directory, so that the attributes before and after a change show that change
 //! alone.
 //!
-//! An NFS client goes by them (RFC 1813 §2.6, `wcc_data`): if those from before are the ones that it knows,
-//! it takes those from after for its own and keeps its listing for good. Changes that overlap would hide each
-//! other so. They take turns where that is quick. Where one takes longer (it frees much space, say), the
-//! others go on beside it, and none of them tells what was before.
+//! NFS clients depend on them (RFC 1813 §2.6, `wcc_data`): if the attributes before the change are the cached
+//! ones, a client adopts those after it and keeps its cached listing. Overlapping changes would hide each
+//! other. They are serialized while that is quick. If a change takes long (it frees much space, for example),
+//! others proceed, and none of them returns attributes from before.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,16 @@ use crate::attr::attr_of;
 use crate::state::{Location, Session};
 use crate::table::Key;
 
-/// A change waits so long for its turn: some times what one takes, and less than a thread could spare that
-/// serves others.
+/// Maximum wait for a turn: several times the duration of a change, and little enough for a thread that
+/// serves other requests.
 const WAIT_MAX: Duration = Duration::from_micros(500);
 
-/// The directories of an export that are being changed.
+/// Changes in progress, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     state: Mutex<State>,
     ended: Condvar,
-    /// A caller has wanted attributes from before once. Until then nothing is kept.
+    /// `true` once a caller has requested attributes from before a change. Until then nothing is recorded.
     are_wanted: AtomicBool,
 }
 
@@ -39,15 +39,15 @@ struct State {
     waiting: usize,
 }
 
-/// The changes of a directory that are under way.
+/// Changes in progress in one directory.
 #[derive(Debug, Default)]
 struct UnderWay {
     count: usize,
-    /// There was more than one at a time.
+    /// `true` if there was more than one at a time.
     overlap: bool,
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, const N: usize> {
     turns: &'a Turns,
@@ -55,8 +55,8 @@ pub(crate) struct Turn<'a, const N: usize> {
 }
 
 impl Turns {
-    /// Begins a change of these directories. One of which attributes from before are `wanted` waits for
-    /// others for a moment.
+    /// Begins a change of these directories. With `wanted` (attributes from before are requested) it waits
+    /// briefly for others.
     pub fn begin<const N: usize>(&self, dirs: [Key; N], wanted: bool) -> Turn<'_, N> {
         let mut turn = Turn { turns: self, dirs: [None; N] };
         if !self.are_wanted.load(Ordering::Relaxed) {
@@ -96,7 +96,7 @@ impl State {
 }
 
 impl<const N: usize> Turn<'_, N> {
-    /// Tests if no other change of its directories has been under way beside it.
+    /// Returns `true` if no other change of its directories has overlapped it.
     pub fn is_alone(&self) -> bool {
         let state = self.turns.state();
         self.dirs.iter().flatten().all(|dir| state.under_way.get(dir).is_some_and(|dir| !dir.overlap))
@@ -125,7 +125,7 @@ impl<const N: usize> Drop for Turn<'_, N> {
     }
 }
 
-/// A change of directories, and what they were before if that is asked for.
+/// A change of directories, with their attributes from before if requested.
 pub(crate) struct Around<'a, const N: usize> {
     turn: Turn<'a, N>,
     dirs: [&'a Location; N],
@@ -144,7 +144,7 @@ impl Session {
 }
 
 impl<const N: usize> Around<'_, N> {
-    /// Ends the change. What each directory was before is left out where another change may be in between.
+    /// Ends the change. Omits the attributes from before where another change may have overlapped.
     pub fn changes(self) -> [Change; N] {
         if !self.wanted {
             return [Change::default(); N];

@@ -1,9 +1,9 @@
-//! Files that clients ask for each time, by their names: stores through shared mappings raise no event, so no
-//! client is told of them.
+//! Volatile files, by name pattern: clients revalidate them at each use, because stores through shared
+//! mappings raise no event.
 //!
-//! A name is compared when a session meets a file under it. A file that has had such a name once stays
-//! volatile for the session, since who has mapped it has it mapped still. So is one that the session has met
-//! by its handle alone: its name is not known.
+//! Names are matched when a session looks a file up. A file once looked up under a matching name stays
+//! volatile for the session, because its mappings may persist. A file found only by handle, whose name
+//! is unknown, is volatile too.
 
 use std::ffi::CString;
 
@@ -16,18 +16,18 @@ use crate::state::{Location, Session};
 use crate::submounts::is_beneath;
 
 impl Session {
-    /// The attributes of a node.
+    /// Returns the attributes of a node.
     pub(crate) fn attr(&self, node: NodeId, stat: &Stat) -> Attr {
         Attr { volatile: stat.is_regular() && self.is_volatile(node), ..attr_of(stat) }
     }
 
-    /// Whether a file is asked for each time.
+    /// Returns `true` if clients must revalidate the file at each use.
     #[inline]
     pub(crate) fn is_volatile(&self, node: NodeId) -> bool {
         !self.export.options.ask.is_empty() && self.table.is_volatile(node)
     }
 
-    /// What was found under a name, with what the name tells.
+    /// Completes an entry with the volatility that its name implies.
     #[inline]
     pub(crate) fn met(&self, entry: Entry, dir: &Location, name: Name<'_>) -> Entry {
         if self.export.options.ask.is_empty() || entry.attr.file_type != FileType::Regular {
@@ -37,7 +37,7 @@ impl Session {
         Entry { attr: Attr { volatile, ..entry.attr }, ..entry }
     }
 
-    /// Something has got a name.
+    /// Records a file's new name.
     pub(crate) fn named(&self, dir: &Location, name: Name<'_>) {
         if self.export.options.ask.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl Session {
     fn meets(&self, node: NodeId, dir: &Location, name: Name<'_>) -> bool {
         let (volatile, news) = self.table.meets(node, self.matches(dir, name));
         if news {
-            // What was learnt under another name was to be believed.
+            // Clients rely on what they cached under another name.
             self.key_of(node).iter().for_each(|key| self.export.changed_beside(key));
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
         }
@@ -66,7 +66,7 @@ impl Session {
         };
         matches(name.as_bytes().to_vec(), false)
             || (patterns.iter().any(Pattern::is_of_paths)
-                // A directory that was moved out of the export, or was removed: better asked for than missed.
+                // A directory moved out of the export or removed has no path: assume a match.
                 && self.path_from_root(dir, name).is_none_or(|path| matches(path, true)))
     }
 

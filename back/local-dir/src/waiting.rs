@@ -1,8 +1,7 @@
-//! Waiting for locks without a thread per waiter.
+//! Waits for locks, without a thread per waiter.
 //!
-//! One thread, which lives only while there are waiters, tries again: at once when a lock of ours is given
-//! back, and at doubling intervals because processes of the host do not tell. Waiters are served in the order
-//! in which they came.
+//! One thread, which runs only while there are waiters, retries: at once when this export releases a lock,
+//! and at doubling intervals because other processes do not notify. Waiters are served in order of arrival.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +12,7 @@ use std::time::Duration;
 
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
 
-/// How long to sleep between two looks: at first, and at most.
+/// Interval between two attempts: initial and maximum.
 const LOOK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
 
 /// The waiters for locks.
@@ -30,21 +29,21 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: Vec<Arc<Waiter>>,
-    /// A lock was given back since the last look.
+    /// A lock was released since the last attempt.
     news: bool,
     running: bool,
 }
 
 struct Waiter(Mutex<Phase>);
 
-/// None while it is under way: it may take long, and no other thread waits for it.
+/// `None` while it runs: it may take long, and no other thread waits for it.
 type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
 
 enum Phase {
     Waiting {
         attempt: Attempt,
         waker: Option<Waker>,
-        /// While the attempt was under way.
+        /// Interrupted while the attempt was running.
         interrupted: bool,
         _permit: Permit,
     },
@@ -53,8 +52,8 @@ enum Phase {
 }
 
 impl Waiting {
-    /// Tries until it succeeds, fails otherwise than with [`Error::WouldBlock`], or the request is
-    /// interrupted. Dropping the answer gives up.
+    /// Retries until `attempt` succeeds, fails other than with [`Error::WouldBlock`], or the request is
+    /// interrupted. Dropping the answer cancels the wait.
     pub fn until(
         &self,
         cx: &Ctx,
@@ -74,7 +73,7 @@ impl Waiting {
         }))
     }
 
-    /// A lock was given back: look again now.
+    /// Retries now, because a lock was released.
     pub fn look(&self) {
         if self.0.waiters.load(Ordering::Acquire) > 0 {
             self.0.lock().news = true;
@@ -119,8 +118,8 @@ impl Shared {
         let mut state = self.lock();
         loop {
             state.news = false;
-            // Neither an attempt nor what follows an answer holds up those that come, or that give a lock
-            // back.
+            // Attempts and the code woken by answers run without the lock, so they block neither new waiters
+            // nor releases.
             let mut queue = std::mem::take(&mut state.queue);
             drop(state);
             let before = queue.len();
@@ -153,7 +152,7 @@ impl Waiter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries once; false when the waiting is over.
+    /// Tries once; `false` if the wait is over.
     fn still_waits(&self) -> bool {
         let tried = match &mut *self.lock() {
             Phase::Waiting { attempt, .. } => attempt.take(),
@@ -208,7 +207,7 @@ impl Future for LockWait {
                 Phase::Ended(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            // Polled after it was ready: nothing more will come.
+            // Polled after completion.
             Phase::GivenUp => Poll::Pending,
         }
     }
@@ -235,7 +234,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// Something else that uses the queue as soon as it is told.
+    /// Another user of the queue, woken by an answer.
     struct Looks(Waiting, Mutex<Sender<()>>);
 
     impl Wake for Looks {
@@ -266,7 +265,7 @@ mod tests {
         Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
     }
 
-    /// The rest of a request may end a session, and that looks.
+    /// Code that runs after a grant may end a session, which calls `look`.
     #[test]
     fn work_after_a_granted_lock_may_release_locks() {
         let waiting = Waiting::default();

@@ -1,8 +1,8 @@
-//! Counting changes for all that remember what they have learnt: before a change begins, and when it has
-//! ended and is not answered yet.
+//! Change counters for clients that cache: incremented before a change begins, and after it has ended but
+//! before its reply.
 //!
-//! Where no session looks at versions, a change costs two loads more. Changes by other processes of the host
-//! are counted when the kernel tells of them (`host_watch`).
+//! While no session reads versions, a change costs two loads more. Changes by other processes of the host are
+//! counted when the kernel reports them (`host_watch`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Versions for LocalSession {
         self.begin_watch();
         let version = self.0.version(node);
         let export = Arc::clone(&self.0.export);
-        // After the look: if some changes are not seen from now on, no version holds any more.
+        // Checked after getattr: if some changes are not observed from now on, no version is valid any more.
         self.getattr(cx, node, None).map(move |attr| {
             let is_told = !attr.volatile && export.sees_all_changes();
             (attr, version.filter(|_| is_told))
@@ -37,7 +37,7 @@ impl Versions for LocalSession {
     }
 }
 
-/// What is about to change.
+/// A file that is about to change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Node(NodeId),
@@ -45,25 +45,25 @@ pub(crate) enum Place {
     Victim(Victim),
 }
 
-/// Something is changing. Until this is dropped, nothing that was learnt of it is believed.
+/// A change in progress. Until it is dropped, no version of its files is valid.
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     places: [Place; N],
-    /// Where it was counted when it began, if it was.
+    /// The slots counted at its begin, if any.
     begun: Option<(&'a Window, [Slot; N])>,
 }
 
 #[derive(Clone, Copy)]
 enum Slot {
-    /// There is nothing there.
+    /// No file.
     None,
     Known(u32),
-    /// Anything may be meant.
+    /// Possibly any file.
     Any,
 }
 
 impl Session {
-    /// These are about to change.
+    /// Begins a change of these files.
     #[inline]
     pub(crate) fn changing<const N: usize>(&self, places: [Place; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {
@@ -78,7 +78,7 @@ impl Session {
         Changing { session: self, places, begun }
     }
 
-    /// The window, while there are sessions that look.
+    /// Returns the window while any session is subscribed.
     #[inline]
     fn counting(&self) -> Option<&Window> {
         if !self.export.watchers.any() {
@@ -104,9 +104,9 @@ impl Session {
 }
 
 impl<const N: usize> Changing<'_, N> {
-    /// It was no change after all.
+    /// Cancels the change: nothing has changed.
     pub(crate) fn unchanged(mut self) {
-        // Nor is it counted when this is dropped.
+        // Prevents counting on drop.
         self.places = [Place::Victim(Victim::None); N];
         let Some((window, slots)) = self.begun.take() else { return };
         for slot in slots {
@@ -130,7 +130,7 @@ impl<const N: usize> Drop for Changing<'_, N> {
                     }
                 }
             }
-            // A session may have begun to look meanwhile, and have looked before the change was done.
+            // A session may have subscribed in between, and have read before the change was done.
             None => {
                 if let Some(window) = self.session.counting() {
                     self.end_uncounted(window);
@@ -154,23 +154,27 @@ impl<const N: usize> Changing<'_, N> {
 }
 
 impl Shared {
-    /// The window, which is made now if it must be; none where there is no memory for it.
+    /// Returns the window, created on first use; `None` if there is no memory for it.
     fn window(&self) -> Option<&Window> {
         let made = self.window.get_or_init(|| {
             let window = Window::create();
-            window.inspect_err(|error| tracing::warn!(%error, "no window: clients ask")).ok()
+            window
+                .inspect_err(
+                    |error| tracing::warn!(%error, "no memory for change counters: clients revalidate"),
+                )
+                .ok()
         });
         made.as_ref()
     }
 
-    /// Another process of the host has changed what has this key, if anything has.
+    /// Counts a change by another process to the file with this key.
     pub(crate) fn changed_beside(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
             window.counts().changed(slot_of(window, key));
         }
     }
 
-    /// Anything may have changed.
+    /// Counts a change of possibly everything.
     pub(crate) fn changed_everything(&self) {
         if let Some(Some(window)) = self.window.get() {
             window.counts().everything();
@@ -178,7 +182,7 @@ impl Shared {
     }
 }
 
-/// One file has one slot, by whatever mount it was reached.
+/// Returns the slot of a file, independent of the mount through which it was reached.
 fn slot_of(window: &Window, key: &Key) -> u32 {
     window.slot_of(key.device.into(), key.inode)
 }

@@ -8,10 +8,10 @@ use tombolo_sys::{Errno, change, stat};
 use crate::state::{LocalSession, Session};
 use crate::window::Place;
 
-/// No value and no list of names is longer (xattr(7)).
+/// Maximum length of a value and of the list of names (xattr(7)).
 const VALUE_MAX_LEN: usize = 64 << 10;
 
-/// Most values fit here, and then take no allocation but the answer's.
+/// Buffer on the stack, large enough for most values.
 const SHORT_LEN: usize = 256;
 
 const SET_GID: u32 = 0o2000;
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// Reads something whose length is not known before: into a short buffer, and if need be into the longest.
+/// Reads a value of unknown length: into a short buffer first, into the longest one if that is too small.
 fn sized(limit: usize, read: impl Fn(&mut [u8]) -> tombolo_sys::Result<usize>) -> Result<Vec<u8>> {
     let mut short = [0; SHORT_LEN];
     let bytes = match read(&mut short) {

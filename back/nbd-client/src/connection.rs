@@ -1,4 +1,4 @@
-//! The thread that receives replies, continues what could not be sent at once, and connects again.
+//! The connection's thread, which receives replies, resumes blocked sends, and reconnects.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use tombolo_wire_nbd::{
 use crate::disk::{Pending, Shared};
 use crate::handshake::{Agreed, ConnectError, connect};
 
-/// Between attempts to connect again.
+/// Pause between attempts to reconnect.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// The longest reply head, and the longest payload that is not data (4,096 extents and a few bytes).
+/// Longest reply header, and longest payload other than data (4,096 extents and a few bytes).
 const HEAD_BYTES: usize = 32;
 const WORDS_BYTES_MAX: usize = 60 << 10;
 
-/// One connection, as all threads send over it.
+/// A connection, shared by all threads that send on it.
 pub(crate) struct Line {
     stream: Stream,
     pub(crate) queue: SendQueue<()>,
@@ -38,7 +38,7 @@ impl Line {
         Self { stream, queue: SendQueue::default() }
     }
 
-    /// Sends what the server takes. Where it is lost the receiving thread finds out.
+    /// Sends as much as the socket accepts. The receiving thread notices a lost connection.
     pub(crate) fn flush(&self) {
         if self.queue.flush(self).is_err() {
             self.shut_down();
@@ -58,7 +58,7 @@ impl Outgoing for Line {
     fn sent(&self, _count: usize) {}
 }
 
-/// Why a connection is of no use any more.
+/// Reasons why a connection was lost.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("the server closed the connection")]
@@ -85,17 +85,17 @@ pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed)
         if shared.is_closed() {
             return;
         }
-        tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; connecting again");
+        tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; reconnecting");
         match again(shared) {
             Some((stream, now)) => (line, agreed) = (Arc::new(Line::new(stream)), now),
             None => return,
         }
         shared.connected(&line);
-        tracing::info!(server = %shared.address, "NBD: connected again");
+        tracing::info!(server = %shared.address, "NBD: reconnected");
     }
 }
 
-/// Connects again, however long that takes; None once the disk is dropped.
+/// Reconnects, retrying forever; `None` once the disk is dropped.
 fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
     let mut pause = RETRY_MIN;
     let mut told: Option<Instant> = None;
@@ -108,7 +108,7 @@ fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
         match outcome {
             Ok(connected) => return Some(connected),
             Err(error) if told.is_none_or(|told| told.elapsed() > Duration::from_secs(60)) => {
-                tracing::warn!(server = %shared.address, %error, "NBD: cannot connect; trying on");
+                tracing::warn!(server = %shared.address, %error, "NBD: cannot connect; retrying");
                 told = Some(Instant::now());
             }
             Err(_) => {}
@@ -136,7 +136,7 @@ impl Receiver {
         Ok(Self { shared, line, agreed, epoll, wake, received: ReceiveBuffer::default() })
     }
 
-    /// Until the disk is dropped.
+    /// Receives replies until the disk is dropped.
     fn run(&mut self) -> std::result::Result<(), Lost> {
         while !self.shared.is_closed() {
             let mut wanted = 4;
@@ -163,7 +163,7 @@ impl Receiver {
     }
 
     fn simple(&mut self, cookie: u64, status: Status) -> std::result::Result<(), Lost> {
-        // Structured replies are demanded of a READ.
+        // Reads must get structured replies if those were negotiated.
         let sink = self.shared.with(cookie, |pending| {
             pending.status = pending.status.and_then(|()| failed(status));
             pending.part(pending.offset(), pending.sink.as_ref()?.len())
@@ -197,8 +197,8 @@ impl Receiver {
         noted.ok_or(Malformed::Value)?.map_err(Lost::from)
     }
 
-    /// Receives data to where they are wanted. The caller's memory is in use until its answer, which only
-    /// this thread gives.
+    /// Receives data directly into the caller's memory, which stays in use until its answer, given by this
+    /// thread.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
         let Self { shared, line, epoll, wake, received, .. } = self;
         received.take_into(into, |into| receive(shared, line, epoll, wake, into))
@@ -210,7 +210,7 @@ impl Receiver {
     }
 }
 
-/// What a chunk without data says.
+/// Processes a chunk without data.
 fn note(
     pending: &mut Pending,
     kind: ChunkKind,
@@ -269,7 +269,7 @@ fn receive(
     }
 }
 
-/// All of it may hold data: what is known where the server does not tell.
+/// Returns a single data extent, for servers that report no allocation.
 pub(crate) fn all_data(len_bytes: u64) -> Vec<Extent> {
     vec![Extent { len_bytes, allocation: Allocation::Data }]
 }

@@ -1,4 +1,4 @@
-//! The disk: requests, and what is known of those under way.
+//! The disk and its pending requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,10 +23,10 @@ use crate::connection::{Line, all_data, run};
 use crate::handshake::{Agreed, ConnectError, connect};
 use crate::unflushed::Unflushed;
 
-/// The longest range of a request without data, in bytes: compact headers have 32 bits for it.
+/// Longest range of a request without data, in bytes; compact headers have 32 bits for it.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket.
@@ -44,14 +44,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// A disk that an NBD server has. Dropping it ends its connection; what is under way then fails.
+/// A disk of an NBD server. Dropping it closes the connection; pending requests fail.
 pub struct NbdDisk(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub(crate) address: Address,
     pub(crate) tls: Option<ClientTls>,
     pub(crate) export: String,
-    /// What the first connection agreed on; the others must do as well.
+    /// Result of the first negotiation; later ones must be equivalent.
     pub(crate) first: Agreed,
     pub(crate) wake: Arc<EventFd>,
     requests: Mutex<Requests>,
@@ -69,24 +69,24 @@ struct Requests {
 
 type Outcome = Result<Vec<Extent>, Status>;
 
-/// A request that is not answered.
+/// A pending request.
 pub(crate) struct Pending {
     request: Request,
     source: Source,
-    /// Where what is read goes.
+    /// Destination of a read.
     pub(crate) sink: Option<Sink>,
-    /// How many bytes of it have come.
+    /// Number of bytes received.
     pub(crate) read_bytes: usize,
-    /// What it came to, as far as is known.
+    /// Status so far.
     pub(crate) status: Result<(), Status>,
     pub(crate) extents: Vec<Extent>,
-    /// Of a flush: what it makes durable.
+    /// Changes that it makes durable, for a flush.
     mark: u64,
     promise: Arc<Promise<Outcome>>,
 }
 
 impl Pending {
-    /// The part of the memory that data of this place go to, which count as come.
+    /// Returns the destination of data at this offset, and counts it as received.
     pub(crate) fn part(&mut self, offset: u64, len: usize) -> Option<Sink> {
         let mut part = self.sink.clone()?;
         let at = usize::try_from(offset.checked_sub(self.request.offset)?).ok()?;
@@ -103,7 +103,7 @@ impl Pending {
         self.request.offset
     }
 
-    /// Whether it may be lost until it is flushed.
+    /// Returns `true` for a change that may be lost until flushed.
     fn is_volatile_change(&self) -> bool {
         let changes = [Command::WRITE, Command::TRIM, Command::WRITE_ZEROES].contains(&self.request.command);
         changes && !self.request.flags.contains(CommandFlags::FUA)
@@ -111,7 +111,7 @@ impl Pending {
 }
 
 impl NbdDisk {
-    /// Connects; waits for that. With `tls` nothing goes without.
+    /// Connects, blocking. With `tls`, unencrypted connections are refused.
     pub fn connect(
         address: Address,
         tls: Option<ClientTls>,
@@ -138,7 +138,7 @@ impl NbdDisk {
         Ok(Arc::new(Self(shared)))
     }
 
-    /// Sends requests for a range in pieces of at most `piece_bytes`, all at once; answered when all are.
+    /// Splits a range into requests of at most `piece_bytes`, sent concurrently; answered when all are done.
     fn in_pieces(
         &self,
         range: Range,
@@ -155,7 +155,7 @@ impl NbdDisk {
         Answer::later(async move {
             let mut outcome = Ok(());
             for piece in sent {
-                // All of them, as the caller's memory is in use until then.
+                // Wait for all: the caller's memory is in use until then.
                 let result = piece.kept().await;
                 outcome = outcome.and(result.map(drop));
             }
@@ -163,7 +163,7 @@ impl NbdDisk {
         })
     }
 
-    /// Sends no more than this disk has.
+    /// Refuses requests beyond the end, and changes to a read-only disk.
     fn check(&self, range: Range, changes: bool) -> Result<(), Error> {
         match range.checked_end() {
             _ if changes && self.0.first.has(Flags::READ_ONLY) => Err(Error::ReadOnly),
@@ -172,7 +172,7 @@ impl NbdDisk {
         }
     }
 
-    /// The part of a range that the server has: of the last block here it may lack the end, which reads as
+    /// Clips a range to the server's size: the end of the last block may be missing there, and reads as
     /// zeroes.
     fn at_server(&self, range: Range) -> Range {
         let end = range.end().min(self.0.first.size_bytes);
@@ -183,7 +183,7 @@ impl NbdDisk {
         u64::from(self.0.first.sizes.payload_max)
     }
 
-    /// A change with FUA, or with a flush after it where the server has none.
+    /// Makes a change with FUA, or followed by a flush if the server does not support FUA.
     fn change(&self, stability: Stability, change: impl FnOnce(CommandFlags) -> Answer<()>) -> Answer<()> {
         let shared = self.0.clone();
         match (stability >= Stability::DataSync, self.0.first.has(Flags::SEND_FUA)) {
@@ -222,7 +222,7 @@ impl Shared {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// For so long, or until the disk is dropped.
+    /// Sleeps, until the disk is dropped at the latest.
     pub(crate) fn sleep(&self, pause: Duration) {
         let requests = lock(&self.requests);
         if !self.is_closed() {
@@ -258,7 +258,7 @@ impl Shared {
             };
             let line = requests.line.clone();
             if let Some(line) = &line {
-                // Under the lock, as one that is connected meanwhile gets all that is pending.
+                // Under the lock, because a new connection is sent all pending requests.
                 line.queue.push(self.message(&request, &pending.source));
             }
             requests.pending.insert(cookie, pending);
@@ -290,8 +290,8 @@ impl Shared {
         let shared = self.clone();
         Answer::later(async move {
             let outcome = sent.kept().await;
-            // It may have been sent again over another connection, to a server that has forgotten what this
-            // was to make durable.
+            // It may have been sent again over another connection, to a server that has lost what it was to
+            // make durable.
             if lock(&shared.requests).unflushed.take_loss() {
                 return Err(lost());
             }
@@ -299,12 +299,12 @@ impl Shared {
         })
     }
 
-    /// Changes what is known of a request.
+    /// Updates a pending request.
     pub(crate) fn with<T>(&self, cookie: u64, change: impl FnOnce(&mut Pending) -> T) -> Option<T> {
         lock(&self.requests).pending.get_mut(&cookie).map(change)
     }
 
-    /// A request is answered. None if there is no such.
+    /// Completes a request; `None` if it does not exist.
     pub(crate) fn finish(&self, cookie: u64) -> Option<()> {
         let pending = {
             let mut requests = lock(&self.requests);
@@ -324,7 +324,7 @@ impl Shared {
             pending
         };
         let Pending { promise, status, extents, source, sink, .. } = pending;
-        // The caller's memory is its own again when it is answered.
+        // The caller may reuse its memory once answered.
         drop((source, sink));
         promise.keep(status.map(|()| extents));
         Some(())
@@ -338,7 +338,7 @@ impl Shared {
         requests.unflushed.connection_lost();
     }
 
-    /// What is pending is sent again, in the order in which it was made.
+    /// Sends all pending requests again, in their original order.
     pub(crate) fn connected(&self, line: &Arc<Line>) {
         let mut requests = lock(&self.requests);
         if self.is_closed() {
@@ -353,7 +353,7 @@ impl Shared {
         line.flush();
     }
 
-    /// No reply will come any more.
+    /// Fails all pending requests.
     fn fail_all(&self) {
         let pending = std::mem::take(&mut lock(&self.requests).pending);
         pending.into_values().for_each(|pending| pending.promise.keep(Err(Status::Shutdown)));
@@ -361,7 +361,7 @@ impl Shared {
 }
 
 fn lost() -> Error {
-    Error::io("the connection was lost while changes were not durable: the server may have forgotten some")
+    Error::io("the connection was lost with unflushed changes, some of which the server may have lost")
 }
 
 impl BlockDevice for NbdDisk {
@@ -444,7 +444,7 @@ impl BlockDevice for NbdDisk {
         if how.only_fast {
             return Answer::err(Error::NotSupported);
         }
-        // The same zeroes again and again.
+        // One page of zeroes, repeated.
         let page = Region::from(vec![0; 64 << 10]);
         let Ok(len) = usize::try_from(range.len_bytes) else { return Answer::err(Error::InvalidArgument) };
         let mut zeroes = Source::new();
@@ -475,10 +475,10 @@ impl BlockDevice for NbdDisk {
         let sent = self.0.send(Command::BLOCK_STATUS, flags, asked, Source::new(), None);
         Answer::later(async move {
             match sent.kept().await {
-                Ok(found) if found.is_empty() => return Err(Error::io("the server told no extent")),
+                Ok(found) if found.is_empty() => return Err(Error::io("the server reported no extents")),
                 Ok(found) => {
                     let _ = found.iter().all(|extent| extents.push(extent.len_bytes, extent.allocation));
-                    // What is behind the server's end is as what is before it.
+                    // The part beyond the server's end is treated like the last extent.
                     if let Some(last) = found.last().filter(|_| extents.next_offset() == theirs.end()) {
                         extents.push(range.end() - theirs.end(), last.allocation);
                     }

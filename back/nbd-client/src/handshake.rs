@@ -1,4 +1,4 @@
-//! Connecting: to the first request.
+//! Connecting and negotiation, up to the first request.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -21,49 +21,49 @@ use tombolo_wire_nbd::{
 
 use crate::disk::Address;
 
-/// A server that says nothing for so long in the handshake is given up.
+/// Time limit for each step of the handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no connection.
+/// Reasons why a connection was not established.
 #[derive(Debug, ThisError)]
 pub enum ConnectError {
-    /// The server is not there, or has gone.
+    /// The server cannot be reached, or has closed the connection.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It speaks something else.
+    /// The server violates the protocol.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// It does not let us have the export.
+    /// The server refuses the export.
     #[error("the server refuses the export{}", if .1.is_empty() { String::new() } else { format!(": {}", .1) })]
     Refused(Refusal, String),
-    /// It demands TLS, and was asked without.
-    #[error("the server demands TLS: write nbds://")]
+    /// The server requires TLS, but the address does not.
+    #[error("the server requires TLS: use nbds://")]
     TlsDemanded,
-    /// It was asked for TLS.
-    #[error("the server has no TLS")]
+    /// The address requires TLS, but the server does not support it.
+    #[error("the server does not support TLS")]
     NoTls,
-    /// There is no session.
+    /// The TLS session failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Its blocks are longer than any here.
+    /// The minimum block size is too large.
     #[error("blocks of {0} bytes are not supported")]
     Blocks(u32),
-    /// It says that it is longer than anything can be looked through.
-    #[error("disks of more than {max} bytes are not supported, and the server says {0}", max = SIZE_BYTES_MAX)]
+    /// The size is beyond the supported limit.
+    #[error("disks of more than {max} bytes are not supported, and the server's has {0}", max = SIZE_BYTES_MAX)]
     Size(u64),
-    /// It is not the disk that it was.
-    #[error("the export is not what it was: another size, or read-only")]
+    /// The export has changed since the first connection.
+    #[error("the export has changed: another size, or read-only")]
     Changed,
 }
 
-/// What was agreed.
+/// Result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     pub(crate) style: ReplyStyle,
-    /// The number of `base:allocation` in replies.
+    /// Id of `base:allocation` in replies.
     pub(crate) context: Option<u32>,
     pub(crate) flags: TransmissionFlags,
-    /// The server's length of it: of its last block here it may have a part only.
+    /// Size at the server, which may end within the last block of the disk.
     pub(crate) size_bytes: u64,
     pub(crate) sizes: BlockSizes,
 }
@@ -100,7 +100,7 @@ impl Agreed {
         }
     }
 
-    /// Whether the same requests mean the same as with what was agreed before.
+    /// Returns `true` if requests have the same meaning as under the earlier negotiation.
     pub(crate) fn is_same_disk(&self, before: &Self) -> bool {
         self.geometry() == before.geometry()
             && self.flags.contains(before.flags - TransmissionFlags::SEND_DF)
@@ -110,7 +110,7 @@ impl Agreed {
     }
 }
 
-/// Waits until transmission has begun.
+/// Connects and negotiates, blocking.
 pub(crate) fn connect(
     address: &Address,
     tls: Option<&ClientTls>,
@@ -134,7 +134,7 @@ pub(crate) fn connect(
     Ok((talk.stream, agreed))
 }
 
-/// A server that is spoken with in turns, and waited for.
+/// A blocking exchange with a server.
 struct Talk {
     stream: Stream,
     epoll: Epoll,
@@ -148,7 +148,7 @@ impl Talk {
         Ok(Self { stream, epoll, events: Vec::new() })
     }
 
-    /// Does it as soon as the socket lets it.
+    /// Performs a non-blocking step, waiting for the socket as needed.
     fn patiently<T>(&mut self, mut step: impl FnMut(&Stream) -> Result<T, Errno>) -> io::Result<T> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -193,7 +193,7 @@ impl Talk {
         self.hear(N)?.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks for one option; why it is refused, if it is.
+    /// Negotiates an option; returns the refusal, if it is refused.
     fn ask(
         &mut self,
         code: OptionCode,
@@ -203,7 +203,7 @@ impl Talk {
         let mut question = Vec::new();
         encode_option(&mut question, code, export);
         self.say(&question)?;
-        // More answers than anything has: a server must not keep us here.
+        // More replies than any option has: a server must not keep the client in this loop.
         for _ in 0..1024 {
             let head = OptionReplyHead::decode(&self.hear_array()?)?;
             let data = self.hear(head.data_bytes)?;
@@ -217,7 +217,7 @@ impl Talk {
         Err(Malformed::Value.into())
     }
 
-    /// From here on all is encrypted, or nothing more is said.
+    /// Switches to TLS.
     fn start_tls(&mut self, tls: &ClientTls) -> Result<(), ConnectError> {
         if self.ask(OptionCode::STARTTLS, "", |_| {})?.is_some() {
             return Err(ConnectError::NoTls);
@@ -225,7 +225,7 @@ impl Talk {
         let session = tls.session()?;
         let done = self.patiently(|stream| session.handshake(stream.socket()));
         done.map_err(|error| session.fault().map_or(error.into(), ConnectError::Tls))?;
-        tracing::info!(server = session.peer().map(|peer| peer.to_string()), "NBD: TLS session");
+        tracing::info!(server = session.peer().map(|peer| peer.to_string()), "NBD: TLS session established");
         self.stream.secure(session);
         Ok(())
     }
@@ -250,7 +250,7 @@ fn shake_hands(talk: &mut Talk, tls: Option<&ClientTls>, export: &str) -> Result
     }
     let mut context = None;
     if style != ReplyStyle::Simple {
-        // Refused: there is none.
+        // A refusal means no context.
         talk.ask(OptionCode::SET_META_CONTEXT, export, |reply| {
             if let OptionReply::MetaContext { id, .. } = reply {
                 context = Some(id);

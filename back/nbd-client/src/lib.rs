@@ -1,13 +1,12 @@
-//! A disk that an NBD server has: any number of requests under way over one connection, which is made anew
-//! when it is lost.
+//! NBD client: a disk of an NBD server. Any number of requests are in flight over one connection, which is
+//! re-established when lost.
 //!
-//! A request is sent by the thread that makes it, and answered by the thread that receives. What was under
-//! way when the connection was lost is sent again: reads, writes, discards and zeroes have the same effect
-//! twice. What the server had answered and not yet made durable it may have forgotten, and the protocol has
-//! no way to tell: so the first flush after that fails ([`Unflushed`](unflushed)), as one on a disk that has
-//! lost writes does.
+//! A request is sent by the calling thread and answered by the receiving one. Requests pending when the
+//! connection is lost are sent again: reads, writes, discards and zeroes are idempotent. Changes that the
+//! server had acknowledged but not made durable may be lost, which the protocol cannot reveal, so the first
+//! flush after that fails ([`Unflushed`](unflushed)), as it does on a disk that has lost writes.
 //!
-//! - [`NbdDisk`] is the disk; [`Address`] is where its server is.
+//! - [`NbdDisk`] is the disk; [`Address`] is its server's address.
 //!
 //! Reading order: `disk`, `connection`, `unflushed`, `handshake`.
 #![forbid(unsafe_code)]

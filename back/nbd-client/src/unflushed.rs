@@ -1,39 +1,39 @@
-//! What a lost connection may have cost: changes that were answered and not made durable.
+//! Changes at risk when a connection is lost: acknowledged, but not durable.
 
-/// Counts changes; guarded by the lock of the requests.
+/// Counters of changes, guarded by the lock of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
-    /// Changes that were answered.
+    /// Acknowledged changes.
     answered: u64,
-    /// So many of them are durable.
+    /// Number of these that are durable.
     durable: u64,
-    /// Some may be lost, and that was not told yet.
+    /// Changes may be lost, and no flush has reported it yet.
     lost: bool,
 }
 
 impl Unflushed {
-    /// A change that is not durable was answered.
+    /// Counts an acknowledged change that is not durable.
     pub(crate) fn changed(&mut self) {
         self.answered += 1;
     }
 
-    /// What a flush that is sent now will make durable.
+    /// Returns the number of changes that a flush sent now makes durable.
     pub(crate) fn mark(&self) -> u64 {
         self.answered
     }
 
-    /// A flush with this mark was answered.
+    /// Records the reply to a flush with this mark.
     pub(crate) fn flushed(&mut self, mark: u64) {
         self.durable = self.durable.max(mark);
     }
 
-    /// The connection is lost: another server process may answer from now on.
+    /// Records the loss of the connection, after which another server process may answer.
     pub(crate) fn connection_lost(&mut self) {
         self.lost |= self.durable < self.answered;
         self.durable = self.answered;
     }
 
-    /// Whether a flush has to fail, which is told once.
+    /// Returns `true` if a flush has to fail; only once per loss.
     pub(crate) fn take_loss(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }

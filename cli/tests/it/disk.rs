@@ -570,7 +570,7 @@ fn a_disk_of_a_server_with_tls_is_had_with_a_certificate_alone_and_served_on_fro
     assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[..4096], [8; 4096]);
     second.stop();
     scratch.all_fail(&[
-        (&format!("disk info nbd://{at}/vm.img"), 1, &["the server demands TLS: write nbds://"]),
+        (&format!("disk info nbd://{at}/vm.img"), 1, &["the server requires TLS: use nbds://"]),
         (&format!("disk info nbds://{at}/vm.img?tlsdir=none"), 1, &["none/", "?tlsdir=DIR"]),
         (&format!("disk info nbds://{at}/vm.img?dir=none"), 2, &["write ?tlsdir=DIR"]),
     ]);

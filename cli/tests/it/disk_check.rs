@@ -85,7 +85,7 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
         .collect();
     assert_eq!(counts, [Some(0), Some(2)]);
     assert!(
-        damaged.out.contains("a cluster is used more often than is counted at 0x50000"),
+        damaged.out.contains("cluster with more references than its refcount at 0x50000"),
         "{}",
         damaged.out
     );

@@ -31,7 +31,7 @@ pub enum OpenError {
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
     /// There is not even one block in it.
-    #[error("the file is empty: give it a size first, as by truncate -s 10G")]
+    #[error("the file is empty: set its size first, for example by truncate -s 10G")]
     Empty,
 }
 

@@ -1,4 +1,4 @@
-//! What an image stands on, looked at without opening it.
+//! Description of an image's backing chain, without opening the disk.
 
 use std::path::{Path, PathBuf};
 
@@ -9,25 +9,24 @@ use super::header::Header;
 use super::opening::{CHAIN_MAX, Opener, Qcow2OpenError};
 use crate::opening::size_of;
 
-/// An image, or one that it stands on.
+/// An image, or one of its backing files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainLink {
-    /// Where it lies.
+    /// Path of the file.
     pub path: PathBuf,
     /// `qcow2` or `raw`.
     pub format: &'static str,
-    /// How long its disk is, in bytes.
+    /// Size of the disk, in bytes.
     pub size_bytes: u64,
-    /// The unit that room is taken in, in bytes, where it is a qcow2 image.
+    /// Allocation unit in bytes, of a qcow2 image.
     pub cluster_bytes: Option<u64>,
-    /// The other file that its data lie in, where it has one.
+    /// External data file, if there is one.
     pub data_file: Option<PathBuf>,
 }
 
 impl Qcow2Image {
-    /// The image at `path` and those that it stands on, from the top down, and why there are no more where
-    /// something is wrong with them. Nothing is locked. The rules of [`Qcow2Image::open`] hold for what may
-    /// be named.
+    /// Returns the image at `path` and its backing files, from the top down, and the error that ended the
+    /// chain, if any. Nothing is locked. Backing files are restricted as in [`Qcow2Image::open`].
     pub fn chain(path: &Path, backing_dir: Option<&Path>) -> (Vec<ChainLink>, Option<Qcow2OpenError>) {
         let mut links = Vec::new();
         let walked = Opener::new(path, backing_dir, &OpenOptions { locks: false, ..OpenOptions::default() })

@@ -1,5 +1,5 @@
-//! Whether the tables of an image agree with each other (the qcow2 specification, "Host cluster management"
-//! and "Cluster mapping").
+//! Consistency check of an image's tables (the qcow2 specification, "Host cluster management" and "Cluster
+//! mapping").
 
 use std::fmt;
 use std::fs::File;
@@ -14,27 +14,27 @@ use super::header::{Header, HeaderError, damaged, u64_at};
 use super::opening::{Opener, Qcow2OpenError};
 use super::tables::{OFFSET_MASK, TABLE_BYTES_MAX, count_in};
 
-/// Where the offset lies in an entry of a mapping table, and its flags.
+/// Offset and flags in an entry of a mapping table.
 const PLACE_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 const IS_COUNTED_ONCE: u64 = 1 << 63;
 const IS_COMPRESSED: u64 = 1 << 62;
-/// Bits that nothing is said by, in L1 and in L2 tables.
+/// Reserved bits in L1 and L2 entries.
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 
-/// An image of 16 TiB in clusters of 64 KiB. Its counts take 512 MiB, twice: as they are in the image, and as
-/// they are found.
+/// Limit of an image of 16 TiB with clusters of 64 KiB. Its refcounts take 512 MiB, twice: as stored and as
+/// computed.
 const CLUSTERS_MAX: u64 = 1 << 28;
 
-/// So much of what is wrong is kept by name.
+/// Maximum number of inconsistencies listed.
 const DAMAGES_MAX: usize = 10;
 
-/// Something that is wrong in an image.
+/// An inconsistency in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What.
+    /// Description.
     pub what: &'static str,
 }
 
@@ -44,15 +44,15 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What was found in an image.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong, the first ten.
+    /// The first ten inconsistencies.
     pub damages: Vec<Damage>,
-    /// How much is wrong in all.
+    /// Number of inconsistencies.
     pub damages_count: u64,
-    /// Room that is counted and not used, in bytes: it is lost until that is mended, and nothing else is. Not
-    /// known of an image with snapshots or bitmaps.
+    /// Space with a refcount but no user, in bytes: lost until repaired, but otherwise harmless. `None` for
+    /// an image with snapshots or bitmaps.
     pub leaked_bytes: Option<u64>,
 }
 
@@ -66,8 +66,8 @@ impl Checked {
 }
 
 impl Qcow2Image {
-    /// Looks at all tables of the image at `path`, and at none of those that it stands on. Nothing is
-    /// changed, and while it is looked at nothing else may write to it.
+    /// Checks all tables of the image at `path`, but not of its backing files. Read-only; nothing else may
+    /// write to the image meanwhile.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
@@ -79,7 +79,7 @@ fn check(file: &File) -> Result<Checked, HeaderError> {
     let header = Header::read(file)?;
     let clusters = crate::opening::size_of(file)?.div_ceil(header.cluster_bytes());
     if clusters > CLUSTERS_MAX {
-        return Err(damaged("it has more clusters than can be counted").into());
+        return Err(damaged("it has too many clusters to check").into());
     }
     let mut walk = Walk {
         file,
@@ -98,16 +98,17 @@ fn check(file: &File) -> Result<Checked, HeaderError> {
 struct Walk<'a> {
     file: &'a File,
     cluster_bytes: u64,
-    /// How often each cluster of the file is used.
+    /// Number of references to each cluster of the file.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster that each names, and whether it says that it alone does. Together
-    /// twice as long as the tables.
+    /// Entries of the mapping: the cluster referenced, and the flag that it is the only reference. Takes
+    /// twice the memory of the tables.
     shared: Vec<(u64, bool)>,
     found: Checked,
 }
 
 impl Walk<'_> {
-    /// Counts a part of the file as used. False if it is not there, which is told.
+    /// Counts a reference to a part of the file. Records an inconsistency and returns `false` if it is beyond
+    /// the end.
     fn used_by(&mut self, offset: u64, len_bytes: u64) -> bool {
         let (first, last) =
             (offset / self.cluster_bytes, (offset.saturating_add(len_bytes) - 1) / self.cluster_bytes);
@@ -117,7 +118,7 @@ impl Walk<'_> {
                 true
             }
             None => {
-                self.found.add(offset, "a cluster is used that lies beyond the file's end,");
+                self.found.add(offset, "reference to a cluster beyond the end of the file");
                 false
             }
         }
@@ -125,20 +126,20 @@ impl Walk<'_> {
 
     fn check_reserved(&mut self, table: u64, bits: u64) {
         if bits != 0 {
-            self.found.add(table, "a table has an entry with bits that say nothing,");
+            self.found.add(table, "table entry with reserved bits set");
         }
     }
 
-    /// The same of one that a table names.
+    /// Counts a reference to a cluster from a table.
     fn cluster_used(&mut self, offset: u64) -> bool {
         if !offset.is_multiple_of(self.cluster_bytes) {
-            self.found.add(offset, "a cluster is used that does not begin where one can,");
+            self.found.add(offset, "reference to a misaligned cluster");
             return false;
         }
         self.used_by(offset, self.cluster_bytes)
     }
 
-    /// A table of entries. The file may end within it, but not within the part that counts.
+    /// Reads a table. The file may end within its last cluster, which reads as zeroes.
     fn table(&self, offset: u64, len_bytes: u64) -> io::Result<Vec<u64>> {
         if len_bytes > TABLE_BYTES_MAX {
             return Err(damaged("its tables are too large"));
@@ -154,7 +155,7 @@ impl Walk<'_> {
         Ok((0..bytes.len() / 8).map(|index| u64_at(&bytes, index * 8)).collect())
     }
 
-    /// Where the blocks of counts lie, zero for those that are not there.
+    /// Returns the offsets of the refcount blocks; zero for missing ones.
     fn counts(&mut self, header: &Header) -> io::Result<Vec<u64>> {
         let len_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
         let table = self.table(header.refcount_table_offset, len_bytes)?;
@@ -187,7 +188,7 @@ impl Walk<'_> {
                 continue;
             }
             self.names(offset, entry);
-            // One that was walked already is told of by its count.
+            // A table already walked is reported by its refcount.
             if self.used[(offset / self.cluster_bytes) as usize] == 1 {
                 for entry in self.table(offset, self.cluster_bytes)? {
                     self.mapped(header, offset, entry);
@@ -201,14 +202,14 @@ impl Walk<'_> {
         self.shared.push((offset / self.cluster_bytes, entry & IS_COUNTED_ONCE != 0));
     }
 
-    /// Where a cluster of the disk lies, as this table says.
+    /// Counts the reference of an L2 entry.
     fn mapped(&mut self, header: &Header, table: u64, entry: u64) {
         if entry & IS_COMPRESSED != 0 {
-            // "Compressed Clusters Descriptor": the offset, and behind it how many sectors more are touched.
+            // "Compressed Clusters Descriptor": the offset, then the number of additional sectors.
             let sectors_at = 62 - (header.cluster_bits - 8);
             let offset = entry & ((1 << sectors_at) - 1);
             let sectors = (entry & (IS_COMPRESSED - 1)) >> sectors_at;
-            // The file may end in the last sector.
+            // The file may end within the last sector.
             let file_end = self.used.len() as u64 * self.cluster_bytes;
             let end =
                 (offset - offset % 512).saturating_add((sectors + 1) * 512).min(file_end.max(offset + 1));
@@ -217,13 +218,13 @@ impl Walk<'_> {
         }
         self.check_reserved(table, entry & L2_RESERVED);
         let offset = entry & PLACE_MASK;
-        // Data in another file are not counted here.
+        // Data in an external file has no refcount.
         if offset != 0 && !header.has_data_file && self.cluster_used(offset) {
             self.names(offset, entry);
         }
     }
 
-    /// What is counted, with what is used.
+    /// Compares the stored refcounts with the references.
     fn compare(&mut self, header: &Header, counts: &[u64]) -> io::Result<()> {
         let per_block = 1 << header.block_bits();
         let mut counted = vec![0_u16; self.used.len()];
@@ -237,7 +238,7 @@ impl Walk<'_> {
         let mut leaked = 0;
         for (index, (used, counted)) in std::mem::take(&mut self.used).into_iter().zip(&counted).enumerate() {
             if used > *counted {
-                let what = "a cluster is used more often than is counted";
+                let what = "cluster with more references than its refcount";
                 self.found.add(index as u64 * self.cluster_bytes, what);
             }
             leaked += u64::from(used < *counted) * self.cluster_bytes;
@@ -245,7 +246,7 @@ impl Walk<'_> {
         self.found.leaked_bytes = Some(leaked).filter(|_| !header.has_more);
         for (cluster, is_once) in std::mem::take(&mut self.shared) {
             if is_once != (counted[cluster as usize] == 1) {
-                let what = "a table says other than the count whether it alone uses the cluster";
+                let what = "copied flag contradicts the refcount";
                 self.found.add(cluster * self.cluster_bytes, what);
             }
         }

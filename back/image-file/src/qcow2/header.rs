@@ -1,4 +1,4 @@
-//! The header of a qcow2 image and its extensions (the qcow2 specification, "Header", "Header extensions").
+//! Header of a qcow2 image and its extensions (the qcow2 specification, "Header", "Header extensions").
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use tombolo_core::block::{SECTOR_BYTES, SIZE_BYTES_MAX};
 
 const MAGIC: u32 = 0x5146_49fb;
 
-/// How long a header of version 2 is, and one of version 3 at least, in bytes.
+/// Header length of version 2, and minimum of version 3, in bytes.
 const LEN_V2: usize = 72;
 const LEN_V3: usize = 104;
 
@@ -26,37 +26,34 @@ const HAS_DATA_FILE: u64 = 1 << 2;
 const HAS_COMPRESSION_TYPE: u64 = 1 << 3;
 const HAS_EXTENDED_L2: u64 = 1 << 4;
 
-/// So long is the name of a file that it stands on at most, in bytes; and so long are extensions together
-/// that are looked at.
+/// Maximum length of a backing file's name, and maximum total length of extensions read, in bytes.
 const NAME_BYTES_MAX: usize = 1023;
 const EXTENSIONS_BYTES_MAX: usize = 64 << 10;
 
-/// A feature of the format without which an image cannot be used, and that is not supported.
+/// An unsupported incompatible feature of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Unsupported {
-    /// Its data are cipher text, by LUKS or by the format's own AES.
-    #[error("it is encrypted: qemu-img convert makes a plain copy of it, given the key")]
+    /// Encryption by LUKS or by the format's own AES.
+    #[error("it is encrypted: decrypt it with qemu-img convert")]
     Encryption,
-    /// Compressed clusters are in another format than zlib's, mostly zstd.
-    #[error(
-        "its compression type is zstd or another than zlib: qemu-img convert -O qcow2 makes a copy without"
-    )]
+    /// Compressed clusters in another format than zlib's, mostly zstd.
+    #[error("its compression type is zstd or another than zlib: convert it with qemu-img convert -O qcow2")]
     Compression,
-    /// A cluster has subclusters.
-    #[error("it has extended L2 entries: qemu-img convert -O qcow2 makes a copy without")]
+    /// Subclusters.
+    #[error("it has extended L2 entries: convert it with qemu-img convert -O qcow2")]
     ExtendedL2,
-    /// Its counts lag behind (`lazy_refcounts`): it was not closed in good order.
-    #[error("it is dirty, as it was not closed in good order: qemu-img check -r all counts anew")]
+    /// Stale refcounts (`lazy_refcounts`): the image was not closed cleanly.
+    #[error("it is dirty, because it was not closed cleanly: repair it with qemu-img check -r all")]
     Dirty,
-    /// It says that it is longer than anything can be looked through.
+    /// A size beyond the supported limit.
     #[error("its size is {0} bytes, and disks of more than {max} are not supported", max = SIZE_BYTES_MAX)]
     Size(u64),
-    /// Features that no specification known to this program has.
-    #[error("it has incompatible features that are not known: {0:#x}")]
+    /// Features of a later specification.
+    #[error("it has unknown incompatible features: {0:#x}")]
     Unknown(u64),
 }
 
-/// Why a header, or a table that it names, is not used.
+/// Reasons why a header, or a table it references, is rejected.
 #[derive(Debug, ThisError)]
 pub(super) enum HeaderError {
     #[error(transparent)]
@@ -65,24 +62,24 @@ pub(super) enum HeaderError {
     Unsupported(#[from] Unsupported),
 }
 
-/// What the header of an image says.
+/// The parsed header.
 #[derive(Debug, Default)]
 pub(super) struct Header {
     pub cluster_bits: u32,
-    /// The disk's length, in bytes.
+    /// Size of the disk, in bytes.
     pub size_bytes: u64,
     pub l1_entries: u32,
     pub l1_offset: u64,
     pub refcount_table_offset: u64,
     pub refcount_table_clusters: u32,
-    /// Each count has two to the power of this many bits.
+    /// Binary logarithm of the bits per refcount.
     pub refcount_order: u32,
-    /// What it stands on, as it is written there.
+    /// Backing file, as stored.
     pub backing_file: Option<String>,
     pub backing_format: Option<String>,
     pub data_file: Option<String>,
     pub has_data_file: bool,
-    /// Clusters are used by what is not looked at here: snapshots, bitmaps.
+    /// Snapshots or bitmaps, which are not examined here, may reference clusters.
     pub has_more: bool,
 }
 
@@ -99,13 +96,13 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// Reads it. An error says what is wrong, or what it needs that is not supported.
+    /// Reads and checks the header.
     pub fn read(file: &File) -> Result<Self, HeaderError> {
         let mut bytes = [0; LEN_V3];
-        // An image of version 2 may be shorter than a header of version 3.
+        // A version 2 image may be shorter than a version 3 header.
         file.read_exact_at(&mut bytes[..LEN_V2], 0).map_err(|_| damaged("it is too short"))?;
         if u32_at(&bytes, 0) != MAGIC {
-            return Err(damaged("it does not begin as one").into());
+            return Err(damaged("it has no qcow2 header").into());
         }
         let version = u32_at(&bytes, 4);
         if !(2..=3).contains(&version) {
@@ -145,20 +142,20 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// A block holds counts of two to the power of this many clusters.
+    /// Returns the binary logarithm of the number of refcounts in a block.
     pub fn block_bits(&self) -> u32 {
         self.cluster_bits + 3 - self.refcount_order
     }
 
-    /// Fails if the disk is longer than its first table can map, or than is supported.
+    /// Fails if the size exceeds what the L1 table can map, or the supported limit.
     fn check_size(&self) -> Result<(), HeaderError> {
         if self.size_bytes > SIZE_BYTES_MAX {
             return Err(Unsupported::Size(self.size_bytes).into());
         }
         if !self.size_bytes.is_multiple_of(SECTOR_BYTES.into()) {
-            return Err(damaged("its size is no whole number of sectors").into());
+            return Err(damaged("its size is not a multiple of the sector size").into());
         }
-        // An L2 table is a cluster of entries of eight bytes.
+        // An L2 table is one cluster of 8-byte entries.
         let mapped_bits = 2 * self.cluster_bits - 3;
         if self.size_bytes.div_ceil(1 << mapped_bits) > self.l1_entries.into() {
             return Err(damaged("its L1 table is too small for its size").into());
@@ -169,7 +166,7 @@ impl Header {
     fn read_names(&mut self, file: &File, len: usize, name_at: u64, name_len: usize) -> io::Result<()> {
         if name_at != 0 && name_len != 0 {
             if name_len > NAME_BYTES_MAX {
-                return Err(damaged("the name of what it stands on is too long"));
+                return Err(damaged("the name of its backing file is too long"));
             }
             let mut name = vec![0; name_len];
             file.read_exact_at(&mut name, name_at)?;
@@ -178,7 +175,7 @@ impl Header {
         let end = if name_at == 0 { self.cluster_bytes() } else { name_at.min(self.cluster_bytes()) };
         let mut rest = vec![0; (end as usize).saturating_sub(len).min(EXTENSIONS_BYTES_MAX)];
         let mut filled = 0;
-        // The file may end before the cluster does.
+        // The file may end within the cluster.
         while filled < rest.len() {
             match file.read_at(&mut rest[filled..], (len + filled) as u64)? {
                 0 => break,
@@ -206,13 +203,13 @@ impl Header {
     }
 }
 
-/// Fails if its tables may not be believed, or are others than those that are known.
+/// Fails if the tables are unreliable or of an unsupported kind.
 fn check_features(features: u64, crypt_method: u32) -> Result<(), HeaderError> {
     if crypt_method != 0 {
         return Err(Unsupported::Encryption.into());
     }
     if features & IS_CORRUPT != 0 {
-        return Err(damaged("it is marked as damaged").into());
+        return Err(damaged("it is marked as corrupt").into());
     }
     let unsupported = [
         (IS_DIRTY, Unsupported::Dirty),
@@ -229,5 +226,5 @@ fn check_features(features: u64, crypt_method: u32) -> Result<(), HeaderError> {
 }
 
 fn text(bytes: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(bytes).map_err(|_| damaged("a name in its header is no text"))
+    String::from_utf8(bytes).map_err(|_| damaged("a name in its header is not valid UTF-8"))
 }

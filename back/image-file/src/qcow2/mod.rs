@@ -1,7 +1,7 @@
 //! A qcow2 image as a block device.
 //!
-//! The format is the crate imago's. It has no word for what can be answered without waiting, so all requests
-//! go to the pool; and data are copied once more, as it takes no memory that a guest can change meanwhile.
+//! The format is implemented by the crate imago. It cannot tell which requests would block, so all go to the
+//! pool; data is copied once more, because imago takes no memory that a guest can change concurrently.
 
 mod chain;
 mod check;
@@ -29,26 +29,26 @@ pub use check::{Checked, Damage};
 pub use header::Unsupported;
 pub use opening::Qcow2OpenError;
 
-/// At most so much is copied at a time, in bytes.
+/// Maximum size of a copy, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The largest that a cluster can be, in bytes (the qcow2 specification, `cluster_bits`, as QEMU has it).
+/// Maximum cluster size in bytes (the qcow2 specification, `cluster_bits`; QEMU's limit).
 const CLUSTER_BYTES_MAX: u64 = 2 << 20;
 
-/// An open qcow2 image, with those that it stands on. Any number of front ends may use it at once.
+/// An open qcow2 image with its backing files. Any number of front ends may use it concurrently.
 pub struct Qcow2Image {
     image: Arc<Image>,
     lane: Lane,
 }
 
-/// What the pool's threads need of it.
+/// State shared with the pool's threads.
 struct Image {
-    /// Room that is given back, and a smaller size, need it alone.
+    /// Locked exclusively by discards and resizing.
     format: RwLock<FormatAccess<Storage>>,
     profile: Profile,
     bounds: Bounds,
     loss: FlushLoss,
-    /// The format's code has panicked: what it knows of the image is not to be written.
+    /// imago has panicked, so its state of the image must not be written.
     is_broken: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl Qcow2Image {
         self.lane.run(cx, move || image.unless_broken(work))
     }
 
-    /// The same of a change in this range.
+    /// Runs a change of this range in the pool.
     fn change(
         &self,
         cx: &Ctx,
@@ -98,10 +98,10 @@ impl Image {
         self.format.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Damage that the format's code did not think of makes it panic. Nothing goes on with an image after
-    /// that.
+    /// Runs `work` unless the image is broken. imago panics on some kinds of damage; the image is then
+    /// unusable.
     fn unless_broken<T>(&self, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let broken = || Error::io("the image is damaged: qemu-img check tells more");
+        let broken = || Error::io("the image is damaged: run qemu-img check");
         if self.is_broken.load(Ordering::Acquire) {
             return Err(broken());
         }
@@ -140,7 +140,7 @@ impl Image {
         if stability == Stability::Unstable { Ok(()) } else { self.make_durable() }
     }
 
-    /// Its tables as well as its data.
+    /// Makes data and tables durable.
     fn make_durable(&self) -> Result<()> {
         self.loss.guard(|| {
             let format = self.shared();
@@ -150,7 +150,7 @@ impl Image {
 
     fn discard(&self, range: Range) -> Result<()> {
         match self.alone().discard_to_any(range.offset, range.len_bytes) {
-            // Less than a cluster, or an image of version 2: it may stay.
+            // Less than a cluster, or a version 2 image: the data may stay.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             result => result.map_err(failed),
         }
@@ -194,15 +194,14 @@ impl Image {
                 Mapping::Zero { .. } | Mapping::Eof { .. } => Allocation::Hole,
                 _ => Allocation::Data,
             };
-            // The end that a smaller image below has says nothing of what follows it.
+            // The end of a smaller backing image says nothing about what follows.
             goes_on = extents.push(if len == 0 { u64::MAX } else { len }, allocation);
         }
         Ok(extents)
     }
 
     fn set_size(&self, size_bytes: u64) -> Result<()> {
-        // Of a cluster that the new end cuts through the rest stays where it is, and would be there again in
-        // a larger disk.
+        // The remainder of a cluster cut by the new end stays in the file, and would reappear after growing.
         let cut = self.bounds.size_bytes().saturating_sub(size_bytes);
         self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
         self.alone().resize(size_bytes, PreallocateMode::None).map_err(failed)?;
@@ -275,7 +274,7 @@ impl Resize for Qcow2Image {
         }
     }
 
-    /// Only its own server changes an image's size.
+    /// Returns the size unchanged: only this server resizes the image.
     fn follow_size(&self, _cx: &Ctx) -> Answer<u64> {
         Answer::ok(self.image.bounds.size_bytes())
     }

@@ -1,4 +1,4 @@
-//! Opening a qcow2 image with all that it stands on.
+//! Opening of qcow2 images with their backing files.
 
 use std::fs;
 use std::io;
@@ -22,88 +22,89 @@ use super::{Qcow2Image, tables};
 use crate::claim::{self, User};
 use crate::opening::{OpenError, Way, emptied};
 
-/// Why a qcow2 image was not opened.
+/// Reasons why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
 pub enum Qcow2OpenError {
-    /// A file of it cannot be opened.
+    /// One of its files cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// The image, or one that it stands on.
+        /// The image, or one of its backing files.
         path: PathBuf,
-        /// What was reported.
+        /// The reported error.
         #[source]
         source: io::Error,
     },
-    /// A new one cannot be made there.
+    /// A new image cannot be created at this path.
     #[error(transparent)]
     Create(#[from] OpenError),
-    /// What is in it is no qcow2 image, or a damaged one.
-    #[error("{} is no sound qcow2 image", path.display())]
+    /// Not a qcow2 image, or a damaged one.
+    #[error("{} is not a valid qcow2 image", path.display())]
     Format {
-        /// The image, or one that it stands on.
+        /// The image, or one of its backing files.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         #[source]
         source: io::Error,
     },
-    /// A sound image that needs an unsupported feature of the format.
-    #[error("{} is a qcow2 image that is not supported", path.display())]
+    /// A valid image that needs an unsupported feature of the format.
+    #[error("the qcow2 image {} is not supported", path.display())]
     Unsupported {
-        /// The image, or one that it stands on.
+        /// The image, or one of its backing files.
         path: PathBuf,
-        /// The feature that it needs.
+        /// The feature.
         #[source]
         source: Unsupported,
     },
-    /// Another process has it, in a way that does not go together with this one.
-    #[error("{} is in use by another process, which {held}; end that first", path.display())]
+    /// Another process uses the image in a conflicting way.
+    #[error("{} is in use by another process, which {held}; stop that process first", path.display())]
     InUse {
-        /// The image, or one that it stands on.
+        /// The image, or one of its backing files.
         path: PathBuf,
-        /// What the other does, or does not let others do.
+        /// The conflicting operation.
         held: &'static str,
     },
-    /// It stands on a file that the operator did not allow.
+    /// The backing file is outside the allowed directories.
     #[error(
-        "{} stands on {}, which lies in another directory: allow that with --backing-dir",
+        "the backing file of {} is {}, in another directory: allow it with --backing-dir",
         image.display(), path.display()
     )]
     Elsewhere {
         /// The image.
         image: PathBuf,
-        /// What it names.
+        /// The backing file.
         path: PathBuf,
     },
-    /// The format of what it stands on is not said. To guess it from its content would let a guest choose.
+    /// The image does not specify the format of its backing file. Guessing it from the contents would let a
+    /// guest choose.
     #[error(
-        "{} does not say which format {} has: qemu-img rebase -u -b FILE -F raw|qcow2 says it",
+        "{} does not specify the format of its backing file {}: set it with qemu-img rebase -u -b FILE -F raw|qcow2",
         image.display(), path.display()
     )]
     FormatUnsaid {
         /// The image.
         image: PathBuf,
-        /// What it names.
+        /// The backing file.
         path: PathBuf,
     },
-    /// The format of what it stands on is none of those that are known here.
-    #[error("{} stands on an image of the format {format}; raw and qcow2 are known", image.display())]
+    /// The specified format of the backing file is unknown.
+    #[error("the backing file of {} has the format {format}; only raw and qcow2 are supported", image.display())]
     FormatUnknown {
         /// The image.
         image: PathBuf,
-        /// What it says.
+        /// The format specified.
         format: String,
     },
-    /// It stands on too many others, or on itself.
-    #[error("{} stands on more than {CHAIN_MAX} others, or on itself", path.display())]
+    /// The chain is too long or circular.
+    #[error("{} has more than {CHAIN_MAX} backing files, or is its own backing file", path.display())]
     Chain {
-        /// Where it was given up.
+        /// The image at which it was abandoned.
         path: PathBuf,
     },
-    /// The block size is none.
+    /// The block size is invalid.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
-    /// There is not even one block in it.
-    #[error("{} has no block: qemu-img resize gives it a size", path.display())]
+    /// The image is shorter than a block.
+    #[error("{} is empty: set its size with qemu-img resize", path.display())]
     Empty {
         /// The image.
         path: PathBuf,
@@ -120,14 +121,14 @@ impl Qcow2OpenError {
     }
 }
 
-/// So many images stand on each other at most.
+/// Maximum length of a backing chain.
 pub(super) const CHAIN_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, Qcow2OpenError>;
 
 impl Qcow2Image {
-    /// Opens the qcow2 image at `path`, and those that it stands on, as far as they lie in its own directory
-    /// or in `backing_dir`. What waits for a disk is done by `lane`, which is nearly everything.
+    /// Opens the qcow2 image at `path` with its backing files, which must lie in its own directory or in
+    /// `backing_dir`. `lane` runs nearly all operations, because they may wait for a disk.
     pub fn open(
         path: &Path,
         options: &OpenOptions,
@@ -135,10 +136,10 @@ impl Qcow2Image {
         lane: Lane,
     ) -> Result<Arc<Self>> {
         let (opener, path) = Opener::new(path, backing_dir, options)?;
-        // The format's code panics over some damage.
+        // imago panics on some kinds of damage.
         let opened = catch_unwind(AssertUnwindSafe(|| opener.qcow2(&path, !options.read_only, 0)));
         let format = opened.unwrap_or_else(|_| {
-            let source = io::Error::other("its tables are damaged: qemu-img check tells more");
+            let source = io::Error::other("its tables are damaged: run qemu-img check");
             Err(Qcow2OpenError::Format { path: path.clone(), source })
         })?;
         let geometry = Geometry::of_file(format.size()).in_whole_blocks(options.block_bytes)?;
@@ -150,8 +151,8 @@ impl Qcow2Image {
 }
 
 impl Qcow2Image {
-    /// Makes a qcow2 image of `size_bytes` that stands on no other and has no data, and that only its owner
-    /// may use. What lies at `path` is emptied, but for an image that another process has.
+    /// Creates an empty qcow2 image of `size_bytes` without a backing file, with permissions for the owner
+    /// only. An existing file at `path` is emptied unless another process uses it as an image.
     pub fn create(path: &Path, size_bytes: u64, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = emptied(path)?;
@@ -169,18 +170,18 @@ impl Qcow2Image {
 }
 
 pub(super) struct Opener {
-    /// Directories in which files may lie that an image names.
+    /// Directories that files referenced by an image may lie in.
     allowed: Vec<PathBuf>,
     locks: bool,
 }
 
 impl Opener {
-    /// For the image at `path`, and where that really lies.
+    /// Creates an opener for the image at `path`. Also returns its canonical path.
     pub fn new(path: &Path, backing_dir: Option<&Path>, options: &OpenOptions) -> Result<(Self, PathBuf)> {
         let found = |path: &Path| {
             path.canonicalize().map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
         };
-        // What is to lie behind no link is where its path says.
+        // With `no_links` the path is used as given.
         let path = if options.no_links { path.to_owned() } else { found(path)? };
         let own = path.parent().unwrap_or(Path::new("/")).to_owned();
         let allowed = [Some(own), backing_dir.map(found).transpose()?].into_iter().flatten().collect();
@@ -196,7 +197,7 @@ impl Opener {
         tables::check(&file).map_err(|error| Qcow2OpenError::of_header(path, error))?;
         let storage = self.storage(path, file, is_writer)?;
         let mut image = Qcow2::<Storage>::open_image(storage, is_writer).map_err(unsound)?;
-        // All that it would open by itself is opened here, or there is none.
+        // Every file that imago would open implicitly is opened here instead.
         let data = image.implicit_external_data_file().cloned();
         let data = data.map(|name| {
             let place = self.place(path, &name)?;
@@ -204,7 +205,7 @@ impl Opener {
         });
         let data = data.transpose()?;
         if data.is_none() && image.requires_external_data_file() {
-            return Err(unsound(io::Error::other("it does not name its data file")));
+            return Err(unsound(io::Error::other("it does not name its external data file")));
         }
         image.set_data_file(data);
         let backing = image.implicit_backing_file().cloned();
@@ -230,7 +231,7 @@ impl Opener {
         }
     }
 
-    /// The format that an image says another has which it stands on: one of those that are known.
+    /// Checks the format that an image specifies for its backing file.
     pub fn format(&self, image: &Path, path: &Path, said: Option<&str>) -> Result<&'static str> {
         match said {
             Some("qcow2") => Ok("qcow2"),
@@ -242,7 +243,7 @@ impl Opener {
         }
     }
 
-    /// The file that an image names, from its own directory on, if it may be opened.
+    /// Resolves a file name in an image, relative to the image's directory, if the file may be opened.
     pub fn place(&self, image: &Path, name: &str) -> Result<PathBuf> {
         let named = image.parent().unwrap_or(Path::new("/")).join(name);
         let path =
@@ -259,8 +260,7 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    /// Opens a file of the image. Its path was checked: a link that has come on it since then is not
-    /// followed.
+    /// Opens a file of the image. Its path was checked, so symbolic links put there since then are refused.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = Way { no_links: true }.open(path, is_writer).map_err(failed)?;

@@ -1,6 +1,5 @@
-//! Whether an image counts its own tables as used (the qcow2 specification, "Host cluster management"). In
-//! one that does not, room for new data would be taken where the tables lie, and a table that is to grow
-//! would find no end of that.
+//! Check that an image's own tables have refcounts (the qcow2 specification, "Host cluster management").
+//! Otherwise new data would be allocated over the tables, and a growing table would find no free space.
 
 use std::fs::File;
 use std::io;
@@ -8,20 +7,20 @@ use std::os::unix::fs::FileExt;
 
 use super::header::{Header, HeaderError};
 
-/// The low bits of an entry of the refcount table are reserved.
+/// Offset in an entry of the refcount table, whose low bits are reserved.
 pub(super) const OFFSET_MASK: u64 = !0x1FF;
-/// QEMU takes no larger tables: 32 MiB of L1 entries, and 8 MiB of refcount table.
+/// QEMU's limits: 32 MiB of L1 table and 8 MiB of refcount table.
 pub(super) const TABLE_BYTES_MAX: u64 = 32 << 20;
 
 struct Tables<'a> {
     file: &'a File,
     header: &'a Header,
-    /// Of the refcount table.
+    /// Position of the refcount table.
     offset: u64,
     len_bytes: u64,
 }
 
-/// Looks at all tables that the header names. An error says what is wrong.
+/// Checks all tables referenced by the header.
 pub(super) fn check(file: &File) -> Result<(), HeaderError> {
     let header = Header::read(file)?;
     let offset = header.refcount_table_offset;
@@ -33,7 +32,7 @@ pub(super) fn check(file: &File) -> Result<(), HeaderError> {
 }
 
 impl Tables<'_> {
-    /// All clusters of this part of the file, and those of the counts themselves.
+    /// Checks that all clusters of this part of the file, and of their refcount blocks, have refcounts.
     fn check_used(&self, offset: u64, len_bytes: u64) -> io::Result<()> {
         if len_bytes > TABLE_BYTES_MAX {
             return Err(io::Error::other("its tables are too large"));
@@ -45,33 +44,31 @@ impl Tables<'_> {
             let own = block >> cluster_bits;
             let is_used = self.is_counted(block, cluster)? && self.is_counted(self.block_of(own)?, own)?;
             if !is_used {
-                return Err(io::Error::other(
-                    "it does not count its own tables: qemu-img check -r all may mend it",
-                ));
+                return Err(io::Error::other("its own tables have no refcount: try qemu-img check -r all"));
             }
         }
         Ok(())
     }
 
-    /// Where the counts lie among which this cluster's is.
+    /// Returns the offset of the refcount block of a cluster.
     fn block_of(&self, cluster: u64) -> io::Result<u64> {
         let entry = (cluster >> self.header.block_bits()).saturating_mul(8);
         if entry >= self.len_bytes {
-            return Err(io::Error::other("a table lies beyond what is counted"));
+            return Err(io::Error::other("a table is beyond the range of the refcounts"));
         }
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, self.offset.saturating_add(entry))?;
         match u64::from_be_bytes(bytes) & OFFSET_MASK {
-            0 => Err(io::Error::other("it does not count its own tables: qemu-img check -r all may mend it")),
+            0 => Err(io::Error::other("its own tables have no refcount: try qemu-img check -r all")),
             block => Ok(block),
         }
     }
 
-    /// Whether this cluster is used, whose count is among those at `block`.
+    /// Returns `true` if this cluster has a refcount in the block at `block`.
     fn is_counted(&self, block: u64, cluster: u64) -> io::Result<bool> {
         let index = cluster & ((1 << self.header.block_bits()) - 1);
         let bit = index << self.header.refcount_order;
-        // The eight bytes that it is in.
+        // The eight bytes that contain the refcount.
         let mut bytes = [0; 8];
         self.file.read_exact_at(&mut bytes, block.saturating_add(bit / 64 * 8))?;
         Ok(count_in(&bytes, ((bit % 64) >> self.header.refcount_order) as usize, self.header.refcount_order)
@@ -79,8 +76,8 @@ impl Tables<'_> {
     }
 }
 
-/// The count of this number among these, each of two to the power of `order` bits: those of less than a byte
-/// begin at its low end. None is zero.
+/// Returns a refcount from a block. Refcounts of less than a byte are stored from the low bits up. Missing
+/// ones are zero.
 pub(super) fn count_in(bytes: &[u8], index: usize, order: u32) -> u64 {
     let bit = index << order;
     let len = 1 << order.saturating_sub(3);

@@ -19,7 +19,7 @@ fn a_reference_lives_as_long_as_its_look_ups_and_is_never_given_out_again() {
     assert!(matches!(table.find(first), Err(Error::Stale)));
 }
 
-/// A handle that is one as far as the table is concerned.
+/// Returns a syntactically valid handle.
 fn handle() -> Anchor {
     Anchor::Handle(FileHandle::from_parts(1, &[7; 8]).expect("a handle"))
 }
@@ -39,7 +39,7 @@ fn an_open_file_is_known_by_its_number_alone_and_a_closed_one_is_not() {
     table.closes(node);
     assert_eq!(table.hit(&born_now), None);
 
-    // An opening that outlives its node keeps no later one.
+    // An open file that outlives its node does not protect a later node.
     table.opens(node);
     table.forget(node, 9);
     assert_eq!(table.adopt(born_now, None, handle()).node, node);
@@ -74,7 +74,7 @@ fn numbers_of_forgotten_files_are_bounded() {
     let kept = nodes.iter().filter(|&&node| table.forgotten(node).is_some()).count();
     assert!(kept <= SHARDS * FORGOTTEN_MAX, "{kept}");
     assert!(table.shards.iter().all(|shard| shard.lock().expect("sound").index.len() <= FORGOTTEN_MAX));
-    // They make room for new ones, and count none twice.
+    // Their slots are reused without being counted twice.
     let again = nodes.iter().map(|node| table.forget(*node, 1).nodes).sum::<u64>();
     assert_eq!(again, 0);
 }
