@@ -1,12 +1,11 @@
-//! POSIX access control lists as Linux keeps them in `system.posix_acl_*` (acl(5);
-//! `linux/posix_acl_xattr.h`).
+//! POSIX access control lists in the format of `system.posix_acl_*` (acl(5); `linux/posix_acl_xattr.h`).
 
 use tombolo_core::fs::Mode;
 use tombolo_core::{Error, Identity, Result};
 
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that name no user or group.
+/// Id of entries for no particular user or group.
 const NO_ID: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -80,7 +79,7 @@ impl Acl {
         }
     }
 
-    /// The value of an extended attribute.
+    /// Encodes the value of an extended attribute.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         let mut push = |tag: u16, perm: u8, id: u32| {
@@ -99,13 +98,13 @@ impl Acl {
         bytes
     }
 
-    /// True when the mode says as much.
+    /// Returns `true` if the list is equivalent to a mode.
     pub(crate) fn is_minimal(&self) -> bool {
         self.mask.is_none()
     }
 
-    /// `mode` with the permission bits that stand for this list: the group's are the mask, where there is
-    /// one.
+    /// Returns `mode` with the permission bits that represent this list: the group bits are the mask, if
+    /// there is one.
     pub(crate) fn mode(&self, mode: Mode) -> Mode {
         let bits = u32::from(self.user_obj) << 6
             | u32::from(self.mask.unwrap_or(self.group_obj)) << 3
@@ -113,7 +112,7 @@ impl Acl {
         Mode::new(mode.bits() & !0o777 | bits)
     }
 
-    /// Follows a change of the mode.
+    /// Updates the list after a change of the mode.
     pub(crate) fn chmod(&mut self, mode: Mode) {
         let bits = mode.bits();
         self.user_obj = (bits >> 6 & 7) as u8;
@@ -121,8 +120,8 @@ impl Acl {
         self.other = (bits & 7) as u8;
     }
 
-    /// The access list of a new node whose parent has this default list, when `mode` was asked for. The umask
-    /// plays no part (acl(5), "Object creation and default ACLs").
+    /// Returns the access list of a node created with `mode` in a directory with this default list. The umask
+    /// is ignored (acl(5), "Object creation and default ACLs").
     pub(crate) fn inherited(&self, mode: Mode) -> Self {
         let mut acl = self.clone();
         let bits = mode.bits();
@@ -132,8 +131,8 @@ impl Acl {
         acl
     }
 
-    /// Whether `identity` may do all of `wanted` with a node of `uid` and `gid` (acl(5), "Access check
-    /// algorithm").
+    /// Returns `true` if `identity` has all `wanted` permissions on a node of `uid` and `gid` (acl(5),
+    /// "Access check algorithm").
     pub(crate) fn allows(&self, identity: &Identity, uid: u32, gid: u32, wanted: u8) -> bool {
         let masked = |perm: u8| perm & self.mask.unwrap_or(7);
         if identity.uid == uid {
@@ -156,7 +155,7 @@ impl Acl {
 mod tests {
     use super::*;
 
-    /// `user::rwx, user:7:rw-, group::r--, group:9:rwx, mask::rw-, other::---`
+    /// Returns `user::rwx, user:7:rw-, group::r--, group:9:rwx, mask::rw-, other::---`.
     fn sample() -> Acl {
         Acl { user_obj: 7, users: vec![(7, 6)], group_obj: 4, groups: vec![(9, 7)], mask: Some(6), other: 0 }
     }

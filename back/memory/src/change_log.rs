@@ -1,11 +1,11 @@
-//! What an operation changes, found by looking at what it may have changed before and after.
+//! Changes made by an operation, found by comparing nodes before and after it.
 
 use tombolo_core::fs::{Attr, FileType, Name, NameBuf};
 
 use crate::directory::Ino;
 use crate::node::Node;
 
-/// What one operation has changed.
+/// A change made by an operation.
 #[derive(Debug)]
 pub(crate) enum Changed {
     Attributes(Ino),
@@ -15,7 +15,7 @@ pub(crate) enum Changed {
 }
 
 impl Changed {
-    /// The node that is another now.
+    /// Returns the changed node.
     pub(crate) fn ino(&self) -> Ino {
         match self {
             Self::Attributes(ino) | Self::Data(ino) | Self::Name(ino, _) | Self::Gone(ino) => *ino,
@@ -23,7 +23,7 @@ impl Changed {
     }
 }
 
-/// Nodes and names that one operation may change. Kept only when a session is to be told.
+/// Nodes and names that an operation may change. Recorded only while a session is subscribed.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
     is_kept: bool,
@@ -32,12 +32,12 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// For the operation that begins.
+    /// Enables or disables recording for the operation that begins.
     pub(crate) fn keep(&mut self, is_kept: bool) {
         self.is_kept = is_kept;
     }
 
-    /// The node may change.
+    /// Records a node that may change.
     #[inline]
     pub(crate) fn note(&mut self, node: &Node) {
         if self.is_kept && !self.nodes.iter().any(|(ino, _)| *ino == node.ino) {
@@ -45,7 +45,7 @@ impl ChangeLog {
         }
     }
 
-    /// The name changes.
+    /// Records a name that changes.
     pub(crate) fn note_name(&mut self, dir: Ino, name: &[u8]) {
         if self.is_kept
             && let Ok(name) = Name::new(name)
@@ -54,7 +54,7 @@ impl ChangeLog {
         }
     }
 
-    /// What has changed, now that the operation is over.
+    /// Returns the changes, at the end of the operation.
     pub(crate) fn take<'n>(&mut self, node: impl Fn(Ino) -> Option<&'n Node>) -> Vec<Changed> {
         let names = self.names.drain(..).map(|(dir, name)| Changed::Name(dir, name));
         let nodes = self.nodes.drain(..).filter_map(|(ino, before)| {

@@ -1,4 +1,4 @@
-//! The bytes of a regular file: pages that exist, and holes between them.
+//! Contents of a regular file: allocated pages, and holes between them.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use tombolo_mem::{Sink, Source};
 /// The unit of allocation, in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// The largest size of a file, in bytes: what a signed 64-bit offset can name.
+/// Maximum size of a file in bytes: the range of a signed 64-bit offset.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
 
 type Page = Box<[u8; PAGE_BYTES as usize]>;
 
-/// A sparse file. What lies beyond the size, in the last page or in pages allocated ahead, is always zero.
+/// A sparse file. Bytes beyond the size, in the last page or in preallocated ones, are always zero.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     size: u64,
@@ -26,7 +26,7 @@ struct Piece {
     page: u64,
     start: usize,
     end: usize,
-    /// Where the piece begins, counted from the start of the range.
+    /// Offset of the piece within the range.
     at: usize,
 }
 
@@ -51,7 +51,7 @@ impl Content {
         ReadDone { count, eof: count as u64 == left }
     }
 
-    /// Writes as much as there is space for; fails when that is nothing at all.
+    /// Writes as much as there is space for; fails if that is nothing.
     pub(crate) fn write(&mut self, offset: u64, from: &Source, space: &mut Space) -> Result<usize> {
         let room = SIZE_MAX.saturating_sub(offset);
         let len = (from.len() as u64).min(room);
@@ -85,7 +85,7 @@ impl Content {
         Ok(())
     }
 
-    /// Makes sure that writes into the range find space.
+    /// Allocates the range, so that writes into it cannot run out of space.
     pub(crate) fn allocate(
         &mut self,
         offset: u64,
@@ -108,7 +108,7 @@ impl Content {
         Ok(())
     }
 
-    /// Frees the whole pages of the range, and clears the rest of it.
+    /// Frees the whole pages of the range, and clears the remainder.
     pub(crate) fn punch(&mut self, offset: u64, len: u64, space: &mut Space) -> Result<()> {
         let end = end_of(offset, len)?;
         self.drop_pages(offset.div_ceil(PAGE_BYTES), end / PAGE_BYTES, space);
@@ -116,14 +116,14 @@ impl Content {
         Ok(())
     }
 
-    /// Clears the range, allocating it.
+    /// Clears and allocates the range.
     pub(crate) fn zero(&mut self, offset: u64, len: u64, keep_size: bool, space: &mut Space) -> Result<()> {
         self.allocate(offset, len, keep_size, space)?;
         self.clear(offset, end_of(offset, len)?);
         Ok(())
     }
 
-    /// Cuts whole pages out and moves the rest down (fallocate(2), `FALLOC_FL_COLLAPSE_RANGE`).
+    /// Removes whole pages and moves the following ones down (fallocate(2), `FALLOC_FL_COLLAPSE_RANGE`).
     pub(crate) fn collapse(&mut self, offset: u64, len: u64, space: &mut Space) -> Result<()> {
         let end = end_of(offset, len)?;
         if !on_pages(offset, len) || end >= self.size {
@@ -136,7 +136,7 @@ impl Content {
         Ok(())
     }
 
-    /// Moves the rest up and leaves a hole of whole pages (fallocate(2), `FALLOC_FL_INSERT_RANGE`).
+    /// Inserts a hole of whole pages, moving the following ones up (fallocate(2), `FALLOC_FL_INSERT_RANGE`).
     pub(crate) fn insert(&mut self, offset: u64, len: u64) -> Result<()> {
         if !on_pages(offset, len) || offset >= self.size {
             return Err(Error::InvalidArgument);
@@ -148,7 +148,7 @@ impl Content {
         Ok(())
     }
 
-    /// The first byte of data at or after `offset`.
+    /// Returns the first byte of data at or after `offset`.
     pub(crate) fn seek_data(&self, offset: u64) -> Result<u64> {
         if offset >= self.size {
             return Err(Error::NoDevice);
@@ -157,7 +157,7 @@ impl Content {
         Some((page * PAGE_BYTES).max(offset)).filter(|&data| data < self.size).ok_or(Error::NoDevice)
     }
 
-    /// The first byte of a hole at or after `offset`; the end of the file begins one.
+    /// Returns the first byte of a hole at or after `offset`; the end of the file is one.
     pub(crate) fn seek_hole(&self, offset: u64) -> Result<u64> {
         if offset >= self.size {
             return Err(Error::NoDevice);
@@ -169,7 +169,7 @@ impl Content {
         Ok((page * PAGE_BYTES).clamp(offset, self.size))
     }
 
-    /// Gives all pages back.
+    /// Frees all pages.
     pub(crate) fn free(&mut self, space: &mut Space) {
         self.drop_pages(0, u64::MAX, space);
         self.size = 0;
@@ -185,7 +185,7 @@ impl Content {
         }
     }
 
-    /// Clears what is allocated from `offset` up to `end`.
+    /// Clears the allocated pages from `offset` up to `end`.
     pub(crate) fn clear(&mut self, offset: u64, end: u64) {
         let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         for (&index, page) in self.pages.range_mut(first..last.max(first)) {
@@ -196,7 +196,7 @@ impl Content {
         }
     }
 
-    /// Gives the pages from `first` up to `end` back.
+    /// Frees the pages from `first` up to `end`.
     fn drop_pages(&mut self, first: u64, end: u64, space: &mut Space) {
         if first >= end {
             return;
@@ -216,7 +216,7 @@ fn on_pages(offset: u64, len: u64) -> bool {
     offset.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES)
 }
 
-/// The pieces of the `len` bytes from `offset` on, page by page.
+/// Splits the `len` bytes from `offset` on at page boundaries.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
     let end = offset + len;
     let mut next = offset;
@@ -238,7 +238,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Counts the pages in use against a limit.
+/// Counter of pages in use, with a limit.
 #[derive(Debug)]
 pub(crate) struct Space {
     limit_pages: u64,
@@ -259,7 +259,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives pages back.
+    /// Returns pages.
     pub(crate) fn give_back(&mut self, pages: u64) {
         self.used_pages = self.used_pages.saturating_sub(pages);
     }

@@ -1,11 +1,11 @@
-//! The entries of a directory, by name and in the order of their cookies.
+//! Directory entries, by name and by cookie.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tombolo_core::fs::NodeId;
 
-/// An inode number. Never used again.
+/// An inode number. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Ino(pub(crate) u64);
 
@@ -17,8 +17,8 @@ impl Ino {
 pub(crate) const COOKIE_DOT: u64 = 1;
 pub(crate) const COOKIE_DOT_DOT: u64 = 2;
 
-/// A directory. Each entry has a cookie of its own for as long as its name exists, and cookies are not used
-/// again, so a listing that goes on from a cookie shows every entry that existed all the time exactly once.
+/// A directory. Each entry has a cookie for as long as its name exists, and cookies are not reused, so a
+/// listing continued at a cookie returns every entry that exists throughout exactly once.
 #[derive(Debug)]
 pub(crate) struct Directory {
     parent: Ino,
@@ -58,7 +58,7 @@ impl Directory {
         self.by_name.get(name).map(|slot| slot.ino)
     }
 
-    /// Gives `name` to `ino`. A name that exists keeps its place in listings.
+    /// Sets `name` to `ino`. An existing name keeps its position in listings.
     pub(crate) fn set(&mut self, name: &[u8], ino: Ino) {
         if let Some(slot) = self.by_name.get_mut(name) {
             slot.ino = ino;
@@ -76,7 +76,7 @@ impl Directory {
         }
     }
 
-    /// The entries after `cookie`, in order.
+    /// Returns the entries after `cookie`, in order.
     pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Arc<[u8]>, Ino)> {
         let start = (std::ops::Bound::Excluded(cookie), std::ops::Bound::Unbounded);
         self.by_cookie

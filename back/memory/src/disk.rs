@@ -10,8 +10,8 @@ use tombolo_mem::{Sink, Source};
 
 use crate::content::{Content, Space};
 
-/// A sparse disk in memory. Everything is answered at once, in one order for all clients; nothing outlives
-/// the process.
+/// A sparse disk in memory. All operations complete immediately, in one order for all clients; the data ends
+/// with the process.
 pub struct MemoryDisk {
     state: Mutex<State>,
     read_only: bool,
@@ -24,12 +24,12 @@ struct State {
 }
 
 impl MemoryDisk {
-    /// A disk of zeroes. A part of a block at its end does not count.
+    /// Creates a disk of zeroes. The size is rounded down to whole blocks.
     pub fn new(size_bytes: u64) -> Result<Self> {
         Self::with(size_bytes, false)
     }
 
-    /// A disk of zeroes that stays so.
+    /// Creates a read-only disk of zeroes.
     pub fn read_only(size_bytes: u64) -> Result<Self> {
         Self::with(size_bytes, true)
     }
@@ -44,7 +44,7 @@ impl MemoryDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to a range, if it lies inside the disk.
+    /// Works on a range, if it lies inside the disk.
     fn inside<T>(&self, range: Range, work: impl FnOnce(&mut State) -> Result<T>) -> Answer<T> {
         let mut state = self.state();
         let is_inside = range.checked_end().is_some_and(|end| end <= state.content.size());
@@ -61,7 +61,7 @@ impl State {
         let mut extents = Extents::new(range, count_max);
         loop {
             let at = extents.next_offset();
-            // It has none up to its end: a hole.
+            // No data up to the end: a hole.
             let data = self.content.seek_data(at).unwrap_or(u64::MAX);
             if !extents.push(data - at, Allocation::Hole) {
                 return extents;
@@ -110,7 +110,7 @@ impl BlockDevice for MemoryDisk {
             if how.may_unmap {
                 return state.content.punch(range.offset, range.len_bytes, &mut state.space);
             }
-            // What has no room reads as zeroes, and may find none: no room is promised to any write.
+            // Holes read as zeroes already, and need no space: allocation is not guaranteed to any write.
             state.content.clear(range.offset, range.end());
             Ok(())
         })

@@ -8,15 +8,15 @@ use crate::options::Options;
 use crate::session::Session;
 use crate::tree::{Shared, Tree};
 
-/// An in-memory file system that sessions attach to. All see one tree, whose root belongs to the superuser
+/// An in-memory file system that sessions attach to. All share one tree, whose root belongs to the superuser
 /// and has mode
-/// 0755. It lives as long as the export or a session of it.
+/// 0755. It lives as long as the export or any session.
 pub struct Memory {
     shared: Arc<Shared>,
 }
 
 impl Memory {
-    /// An empty tree.
+    /// Creates an empty tree.
     pub fn new(options: Options) -> Self {
         let tree = Mutex::new(Tree::new(&options));
         Self {

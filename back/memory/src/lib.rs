@@ -1,19 +1,17 @@
-//! A complete in-memory file system on the waist: the **reference model** that other back ends are compared
-//! with, and a scratch export.
+//! An in-memory file system on the waist: the **reference model** for other back ends, and a scratch export.
 //!
-//! Simple before fast: one lock around the whole tree, so that every operation is one step that others see
-//! entirely or not at all. It answers everything at once; only a lock that must wait for another answers
-//! later.
+//! Simple rather than fast: one lock guards the whole tree, so every operation is atomic. All operations
+//! complete immediately, except waits for locks.
 //!
-//! Not here: contents that outlive the process, quotas per user, device I/O (device nodes, fifos and sockets
-//! can be made and listed, not opened).
+//! Non-goals: persistence, quotas per user, device I/O (device nodes, fifos and sockets can be created and
+//! listed, but not opened).
 //!
 //! - [`Memory`]: the export. [`Options`]: its limits.
-//! - [`MemoryDisk`]: the same of the block waist, a disk.
+//! - [`MemoryDisk`]: the counterpart for the block waist, a disk.
 //!
-//! Reading order: `directory`, `content` and `node`, `tree` (nodes and their life), `session` (one client's
-//! view), then one file in `session/` for each group of operations; `disk` needs `content` alone; `acl` is
-//! rules without state of its own.
+//! Reading order: `directory`, `content` and `node`, `tree` (nodes and their lifetime), `session` (one
+//! client's view), then one file in `session/` for each group of operations; `disk` depends only on
+//! `content`; `acl` is stateless.
 #![forbid(unsafe_code)]
 
 mod acl;

@@ -1,4 +1,4 @@
-//! One node of the tree.
+//! A node of the tree.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use crate::acl::Acl;
 use crate::content::{Content, PAGE_BYTES};
 use crate::directory::{Directory, Ino};
 
-/// The extended attribute that holds file capabilities (capabilities(7)).
+/// The extended attribute of file capabilities (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 #[derive(Debug)]
@@ -24,14 +24,14 @@ pub(crate) struct Node {
     pub(crate) rdev: Device,
     pub(crate) times: Times,
     pub(crate) xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// Present when it says more than the mode does.
+    /// `None` if equivalent to the mode.
     pub(crate) access_acl: Option<Acl>,
     pub(crate) default_acl: Option<Acl>,
-    /// What the node was exclusively created with (RFC 1813 §3.3.8).
+    /// Verifier of the exclusive create that made the node (RFC 1813 §3.3.8).
     pub(crate) verifier: Option<[u8; 8]>,
-    /// True for an unnamed file that may yet be given a name.
+    /// `true` for an unnamed file that may still get a name.
     pub(crate) linkable: bool,
-    /// Sessions that know the node, and openings of it. It lives while there are any, or a name.
+    /// Number of sessions and openings that refer to the node. It lives while there are any, or a name.
     pub(crate) holders: u64,
 }
 
@@ -88,7 +88,7 @@ impl Node {
             rdev: self.rdev,
             fsid,
             fileid: self.ino.0,
-            // Inode numbers are never used again, so there is nothing to tell apart.
+            // Inode numbers are never reused, so all generations are equal.
             generation: 0,
             atime: self.times.atime,
             mtime: self.times.mtime,
@@ -102,7 +102,7 @@ impl Node {
         Ownership { uid: self.uid, gid: self.gid, mode: self.mode, is_directory: self.is_directory() }
     }
 
-    /// Fails with `AccessDenied` unless `identity` may do all of `mask`.
+    /// Fails with `AccessDenied` unless `identity` has all permissions of `mask`.
     pub(crate) fn check(&self, identity: &Identity, mask: AccessMask) -> Result<()> {
         let acl = self.access_acl.as_ref();
         let by_list = acl.map(|acl| |wanted| acl.allows(identity, self.uid, self.gid, wanted));
@@ -127,7 +127,7 @@ impl Node {
         matches!(self.kind, Kind::Directory(_))
     }
 
-    /// The contents of a regular file.
+    /// Returns the contents of a regular file.
     pub(crate) fn content_mut(&mut self) -> Result<&mut Content> {
         match &mut self.kind {
             Kind::File(content) => Ok(content),
@@ -147,7 +147,7 @@ impl Node {
         self.times.ctime = self.times.mtime;
     }
 
-    /// Marks the node as read, as seldom as local file systems do by default (mount(8), `relatime`).
+    /// Marks the node as read, as rarely as local file systems do by default (mount(8), `relatime`).
     pub(crate) fn touch_atime(&mut self) {
         const DAY_SECS: i64 = 86_400;
         let Times { atime, mtime, ctime, .. } = self.times;
@@ -157,8 +157,8 @@ impl Node {
         }
     }
 
-    /// Drops set-user-id, set-group-id where it means execution or `writer` is known and not of the group,
-    /// and file capabilities. Directories keep theirs.
+    /// Clears set-user-id, set-group-id if it means execution or `writer` is not in the group, and file
+    /// capabilities. Directories keep theirs.
     pub(crate) fn drop_privileges(&mut self, writer: Option<&Identity>) {
         if !self.is_directory() {
             let mode = self.mode.without_privileges();
@@ -170,7 +170,7 @@ impl Node {
 }
 
 pub(crate) fn now() -> Timestamp {
-    // A clock before 1970 is a broken clock; its times all read as 1970.
+    // Times before 1970 are clamped to 1970.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }

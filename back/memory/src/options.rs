@@ -1,20 +1,20 @@
 use tombolo_core::Limits;
 
-/// How a [`Memory`](crate::Memory) behaves.
+/// Limits of a [`Memory`](crate::Memory).
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What all contents together may take up, in bytes. More fails with `NoSpace`.
+    /// Maximum total size of all contents, in bytes. Beyond it operations fail with `NoSpace`.
     pub size_limit_bytes: u64,
-    /// How many nodes there may be. More fails with `NoSpace`.
+    /// Maximum number of nodes. Beyond it operations fail with `NoSpace`.
     pub node_limit: u64,
-    /// How many names a file may have. More fails with `TooManyLinks`.
+    /// Maximum number of names of a file. Beyond it operations fail with `TooManyLinks`.
     pub link_limit: u32,
-    /// What each session may hold.
+    /// Limits of each session.
     pub session_limits: Limits,
 }
 
 impl Default for Options {
-    /// 1 GiB, a million nodes, 65,000 names for a file.
+    /// Returns 1 GiB, about a million nodes, 65,000 names per file.
     fn default() -> Self {
         Self {
             size_limit_bytes: 1 << 30,

@@ -1,4 +1,4 @@
-//! All nodes, and how long they live.
+//! All nodes, and their lifetime.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,24 +21,24 @@ pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
     next_ino: u64,
     node_limit: u64,
-    /// Tells this tree from every other one in the process, and from those of earlier processes.
+    /// Distinguishes this tree from all others of this process and of earlier ones.
     pub(crate) fsid: u64,
     pub(crate) space: Space,
-    /// Of the operation under way.
+    /// Changes of the current operation.
     pub(crate) change_log: ChangeLog,
 }
 
-/// State that the sessions of one export share.
+/// State shared by the sessions of an export.
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) tree: Mutex<Tree>,
     /// Locked after the tree.
     pub(crate) locks: LockTable,
-    /// Numbers sessions and openings.
+    /// Source of session and opening ids.
     pub(crate) next_id: AtomicU64,
-    /// Sessions that are told of changes.
+    /// Sessions subscribed to changes.
     pub(crate) watchers: Watchers<Session>,
-    /// Where changes are counted, once a session looks; empty if there is no memory for it.
+    /// Change counters, created when a session first reads them; `None` if there is no memory for it.
     pub(crate) window: OnceLock<Option<Window>>,
 }
 
@@ -48,7 +48,7 @@ impl Shared {
     }
 }
 
-/// Owner and mode of a node to be made.
+/// Initial state of a new node.
 pub(crate) struct Birth {
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
@@ -74,7 +74,7 @@ impl Tree {
             gid: 0,
             rdev: Device::default(),
         };
-        // The first node of a limit of at least one.
+        // Cannot fail: the limit is at least one.
         if let Ok(node) = tree.add(root) {
             node.nlink = 2;
             node.holders = 1;
@@ -82,7 +82,7 @@ impl Tree {
         tree
     }
 
-    /// Makes a node that has no name yet.
+    /// Creates a node without a name.
     pub(crate) fn add(&mut self, birth: Birth) -> Result<&mut Node> {
         if self.nodes.len() as u64 >= self.node_limit {
             return Err(Error::NoSpace);
@@ -118,41 +118,41 @@ impl Tree {
         Ok(node)
     }
 
-    /// Gives a name to a node.
+    /// Sets a name.
     pub(crate) fn set_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.change_log.note_name(dir, name);
         self.node_mut(dir)?.directory_mut()?.set(name, ino);
         Ok(())
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub(crate) fn remove_name(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.change_log.note_name(dir, name);
         self.node_mut(dir)?.directory_mut()?.remove(name);
         Ok(())
     }
 
-    /// What the operation has changed that ends here.
+    /// Returns the changes of the operation that ends here.
     pub(crate) fn changed(&mut self) -> Vec<Changed> {
         let Self { change_log, nodes, .. } = self;
         change_log.take(|ino| nodes.get(&ino))
     }
 
-    /// The contents of a file, and the space that they are taken from.
+    /// Returns the contents of a file, and the space that its pages are taken from.
     pub(crate) fn content_mut(&mut self, ino: Ino) -> Result<(&mut Content, &mut Space)> {
         let node = self.nodes.get_mut(&ino).ok_or(Error::Stale)?;
         self.change_log.note(node);
         Ok((node.content_mut()?, &mut self.space))
     }
 
-    /// Counts a session or an opening that keeps the node alive.
+    /// Counts a session or opening that keeps the node alive.
     pub(crate) fn hold(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.holders += 1;
         }
     }
 
-    /// Takes a [`Tree::hold`] back.
+    /// Undoes [`Tree::hold`].
     pub(crate) fn let_go(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.holders = node.holders.saturating_sub(1);
@@ -160,7 +160,7 @@ impl Tree {
         self.bury(ino);
     }
 
-    /// Removes a node that has neither a name nor a holder.
+    /// Removes a node with neither a name nor a holder.
     pub(crate) fn bury(&mut self, ino: Ino) {
         if !self.nodes.get(&ino).is_some_and(|node| node.nlink == 0 && node.holders == 0) {
             return;
@@ -170,7 +170,7 @@ impl Tree {
         }
     }
 
-    /// True when `ino` is `ancestor`, or lies below it.
+    /// Returns `true` if `ino` is `ancestor`, or below it.
     pub(crate) fn is_within(&self, ino: Ino, ancestor: Ino) -> bool {
         let mut at = ino;
         loop {

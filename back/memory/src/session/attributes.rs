@@ -69,12 +69,12 @@ impl View<'_> {
         })
     }
 
-    /// Everything that can be refused is refused before anything is changed.
+    /// Checks everything that can be refused, before anything is changed.
     fn check_setattr(&self, cx: &Ctx, node: &Node, set: &SetAttr, through_writer: bool) -> Result<()> {
         if set.guard_ctime.is_some_and(|ctime| ctime != node.times.ctime) {
             return Err(Error::NotSync);
         }
-        // A symbolic link's mode means nothing and stays as it is (chmod(2)).
+        // The mode of a symbolic link has no meaning and cannot be changed (chmod(2)).
         if set.mode.is_some() && node.file_type() == FileType::Symlink {
             return Err(Error::NotSupported);
         }
@@ -97,7 +97,7 @@ impl View<'_> {
         }
         match (set.atime, set.mtime) {
             (None, None) => {}
-            // A user that may write may also set both times to the present, and nothing else (utimensat(2)).
+            // Users with write permission may set both times to the present, but nothing else (utimensat(2)).
             (Some(SetTime::Now), Some(SetTime::Now)) => {
                 if self.check_owner(cx, node).is_err() && !through_writer {
                     self.check_access(cx, node, AccessMask::WRITE)?;
@@ -108,7 +108,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Everything but the size.
+    /// Applies all changes but the size.
     fn apply(&mut self, cx: &Ctx, ino: Ino, set: &SetAttr) -> Result<()> {
         let checks = self.checks();
         let node = self.tree.node_mut(ino)?;
@@ -119,7 +119,7 @@ impl View<'_> {
             if checks && cx.identity.loses_set_gid(node.gid) {
                 mode = Mode::new(mode.bits() & !Mode::SET_GID);
             }
-            // A new owner never gets the old one's privileges, whatever mode comes along.
+            // A new owner never gets the previous owner's privileges, whatever mode is set at the same time.
             node.mode = if chown && !node.is_directory() { mode.without_privileges() } else { mode };
             if let Some(acl) = &mut node.access_acl {
                 acl.chmod(mode);

@@ -1,4 +1,4 @@
-//! Telling other sessions what one has changed.
+//! Change notifications to other sessions.
 
 use std::sync::PoisonError;
 
@@ -21,13 +21,14 @@ impl Changes for Session {
 }
 
 impl Session {
-    /// From when this returns, changes are told and counted, until the session ends.
+    /// Subscribes to changes: they are reported and counted from the return of this call until the session
+    /// ends.
     pub(super) fn begin_watch(&self) {
         self.watch.call_once(|| self.shared.watchers.add(self.me.clone()));
     }
 }
 
-/// What a session has changed; the others are told when it is dropped, which takes their locks.
+/// Changes by a session; reported to the others on drop, which takes their locks.
 pub(super) struct Told<'a> {
     by: &'a Session,
     pub(super) changes: Vec<Changed>,
@@ -58,7 +59,7 @@ impl Drop for Told<'_> {
 }
 
 impl Changed {
-    /// In the numbers of a session, if it knows the node.
+    /// Converts the change to a notice for a session; `None` if it does not refer to the node.
     fn as_told_to(&self, held: &Held) -> Option<Notice> {
         let known = |ino: Ino| {
             let is_known = ino == Ino::ROOT || held.known.contains_key(&ino);

@@ -1,4 +1,4 @@
-//! The waist, each operation one step under the lock.
+//! The waist's operations, each atomic under the lock.
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,

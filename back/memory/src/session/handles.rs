@@ -4,7 +4,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use super::{Session, View};
 use crate::directory::Ino;
 
-/// The type number of our handles: the tree's own number and the inode number, eight bytes each.
+/// Type number of handles. Their bytes are the tree's id and the inode number, eight bytes each.
 const KIND: i32 = 1;
 
 impl PersistentHandles for Session {
@@ -45,7 +45,7 @@ impl View<'_> {
             return Err(Error::Stale);
         }
         let ino = Ino(u64::from_le_bytes(ino));
-        // A file without a name is reached through its openings only.
+        // Files without a name are reachable only through openings.
         if self.tree.node(ino)?.nlink == 0 {
             return Err(Error::Stale);
         }

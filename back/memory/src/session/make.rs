@@ -10,7 +10,7 @@ use crate::directory::Ino;
 use crate::node::{Kind, Node};
 use crate::tree::Birth;
 
-/// The longest target of a symbolic link, in bytes (`PATH_MAX` without its terminator).
+/// Maximum length of a symbolic link's target, in bytes (`PATH_MAX` without its terminator).
 const TARGET_MAX: usize = 4095;
 
 impl View<'_> {
@@ -36,7 +36,7 @@ impl View<'_> {
         Ok(Created { entry: made.entry, open, dir: self.change(dir, before) })
     }
 
-    /// The name exists: an exclusive create fails, unless this is a retry of the one that made it.
+    /// Opens an existing file. An exclusive create fails, unless it retries the one that made the file.
     fn create_existing(&mut self, cx: &Ctx, dir: Ino, ino: Ino, how: &Create) -> Result<Created> {
         let node = self.tree.node(ino)?;
         match how.exclusive {
@@ -73,7 +73,7 @@ impl View<'_> {
 
     pub(super) fn mkdir(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Result<Made> {
         let kind = Kind::Directory(Directory::new(self.ino(parent)?));
-        // Set-group-id comes from the parent alone (mkdir(2)).
+        // Set-group-id is determined by the parent alone (mkdir(2)).
         let mode = NewMode { mode: Mode::new(mode.mode.bits() & 0o1777), ..mode };
         self.make(cx, parent, name, kind, mode, Device::default())
     }
@@ -106,7 +106,7 @@ impl View<'_> {
     ) -> Result<Made> {
         let is_device = matches!(file_type, FileType::BlockDevice | FileType::CharDevice);
         if is_device && self.checks() && !cx.identity.is_root() {
-            // That the name exists, or none may be added, is said first.
+            // Errors for an existing name or a refused addition take precedence.
             self.check_make(cx, parent, name)?;
             return Err(Error::NotPermitted);
         }
@@ -119,7 +119,7 @@ impl View<'_> {
         self.make(cx, parent, name, kind, mode, rdev)
     }
 
-    /// Makes a node with a new name.
+    /// Creates a node with a new name.
     fn make(
         &mut self,
         cx: &Ctx,
@@ -143,7 +143,7 @@ impl View<'_> {
         Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })
     }
 
-    /// Whether the user may make something of this name.
+    /// Checks that the user may create this name.
     fn check_make(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Ino> {
         let dir = self.ino(parent)?;
         if self.find(cx, parent, name.as_bytes())?.is_some() {
@@ -153,7 +153,7 @@ impl View<'_> {
         Ok(dir)
     }
 
-    /// Makes a node whose owner and mode follow from the user and from `dir`.
+    /// Creates a node, with owner and mode derived from the user and from `dir`.
     pub(super) fn bear(
         &mut self,
         cx: &Ctx,
@@ -178,8 +178,8 @@ impl View<'_> {
     }
 }
 
-/// What a set-group-id directory makes of a new node's mode: directories hand the bit on; an executable file
-/// keeps one that was asked for only when its maker is of the group (inode(7)).
+/// Applies a set-group-id directory's effect on a new node's mode: subdirectories inherit the bit; an
+/// executable file keeps a requested one only if its creator is in the group (inode(7)).
 fn with_parents_group(
     mode: Mode,
     is_directory: bool,

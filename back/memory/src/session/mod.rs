@@ -1,4 +1,4 @@
-//! One client's view of the tree: the nodes that it knows, and its openings.
+//! One client's view of the tree: the nodes it refers to, and its openings.
 
 mod attributes;
 mod changes;
@@ -28,26 +28,26 @@ use crate::node::Node;
 use crate::tree::Shared;
 use crate::tree::Tree;
 
-/// A session. Node references are inode numbers, good once the session has been given them.
+/// A session. Node references are inode numbers, valid once returned to the session.
 pub(crate) struct Session {
     shared: Arc<Shared>,
-    /// Tells this session from the others of the export.
+    /// Distinguishes the session from others of the export.
     id: u64,
     locks: SessionLocks,
     checks: PermissionCheck,
     budget: Arc<Budget>,
     held: Mutex<Held>,
     notices: Arc<NoticeQueue>,
-    /// It is told, or looks at versions.
+    /// Completed once the session has subscribed to changes or read a version.
     watch: Once,
-    /// For those that tell it.
+    /// Reference for sessions that notify this one.
     me: Weak<Self>,
 }
 
-/// What a session holds.
+/// Nodes and openings of a session.
 #[derive(Debug, Default)]
 struct Held {
-    /// Look-ups of each node.
+    /// Look-up count of each node.
     known: HashMap<Ino, u64>,
     opens: HashMap<u64, Opening>,
 }
@@ -58,22 +58,21 @@ struct Opening {
     flags: OpenFlags,
 }
 
-/// A session and the tree, both locked (in this order), for the length of one operation. All operations are
-/// methods of this.
+/// A session and the tree, both locked (in this order) for one operation. All operations are methods of it.
 struct View<'a> {
     session: &'a Session,
     held: MutexGuard<'a, Held>,
     tree: MutexGuard<'a, Tree>,
-    /// They go on when what is locked above is not any more.
+    /// Waiters to wake after the locks above are released.
     woken: Woken,
-    /// Told then.
+    /// Notices, sent then too.
     told: Told<'a>,
 }
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
         self.told.changes = self.tree.changed();
-        // While the tree is locked: a session that has seen the change sees the count too.
+        // While the tree is locked, so that a session that has seen the change also sees the count.
         self.session.count(&self.told.changes);
     }
 }
@@ -99,7 +98,7 @@ impl Session {
     fn view(&self) -> View<'_> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        // A session that begins to watch while this is locked looks at the tree after it.
+        // Sessions that subscribe while this is locked read the tree afterwards.
         tree.change_log.keep(self.shared.watchers.any());
         View { session: self, held, tree, woken: Woken::default(), told: Told::by(self) }
     }
@@ -119,7 +118,7 @@ impl Drop for Session {
 }
 
 impl View<'_> {
-    /// The inode number of a node that this session knows.
+    /// Returns the inode number of a node of this session.
     fn ino(&self, node: NodeId) -> Result<Ino> {
         let ino = Ino(node.0);
         if node == NodeId::ROOT || self.held.known.contains_key(&ino) { Ok(ino) } else { Err(Error::Stale) }
@@ -129,7 +128,7 @@ impl View<'_> {
         self.tree.node(self.ino(node)?)
     }
 
-    /// A directory that this session knows, after a check of access to it.
+    /// Returns a directory of this session, after an access check.
     fn directory(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Result<&Directory> {
         let node = self.node(node)?;
         let directory = node.directory()?;
@@ -137,12 +136,12 @@ impl View<'_> {
         Ok(directory)
     }
 
-    /// What has this name in a directory that the user may search.
+    /// Returns the node of this name in a directory that the user may search.
     fn find(&self, cx: &Ctx, parent: NodeId, name: &[u8]) -> Result<Option<Ino>> {
         Ok(self.directory(cx, parent, AccessMask::EXECUTE)?.find(name))
     }
 
-    /// Whether the user may add an entry to `dir`. A directory that was removed itself takes none.
+    /// Checks that the user may add an entry to `dir`. A removed directory takes none.
     fn check_add(&self, cx: &Ctx, dir: Ino) -> Result<()> {
         let dir = self.tree.node(dir)?;
         if dir.nlink == 0 {
@@ -151,8 +150,8 @@ impl View<'_> {
         self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)
     }
 
-    /// Whether the user may take `victim` out of `dir`, as the directory or other thing that it is expected
-    /// to be.
+    /// Checks that the user may remove `victim` from `dir`, and that it is a directory if and only if
+    /// `as_directory`.
     fn check_remove(&self, cx: &Ctx, dir: Ino, victim: Ino, as_directory: bool) -> Result<()> {
         let (dir, victim) = (self.tree.node(dir)?, self.tree.node(victim)?);
         self.check_access(cx, dir, AccessMask::WRITE | AccessMask::EXECUTE)?;
@@ -171,7 +170,7 @@ impl View<'_> {
         if opening.ino == Ino(file.node.0) { Ok(*opening) } else { Err(Error::BadOpen) }
     }
 
-    /// The node of an operation that may come through an opening.
+    /// Returns the node of an operation that may use an opening.
     fn target(&self, node: NodeId, file: Option<File>) -> Result<Ino> {
         match file {
             Some(file) if file.node != node => Err(Error::BadOpen),
@@ -180,7 +179,7 @@ impl View<'_> {
         }
     }
 
-    /// Counts a look-up and describes the node.
+    /// Counts a look-up and returns the entry.
     fn remember(&mut self, ino: Ino) -> Result<Entry> {
         let attr = self.tree.node(ino)?.attr(self.tree.fsid);
         if ino != Ino::ROOT {
@@ -205,14 +204,14 @@ impl View<'_> {
         }
     }
 
-    /// Asked before anything is changed, so that nothing is made that cannot be told of.
+    /// Checks the budget before anything is changed, so that no node is created that cannot be returned.
     fn check_room_for_node(&self) -> Result<()> {
         let budget = &self.session.budget;
         let room = budget.used(Resource::Nodes) < budget.limit(Resource::Nodes);
         if room { Ok(()) } else { Err(Error::NoMemory) }
     }
 
-    /// True when this side checks permissions.
+    /// Returns `true` if this back end checks permissions.
     fn checks(&self) -> bool {
         self.session.checks == PermissionCheck::BackEnd
     }
@@ -225,20 +224,20 @@ impl View<'_> {
         if self.checks() { node.ownership().check_owner(&cx.identity) } else { Ok(()) }
     }
 
-    /// Whether a change of the data takes set-user-id and its kind from the file; and the writer, where
-    /// rights are checked here.
+    /// Returns `Some` if a change of the data clears set-user-id and set-group-id; with the writer, if this
+    /// back end checks permissions.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
         let writer = Some(&cx.identity).filter(|user| self.checks() && !user.is_root());
         (asked || writer.is_some()).then_some(writer)
     }
 
-    /// What a node is like before a mutation, when the caller wants to know.
+    /// Returns the attributes before a change, if requested.
     fn before(&self, cx: &Ctx, ino: Ino) -> Option<WeakAttr> {
         let wanted = cx.want.contains(Want::CHANGE_ATTRS);
         self.tree.node(ino).ok().filter(|_| wanted).map(|node| WeakAttr::from(&node.attr(self.tree.fsid)))
     }
 
-    /// Completes [`View::before`] after the mutation.
+    /// Completes [`View::before`] after the change.
     fn change(&self, ino: Ino, before: Option<WeakAttr>) -> Change {
         let after = before.and_then(|_| self.tree.node(ino).ok()).map(|node| node.attr(self.tree.fsid));
         Change { before, after }

@@ -64,7 +64,7 @@ impl View<'_> {
         Ok(self.change(dir, before))
     }
 
-    /// A node that is no directory has lost a name.
+    /// Removes a name of a node other than a directory.
     pub(super) fn drop_name(&mut self, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = node.nlink.saturating_sub(1);
@@ -73,7 +73,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// An empty directory has lost its name in `parent`.
+    /// Removes the name of an empty directory in `parent`.
     pub(super) fn drop_directory(&mut self, parent: Ino, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = 0;
@@ -107,8 +107,7 @@ impl View<'_> {
         }
         let from = Location { dir: self.ino(from_parent)?, name: from_name.as_bytes() };
         let to = Location { dir: self.ino(to_parent)?, name: to_name.as_bytes() };
-        // Both directories are looked at before any name in them, and all names before any right to change
-        // them.
+        // Error precedence: both directories, then both names, then permissions.
         self.directory(cx, from_parent, AccessMask::EXECUTE)?;
         self.directory(cx, to_parent, AccessMask::EXECUTE)?;
         let source = self.find(cx, from_parent, from.name)?.ok_or(Error::NotFound)?;
@@ -121,7 +120,7 @@ impl View<'_> {
         }
         self.check_kinship(from, source, to, target, flags)?;
         let (from_before, to_before) = (self.before(cx, from.dir), self.before(cx, to.dir));
-        // Two names of one file: nothing to do (rename(2)).
+        // Two names of the same file: nothing to do (rename(2)).
         if target != Some(source) {
             self.check_rename(cx, (from, source), (to, target), flags)?;
             match target {
@@ -134,7 +133,7 @@ impl View<'_> {
         Ok(Renamed { from_dir: self.change(from.dir, from_before), to_dir: self.change(to.dir, to_before) })
     }
 
-    /// A directory cannot move into itself, nor replace one that it lies in.
+    /// Refuses to move a directory into itself, or to replace one of its ancestors.
     fn check_kinship(
         &self,
         from: Location<'_>,
@@ -158,7 +157,7 @@ impl View<'_> {
         }
     }
 
-    /// Whether the user may do it, and the two things suit each other.
+    /// Checks permissions and that the types are compatible.
     fn check_rename(
         &self,
         cx: &Ctx,
@@ -175,7 +174,7 @@ impl View<'_> {
             Some(target) if exchange => self.check_remove(cx, to.dir, target, is_directory(target)?)?,
             Some(target) => self.check_remove(cx, to.dir, target, source_is_directory)?,
         }
-        // A directory's `..` is written when its parent changes.
+        // A directory's `..` is changed when its parent changes.
         if from.dir != to.dir {
             for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
                 let node = self.tree.node(moved)?;
@@ -229,7 +228,7 @@ impl View<'_> {
         self.touch_renamed(from, to)
     }
 
-    /// Tells a node that it moved; a directory takes its `..` along.
+    /// Records a move in the node; for a directory, updates its `..`.
     fn reparent(&mut self, ino: Ino, old: Ino, new: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.touch_ctime();
@@ -248,7 +247,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// What overlay file systems take for "nothing here": a character device 0:0.
+    /// Creates a whiteout of overlay file systems: a character device 0:0.
     fn make_whiteout(&mut self, cx: &Ctx, dir: Ino) -> Result<Ino> {
         if self.checks() && !cx.identity.is_root() {
             return Err(Error::NotPermitted);

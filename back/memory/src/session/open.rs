@@ -46,11 +46,11 @@ impl View<'_> {
             _ if directory_asked => return Err(Error::NotDirectory),
             FileType::Regular => {}
             FileType::Symlink => return Err(Error::SymlinkLoop),
-            // A device, a fifo or a socket is opened by the client's own kernel.
+            // Devices, fifos and sockets are opened by the client's own kernel.
             _ => return Err(Error::NoDevice),
         }
         let mut mask = AccessMask::empty();
-        // Executing needs no permission to read (execve(2)).
+        // Executing needs no read permission (execve(2)).
         let executes = flags.contains(OpenFlags::EXECUTE);
         mask.set(AccessMask::EXECUTE, executes);
         mask.set(AccessMask::READ, flags.contains(OpenFlags::READ) && !executes);
@@ -62,7 +62,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Asked before anything is changed.
+    /// Checks the budget before anything is changed.
     pub(super) fn check_room_for_open(&self) -> Result<()> {
         let budget = &self.session.budget;
         let room = budget.used(Resource::Opens) < budget.limit(Resource::Opens);
@@ -131,11 +131,11 @@ impl View<'_> {
                 node.drop_privileges(writer);
             }
         }
-        // Memory has no state beyond what is answered: every write is as stable as it will ever be.
+        // Memory has no stable storage: every write is as stable as it will ever be.
         Ok(Written { count, stability: Stability::FileSync, file: self.change(opening.ino, before) })
     }
 
-    /// The access that an opening gives.
+    /// Checks the access mode of an opening.
     pub(super) fn check_opened_for(&self, file: File, mask: AccessMask) -> Result<Ino> {
         let opening = self.opening(file)?;
         let reads = !mask.contains(AccessMask::READ) || opening.flags.contains(OpenFlags::READ);
@@ -159,7 +159,7 @@ impl View<'_> {
                 return Ok(page);
             }
         }
-        // The look-ups that the page counts change the tree, so each step finds its entry anew.
+        // Look-ups counted by the page change the tree, so each step finds its entry again.
         let mut after = cookie.0.max(COOKIE_DOT_DOT);
         loop {
             let next = self.tree.node(opening.ino)?.directory()?.after(after).next();
@@ -168,7 +168,7 @@ impl View<'_> {
                 return Ok(page);
             }
             let file_type = self.tree.file_type(ino);
-            // A session that may know no more nodes still gets the names.
+            // A session at its node limit still gets the names.
             let entry = if page.wants_entries() { self.remember(ino).ok() } else { None };
             let pushed = page.push(DirEntry {
                 name: &name,

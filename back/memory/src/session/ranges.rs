@@ -42,7 +42,7 @@ impl View<'_> {
             AllocateMode::ZERO_RANGE => content.zero(offset, len, keep_size, space)?,
             AllocateMode::COLLAPSE_RANGE if !keep_size => content.collapse(offset, len, space)?,
             AllocateMode::INSERT_RANGE if !keep_size => content.insert(offset, len)?,
-            // Nothing is ever shared, so to unshare is to allocate.
+            // Nothing is ever shared, so unsharing is allocating.
             _ if what.is_empty() || what == AllocateMode::UNSHARE_RANGE => {
                 content.allocate(offset, len, keep_size, space)?;
             }

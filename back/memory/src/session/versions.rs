@@ -1,4 +1,4 @@
-//! Versions of nodes. Changes are counted when they are done and the tree is still locked.
+//! Versions of nodes. Changes are counted when done, while the tree is still locked.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Session {
 }
 
 impl Shared {
-    /// The window, which is made now if it must be; none where there is no memory for it.
+    /// Returns the window, created on first use; `None` if there is no memory for it.
     fn window(&self) -> Option<&Window> {
         self.window.get_or_init(|| Window::create().ok()).as_ref()
     }

@@ -9,9 +9,9 @@ use crate::node::Node;
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// The largest value, in bytes (xattr(7)).
+/// Maximum size of a value, in bytes (xattr(7)).
 const VALUE_MAX: usize = 65_536;
-/// What all attributes of a node may take up, names and values, in bytes.
+/// Maximum size of all attributes of a node, names and values, in bytes.
 const TOTAL_MAX: usize = 4 * VALUE_MAX;
 
 impl Xattrs for Session {
@@ -117,7 +117,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// An ACL replaces another whatever `XattrSet` says: the kernel asks for nothing else.
+    /// Sets an ACL. `XattrSet` is ignored, as by the kernel.
     fn set_acl(&mut self, cx: &Ctx, ino: Ino, name: &[u8], value: &[u8], kill_set_gid: bool) -> Result<()> {
         let acl = if value.is_empty() { None } else { Some(Acl::parse(value)?) };
         let checks = self.checks();
@@ -140,7 +140,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// What each namespace is for, and which users may use it (xattr(7)).
+    /// Checks the namespace's rules: file types and permitted users (xattr(7)).
     fn check_namespace(&self, cx: &Ctx, node: &Node, name: &[u8], mask: AccessMask) -> Result<()> {
         let writes = mask.contains(AccessMask::WRITE);
         if name == ACCESS_ACL || name == DEFAULT_ACL {
