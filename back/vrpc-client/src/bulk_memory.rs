@@ -1,4 +1,4 @@
-//! Bulk memory of the link, and waiting for it.
+//! Allocation of the link's bulk memory, and waits for it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 use tombolo_core::Interrupt;
 use tombolo_shm::area::{Area, Span};
 
-/// Waiters for bulk memory. [`changed`](Self::changed) is called when some is given back.
+/// Waiters for bulk memory. [`changed`](Self::changed) must be called when a span is freed.
 #[derive(Debug, Default)]
 pub(crate) struct BulkWaiters {
     waiters: Mutex<Vec<Waker>>,
@@ -17,8 +17,8 @@ pub(crate) struct BulkWaiters {
 }
 
 impl BulkWaiters {
-    /// `len_bytes` in one piece, once they are there; the area must be as large. None once `is_lost`, and if
-    /// the request is interrupted.
+    /// Allocates `len_bytes` contiguously, waiting until that is possible; the area must be at least as
+    /// large. `None` once `is_lost`, or if the request is interrupted.
     pub(crate) async fn wait(
         &self,
         area: &Area,
@@ -41,7 +41,7 @@ impl BulkWaiters {
                 }
                 self.is_waited.store(true, Ordering::SeqCst);
             }
-            // What was given back before that woke no waiter.
+            // A span freed before the registration woke no waiter.
             match area.take(len_bytes) {
                 Some(span) => Poll::Ready(Some(span)),
                 None if is_lost() => Poll::Ready(None),
@@ -51,7 +51,7 @@ impl BulkWaiters {
         .await
     }
 
-    /// Some may have been given back, or the link was lost.
+    /// Wakes the waiters: a span may have been freed, or the link was lost.
     pub(crate) fn changed(&self) {
         if self.is_waited.load(Ordering::SeqCst) {
             let waiters = {
@@ -64,7 +64,7 @@ impl BulkWaiters {
     }
 }
 
-/// The longest piece of at most `len_bytes` that is there now, but not less than `least_bytes`.
+/// Allocates the largest span of at most `len_bytes` available now, but not less than `least_bytes`.
 pub(crate) fn largest(area: &Area, len_bytes: usize, least_bytes: usize) -> Option<Span> {
     let mut len = len_bytes;
     loop {

@@ -1,4 +1,4 @@
-//! Numbers for identities: the server is told once which identity a number stands for.
+//! Caller numbers: the server is sent each identity once, and requests then name it by number.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -8,47 +8,47 @@ use smallvec::SmallVec;
 use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
-/// The numbers of one link. A number is given to another identity only when no request that bears it can
-/// still be on its way: the server would perform it on behalf of the wrong one.
+/// The caller numbers of a link. A number is reassigned only when no request in flight carries it: the server
+/// would otherwise perform that request as the wrong user.
 #[derive(Debug)]
 pub(crate) struct Callers {
     slots: Box<[Slot]>,
     table: RwLock<Table>,
-    /// The last caller; often also the next one, which needs no lock then.
+    /// Number of the last caller; often also the next one, which then needs no lock.
     last: AtomicU16,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Of the numbers that were given.
+    /// Identities by number.
     identities: Vec<Identity>,
-    /// Numbers by user and group; those may differ in supplementary groups.
+    /// Numbers by user and group; these may differ in supplementary groups.
     by_user: HashMap<(u32, u32), SmallVec<[u16; 2]>>,
-    /// Where the search for a number to give anew goes on.
+    /// Where the next search for a reassignable number begins.
     hand: usize,
 }
 
-/// A number. What it stands for changes only while it is vacant, under the table's lock.
+/// A caller number. Its identity changes only while vacant, under the table's lock.
 #[derive(Debug)]
 struct Slot {
-    /// Requests that bear the number, and [`VACANT`] on top.
+    /// Number of requests that carry it, and the flag [`VACANT`].
     uses: AtomicU32,
     user: AtomicU32,
     group: AtomicU32,
     has_groups: AtomicBool,
-    /// The server has said that it knows.
+    /// The server has acknowledged the identity.
     known: AtomicBool,
 }
 
-/// The number stands for no identity. A thread may add a use for a moment, until it sees that.
+/// The number has no identity. A thread may briefly add a use before it notices.
 const VACANT: u32 = 1 << 31;
 
-/// A number for a request. It counts as used until [`Callers::leave`].
+/// Result of allocating a number for a request. The number is in use until [`Callers::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// The server knows it.
+    /// The server knows its identity.
     Known(CallerId),
-    /// The server must know it before a request bears it.
+    /// The server must be sent the identity before any request with this number.
     Unknown(CallerId),
     /// All numbers are in use.
     Full,
@@ -60,7 +60,7 @@ impl Callers {
         Self { slots, table: RwLock::default(), last: AtomicU16::new(0) }
     }
 
-    /// The number of an identity, for one request.
+    /// Returns the number of an identity, for one request.
     #[inline]
     pub(crate) fn enter(&self, identity: &Identity) -> Entered {
         let last = self.last.load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Callers {
     fn find(&self, identity: &Identity) -> Entered {
         let found = {
             let table = self.read();
-            // While the lock is held no number is given anew.
+            // No number is reassigned while the lock is held.
             table
                 .find(identity)
                 .and_then(|number| Some((number, self.slots.get(usize::from(number))?.enter())))
@@ -88,14 +88,14 @@ impl Callers {
         Entered::new(number, is_known)
     }
 
-    /// The server knows the number, which is in use.
+    /// Records that the server knows the number, which is in use.
     pub(crate) fn is_known(&self, caller: CallerId) {
         if let Some(slot) = self.slots.get(usize::from(caller.0)) {
             slot.known.store(true, Ordering::Release);
         }
     }
 
-    /// The request was answered, or will never be sent.
+    /// Ends a use: the request was answered, or will never be sent.
     #[inline]
     pub(crate) fn leave(&self, caller: CallerId) {
         if let Some(slot) = self.slots.get(usize::from(caller.0)) {
@@ -132,15 +132,15 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Uses the number if it stands for that identity, which has no supplementary groups: those are in the
-    /// table. Whether the server knows it.
+    /// Adds a use if the number has that identity, without supplementary groups, which only the table has.
+    /// Returns `true` if the server knows it.
     #[inline]
     fn enter_as(&self, identity: &Identity) -> Option<bool> {
-        // Before a use is added: one that is about to be taken back keeps the number from being given anew.
+        // Checked before adding a use, because even a brief use prevents reassignment.
         if identity.groups.is_some() || !self.stands_for(identity) {
             return None;
         }
-        // From here on it stands for what it does, unless it is vacant.
+        // From here on the identity cannot change, unless the number is vacant.
         let is_vacant = self.uses.fetch_add(1, Ordering::Acquire) & VACANT != 0;
         if is_vacant || !self.stands_for(identity) {
             self.uses.fetch_sub(1, Ordering::Release);
@@ -156,24 +156,24 @@ impl Slot {
             && !self.has_groups.load(Ordering::Relaxed)
     }
 
-    /// Uses the number, which stands for an identity. Whether the server knows it.
+    /// Adds a use of a number with an identity. Returns `true` if the server knows it.
     fn enter(&self) -> bool {
         self.uses.fetch_add(1, Ordering::Relaxed);
         self.known.load(Ordering::Acquire)
     }
 
-    /// Has it stand for nothing, if no request bears it. To be called under the table's lock.
+    /// Removes the identity if no request carries the number. Requires the table's lock.
     fn vacate(&self) -> bool {
         self.uses.compare_exchange(0, VACANT, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Has the number, which is vacant, stand for that identity. To be called under the table's lock.
+    /// Assigns an identity to a vacant number. Requires the table's lock.
     fn occupy(&self, identity: &Identity) {
         self.user.store(identity.uid, Ordering::Relaxed);
         self.group.store(identity.gid, Ordering::Relaxed);
         self.has_groups.store(identity.groups.is_some(), Ordering::Relaxed);
         self.known.store(false, Ordering::Relaxed);
-        // Not a store: a thread may be about to take back a use.
+        // Not a store: a thread may be about to undo a use.
         self.uses.fetch_sub(VACANT, Ordering::Release);
     }
 }
@@ -188,7 +188,7 @@ impl Table {
         numbers.iter().copied().find(|&number| self.is(number, identity))
     }
 
-    /// A number that is free, or that no request bears.
+    /// Returns a number that is free, or that no request carries.
     fn add(&mut self, identity: &Identity, slots: &[Slot]) -> Option<u16> {
         let number = match u16::try_from(self.identities.len()).ok() {
             Some(number) if usize::from(number) < slots.len() => {

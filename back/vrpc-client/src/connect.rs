@@ -1,4 +1,4 @@
-//! How an export gets its links, and links from a server at a unix socket.
+//! Connecting an export to its server, and links over a Unix socket.
 
 use std::any::Any;
 use std::io;
@@ -13,11 +13,11 @@ use tombolo_host_links::control_socket::Watcher;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
 
-/// Makes links to one export of one server.
+/// Factory of links to one export of one server.
 pub trait Connect: Send + Sync {
-    /// A link of its own for this session, which is `incarnation` to the server: the same for all links of
-    /// the session, and no other's. It may block for a moment. A [`Refused`](tombolo_shm::link::Refused)
-    /// among the sources of an error tells what the server said.
+    /// Establishes a link for a session, identified to the server by `incarnation`, which is the same for all
+    /// links of the session and unique to it. May block briefly. If the server refused, a
+    /// [`Refused`](tombolo_shm::link::Refused) with its reason is among the error's sources.
     fn connect(
         &self,
         client: &Client,
@@ -25,33 +25,32 @@ pub trait Connect: Send + Sync {
     ) -> std::result::Result<Connected, ConnectError>;
 }
 
-/// Why there is no link.
+/// Error of a failed connection attempt.
 pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A link, over which nothing was sent yet.
+/// A new link, over which nothing has been sent.
 pub struct Connected {
     /// The link.
     pub line: Line,
-    /// What must live as long as the link: the socket whose end is the end of the link, say.
+    /// Resources that must live as long as the link, such as the control socket.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
-/// What a session does when its link is lost.
+/// Behaviour of a session that has lost its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
-    /// It waits until there is another; so do all requests.
+    /// Wait for another link; requests wait too.
     #[default]
     Hard,
-    /// The same, but a request that has waited so long fails with
-    /// [`TimedOut`](tombolo_core::Error::TimedOut), and a server that refuses for good ends the session. A
-    /// link that ends as its server is silent has waited for that long already.
+    /// The same, but a request fails with [`TimedOut`](tombolo_core::Error::TimedOut) after this time, and a
+    /// server's permanent refusal ends the session. A link lost to a silent server has waited this long already.
     Soft(Duration),
-    /// It ends: from then on there is nothing but [`Disconnected`](tombolo_core::Error::Disconnected).
+    /// End the session: all requests fail with [`Disconnected`](tombolo_core::Error::Disconnected).
     None,
 }
 
-/// Makes links at a unix socket: one for each session, all watched by one thread. When the server's process
-/// ends, or says that it leaves, the links are lost at once.
+/// Links over a Unix socket, one per session, all watched by one thread. A link is lost as soon as the
+/// server's process exits or announces its exit.
 pub struct Socket {
     path: PathBuf,
     options: ConnectOptions,
@@ -60,7 +59,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Links from the server that listens at `path`; `mode` says how callers wait. Nothing is connected yet.
+    /// Prepares links to the server listening at `path`, without connecting; `mode` selects how callers wait.
     pub fn new(path: &Path, options: ConnectOptions, mode: Mode) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), options, mode, watcher: Arc::new(Watcher::start()?) })
     }

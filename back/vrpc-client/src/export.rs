@@ -1,4 +1,4 @@
-//! The export, and how sessions of it get their links.
+//! The export, and the links of its sessions.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -16,47 +16,47 @@ use crate::links::Links;
 use crate::session::VrpcFileSystem;
 use crate::supervisor::{Supervisor, answer_until};
 
-/// Why no session begins.
+/// Reasons why a session could not begin.
 #[derive(Debug, Error)]
 enum AttachError {
-    #[error("there is no link to the server")]
+    #[error("cannot connect to the server")]
     Connect(#[source] ConnectError),
-    #[error("no thread to look after the link")]
+    #[error("cannot start the supervisor thread")]
     Thread(#[source] std::io::Error),
-    #[error("the system gives no random numbers")]
+    #[error("no random numbers from the system")]
     Random(#[source] tombolo_sys::Errno),
 }
 
-/// An export of another domain. Each session has a link of its own, and another when that is lost.
+/// An export of another domain. Each session has its own link, which is replaced when lost.
 pub struct VrpcExport {
     connect: Arc<dyn Connect>,
     patience: Patience,
-    /// A link that was made for the first session.
+    /// A link established in advance for the first session.
     first: Mutex<Option<(Incarnation, Connected)>>,
 }
 
-/// How long a server has to say what the session is.
+/// Time limit for the server's description of the session.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl VrpcExport {
-    /// The export that the links lead to. Nothing is connected yet.
+    /// Creates the export that the links lead to, without connecting.
     pub fn new(connect: impl Connect + 'static) -> Self {
         Self { connect: Arc::new(connect), patience: Patience::default(), first: Mutex::default() }
     }
 
-    /// What sessions do whose link is lost. [`Patience::Hard`] if nothing is said.
+    /// Sets the behaviour of sessions that lose their link. Default: [`Patience::Hard`].
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Self {
         Self { patience, ..self }
     }
 
-    /// The link of the first session, which is there already, and the incarnation that it was made with.
+    /// Supplies the first session's link, already established, and its incarnation.
     #[must_use]
     pub fn with_first(self, incarnation: Incarnation, connected: Connected) -> Self {
         Self { first: Mutex::new(Some((incarnation, connected))), ..self }
     }
 
-    /// Begins a session; as [`Export::attach`], for callers that also want what the waist has no word for.
+    /// Begins a session like [`Export::attach`], for callers that need more than the waist offers.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
         let failed = |error: AttachError| Error::io(error);
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -73,7 +73,7 @@ impl VrpcExport {
         let until = Instant::now() + ANSWER_TIMEOUT;
         let link = Link::begin(connected, 1, things, |call| answer_until(call, until))?;
         link.things.nodes.begin(1);
-        // One wish to look is as good as many.
+        // A capacity of one coalesces the requests to check.
         let (poke, pokes) = mpsc::sync_channel(1);
         let links = Arc::new(Links::new(link, self.patience, poke));
         let (connect, client, patience) = (self.connect.clone(), client.clone(), self.patience);

@@ -1,10 +1,10 @@
-//! The frame of a request: encoded once in private memory, then copied to where the server reads it.
+//! The frame of a request: encoded once in private memory, then copied to the shared memory.
 
 use smallvec::SmallVec;
 use tombolo_core::Error;
 use tombolo_wire_vrpc::{EncodeError, FRAME_BYTES, FrameSink};
 
-/// So many bytes need no allocation: two names, or attributes. File data are not among them.
+/// Size of frames without an allocation: enough for two names or for attributes. File data is not part of it.
 const SHORT_BYTES: usize = 512;
 
 /// A frame in private memory.
@@ -16,7 +16,7 @@ impl Frame {
         &self.0
     }
 
-    /// It and what follows it, for a request that has to wait.
+    /// Returns the frame and the bytes that follow it, for a request that has to wait.
     pub(crate) fn with_tail(&self, tail: &[u8]) -> Vec<u8> {
         [self.as_bytes(), tail].concat()
     }
@@ -38,7 +38,7 @@ impl FrameSink for Frame {
 }
 
 pub(crate) fn cannot_be_encoded(error: EncodeError) -> Error {
-    tracing::debug!(%error, "a request that cannot be encoded");
+    tracing::debug!(%error, "cannot encode a request");
     match error {
         EncodeError::FrameFull => Error::TooBig,
         _ => Error::InvalidArgument,

@@ -1,4 +1,4 @@
-//! The link's memory itself, for programs that would rather not have their data copied.
+//! Direct access to the link's memory, for programs that avoid copying their data.
 
 use std::sync::Arc;
 
@@ -13,15 +13,14 @@ use crate::link::Link;
 use crate::request::OutgoingRequest;
 use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
 
-/// Memory of this side of a link, where the server reads it: data that are put together here are written
-/// without a copy.
+/// Memory of this side of a link that the server reads: data assembled here is written without a copy.
 pub struct Lent {
     link: Arc<Link>,
-    /// Always there, but for the moment in which it is given back.
+    /// `None` only during the drop.
     span: Option<Span>,
 }
 
-/// Data of a file where the server put them. It may change them as long as they lie there.
+/// Data of a file in the memory where the server put it. The server can change it at any time.
 pub struct InPlace {
     link: Arc<Link>,
     spans: Spans,
@@ -30,19 +29,19 @@ pub struct InPlace {
 }
 
 impl VrpcFileSystem {
-    /// `len_bytes` of the link's memory. [`Error::NoMemory`] if there is not that much in one piece now: it
-    /// is for data on their way, not for keeping.
+    /// Allocates `len_bytes` of the link's memory. [`Error::NoMemory`] if there is no contiguous span now.
+    /// Meant for data in transit, not for long-lived buffers.
     pub fn lend(&self, len_bytes: usize) -> Result<Lent> {
         let link = self.links.current();
         let span = link.line.out_area().take(len_bytes as u64).ok_or(Error::NoMemory)?;
         Ok(Lent { link, span: Some(span) })
     }
 
-    /// Writes the first `len_bytes` of lent memory without copying them. The memory is gone with it, until
-    /// the server has answered.
+    /// Writes the first `len_bytes` of lent memory without copying them. Consumes the memory, which is freed
+    /// when the server has answered.
     ///
-    /// The memory is its link's. If that is lost before the answer is there, it cannot be sent again:
-    /// [`Error::Disconnected`], and whether it was written is not known.
+    /// The memory belongs to its link. If the link is lost before the answer, the write cannot be sent again:
+    /// the result is [`Error::Disconnected`], and the write may or may not have been performed.
     pub fn write_in_place(
         &self,
         cx: &Ctx,
@@ -68,7 +67,7 @@ impl VrpcFileSystem {
         self.links.ask_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
-    /// Reads at most `len_bytes`, and leaves them where the server put them. [`Error::NoMemory`] as for
+    /// Reads at most `len_bytes` and leaves the data where the server put it. [`Error::NoMemory`] as for
     /// [`lend`](Self::lend).
     pub fn read_in_place(&self, cx: &Ctx, file: File, offset: u64, len_bytes: usize) -> Answer<InPlace> {
         self.links.repeat(cx, move |links, link, cx| {
@@ -97,7 +96,7 @@ impl VrpcFileSystem {
 }
 
 impl Lent {
-    /// The memory, to be filled. It must not be written to any more once it is used for a write.
+    /// Returns the memory for filling. It must not be written to once passed to a write.
     pub fn sink(&self) -> Result<Sink> {
         match &self.span {
             Some(span) => self.link.line.out_sink(span).map_err(Error::io),
@@ -107,13 +106,13 @@ impl Lent {
 }
 
 impl InPlace {
-    /// The data. Copy out what must not change, then check it.
+    /// Returns the data. The server may change it: copy it before checking it.
     #[must_use]
     pub fn data(&self) -> &Source {
         &self.data
     }
 
-    /// Whether the file ended with them.
+    /// Returns `true` if the file ends with this data.
     #[must_use]
     pub fn is_end(&self) -> bool {
         self.eof

@@ -1,4 +1,4 @@
-//! One of a session's links, and what both sides know of each other.
+//! A link of a session, with the translation of ids between both sides.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +22,12 @@ use crate::openings::{Opening, Openings};
 use crate::released::{ReleaseQueue, Released, What};
 use crate::slab::Theirs;
 
-/// One of a session's links.
+/// A link of a session.
 pub(crate) struct Link {
-    /// Which of them it is, from 1 on.
+    /// Ordinal number, from 1 on.
     pub(crate) number: u32,
     pub(crate) line: Line,
-    /// What the server says of the session.
+    /// The session as described by the server.
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
     pub(crate) bulk_waiters: BulkWaiters,
@@ -35,16 +35,16 @@ pub(crate) struct Link {
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-/// The number of none of them: no server knows yet what bears it.
+/// Number of no link, for openings that no server has yet.
 pub(crate) const NO_LINK: u32 = 0;
 
-/// What a session has whatever link it has.
+/// State of a session that outlives its links.
 #[derive(Debug)]
 pub(crate) struct Things {
     pub(crate) nodes: Nodes,
     pub(crate) openings: Openings,
     pub(crate) releases: ReleaseQueue,
-    /// Which volume the nodes are of.
+    /// Volume of the nodes.
     volume: OnceLock<Volume>,
     sequence: AtomicU64,
 }
@@ -62,7 +62,8 @@ impl Default for Things {
 }
 
 impl Things {
-    /// An opening that is not needed any more, with the link whose server has it, and what that calls it.
+    /// Returns the release to send for an unneeded opening, given the link whose server has it and its id
+    /// there.
     pub(crate) fn opening_gone(&self, node: NodeId, (link, open): (u32, OpenId)) -> Option<Released> {
         match self.nodes.theirs(node, link) {
             Theirs::Bound(node) => {
@@ -72,7 +73,7 @@ impl Things {
         }
     }
 
-    /// The session's number of an opening: what the server of that link calls it.
+    /// Registers an opening of the link's server, and returns the session's id for it.
     pub(crate) fn opened(
         &self,
         node: NodeId,
@@ -84,26 +85,26 @@ impl Things {
         self.openings.add(Opening::new(node, flags, identity), link, theirs)
     }
 
-    /// The number of a new request.
+    /// Returns the sequence number of a new request.
     #[inline]
     pub(crate) fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// What a request cannot be sent for.
+/// Reasons why a request cannot be sent.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// The server was not told of the node yet.
+    /// The server does not know the node yet.
     Node(NodeId),
-    /// Nor of the opening.
+    /// The server does not know the opening yet.
     Open(OpenId),
-    /// There is none such.
+    /// The node or opening does not exist.
     Gone(Error),
 }
 
 impl Link {
-    /// Asks the server what the session is. `wait` waits for the answer.
+    /// Requests the session's description. `wait` waits for the reply.
     pub(crate) fn begin(
         connected: Connected,
         number: u32,
@@ -125,29 +126,28 @@ impl Link {
         }))
     }
 
-    /// Whether handles come with nodes.
+    /// Returns `true` if replies contain the handles of nodes.
     pub(crate) fn has_handles(&self) -> bool {
         self.terms.offers.contains(Offers::HANDLES)
     }
 
-    /// Whether its server has the volume that the nodes of the session are of, and finds them by their
-    /// handles.
+    /// Returns `true` if its server has the volume of the session's nodes, and finds them by handle.
     pub(crate) fn knows_handles(&self) -> bool {
         self.has_handles() && self.things.volume.get() == Some(&self.terms.volume)
     }
 
-    /// The server broke the protocol: the link ends.
+    /// Ends the link, because the server violated the protocol.
     pub(crate) fn malformed(&self, error: DecodeError) -> Error {
         malformed(&self.line, error)
     }
 
-    /// As [`Link::malformed`], for what only the caller can know.
+    /// Ends the link like [`Link::malformed`], for violations detected by the caller.
     pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
         self.line.cut(End::ProtocolError(ProtocolError::Malformed(what.into())));
         Error::io(what)
     }
 
-    /// Asks that the request with this id end early. The answer is not awaited.
+    /// Requests the interruption of the request with this id, without waiting for the reply.
     pub(crate) fn interrupt(&self, id: u32) {
         let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
@@ -157,19 +157,19 @@ impl Link {
         }
     }
 
-    /// The session's number of a node that the server has given.
+    /// Returns the session's id of a node in a reply.
     pub(crate) fn adopt(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
         Entry { node: self.things.nodes.adopt(self.number, entry.node, handle), ..entry }
     }
 
-    /// The session's number of a node that the server has listed.
+    /// Returns the session's id of a node in a listing.
     pub(crate) fn adopt_listed(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
         Entry { node: self.things.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
     }
 
-    /// The session's number of an opening that the server has given.
+    /// Returns the session's id of an opening in a reply.
     pub(crate) fn opened(
         &self,
         node: NodeId,
@@ -180,7 +180,7 @@ impl Link {
         self.things.opened(node, flags, identity, (self.number, theirs))
     }
 
-    /// The request in the server's numbers.
+    /// Translates the request to the server's ids.
     #[inline]
     pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Unknown> {
         request.translated(&mut Numbers(self))
@@ -211,7 +211,7 @@ impl Translate for Numbers<'_> {
     }
 }
 
-/// Lets a call go on that is not awaited. One that has not been sent yet would otherwise never be.
+/// Completes a call without waiting for it. A call not yet sent would otherwise never be.
 pub(crate) fn unattended(call: Call) {
     if call.id().is_none() {
         task::spawn(async move { drop(call.await) });
@@ -238,7 +238,7 @@ fn profile(
     let answered = Reply::decode(Kind::Profile, reply.kind, &reply.body, &reply.frame);
     match answered.map_err(|error| malformed(line, error))? {
         Ok(Reply::Session(terms)) => Ok(terms),
-        Ok(_) => Err(Error::io("the server did not say what the session is")),
+        Ok(_) => Err(Error::io("the server did not describe the session")),
         Err(status) => Err(status.into()),
     }
 }

@@ -1,8 +1,8 @@
-//! The links of one session, one after the other.
+//! The successive links of a session.
 //!
-//! A request goes over the link of the moment. If that is lost before the answer is there it is sent again
-//! over the next, in the numbers of its server but with the same sequence number, by which the server knows
-//! it again.
+//! A request is sent over the current link. If the link is lost before the reply, it is sent again over the
+//! next one, translated to the ids of that server, but with the same sequence number, by which the server
+//! recognises it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -26,35 +26,35 @@ use crate::released::{Released, What};
 use crate::reply::Answered;
 use crate::request::{InFlight, NoAnswer, Outcome, OutgoingRequest, Sent};
 
-/// A wait for a link may be interrupted once there is none for so long.
+/// Time without a link after which waiting requests can be interrupted.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// The links of one session.
+/// The successive links of a session.
 pub(crate) struct Links {
     current: ArcSwap<Link>,
-    /// What the session was when it began; so it stays for its users.
+    /// The session as described when it began; stays valid for its users.
     pub(crate) terms: Session,
     pub(crate) things: Arc<Things>,
     patience: Patience,
     link_waiters: Mutex<LinkWaiters>,
-    /// Tells the supervisor that a link seems lost.
+    /// Notifies the supervisor that a link may be lost.
     supervisor: SyncSender<()>,
-    /// The server tells of all changes.
+    /// The server reports all changes.
     is_told_all: AtomicBool,
 }
 
-/// Where requests wait for the next link.
+/// Requests waiting for the next link.
 #[derive(Default)]
 struct LinkWaiters {
     waiters: Vec<Waker>,
-    /// Since when there is no link.
+    /// Start of the time without a link.
     since: Option<Instant>,
-    /// There will be none any more.
+    /// No further link will be established.
     has_ended: bool,
 }
 
 impl Links {
-    /// Those of a session that has its first link.
+    /// Creates the state of a session that has its first link.
     pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
         let (terms, things) = (first.terms, first.things.clone());
         let links = Self {
@@ -70,27 +70,27 @@ impl Links {
         links
     }
 
-    /// Has the supervisor look at the end of that link, also while there are no requests.
+    /// Makes the end of the link notify the supervisor, even without requests.
     fn watch(&self, link: &Link) {
         let supervisor = self.supervisor.clone();
-        // One that was told already will look.
+        // A full channel means that it is notified already.
         link.line.on_end(move || {
             let _told = supervisor.try_send(());
         });
     }
 
-    /// The link of the moment, which may be lost.
+    /// Returns the current link, which may be lost.
     pub(crate) fn current(&self) -> Arc<Link> {
         self.current.load_full()
     }
 
-    /// As [`current`](Self::current), for a moment.
+    /// Returns the current link like [`current`](Self::current), for a short time.
     #[inline]
     pub(crate) fn current_now(&self) -> arc_swap::Guard<Arc<Link>> {
         self.current.load()
     }
 
-    /// Asks. `finish` makes of the answer what the waist wants, on the thread that receives it.
+    /// Sends a request. `finish` converts the reply to the waist's result, on the thread that receives it.
     pub(crate) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -100,8 +100,8 @@ impl Links {
         self.ask_again(cx, self.things.next_sequence(), (request, &[]), finish)
     }
 
-    /// As [`ask`](Self::ask), a request that may have been sent before with that number; with bytes that
-    /// follow its frame.
+    /// Sends a request like [`ask`](Self::ask), with a sequence number that may have been used for it before,
+    /// and with bytes that follow its frame.
     #[inline]
     pub(crate) fn ask_again<T: Send + 'static>(
         self: &Arc<Self>,
@@ -130,7 +130,7 @@ impl Links {
         }
     }
 
-    /// As [`ask`](Self::ask), for what `pick` takes out of the answer.
+    /// Sends a request like [`ask`](Self::ask), and returns the part of the reply that `pick` extracts.
     pub(crate) fn ask_for<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -140,12 +140,13 @@ impl Links {
         self.ask(cx, request, |link, answered| answered.picked(link, pick))
     }
 
-    /// As [`ask`](Self::ask), for nothing but that it be done.
+    /// Sends a request like [`ask`](Self::ask) that has no result.
     pub(crate) fn ask_to(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
         self.ask_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
     }
 
-    /// Asks over one link, as the request names its memory. [`Error::Disconnected`] if that is lost.
+    /// Sends a request over one link, whose memory it references. [`Error::Disconnected`] if the link is
+    /// lost.
     pub(crate) fn ask_on<T: Send + 'static>(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -189,8 +190,8 @@ impl Links {
         })
     }
 
-    /// Does what [`ask_on`](Self::ask_on) needs, over the link of the moment, and over each that follows
-    /// until one lasts as long as that.
+    /// Repeats an operation that uses [`ask_on`](Self::ask_on) on the current link, and on following ones,
+    /// until its link lasts long enough.
     pub(crate) fn repeat<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -228,15 +229,15 @@ impl Links {
         }
     }
 
-    /// Tells the server in whose numbers it is what is not needed any more: at once, or as soon as its link
-    /// is the session's; not at all if it is a former one.
+    /// Releases nodes and openings at the server of the link whose ids they are: now, or once that link is
+    /// the current one; not at all for a former link.
     pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Released]) {
         let link = self.current.load();
         tell(&link, cx, gone);
         let later = gone.iter().filter(|gone| gone.link > link.number);
         let is_any = later.map(|gone| self.things.releases.put(*gone)).count() > 0;
         if is_any {
-            // That link may have become the session's before this was on the list.
+            // The link may have become current before the entry was queued.
             self.tell_left();
         }
     }
@@ -246,7 +247,7 @@ impl Links {
         tell(&link, &Ctx::root(SessionId(0)), &self.things.releases.take(link.number));
     }
 
-    /// Goes on with a request until it has an answer.
+    /// Continues a request until it has a reply.
     async fn carry_on<T>(
         self: Arc<Self>,
         owned: Owned,
@@ -272,9 +273,9 @@ impl Links {
         }
     }
 
-    /// A link that is not lost, as far as is known. Waits for one as long as the session's patience lasts.
-    /// The wish to end counts once there was no link for two seconds: until then the answer is worth waiting
-    /// for, of a request that may have been performed.
+    /// Returns a link that is not known to be lost, waiting within the session's patience. Interrupts take
+    /// effect only after two seconds without a link: until then the reply is worth waiting for, because the
+    /// request may have been performed.
     pub(crate) async fn usable(&self, interrupt: &Interrupt) -> Result<Arc<Link>> {
         let mut raised = pin!(interrupt.raised());
         let mut is_raised = false;
@@ -285,7 +286,7 @@ impl Links {
             }
             is_raised = is_raised || (interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready());
             let mut state = self.link_waiters();
-            // The next may have come before the lock was taken.
+            // The next link may have been installed before the lock was taken.
             let link = self.current.load_full();
             if !link.line.is_lost() {
                 return Poll::Ready(Ok(link));
@@ -312,13 +313,14 @@ impl Links {
         .await
     }
 
-    /// Has the supervisor look whether the link is lost.
+    /// Asks the supervisor to check the link.
     pub(crate) fn look_after(&self) {
-        // One that was told already will look; one that has ended holds no request back.
+        // A full channel means that it is notified already; a supervisor that has ended blocks no request.
         let _ = self.supervisor.try_send(());
     }
 
-    /// The link of the moment was lost. What its server has left unanswered has waited long enough.
+    /// Records the loss of the current link. Requests that a silent server left unanswered have waited long
+    /// enough.
     pub(crate) fn lost(&self, end: &End) {
         let waited = match (end, self.patience) {
             (End::Silent, Patience::Soft(timeout)) => timeout,
@@ -327,12 +329,12 @@ impl Links {
         let now = Instant::now();
         self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         self.current.load().bulk_waiters.changed();
-        // Until the next link is told, nothing that was learnt is to be believed.
+        // Cached results are invalid until the next link reports changes.
         self.told(false);
         self.things.nodes.notice(Notice::Everything);
     }
 
-    /// Whether the server tells of all changes, as its latest word of them has it.
+    /// Records if the server reports all changes, according to its latest reply.
     pub(crate) fn told(&self, all: bool) {
         self.is_told_all.store(all, Ordering::SeqCst);
     }
@@ -341,10 +343,10 @@ impl Links {
         self.is_told_all.load(Ordering::SeqCst)
     }
 
-    /// There is another.
+    /// Installs a new link.
     pub(crate) fn found(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
-        // Not before: the supervisor looks at the current one.
+        // Not earlier: the supervisor checks the current link.
         self.watch(&self.current.load());
         self.link_waiters().since = None;
         former.bulk_waiters.changed();
@@ -352,19 +354,19 @@ impl Links {
         self.wake_all();
     }
 
-    /// There will be none any more.
+    /// Ends the session: no further link will be established.
     pub(crate) fn end(&self) {
         self.link_waiters().has_ended = true;
         self.current.load().bulk_waiters.changed();
         self.wake_all();
     }
 
-    /// Since when there is no link; `None` while there is one.
+    /// Returns the start of the time without a link; `None` while there is one.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.link_waiters().since
     }
 
-    /// Wakes requests that wait for a link, so that they look at it, or at the time.
+    /// Wakes requests that wait for a link, to check for one and for their deadlines.
     pub(crate) fn wake_all(&self) {
         let waiters = std::mem::take(&mut self.link_waiters().waiters);
         waiters.into_iter().for_each(Waker::wake);
@@ -375,7 +377,7 @@ impl Links {
     }
 }
 
-/// Tells the server of that link what of it is in its numbers.
+/// Releases the entries whose ids are those of this link's server.
 fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Released]) {
     let mut forgotten: SmallVec<[(NodeId, u64); 4]> = SmallVec::new();
     for gone in gone.iter().filter(|gone| gone.link == link.number) {

@@ -10,54 +10,53 @@ use tombolo_core::fs::{Granted, HeldLocks, NodeId, Notice, NoticeQueue, OpenId, 
 use crate::released::{Released, What};
 use crate::slab::{Held, Slab, Theirs};
 
-/// The nodes that a session knows: by the numbers that it gives out itself, by those of the current server,
-/// and by their handles.
+/// The nodes of a session: by the session's own ids, by the current server's ids, and by handle.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     slab: Slab<Node>,
     index: Mutex<Index>,
-    /// What the session is to be told, in its own numbers.
+    /// Pending notices, with the session's ids.
     pub(crate) notices: Arc<NoticeQueue>,
-    /// How often rights may have changed.
+    /// Number of possible changes of permissions.
     rights: AtomicU64,
-    /// What `rights` was when all of them may have changed.
+    /// Value of `rights` when all permissions may have changed.
     all_rights: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Node {
-    /// As our callers count.
+    /// As counted by this session's callers.
     look_ups: u64,
-    /// As the server of the link counts on which it is bound.
+    /// As counted by the server of the link on which it is bound.
     theirs: u64,
-    /// Openings keep it.
+    /// Number of openings that keep it alive.
     openings: u32,
-    /// A listing has brought it, and no lookup has asked for it.
+    /// Known from listings only, not looked up.
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: HeldLocks<Identity>,
-    /// The latest that has opened it for listing, and what `rights` was before.
+    /// The last identity that opened it for listing, and the value of `rights` before.
     lister: Option<(Identity, u64)>,
 }
 
-/// Listings bring nodes until so many are known that no lookup asked for.
+/// Maximum number of nodes known from listings only.
 const LISTED_MAX: usize = 1 << 17;
 
 #[derive(Debug, Default)]
 struct Index {
     /// The newest link.
     link: u32,
-    /// By the numbers of its server.
+    /// Nodes by that server's ids.
     by_theirs: HashMap<u64, NodeId>,
     by_handle: HashMap<PersistentHandle, NodeId>,
-    /// How many nodes only listings have brought.
+    /// Number of nodes known from listings only.
     listed: usize,
-    /// Nodes of the server that there was word of before they were known: the answer that brings them may
-    /// have been made before.
+    /// Server ids with a notice received before the node was known: the reply that introduces it may be
+    /// older.
     missed: HashSet<u64>,
 }
 
-/// So many are remembered.
+/// Maximum number of entries in `missed`.
 const MISSED_MAX: usize = 1 << 16;
 
 impl Default for Nodes {
@@ -85,7 +84,7 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    /// A new link: its server knows the root, and nothing else yet.
+    /// Starts a new link, whose server knows only the root.
     pub(crate) fn begin(&self, link: u32) {
         let mut index = self.index();
         index.link = link;
@@ -97,35 +96,35 @@ impl Nodes {
         });
     }
 
-    /// Whether listings may bring further nodes. The front end keeps them all until its own memory runs
-    /// short, so a directory without end would fill it; beyond this names are looked up one by one.
+    /// Returns `true` if listings may add nodes. The front end keeps all of them until its own memory runs
+    /// short, so an endless directory would exhaust it; above the limit, names are looked up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
         self.index().listed < LISTED_MAX
     }
 
-    /// What the server of that link calls a node.
+    /// Returns the node's id at the server of that link.
     #[inline]
     pub(crate) fn theirs(&self, node: NodeId, link: u32) -> Theirs {
         self.slab.theirs(node.0, link)
     }
 
-    /// The number of a node that the server of that link has given, and with it a look-up.
+    /// Registers a node in a reply of that link's server, and counts a look-up.
     pub(crate) fn adopt(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
         self.adopt_from(false, link, theirs, handle)
     }
 
-    /// [`Nodes::adopt`], of a node that a listing brought: it may never be looked up.
+    /// Registers a node from a listing like [`Nodes::adopt`]; it may never be looked up.
     pub(crate) fn adopt_listed(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
         self.adopt_from(true, link, theirs, handle)
     }
 
-    /// The node that the server of that link calls so, if it is known.
+    /// Returns the node with this server id, if it is known.
     pub(crate) fn known(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
         let index = self.index();
         (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten()
     }
 
-    /// The same of a node that the server has word of.
+    /// Returns the node with this server id for a notice, and records the id if it is unknown.
     pub(crate) fn told(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
         let mut index = self.index();
         if index.link != link {
@@ -187,7 +186,7 @@ impl Nodes {
                 has_handle
             })
         {
-            // It may have been met first where no handle was given.
+            // It may have been introduced by a reply without handles.
             if !has_handle && let Some(handle) = handle {
                 index.by_handle.entry(handle).or_insert(node);
             }
@@ -196,7 +195,7 @@ impl Nodes {
         if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
             let is_it = self.slab.with(node.0, |mut held| {
                 match held.theirs(link) {
-                    // One node has one number.
+                    // A node has one id per server.
                     Some(other) if other != theirs.0 => return false,
                     Some(_) => count(&mut held, link),
                     None => {
@@ -232,7 +231,7 @@ impl Nodes {
         node
     }
 
-    /// The node was found again by its handle. The look-up that is one too many, if it is.
+    /// Binds a node found again by its handle. Returns the look-up to give back, if it was superfluous.
     pub(crate) fn found_again(&self, link: u32, node: NodeId, theirs: NodeId) -> Option<(NodeId, u64)> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |held| match held.theirs(link) {
@@ -257,22 +256,22 @@ impl Nodes {
         None
     }
 
-    /// The handle of a node, if it has one.
+    /// Returns the handle of a node, if it has one.
     pub(crate) fn handle(&self, node: NodeId) -> Option<PersistentHandle> {
         self.slab.with(node.0, |held| held.thing.handle.clone()).flatten()
     }
 
-    /// Takes look-ups back. What the server is to be told, once there are none left.
+    /// Subtracts look-ups. Returns the release to send once none are left.
     pub(crate) fn forget(&self, node: NodeId, look_ups: u64) -> Option<Released> {
         self.change(node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
     }
 
-    /// An opening keeps the node.
+    /// Counts an opening, which keeps the node alive.
     pub(crate) fn opened(&self, node: NodeId) {
         self.slab.with(node.0, |held| held.thing.openings += 1);
     }
 
-    /// An opening keeps it no more, and its locks are gone.
+    /// Discounts an opening, and drops its locks.
     pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Released> {
         self.change(node, |node| {
             node.openings = node.openings.saturating_sub(1);
@@ -280,22 +279,24 @@ impl Nodes {
         })
     }
 
-    /// For [`Nodes::may_list`]: to be asked for before the server is.
+    /// Returns the count to pass to [`Nodes::may_list`], read before the request is sent.
     pub(crate) fn rights(&self) -> u64 {
         self.rights.load(Ordering::SeqCst)
     }
 
-    /// The server has let that identity open the directory for listing, when it was asked after `rights`.
+    /// Records that the server let that identity open the directory for listing, by a request sent after
+    /// `rights` was read.
     pub(crate) fn may_list(&self, node: NodeId, lister: &Identity, rights: u64) {
         self.slab.with(node.0, |held| {
-            // What comes up later is noted here after this.
+            // Later changes reset this.
             if self.rights() == rights {
                 held.thing.lister = Some((lister.clone(), rights));
             }
         });
     }
 
-    /// Whether the server would let that identity open the directory for listing, as far as is known.
+    /// Returns `true` if the server would let that identity open the directory for listing, as far as is
+    /// known.
     pub(crate) fn is_lister(&self, node: NodeId, identity: &Identity) -> bool {
         let look = |held: Held<'_, Node>| match &held.thing.lister {
             Some((lister, since)) => *since >= self.all_rights.load(Ordering::SeqCst) && lister == identity,
@@ -304,19 +305,19 @@ impl Nodes {
         self.slab.with(node.0, look).unwrap_or(false)
     }
 
-    /// The rights to a node may be others than they were.
+    /// Records that the permissions of a node may have changed.
     pub(crate) fn new_rights(&self, node: NodeId) {
         self.rights.fetch_add(1, Ordering::SeqCst);
         self.slab.with(node.0, |held| held.thing.lister = None);
     }
 
-    /// Those to any node may be.
+    /// Records that all permissions may have changed.
     fn all_new_rights(&self) {
         let now = self.rights.fetch_add(1, Ordering::SeqCst) + 1;
         self.all_rights.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Keeps a notice for the session.
+    /// Queues a notice for the session.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
             Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {
@@ -328,7 +329,7 @@ impl Nodes {
         self.notices.push(notice);
     }
 
-    /// Looks at the locks on a node, or changes them.
+    /// Reads or changes the locks on a node.
     pub(crate) fn with_locks<R>(
         &self,
         node: NodeId,
@@ -337,12 +338,12 @@ impl Nodes {
         self.slab.with(node.0, |held| look(&mut held.thing.locks))
     }
 
-    /// The locks that were taken through an opening.
+    /// Returns the locks taken through an opening.
     pub(crate) fn locks_of(&self, node: NodeId, open: OpenId) -> Vec<Granted<Identity>> {
         self.with_locks(node, |locks| locks.of(open)).unwrap_or_default()
     }
 
-    /// Changes what keeps a node. If nothing does any more it goes, and the server is to forget it.
+    /// Changes the references to a node. If none is left, removes it and returns the release to send.
     fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Released> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |held| {
@@ -372,13 +373,13 @@ impl Nodes {
 }
 
 impl Node {
-    /// It counts no longer among the `listed`.
+    /// Removes the node from the count of those known from listings only.
     fn is_asked_for(&mut self, listed: &mut usize) {
         *listed -= usize::from(std::mem::take(&mut self.listed));
     }
 }
 
-/// One look-up more, which the server of that link has given.
+/// Counts a look-up granted by the server of that link.
 fn count(held: &mut Held<'_, Node>, link: u32) {
     held.thing.look_ups = held.thing.look_ups.saturating_add(1);
     if held.theirs(link).is_some() {

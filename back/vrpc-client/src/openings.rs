@@ -5,22 +5,22 @@ use tombolo_core::fs::{NodeId, OpenFlags, OpenId};
 
 use crate::slab::{Slab, Theirs};
 
-/// The openings that a session has.
+/// The openings of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Openings(Slab<Opening>);
 
-/// How to open it anew.
+/// Parameters for reopening.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     pub(crate) identity: Identity,
-    /// A lock that was held through it is another client's now: a caller that relied on it must not go on.
+    /// A lock held through it was lost to another client: its user must not continue.
     pub(crate) is_broken: bool,
 }
 
 impl Opening {
-    /// It is opened as it was, but neither made nor cut to nothing again.
+    /// Creates an entry that reopens without creating or truncating again.
     pub(crate) fn new(node: NodeId, flags: OpenFlags, identity: Identity) -> Self {
         let flags = flags.difference(OpenFlags::TRUNCATE.union(OpenFlags::KILL_PRIVILEGES));
         Self { node, flags, identity, is_broken: false }
@@ -28,12 +28,12 @@ impl Opening {
 }
 
 impl Openings {
-    /// An opening that the server of that link has given.
+    /// Registers an opening of that link's server.
     pub(crate) fn add(&self, opening: Opening, link: u32, theirs: OpenId) -> OpenId {
         OpenId(self.0.insert(opening, link, theirs.0))
     }
 
-    /// What the server of that link calls it.
+    /// Returns the opening's id at the server of that link.
     #[inline]
     pub(crate) fn theirs(&self, open: OpenId, link: u32) -> Theirs {
         self.0.theirs(open.0, link)
@@ -43,7 +43,7 @@ impl Openings {
         self.0.with(open.0, |held| held.thing.clone())
     }
 
-    /// It was opened anew. False if that was not needed (any more).
+    /// Records that it was reopened; `false` if that was not needed.
     pub(crate) fn opened_again(&self, open: OpenId, link: u32, theirs: OpenId) -> bool {
         let is_needed = self.0.with(open.0, |held| {
             let is_needed = held.theirs(link).is_none();
@@ -55,14 +55,14 @@ impl Openings {
         is_needed == Some(true)
     }
 
-    /// No server is known to have it: it is opened anew when it is used. With the link whose server has it,
-    /// if one does, and what that calls it.
+    /// Unbinds the opening, so that the next use reopens it. Returns the link whose server had it and its id
+    /// there, if any.
     pub(crate) fn unbind(&self, open: OpenId) -> Option<(u32, OpenId)> {
         let (link, theirs) = self.0.with(open.0, |held| held.unbind())??;
         Some((link, OpenId(theirs)))
     }
 
-    /// A lock of it is lost.
+    /// Marks it as broken by a lost lock.
     pub(crate) fn break_off(&self, open: OpenId) {
         self.0.with(open.0, |held| {
             held.thing.is_broken = true;
@@ -70,7 +70,7 @@ impl Openings {
         });
     }
 
-    /// Takes an opening out; with the link whose server has it, if one does, and what that calls it.
+    /// Removes an opening. Also returns the link whose server has it and its id there, if any.
     pub(crate) fn remove(&self, open: OpenId) -> Option<(Opening, Option<(u32, OpenId)>)> {
         let (opening, theirs) = self.0.remove(open.0)?;
         Some((opening, theirs.map(|(link, theirs)| (link, OpenId(theirs)))))

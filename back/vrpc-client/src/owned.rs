@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::recovery::found_again;
 use crate::request::{NoAnswer, Outcome, OutgoingRequest, Sent};
 
-/// A request in the session's own numbers, as bytes.
+/// An encoded request, in the session's own ids.
 pub(crate) struct Owned {
     kind: Kind,
     sequence: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// A copy of the request and of what follows its frame.
+    /// Copies the request and the bytes that follow its frame.
     pub(crate) fn new(request: &Request<'_>, tail: &[u8], sequence: u64, cx: &Ctx) -> Result<Self> {
         let header = Header { sequence, want: cx.want, ..Header::default() };
         let (mut body, mut frame) = ([0; BODY_BYTES], Frame::default());
@@ -32,7 +32,7 @@ impl Owned {
         self.kind
     }
 
-    /// Sends it over a link, whose server is first told of what the request names.
+    /// Sends the request over a link, after restoring the nodes and openings that it refers to.
     pub(crate) async fn send(&self, link: &Arc<Link>, cx: &Ctx, spans: Spans) -> Outcome {
         let (_, request) = Request::decode(self.kind.number(), &self.body, &self.frame)
             .map_err(|error| NoAnswer::Failed(Error::io(error)))?;

@@ -1,5 +1,4 @@
-//! What a session had behind its former link, behind the next: nodes by their handles, openings and locks as
-//! they were.
+//! Restoring a session's state on its next link: nodes by handle, then openings and locks.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::slab::Theirs;
 
 type Found = Result<(), NoAnswer>;
 
-/// Tells the server of what a request cannot be sent for.
+/// Restores the node or opening without which a request cannot be sent.
 pub(crate) async fn found_again(link: &Arc<Link>, cx: &Ctx, unknown: Unknown) -> Found {
     match unknown {
         Unknown::Node(node) => node_again(link, cx, node).await,
@@ -24,12 +23,12 @@ pub(crate) async fn found_again(link: &Arc<Link>, cx: &Ctx, unknown: Unknown) ->
     }
 }
 
-/// Opens anew what was open, and takes its locks, without a request.
+/// Reopens a file and takes its locks again, independent of a request.
 pub(crate) async fn opening(link: &Arc<Link>, open: OpenId) -> Found {
     open_again(link, &no_caller(), open).await
 }
 
-/// Asks whether the server answers.
+/// Checks that the server replies.
 pub(crate) async fn null(link: &Arc<Link>) -> Found {
     asked(link, &no_caller(), Request::Null, |reply| matches!(reply, Reply::Done).then_some(())).await
 }
@@ -38,8 +37,8 @@ fn no_caller() -> Ctx {
     Ctx { interrupt: Interrupt::default(), ..Ctx::root(SessionId(0)) }
 }
 
-/// Why a server has no number for a node. If its link is lost that says nothing: the node may be known by the
-/// next one's numbers already.
+/// Returns the error for a node that a server cannot find. A lost link is reported as such, because the node
+/// may already be bound on the next one.
 fn unknown(link: &Link) -> NoAnswer {
     if link.line.is_lost() { NoAnswer::Lost } else { NoAnswer::Failed(Error::Stale) }
 }
@@ -68,7 +67,7 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     let things = &link.things;
     let opening = things.openings.get(open).ok_or(NoAnswer::Failed(Error::BadOpen))?;
     if opening.is_broken {
-        return Err(NoAnswer::Failed(Error::io("a lock that was held is lost")));
+        return Err(NoAnswer::Failed(Error::io("a lock was lost to another client")));
     }
     let file = File { node: opening.node, open };
     if things.nodes.theirs(file.node, link.number) == Theirs::Unbound {
@@ -81,8 +80,8 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     let request = Request::Open { node, flags: opening.flags };
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
     let opened = match asked(link, &opener, request, opened).await {
-        // The opener may have lost the right to open it. The server believes us that it had it, if it
-        // believes us at all.
+        // The opener may have lost the permission since. A server that trusts this client also trusts that it
+        // had it.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
             asked(link, &root, request, opened).await?
@@ -96,9 +95,9 @@ async fn open_again(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Found {
     locks_again(link, cx, file, File { node, open: opened }).await
 }
 
-/// A lock that another client holds breaks its opening for good: it may have changed what it guarded. If it
-/// is not had for another reason that is tried again when the opening is used. The present request may be
-/// interrupted; the lock is not its alone.
+/// Takes the locks of an opening again. A lock held by another client now breaks the opening for good,
+/// because the guarded data may have changed. After other failures, the next use retries. Interrupts of the
+/// present request are ignored: the lock does not belong to it alone.
 async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Found {
     for held in link.things.nodes.locks_of(file.node, file.open) {
         let holder = Ctx {
@@ -113,16 +112,16 @@ async fn locks_again(link: &Arc<Link>, cx: &Ctx, file: File, theirs: File) -> Fo
             Ok(()) => {}
             Err(NoAnswer::Lost) => return Err(NoAnswer::Lost),
             Err(NoAnswer::Failed(error)) if !matches!(error, Error::WouldBlock) => {
-                tracing::warn!(link = &**link.line.label(), %error, "a lock that was held cannot be taken now");
+                tracing::warn!(link = &**link.line.label(), %error, "cannot take a lock again after reconnecting");
                 link.things.openings.unbind(file.open);
                 link.tell(cx, Request::Release { file: theirs });
                 return Err(NoAnswer::Failed(error));
             }
             Err(NoAnswer::Failed(error)) => {
-                tracing::error!(link = &**link.line.label(), %error, "a lock that was held is lost: its file fails from now on");
+                tracing::error!(link = &**link.line.label(), %error, "a lock was lost to another client: its open file is unusable");
                 link.things.openings.break_off(file.open);
                 link.tell(cx, Request::Release { file: theirs });
-                return Err(NoAnswer::Failed(Error::io("a lock that was held is lost")));
+                return Err(NoAnswer::Failed(Error::io("a lock was lost to another client")));
             }
         }
     }

@@ -1,25 +1,25 @@
-//! Nodes and openings that the server is to be told are not needed any more.
+//! Nodes and openings to be released at the server.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{File, NodeId};
 
-/// A node or opening that is not needed any more, in the numbers of the server of one link.
+/// An unneeded node or opening, with the ids of one link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
-    /// Whose numbers these are.
+    /// The link.
     pub(crate) link: u32,
     pub(crate) what: What,
 }
 
-/// What it was.
+/// The released object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Opening(File),
     LookUps(NodeId, u64),
 }
 
-/// What the server of a link that is being made is told once that is the session's.
+/// Releases for the server of a link that is being established, sent once it is the current one.
 #[derive(Debug, Default)]
 pub(crate) struct ReleaseQueue(Mutex<Vec<Released>>);
 
@@ -28,8 +28,7 @@ impl ReleaseQueue {
         self.list().push(gone);
     }
 
-    /// What the server of that link is to be told. What a former one was to be told goes: it is not there any
-    /// more.
+    /// Takes the releases for that link's server. Discards those for former links, whose servers are gone.
     pub(crate) fn take(&self, link: u32) -> Vec<Released> {
         let mut list = self.list();
         let (later, now) = std::mem::take(&mut *list).into_iter().partition(|gone| gone.link > link);

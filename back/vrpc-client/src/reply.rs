@@ -1,4 +1,4 @@
-//! Answers as they came.
+//! Received replies.
 
 use tombolo_core::{Error, Result};
 use tombolo_host_links::client::Reply as Raw;
@@ -7,7 +7,7 @@ use tombolo_wire_vrpc::{DecodeError, Kind, Outcome, Reply, Returned};
 
 use crate::link::Link;
 
-/// An answer to a request of that kind.
+/// A reply to a request of that kind.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) kind: Kind,
@@ -19,7 +19,7 @@ impl Answered {
         Reply::decode(self.kind, self.reply.kind, &self.reply.body, &self.reply.frame)
     }
 
-    /// What a request that succeeded was answered with. A server that makes no sense loses the link.
+    /// Returns the reply of a successful request. A malformed one ends the link.
     pub(crate) fn success(&self, link: &Link) -> Result<Reply<'_>> {
         match self.decode() {
             Ok(Ok(reply)) => Ok(reply),
@@ -28,13 +28,13 @@ impl Answered {
         }
     }
 
-    /// What `pick` takes out of it.
+    /// Returns the part of the reply that `pick` extracts.
     pub(crate) fn picked<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
         pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 
-    /// The bytes that came, wherever the request wanted them: in the frame, or in its span of the server's
-    /// memory.
+    /// Returns the received bytes from wherever the request wanted them: the frame, or its span of the
+    /// server's memory.
     pub(crate) fn bytes(&self, link: &Link, returned: &Returned<'_>, limit_bytes: usize) -> Result<Vec<u8>> {
         match self.placed(link, returned, limit_bytes)? {
             Some(source) => {
@@ -49,8 +49,8 @@ impl Answered {
         }
     }
 
-    /// The bytes in the server's memory; none if they came in the frame. An error if they are where they were
-    /// not wanted, or too many.
+    /// Returns the bytes in the server's memory; `None` if they are in the frame. An error if they are in the
+    /// wrong place or too many.
     pub(crate) fn placed(
         &self,
         link: &Link,
@@ -72,13 +72,13 @@ impl Answered {
     }
 }
 
-/// Fails if the memory that was read is not the server's any more: then it was zeros.
+/// Fails if the memory read has lost its backing, in which case zeroes were read.
 pub(crate) fn whole(source: &Source) -> Result<()> {
     if source.is_poisoned() { Err(Error::Disconnected) } else { Ok(()) }
 }
 
-/// Fails if what was just read of the server's memory may be other data: once the link is lost the server may
-/// use that memory for the next.
+/// Fails if the data just read from the server's memory may be other data: once the link is lost, the server
+/// may reuse the memory for the next one.
 pub(crate) fn still_theirs(link: &Link, source: &Source) -> Result<()> {
     if link.line.is_lost() { Err(Error::Disconnected) } else { whole(source) }
 }

@@ -1,4 +1,4 @@
-//! From a request to its answer, on one link.
+//! Requests on one link, from encoding to reply.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,12 +15,12 @@ use crate::frame::{Frame, cannot_be_encoded};
 use crate::link::Link;
 use crate::reply::Answered;
 
-/// A request in the server's numbers, with what belongs to it.
+/// A request in the server's ids, with its data.
 pub(crate) struct OutgoingRequest<'a> {
     pub(crate) request: Request<'a>,
-    /// Bytes behind the frame, as [`Data::Follows`](tombolo_wire_vrpc::Data::Follows) announces them.
+    /// Bytes after the frame, announced by [`Data::Follows`](tombolo_wire_vrpc::Data::Follows).
     pub(crate) tail: &'a [u8],
-    /// Bulk memory that the request names.
+    /// Bulk memory referenced by the request.
     pub(crate) spans: Spans,
 }
 
@@ -30,12 +30,12 @@ impl<'a> From<Request<'a>> for OutgoingRequest<'a> {
     }
 }
 
-/// Why a request has no answer.
+/// Reasons why a request has no reply.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
-    /// The link has ended. Whether the server carried it out is not known.
+    /// The link has ended. The server may or may not have performed the request.
     Lost,
-    /// It cannot be asked so.
+    /// The request could not be sent.
     Failed(Error),
 }
 
@@ -48,19 +48,19 @@ impl From<LineError> for NoAnswer {
     }
 }
 
-/// How a request ended on one link.
+/// Outcome of a request on one link.
 pub(crate) type Outcome = std::result::Result<Raw, NoAnswer>;
 
-/// How far a request got at once.
+/// State of a request after sending.
 pub(crate) enum Sent {
-    /// It has ended.
+    /// Completed.
     Ended(Outcome),
-    /// The answer comes later.
+    /// In flight.
     Pending(InFlight),
 }
 
 impl Link {
-    /// Sends a request, and waits for its answer no longer than pays.
+    /// Sends a request, and waits for its reply only as long as busy-waiting pays.
     #[inline]
     pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, outgoing: OutgoingRequest<'_>) -> Sent {
         let OutgoingRequest { request, tail, spans } = outgoing;
@@ -108,7 +108,7 @@ impl Link {
         }
     }
 
-    /// As [`send`](Self::send), and waits for the end.
+    /// Sends a request and waits for its reply.
     pub(crate) async fn asked(self: &Arc<Self>, cx: &Ctx, outgoing: OutgoingRequest<'_>) -> Outcome {
         match self.send(cx, self.things.next_sequence(), outgoing) {
             Sent::Ended(outcome) => outcome,
@@ -116,7 +116,7 @@ impl Link {
         }
     }
 
-    /// Makes of an answer what the waist wants, on the thread that received it.
+    /// Converts a reply to the waist's result, on the thread that received it.
     #[inline]
     pub(crate) fn finish<T>(
         &self,
@@ -125,12 +125,12 @@ impl Link {
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
         let result = finish(self, Answered { kind, reply });
-        // The spans are given back.
+        // The spans have been freed.
         self.bulk_waiters.changed();
         result
     }
 
-    /// Tells the server something that has no answer in the waist; not sent again if the link is lost.
+    /// Sends a request whose result the waist ignores; not sent again if the link is lost.
     pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
         let kind = request.kind();
         let heard = move |link: &Link, reply| {
@@ -150,7 +150,7 @@ impl Link {
         }
     }
 
-    /// Tells the server the identity of a number.
+    /// Sends the identity of a caller number to the server.
     fn introduce(self: &Arc<Self>, cx: &Ctx, caller: CallerId) -> Introduced {
         let identity = &cx.identity;
         let groups = Groups::new(identity.groups());
@@ -184,7 +184,7 @@ impl Link {
     }
 }
 
-/// Whether answers to such a request give nodes.
+/// Returns `true` if replies to such a request contain nodes.
 fn gives_nodes(kind: Kind) -> bool {
     matches!(
         kind,
@@ -201,22 +201,22 @@ fn gives_nodes(kind: Kind) -> bool {
     )
 }
 
-/// How far the server knows a caller.
+/// State of a caller's introduction to the server.
 enum Introduced {
     Done,
     Failed(NoAnswer),
-    /// It has been told, and has not answered.
+    /// Sent, but not acknowledged.
     Later(Call),
 }
 
-/// A number in use by a request.
+/// A caller number in use by a request.
 struct CallerGuard<'a> {
     link: &'a Arc<Link>,
     caller: CallerId,
 }
 
 impl CallerGuard<'_> {
-    /// The same for a request that goes on.
+    /// Moves the use to a request in flight.
     fn pending(self, stage: Stage) -> InFlight {
         let number = OwnedCallerGuard { callers: self.link.callers.clone(), caller: self.caller };
         let link = self.link.clone();
@@ -231,7 +231,7 @@ impl Drop for CallerGuard<'_> {
     }
 }
 
-/// A number in use by a request that may outlive its session.
+/// A caller number in use by a request that may outlive its session.
 struct OwnedCallerGuard {
     callers: Arc<Callers>,
     caller: CallerId,
@@ -243,25 +243,25 @@ impl Drop for OwnedCallerGuard {
     }
 }
 
-/// A request on its way. It goes on even if it is dropped.
+/// A request in flight. Dropping it does not cancel it.
 pub(crate) struct InFlight {
     pub(crate) link: Arc<Link>,
-    /// The caller's number, which is not reused before the request is answered.
+    /// The caller number, which is not reassigned before the reply.
     number: Option<OwnedCallerGuard>,
     stage: Stage,
 }
 
 enum Stage {
-    /// It waits until the server knows the caller.
+    /// Waiting for the server to acknowledge the caller.
     Introduced { call: Call, kind: Kind, body: Body, frame: Vec<u8>, spans: Spans },
-    /// It was sent.
+    /// Sent.
     Asked(Call),
-    /// It was answered, or will not be.
+    /// Completed or failed.
     Over,
 }
 
 impl InFlight {
-    /// Waits for the answer.
+    /// Waits for the reply.
     pub(crate) async fn outcome(mut self, interrupt: &Interrupt) -> Outcome {
         let link = self.link.clone();
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -282,7 +282,7 @@ impl InFlight {
             }
             if may_be_raised
                 && raised.as_mut().poll(context).is_ready()
-                // One that has not been sent yet has none; this is polled again when it is.
+                // Not yet sent without an id; polled again once it is.
                 && let Some(id) = call.id()
             {
                 may_be_raised = false;
@@ -299,8 +299,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        // Its memory is in use until it is answered; then waiters for memory are woken. The session may end
-        // before.
+        // Its memory is in use until the reply; then waiters for memory are woken. The session may end
+        // earlier.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);

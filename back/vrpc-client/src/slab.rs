@@ -1,15 +1,15 @@
-//! Numbers that a session gives out itself, each with what the server of some link calls the same thing.
+//! Ids assigned by a session, each with the server's id of the same object on some link.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Things by number. What the server calls one is read without a lock.
+/// Objects by id. The server's id of an object is read without a lock.
 ///
-/// A number is a slot, from 1 on, and above it how often the slot was given anew: a new thing is not mistaken
-/// for one that had its slot before.
+/// An id consists of a slot number, from 1 on, and above it the slot's generation, so that a new object is
+/// not mistaken for a former one in the same slot.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// Each has twice as many slots as the one before. They stay for good.
+    /// Each chunk has twice as many slots as the one before. Never freed.
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
     free: Mutex<Free>,
 }
@@ -21,45 +21,44 @@ const FIRST_LEN: u64 = 64;
 #[derive(Debug, Default)]
 struct Free {
     slots: Vec<u32>,
-    /// Slots from this one on were never used.
+    /// First slot that was never used.
     unused: u32,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
     generation: AtomicU32,
-    /// The link on which `theirs` is its number; stored after that, so that a reader that sees it sees that
-    /// number or one of a later link.
+    /// The link on which `theirs` is its id; stored after `theirs`, so that a reader sees that id or one of a
+    /// later link.
     link: AtomicU32,
     theirs: AtomicU64,
     thing: Mutex<Option<T>>,
 }
 
-/// What the server of a link calls a thing.
+/// The id of an object at a link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theirs {
-    /// So.
+    /// Known by this id.
     Bound(u64),
-    /// It was not told of it yet; perhaps there is no such thing.
+    /// Not known to the server yet; possibly nonexistent.
     Unbound,
-    /// There is no such thing any more.
+    /// The object does not exist any more.
     Gone,
 }
 
-/// A thing that is held still.
+/// A locked object.
 pub(crate) struct Held<'a, T> {
     pub(crate) thing: &'a mut T,
     slot: &'a Slot<T>,
 }
 
 impl<T> Held<'_, T> {
-    /// What the server of a link calls it.
+    /// Returns the object's id at the server of a link.
     pub(crate) fn theirs(&self, link: u32) -> Option<u64> {
         (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.theirs.load(Ordering::Relaxed))
     }
 
-    /// From now on that is what the server of that link calls it; false where a later link's server has its
-    /// own name for it.
+    /// Sets the object's id at the server of that link; `false` if it is bound on a later link.
     pub(crate) fn bind(&self, link: u32, theirs: u64) -> bool {
         let is_newer = self.slot.link.load(Ordering::Acquire) <= link;
         if is_newer {
@@ -69,7 +68,7 @@ impl<T> Held<'_, T> {
         is_newer
     }
 
-    /// No server is known to know it. The link on which it had a number, if there was one, and that.
+    /// Unbinds the object. Returns the link on which it was bound and its id there, if any.
     pub(crate) fn unbind(&self) -> Option<(u32, u64)> {
         let link = self.slot.link.swap(0, Ordering::AcqRel);
         (link != 0).then(|| (link, self.slot.theirs.load(Ordering::Relaxed)))
@@ -84,13 +83,13 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Gives a thing a number.
+    /// Adds an object and returns its id.
     pub(crate) fn insert(&self, thing: T, link: u32, theirs: u64) -> u64 {
         let at = {
             let mut free = lock(&self.free);
             free.slots.pop().unwrap_or_else(|| {
                 let at = free.unused;
-                // There is not memory for so many.
+                // Memory would not suffice for that many.
                 free.unused = at.saturating_add(1);
                 at
             })
@@ -103,7 +102,7 @@ impl<T> Slab<T> {
         number(at, slot.generation.load(Ordering::Acquire))
     }
 
-    /// What the server of that link calls it.
+    /// Returns the object's id at the server of that link.
     #[inline]
     pub(crate) fn theirs(&self, number: u64, link: u32) -> Theirs {
         let Some(slot) = self.slot(number) else { return Theirs::Gone };
@@ -117,7 +116,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Looks at a thing, or changes it; `None` if there is none.
+    /// Calls `look` with an object; `None` if it does not exist.
     pub(crate) fn with<R>(&self, number: u64, look: impl FnOnce(Held<'_, T>) -> R) -> Option<R> {
         let slot = self.slot(number)?;
         let mut content = lock(&slot.thing);
@@ -127,7 +126,7 @@ impl<T> Slab<T> {
         content.as_mut().map(|thing| look(Held { thing, slot }))
     }
 
-    /// Takes a thing out; with the link on which it had a number, if there was one, and that.
+    /// Removes an object. Also returns the link on which it was bound and its id there, if any.
     pub(crate) fn remove(&self, number: u64) -> Option<(T, Option<(u32, u64)>)> {
         let slot = self.slot(number)?;
         let removed = {
@@ -145,7 +144,7 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
-    /// The numbers of all things that there are.
+    /// Returns the ids of all objects.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let unused = lock(&self.free).unused;
         let slots = (1..unused).filter_map(|at| self.at(at).map(|slot| (at, slot)));
@@ -166,7 +165,7 @@ impl<T> Slab<T> {
 
     fn made(&self, at: u32) -> &Slot<T> {
         let (chunk, index) = position(at);
-        // Every slot has a chunk, and every chunk its slots.
+        // All positions are within the array and its chunk.
         let slots = self.chunks[chunk].get_or_init(|| {
             let empty = || Slot {
                 generation: AtomicU32::new(0),
@@ -180,7 +179,7 @@ impl<T> Slab<T> {
     }
 }
 
-/// In which chunk a slot is, and where in it.
+/// Returns the chunk of a slot, and its index there.
 #[inline]
 fn position(at: u32) -> (usize, usize) {
     let from_first = u64::from(at) + FIRST_LEN;

@@ -1,4 +1,4 @@
-//! Connecting anew: a thread for each session.
+//! Reconnection: one thread for each session.
 
 use std::fmt;
 use std::future::Future;
@@ -22,18 +22,18 @@ use crate::links::Links;
 use crate::recovery;
 use crate::request::NoAnswer;
 
-/// How often requests that wait for a link look at their deadlines.
+/// Interval at which requests waiting for a link check their deadlines.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long one waits after the first attempt that failed; twice as long after each further one.
+/// Pause after the first failed attempt; doubled after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
-/// But no longer than this.
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A link that has lasted so long was not made in vain.
+/// Lifetime of a link that counts as a success.
 const LASTING: Duration = Duration::from_secs(1);
-/// How long a server has to say what the session is, and for each file that was open to give it back.
+/// Time limit for the server's description of the session, and for reopening each file.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes the links of one session, but for the first.
+/// The supervisor of a session, which establishes all links but the first.
 pub(crate) struct Supervisor {
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) client: Client,
@@ -44,31 +44,31 @@ pub(crate) struct Supervisor {
 /// The latest link.
 struct Latest {
     since: Instant,
-    /// Requests that it had answered before the session used it.
+    /// Number of replies before the session used it.
     answers: u64,
     is_first: bool,
 }
 
 impl Latest {
-    /// Whether the link was of no use: then the next attempt waits, so that a server that fails at once is
-    /// not called without end.
+    /// Returns `true` if the link was useless: the next attempt is then delayed, so that a server that fails
+    /// at once is not contacted in a tight loop.
     fn was_in_vain(&self, link: &Link, end: &End) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
         self.since.elapsed() < LASTING && (matches!(end, End::ProtocolError(_)) || !was_useful)
     }
 }
 
-/// Why an attempt came to nothing.
+/// Reasons why an attempt failed.
 enum Failed {
     Connect(crate::connect::ConnectError),
     Session(Error),
-    /// The new session promises less than the first one.
+    /// The new session does not check permissions, but the first one does.
     Unchecked,
     Lost,
 }
 
 impl Supervisor {
-    /// Keeps the session linked until it ends, or is dropped.
+    /// Keeps the session connected until it ends or is dropped.
     pub(crate) fn run(self, links: &Weak<Links>, pokes: &Receiver<()>) {
         let mut pause = Duration::ZERO;
         let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
@@ -86,10 +86,10 @@ impl Supervisor {
                 return;
             }
             let label = link.line.label().clone();
-            // Links that come and go fast fill no log.
+            // Short-lived links must not flood the log.
             let is_news = latest.is_first || latest.since.elapsed() >= LASTING;
             if is_news {
-                tracing::warn!(link = &*label, why = %end, "the link to the server is lost: waiting for another");
+                tracing::warn!(link = &*label, why = %end, "link to the server lost, reconnecting");
             }
             pause = if latest.was_in_vain(&link, &end) { longer(pause) } else { Duration::ZERO };
             let number = link.number.saturating_add(1);
@@ -97,13 +97,14 @@ impl Supervisor {
             let Some(answers) = self.link_anew(links, pokes, number, &mut pause) else { return };
             latest = Latest { since: Instant::now(), answers, is_first: false };
             if is_news {
-                tracing::warn!(link = &*label, "the server is back");
+                tracing::warn!(link = &*label, "reconnected to the server");
             }
         }
     }
 
-    /// Tries until there is a link, while a thread watches the deadlines of waiting requests: an attempt may
-    /// take long. Returns how much it has answered by then, `None` once the session is gone.
+    /// Retries until there is a link, while a second thread checks the deadlines of waiting requests, because
+    /// an attempt may take long. Returns the link's number of replies so far; `None` once the session is
+    /// gone.
     fn link_anew(
         &self,
         links: &Weak<Links>,
@@ -125,16 +126,16 @@ impl Supervisor {
             number = number.saturating_add(1);
             if failed.is_for_good() {
                 if matches!(self.patience, Patience::Soft(_)) {
-                    tracing::error!(why = %failed, "the server refuses: the session ends");
+                    tracing::error!(why = %failed, "the server refuses the connection: ending the session");
                     links.end();
                     return None;
                 }
                 if !was_refused {
-                    tracing::error!(why = %failed, "the server refuses: waiting until it does not");
+                    tracing::error!(why = %failed, "the server refuses the connection: retrying");
                 }
                 was_refused = true;
             } else {
-                tracing::debug!(why = %failed, "no link yet");
+                tracing::debug!(why = %failed, "cannot connect");
             }
             *pause = longer(*pause);
             links.wake_all();
@@ -151,7 +152,7 @@ impl Supervisor {
         if then == PermissionCheck::BackEnd && now == PermissionCheck::Caller {
             return Err(Failed::Unchecked);
         }
-        // The same numbers on another volume would be other files.
+        // Handles of another volume would name other files.
         links.things.nodes.begin(number);
         all_openings(&link)?;
         let answers = link.line.counts().answers;
@@ -161,7 +162,7 @@ impl Supervisor {
 }
 
 impl Failed {
-    /// Whether the server said no to what will not be otherwise the next time.
+    /// Returns `true` if the server's refusal is permanent.
     fn is_for_good(&self) -> bool {
         let error = match self {
             Self::Connect(error) => error,
@@ -191,14 +192,14 @@ impl fmt::Display for Failed {
         match self {
             Self::Connect(error) => error.fmt(f),
             Self::Session(error) => error.fmt(f),
-            Self::Unchecked => f.write_str("the server does not check permissions any more"),
-            Self::Lost => f.write_str("the link was lost again"),
+            Self::Unchecked => f.write_str("the server no longer checks permissions"),
+            Self::Lost => f.write_str("the link was lost during recovery"),
         }
     }
 }
 
-/// Opens anew what was open, and takes the locks, before other requests use the link. What cannot be had is
-/// known when it is used. An error if the link is lost meanwhile, or the server answers nothing at all.
+/// Reopens all files and takes their locks before other requests use the link. Failures surface when a file
+/// is used. An error if the link is lost, or the server does not reply at all.
 fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     for open in link.things.openings.all() {
         let again = link.clone();
@@ -206,22 +207,22 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
         match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
             Some(Ok(())) => {}
             Some(Err(NoAnswer::Failed(error))) => {
-                tracing::warn!(link = &**link.line.label(), %error, "a file that was open cannot be opened again");
+                tracing::warn!(link = &**link.line.label(), %error, "cannot reopen a file");
             }
             Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
             None => {
-                // One file that hangs is not to keep the others.
+                // One hanging file must not block the others.
                 match finished_until(recovery::null(link), Instant::now() + ANSWER_TIMEOUT) {
                     Some(Ok(())) => {}
                     Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
                     Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
                     None => {
-                        link.line.cut(End::Failed("the server did not give back what was open".into()));
+                        link.line.cut(End::Failed("the server did not reopen the files in time".into()));
                         return Err(Failed::Session(Error::TimedOut));
                     }
                 }
-                tracing::warn!(link = &**link.line.label(), "a file that was open is not opened again yet");
-                // It may be yet.
+                tracing::warn!(link = &**link.line.label(), "reopening a file takes long");
+                // It may still succeed.
                 task::spawn(async move { drop(again.await) });
             }
         }
@@ -229,8 +230,7 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Wakes requests that wait for a link now and then, so that they check their deadlines, until this is
-/// dropped.
+/// Wakes requests that wait for a link at intervals, to check their deadlines, until dropped.
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
     let tick = move || {
@@ -242,7 +242,7 @@ fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     match thread::Builder::new().name("link-clock".into()).spawn(tick) {
         Ok(_) => Some(running),
         Err(error) => {
-            tracing::warn!(%error, "no thread to watch deadlines: requests that wait for a link wait until the attempt to make one is over");
+            tracing::warn!(%error, "cannot start the deadline thread: timeouts of waiting requests may be late");
             None
         }
     }
@@ -252,7 +252,7 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE, PAUSE_MAX)
 }
 
-/// Waits before the next attempt. False if the session is gone.
+/// Pauses before the next attempt; `false` if the session is gone.
 fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     loop {
@@ -268,19 +268,19 @@ fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     }
 }
 
-/// Waits for an answer on this thread, not for ever.
+/// Waits for a reply on this thread, with a time limit.
 pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineError> {
     let mut call = pin!(call);
     match finished_until(&mut call, until) {
         Some(outcome) => outcome,
         None => {
-            let why = End::ProtocolError(ProtocolError::Malformed("it does not answer".into()));
+            let why = End::ProtocolError(ProtocolError::Malformed("no reply in time".into()));
             Err(LineError::Lost { label: "link".into(), why })
         }
     }
 }
 
-/// What comes of the future, if that is before the time is up.
+/// Returns the output of the future if it completes in time.
 fn finished_until<F: Future>(future: F, until: Instant) -> Option<F::Output> {
     struct Unpark(Thread);
     impl Wake for Unpark {

@@ -302,7 +302,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     let dirs = fs::read_dir(scratch.0.path("state/tombolo")).expect("list");
     let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
     let log = logs.collect::<String>();
-    assert!(log.contains("the link to the server is lost") && log.contains("the server is back"), "{log}");
+    assert!(log.contains("link to the server lost") && log.contains("reconnected to the server"), "{log}");
     drop(lines);
     holder.wait().expect("it ends");
     // Unmounting does not wait for a server that is away.

@@ -1,5 +1,5 @@
-//! Word of changes: the server is asked all the time by a task, in its numbers, and what it says is kept in
-//! ours.
+//! Change notifications: a task keeps a request pending at the server, and translates the notices received to
+//! the session's ids.
 
 use std::sync::{Arc, Once};
 
@@ -14,11 +14,11 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
 
-/// The task of a session that is told. Dropping this ends it.
+/// The notification task of a session. Ends on drop.
 #[derive(Debug)]
 pub(crate) struct Watch {
     begun: Once,
-    /// Kept when the server has begun to tell, or will not.
+    /// Resolved once the server has begun to report, or will not.
     answered: Arc<Promise<()>>,
     interrupt: Interrupt,
 }
@@ -44,7 +44,7 @@ impl Changes for VrpcFileSystem {
         });
         let (notices, cx) = (self.links.things.nodes.notices.clone(), cx.clone());
         Answer::later(async move {
-            // What is learnt before the server watches is not believed after the first answer.
+            // Results from before the server watches are invalidated by the first reply.
             answered.kept().await;
             notices.next(&cx, since, limit_bytes).resolve().await
         })
@@ -61,7 +61,7 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
         let told = links.clone();
         let asked = links.ask(&cx, Request::Changes { since }, move |link, answered| {
             let (last, is_complete) = received(link, &answered)?;
-            // A link that is lost meanwhile is noted after this, or seen here.
+            // A link lost in the meantime is recorded after this, or detected here.
             told.told(is_complete);
             if link.line.end().is_some() {
                 told.told(false);
@@ -74,7 +74,7 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
             Ok(last) => since = last,
             Err(error) => {
                 if !cx.interrupt.is_raised() {
-                    tracing::warn!(%error, "no word of changes any more: clients ask");
+                    tracing::warn!(%error, "change notifications lost: clients revalidate");
                 }
                 links.told(false);
                 return links.things.nodes.notice(Notice::Everything);
@@ -83,8 +83,8 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
     }
 }
 
-/// Keeps what the server says, in our numbers. The number of the last notice, and whether all changes are
-/// told.
+/// Queues the received notices, translated. Returns the number of the last one, and `true` if all changes are
+/// reported.
 fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
     let Reply::Changes(last, list, is_complete) = answered.success(link)? else {
         return Err(link.protocol_violation("a reply of another kind"));
@@ -97,7 +97,7 @@ fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
             Notice::Data { node, start, last } => ours(node).map(|node| Notice::Data { node, start, last }),
             Notice::Name { dir, name } => ours(dir).map(|dir| Notice::Name { dir, name }),
             Notice::Gone { node, name } => {
-                // A directory that is not known is told of by its own notices.
+                // A directory that is not known here gets its own notices later.
                 let name = name.and_then(|(dir, name)| Some((nodes.known(link.number, dir)?, name)));
                 ours(node).map(|node| Notice::Gone { node, name })
             }

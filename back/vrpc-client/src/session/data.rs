@@ -1,8 +1,7 @@
-//! File data: in the frame when they are few, through bulk memory otherwise, and in pieces where that is
-//! short.
+//! File data: small transfers in the frame, larger ones through bulk memory, split where it is short.
 //!
-//! Bulk memory is a link's. Where that is lost a READ is asked for anew; a WRITE is sent again with the
-//! number that it had, and may then have been performed in a larger piece than the new link has room for.
+//! Bulk memory belongs to a link. If the link is lost, a READ is sent anew; a WRITE is sent again with its
+//! original sequence number, so it may have been performed in a larger piece than the new link has space for.
 
 use std::sync::Arc;
 
@@ -21,9 +20,8 @@ use crate::links::Links;
 use crate::reply::{Answered, still_theirs, whole};
 use crate::request::OutgoingRequest;
 
-/// Up to so many bytes of a READ and of a WRITE travel in the frame: a copy more, but no memory to be found
-/// for them. Measured on one link, both sides polling: a READ takes as long either way at 2 to 3 KiB, a WRITE
-/// at 1 KiB.
+/// Largest READ and WRITE in the frame: one copy more, but no bulk memory to allocate. Measured on one link
+/// with both sides polling, the break-even is at 2 to 3 KiB for a READ and at 1 KiB for a WRITE.
 const FRAME_READ_MAX: usize = 3 << 10;
 const FRAME_WRITE_MAX: usize = 512;
 
@@ -48,12 +46,12 @@ pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: 
     })
 }
 
-/// Whether nothing is left to be read, where the last piece was to end at `asked`.
+/// Returns `true` if nothing is left to read, given that the last piece was to end at `asked`.
 fn is_all(asked: usize, done: &ReadDone, wanted: usize) -> bool {
     done.count < asked || done.eof || done.count >= wanted
 }
 
-/// Asks for as much as can be moved at once.
+/// Reads as much as possible with one request.
 fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<Piece<ReadDone>> {
     links.repeat(cx, move |links, link, cx| {
         let mut into = into.clone();
@@ -78,7 +76,7 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
     })
 }
 
-/// Takes the data of an answer to where the reader wants them.
+/// Copies the data of a reply to the reader's memory.
 fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
     let Reply::Read(data, eof) = answered.success(link)? else {
         return Err(link.protocol_violation("a reply of another kind"));
@@ -114,7 +112,7 @@ pub(super) fn write(links: &Arc<Links>, cx: &Ctx, file: File, how: Write, from: 
             let mut rest = from.clone();
             rest.advance(sum.count);
             let how = Write { offset: how.offset.saturating_add(sum.count as u64), ..how };
-            // What was written stays written; a caller that writes the rest gets the error then.
+            // Return the data written so far; a write of the remainder gets the error.
             let Ok((piece, next)) = write_piece(&links, &cx, file, how, &rest).resolve().await else { break };
             full = next.count >= piece;
             sum.count += next.count;
@@ -125,7 +123,7 @@ pub(super) fn write(links: &Arc<Links>, cx: &Ctx, file: File, how: Write, from: 
     })
 }
 
-/// Sends as much as can be moved at once.
+/// Writes as much as possible with one request.
 fn write_piece(
     links: &Arc<Links>,
     cx: &Ctx,
@@ -133,7 +131,7 @@ fn write_piece(
     how: Write,
     from: &Source,
 ) -> Answer<Piece<Written>> {
-    // The memory that the server reads is used for other data once this is answered.
+    // The memory that the server reads is reused after the reply.
     let how = Write { retainable: false, ..how };
     let sequence = links.things.next_sequence();
     if from.len() <= FRAME_WRITE_MAX {

@@ -1,4 +1,4 @@
-//! The optional groups; which of them there are is for the server to say.
+//! The optional groups of operations, as offered by the server.
 
 use tombolo_core::fs::{
     AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
@@ -15,11 +15,11 @@ use crate::link::Link;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
-/// Longest value of an attribute, and longest list of names (xattr(7)).
+/// Maximum length of an attribute's value, and of the list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
 impl VrpcFileSystem {
-    /// The value of an attribute, or without a name the names of all.
+    /// Returns the value of an attribute, or without a name the list of names.
     fn xattr_bytes(
         &self,
         cx: &Ctx,
@@ -56,7 +56,7 @@ fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Des
     }
 }
 
-/// What was set may have been an access list.
+/// Handles the reply to a change that may have set an access list.
 fn rights_set(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
     link.things.nodes.new_rights(node);
     answered.success(link).map(|_| ())
@@ -129,7 +129,7 @@ impl Locks for VrpcFileSystem {
         range: LockRange,
         owner: LockOwner,
     ) -> Answer<()> {
-        // Before the server is asked: what is given up must not be taken again behind another link.
+        // Before the request: a released lock must not be taken again on another link.
         self.links.things.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
         self.links.ask_to(cx, Request::Unlock { file, family, range, owner })
     }

@@ -1,4 +1,4 @@
-//! Directories.
+//! Directory listings.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,12 +15,12 @@ use crate::links::Links;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
-/// Most bytes of one listing.
+/// Maximum length of one listing, in bytes.
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
-/// Opens a directory without a request, while the server tells of all changes and has told of none since it
-/// let this identity open the directory. The server opens it when something is asked of the opening, as after
-/// a link that was lost: often nothing is, since the kernel in front keeps listings too.
+/// Opens a directory without a request, while the server reports all changes and has reported none since it
+/// let this identity open the directory. The server opens it on first use, as after a lost link: often there
+/// is none, because the kernel in front caches listings too.
 pub(super) fn opened_as_before(links: &Links, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Option<OpenId> {
     let things = &links.things;
     let is_known = links.is_told_all() && cx.want.is_empty() && things.nodes.is_lister(node, &cx.identity);
@@ -37,7 +37,7 @@ pub(super) fn readdir(
     let budget = page.budget();
     let first = Mutex::new(Some(page));
     links.repeat(cx, move |links, link, cx| {
-        // The page goes with the link that it was to be filled over.
+        // The page is consumed by the first link it is filled over.
         let page = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         readdir_on(links, link, cx, (file, cookie), page.unwrap_or_else(|| DirPage::new(budget)))
     })
@@ -70,7 +70,7 @@ fn readdir_on(
     links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
         let mut adopted = Vec::new();
         let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
-        // Those that do not fit are not there for the caller; and none is where one makes no sense.
+        // Release the nodes of entries that did not fit; all of them after a malformed entry.
         let kept = *filled.as_ref().unwrap_or(&0);
         let nodes = &link.things.nodes;
         let gone: Vec<_> = adopted.iter().skip(kept).filter_map(|node| nodes.forget(*node, 1)).collect();
@@ -79,8 +79,7 @@ fn readdir_on(
     })
 }
 
-/// Moves the entries of an answer to the page. Says how many of the nodes that were adopted are in it: the
-/// first ones.
+/// Moves the entries of a reply to the page. Returns the number of adopted nodes in it: the first ones.
 fn fill(
     link: &Link,
     answered: &Answered,

@@ -1,4 +1,4 @@
-//! Asking for locks, and waiting for them.
+//! Lock requests and waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tombolo_wire_vrpc::Request;
 
 use crate::links::Links;
 
-/// Asks for a lock, and remembers that it was granted.
+/// Requests a lock, and records it when granted.
 pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
     let identity = cx.identity.clone();
     let (teller, teller_cx) = (links.clone(), cx.clone());
@@ -21,8 +21,8 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
         let granted = Granted { open: file.open, lock, note: identity };
         link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
-            // It may have been opened anew before this was known: then it is once more, and the lock is taken
-            // with it.
+            // The opening may have been reopened before this was recorded: reopen it once more, together with
+            // the lock.
             let unbound = link.things.openings.unbind(file.open);
             if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
                 teller.tell_gone(&teller_cx, &[gone]);
@@ -32,8 +32,8 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
     })
 }
 
-/// Waits for a lock. Dropping the answer gives it up: the request is interrupted, and a lock that was granted
-/// all the same is given back.
+/// Waits for a lock. Dropping the answer cancels it: the request is interrupted, and a lock granted
+/// nevertheless is released.
 pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
     let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };
@@ -55,11 +55,11 @@ pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answ
 }
 
 struct Waiting {
-    /// None once it is answered.
+    /// `None` once answered.
     later: Option<Later<()>>,
-    /// The caller's.
+    /// The caller's interrupt.
     wish: Option<Raised>,
-    /// The request's, which is also raised when the answer is dropped.
+    /// The request's interrupt, also raised when the answer is dropped.
     interrupt: Interrupt,
     links: Arc<Links>,
     cx: Ctx,

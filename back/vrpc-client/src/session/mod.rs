@@ -27,7 +27,7 @@ use self::changes::Watch;
 use crate::links::Links;
 use crate::openings::Opening;
 
-/// One session of an export of another domain. Dropping the last reference ends its link, and with it the
+/// A session of an export of another domain. Dropping the last reference closes its link and ends the
 /// server's session.
 pub struct VrpcFileSystem {
     pub(crate) links: Arc<Links>,
@@ -39,30 +39,30 @@ impl VrpcFileSystem {
         Self { links, watch: Watch::new() }
     }
 
-    /// A round trip that does nothing.
+    /// Performs an empty round trip.
     pub fn null(&self, cx: &Ctx) -> Answer<()> {
         self.links.ask_to(cx, Request::Null)
     }
 
-    /// What the link of the moment has done so far.
+    /// Returns the counters of the current link.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.links.current().line.counts()
     }
 
-    /// Why the latest link has ended; none while it goes on.
+    /// Returns the reason why the latest link has ended; `None` while it works.
     #[must_use]
     pub fn end(&self) -> Option<tombolo_host_links::End> {
         self.links.current().line.end()
     }
 
-    /// Which link of the session it has now, from 1 on: it grows with each that is lost.
+    /// Returns the ordinal number of the session's current link, from 1 on; it grows with each lost link.
     #[must_use]
     pub fn link_number(&self) -> u32 {
         self.links.current().number
     }
 
-    /// For how long it has been without a link; `None` while it has one.
+    /// Returns the time without a link; `None` while there is one.
     #[must_use]
     pub fn waits_for(&self) -> Option<std::time::Duration> {
         self.links.waits_since().map(|since| since.elapsed())

@@ -1,4 +1,4 @@
-//! Symbolic links, whose targets may be longer than a slot.
+//! Symbolic links, whose targets may exceed a frame.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
 
-/// Bytes that a request brings along go into its frame up to so many; a name fits beside them.
+/// Maximum number of payload bytes in a request's frame; a name still fits in addition.
 pub(super) const FRAME_DATA_MAX: usize = 3 << 10;
-/// Longest target, in bytes (`PATH_MAX`, without its terminator).
+/// Maximum length of a target, in bytes (`PATH_MAX` without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(links: &Arc<Links>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
@@ -58,12 +58,12 @@ pub(super) fn filled(link: &Link, span: &Span, bytes: &[u8]) -> Result<Data<'sta
     Ok(Data::One(out_reference(link, span, bytes.len())?))
 }
 
-/// How a request names the first `len` bytes of a span of this side's memory.
+/// Returns the reference to the first `len` bytes of a span of this side's memory.
 pub(crate) fn out_reference(link: &Link, span: &Span, len: usize) -> Result<Reference, Error> {
     reference(link.line.out_address(span).bits(), len as u64)
 }
 
-/// How a request names a span of the server's memory.
+/// Returns the reference to a span of the server's memory.
 pub(crate) fn in_reference(link: &Link, span: &Span) -> Result<Reference, Error> {
     reference(link.line.in_address(span).bits(), span.len())
 }
@@ -73,8 +73,8 @@ fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {
 }
 
 impl Links {
-    /// Asks with `len_bytes` of this side's memory, once they are there; anew over the next link if that is
-    /// lost.
+    /// Sends a request with `len_bytes` of this side's memory, once available; repeats it on the next link if
+    /// the link is lost.
     pub(super) fn with_out_span<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -84,7 +84,7 @@ impl Links {
         self.with_span(cx, |link| link.line.out_area(), len_bytes, ask)
     }
 
-    /// The same with the server's memory.
+    /// Sends a request like `with_out_span`, with the server's memory.
     pub(super) fn with_in_span<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,

@@ -1,5 +1,5 @@
-//! Data that lie in the memory of another domain, which the server knows too: their names are sent, and this
-//! process does not touch them.
+//! Writes of data in another domain's memory that the server maps too: only references are sent, without
+//! touching the data.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::request::OutgoingRequest;
 
-/// Writes the first `len` bytes by the names that the server has for them; none if it has none, or too many
-/// would be needed.
+/// Writes the first `len` bytes by reference; `None` if the server does not map them, or too many references
+/// are needed.
 pub(super) fn write(
     links: &Arc<Links>,
     link: &Arc<Link>,
@@ -46,7 +46,7 @@ pub(super) fn write(
         several => Data::List(References::new(several).ok()?),
     };
     let request = Request::Write { file, how, data };
-    // The loan lasts as long as the server may be reading.
+    // Held while the server may be reading.
     let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(loan) };
     Some(links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))

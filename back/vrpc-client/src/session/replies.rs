@@ -1,4 +1,4 @@
-//! What the operations take out of replies.
+//! Extraction of results from replies.
 
 use tombolo_core::fs::{Created, Entry, Made, OpenFlags, Written};
 use tombolo_core::{Identity, Result};
@@ -7,7 +7,7 @@ use tombolo_wire_vrpc::Reply;
 use crate::link::Link;
 use crate::reply::Answered;
 
-/// Gives the value of a reply of one shape.
+/// Extracts the value of a reply of one kind.
 macro_rules! pick {
     ($variant:ident) => {
         |reply| match reply {
@@ -18,7 +18,7 @@ macro_rules! pick {
 }
 pub(super) use pick;
 
-/// A node that was found.
+/// Returns the entry of a node.
 #[expect(clippy::needless_pass_by_value, reason = "so that it can be passed on as it is")]
 pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
     match answered.success(link)? {
@@ -27,7 +27,7 @@ pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
     }
 }
 
-/// One that was made.
+/// Returns a created node.
 #[expect(clippy::needless_pass_by_value, reason = "so that it can be passed on as it is")]
 pub(super) fn made(link: &Link, answered: Answered) -> Result<Made> {
     match answered.success(link)? {
@@ -36,7 +36,7 @@ pub(super) fn made(link: &Link, answered: Answered) -> Result<Made> {
     }
 }
 
-/// One that was made and opened.
+/// Returns a created and opened file.
 pub(super) fn created(
     link: &Link,
     answered: &Answered,
@@ -52,7 +52,7 @@ pub(super) fn created(
     }
 }
 
-/// A target, a value or a list of names.
+/// Returns a link target, a value or a list of names.
 pub(super) fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>> {
     match answered.success(link)? {
         Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),
@@ -60,10 +60,10 @@ pub(super) fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Res
     }
 }
 
-/// What came of a piece, and how long it was.
+/// Length of a piece, and its result.
 pub(super) type Piece<T> = (usize, T);
 
-/// What became of a WRITE, of which at most `limit` bytes were ever sent.
+/// Returns the result of a WRITE of at most `limit` bytes.
 pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<Written> {
     let written = answered.picked(link, pick!(Written))?;
     match written.count <= limit {

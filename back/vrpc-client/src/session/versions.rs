@@ -1,4 +1,4 @@
-//! Versions of nodes: the server says where they are counted, and they are looked at in its window.
+//! Versions of nodes, checked in the server's window.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ impl Versions for VrpcFileSystem {
         let holds = |version: &Version| {
             counts.holds(&Version { epoch: version.epoch.wrapping_sub(apart), ..*version })
         };
-        // A server that is gone counts no more.
+        // A dead server counts no changes.
         versions.iter().all(holds) && !link.line.is_lost()
     }
 
-    /// None: it would go on to be believed when the link of this session is lost.
+    /// Returns `None`: the window would still seem valid after the loss of this link.
     fn window(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 }
 
-/// The epoch of a window as the session has it. It is another on each link: between two links the server may
-/// not have counted.
+/// Converts a window's epoch to the session's, which differs for each link: changes between two links may not
+/// have been counted.
 #[inline]
 fn epoch_on(link: &Link, epoch: u64) -> u64 {
     const FAR_APART: u64 = 0x9E37_79B9_7F4A_7C15;
