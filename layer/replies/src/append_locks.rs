@@ -1,4 +1,4 @@
-//! One append at a time to each file.
+//! Serialization of appends to each file.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -7,11 +7,11 @@ use std::task::{Poll, Waker};
 
 use tombolo_core::fs::PersistentHandle;
 
-/// The files that are being appended to, and the wakers of the appends that wait.
+/// The files being appended to, and the wakers of waiting appends.
 #[derive(Debug, Default)]
 pub(super) struct AppendLocks(Mutex<HashMap<PersistentHandle, Vec<Waker>>>);
 
-/// A file is locked against other appends until this is dropped.
+/// Lock of a file against other appends; released on drop.
 #[derive(Debug)]
 pub(super) struct AppendLock {
     append_locks: Arc<AppendLocks>,
@@ -29,7 +29,7 @@ impl AppendLocks {
         Some(AppendLock { append_locks: self.clone(), file: file.clone() })
     }
 
-    /// Locks the file once it is free.
+    /// Locks the file, waiting until it is free.
     pub fn take(self: Arc<Self>, file: PersistentHandle) -> impl Future<Output = AppendLock> {
         poll_fn(move |context| {
             let mut taken = self.taken();
@@ -52,8 +52,8 @@ impl AppendLocks {
 impl Drop for AppendLock {
     fn drop(&mut self) {
         let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
-        // Outside of the lock: a waker may run anything. All of them: one that does not care any more would
-        // keep the rest waiting.
+        // Outside the lock, because a waker may run anything. All of them, because the first may no longer be
+        // interested.
         waiting.into_iter().for_each(Waker::wake);
     }
 }

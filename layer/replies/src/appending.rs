@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{OpenFlags, OpenId};
 use tombolo_core::{Answer, Stability};
 
-/// The openings of a session that append, and how stable each makes what is written. Sessions without any
-/// lock nothing.
+/// The appending openings of a session, with the stability of their writes. Costs one load in sessions
+/// without any.
 #[derive(Debug, Default)]
 pub(super) struct Appending {
     count: AtomicUsize,
@@ -14,7 +14,7 @@ pub(super) struct Appending {
 }
 
 impl Appending {
-    /// Notes the opening that `answer` will bring, if it is one of them.
+    /// Registers the opening in `answer`, if it appends.
     #[inline]
     pub fn watch<T: Send + 'static>(
         self: &Arc<Self>,
@@ -32,7 +32,7 @@ impl Appending {
         })
     }
 
-    /// Notes an opening that is there already, if it is one of them.
+    /// Registers an existing opening, if it appends.
     pub fn note(&self, flags: OpenFlags, open: OpenId) {
         if flags.contains(OpenFlags::APPEND) {
             self.add(open, stability(flags));
@@ -45,17 +45,17 @@ impl Appending {
         self.count.store(openings.len(), Ordering::Relaxed);
     }
 
-    /// How stable each write through an opening is, if it appends.
+    /// Returns the stability of each write through an opening, if it appends.
     #[inline]
     pub fn stability(&self, open: OpenId) -> Option<Stability> {
-        // A thread that writes through an opening has seen the count that opening it left.
+        // A thread that writes through an opening has seen the count stored when it was opened.
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.openings().get(&open).copied()
     }
 
-    /// It is closed.
+    /// Unregisters a closed opening.
     #[inline]
     pub fn remove(&self, open: OpenId) {
         if self.count.load(Ordering::Relaxed) == 0 {

@@ -5,14 +5,14 @@ use tombolo_core::{Ctx, Error, Identity, Result, Want};
 
 use super::outcome::{Inode, NodeMark, Outcome};
 
-/// The session below, for one request that is answered again.
+/// The inner session, for answering a duplicate.
 pub(super) struct Below {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
 }
 
 impl Below {
-    /// A node as a change leaves it. What it was before is not known any more (RFC 1813 §2.6 allows for
+    /// Returns the change of a node; its attributes from before are no longer known (RFC 1813 §2.6 permits
     /// that).
     pub async fn change(&self, node: NodeId) -> Change {
         if !self.cx.want.contains(Want::CHANGE_ATTRS) {
@@ -21,8 +21,8 @@ impl Below {
         Change { before: None, after: self.fs.getattr(&self.cx, node, None).resolve().await.ok() }
     }
 
-    /// The node of an outcome, with a look-up: by its handle, or where there is none by the name that it was
-    /// given.
+    /// Returns the node of an outcome and counts a look-up: by its handle, or without one by the name that it
+    /// was given.
     pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
         match mark {
@@ -48,10 +48,10 @@ impl Below {
         Err(Error::Stale)
     }
 
-    /// Opens a node once more, as it was opened before.
+    /// Opens a node again with the original flags.
     ///
-    /// The creator of a file with mode 0400 had it open for writing; asked again, the file system would
-    /// refuse. The same user got that opening, so the server opens it for them.
+    /// The creator of a file with mode 0400 had it open for writing, which the file system would now refuse.
+    /// The server opens it on behalf of the user, who already had that opening.
     pub async fn open(&self, node: NodeId, flags: OpenFlags) -> Result<OpenId> {
         let flags = flags - OpenFlags::TRUNCATE;
         let opened = match self.fs.open(&self.cx, node, flags).resolve().await {

@@ -1,26 +1,26 @@
-//! Chains through the entries of a shard, oldest first.
+//! Linked lists of a shard's entries, oldest first.
 
-/// Where an entry stands in one chain.
+/// Position of an entry in one list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Links {
     older: Option<u32>,
     newer: Option<u32>,
 }
 
-/// The ends of a chain.
+/// Both ends of a list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chain {
     pub oldest: Option<u32>,
     newest: Option<u32>,
 }
 
-/// Something whose parts stand in chains, each known by a number. An unused number has no links.
+/// A collection whose elements are linked, each identified by a number. Unused numbers have no links.
 pub(super) trait Linked {
     fn links(&mut self, index: u32) -> Option<&mut Links>;
 }
 
 impl Chain {
-    /// Adds an entry that is in no such chain, as the newest.
+    /// Appends an entry that is not in the list, as the newest.
     pub fn push(&mut self, entries: &mut impl Linked, index: u32) {
         if let Some(links) = entries.links(index) {
             *links = Links { older: self.newest, newer: None };
@@ -32,7 +32,7 @@ impl Chain {
         self.newest = Some(index);
     }
 
-    /// Takes out an entry that is in this chain.
+    /// Removes an entry of this list.
     pub fn remove(&mut self, entries: &mut impl Linked, index: u32) {
         let Some(Links { older, newer }) = entries.links(index).map(std::mem::take) else { return };
         match older.and_then(|older| entries.links(older)) {

@@ -2,10 +2,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Names the counters once, for the shared ones and for those of a moment.
+/// Defines the counters, both the shared ones and their snapshot.
 macro_rules! counters {
     ($($(#[$meta:meta])+ $name:ident,)+) => {
-        /// What the layer has seen, counted since it was made.
+        /// Counters of the layer since its creation.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$meta])+ pub(super) $name: Counter,)+
@@ -18,7 +18,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The counters now.
+            /// Returns the current values.
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot { $($name: self.$name.value(),)+ }
             }
@@ -27,28 +27,29 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Duplicates that came while the first was under way.
+    /// Duplicates received while the original was in progress.
     hits_in_progress,
-    /// Duplicates that came after the answer.
+    /// Duplicates received after the reply.
     hits_done,
-    /// Outcomes that were recorded.
+    /// Outcomes recorded.
     recorded,
-    /// Outcomes that were dropped for a limit: the number of entries, or their age.
+    /// Outcomes dropped because of the limits of entries or age.
     evicted,
-    /// Operations that ran without an entry, because all that could have made room were under way.
+    /// Operations performed without an entry, because all entries that could have been evicted were in
+    /// progress.
     unremembered,
-    /// Operations that ran without an intent in the state file though they should have had one, or whose
-    /// outcome could not be written there.
+    /// Operations that should have had an intent in the state file but had none, or whose outcome could not
+    /// be written there.
     unprotected,
-    /// Intents found at start of operations that had happened.
+    /// Intents found at start whose operations had happened.
     reconciled_done,
-    /// Intents found at start of operations that had not happened.
+    /// Intents found at start whose operations had not happened.
     reconciled_not_done,
-    /// Of both: those where it could not be told for sure.
+    /// Intents found at start with an uncertain verdict, included above.
     reconciled_ambiguous,
 }
 
-/// One count.
+/// One counter.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

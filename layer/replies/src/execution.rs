@@ -1,4 +1,4 @@
-//! Running an operation for the first time, and answering its duplicates.
+//! First executions, and answers to duplicates.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -19,7 +19,7 @@ use super::look::look;
 use super::outcome::{Inode, NodeMark, Outcome, PendingReply};
 use super::table::{Begin, Entry, Table};
 
-/// One request and the session below that performs it.
+/// A request, and the inner session that performs it.
 #[derive(Clone, Copy)]
 pub(super) struct Execution<'a> {
     pub fs: &'a Arc<dyn FileSystem>,
@@ -27,8 +27,8 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Runs the operation and keeps its outcome in `entry`, and in the journal if there is one: then what is
-    /// about to be done is looked at and written down first.
+    /// Performs the operation and keeps its outcome in `entry`. With a journal, the present state and the
+    /// intent are recorded first.
     pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
         let (Some(journal), Some(trail)) = (entry.journal(), call.trail()) else {
             return self.run(call, entry);
@@ -49,8 +49,8 @@ impl Execution<'_> {
         })
     }
 
-    /// Looks before anything that counts from `sequence` on, writes down what is about to be done, and runs
-    /// it.
+    /// Records the state before the operation, observed after `sequence` was taken, and the intent; then
+    /// performs the operation.
     fn intended<C: Call>(
         self,
         call: C,
@@ -94,7 +94,7 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of what was answered.
+    /// Answers a duplicate of an answered request.
     pub fn again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
         match outcome {
             Outcome::Failed(failure) => Answer::err(failure.error()),
@@ -102,9 +102,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of what is under way, once it is answered. Interrupted, it waits no longer. Where
-    /// the first was interrupted, as by the end of its link, and the duplicate is not, nothing was done, and
-    /// the duplicate does it.
+    /// Answers a duplicate of a request in progress, once that is answered, or interrupted. If the original
+    /// was interrupted, for example by the end of its link, nothing was done, and the duplicate performs the
+    /// operation.
     pub fn after<C: Call>(
         self,
         call: C,
@@ -135,7 +135,7 @@ impl Execution<'_> {
         })
     }
 
-    /// Keeps the outcome of an operation that has run.
+    /// Keeps the outcome of a performed operation.
     fn keep<R: Reply>(self, entry: Entry, result: Result<R>) -> Answer<R> {
         let reply = match result {
             Ok(reply) => reply,
@@ -157,7 +157,7 @@ impl Execution<'_> {
         let mark = move |handle: Result<PersistentHandle>| {
             Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
         };
-        // It has happened, though the caller may have been interrupted since.
+        // The operation is done, even if the caller has been interrupted since.
         let beside = self.cx.beside();
         match self.fs.persistent_handles().map(|handles| handles.handle_of(&beside, node.node)) {
             None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),
@@ -172,7 +172,7 @@ impl Execution<'_> {
         Answer::ok(reply)
     }
 
-    /// A later answer that is waited for even if the caller goes away.
+    /// Makes an answer complete even if the caller goes away.
     fn to_its_end<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
         let below = self.below();
         Answer::Later(Box::pin(ToItsEnd { later: Some(Box::pin(later)), below: Some(below) }))
@@ -183,12 +183,12 @@ impl Execution<'_> {
     }
 }
 
-/// The outcome of another caller's operation, unless the waiter is interrupted before.
+/// Waits for the outcome of another caller's operation, unless interrupted.
 async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
     unless_interrupted(pending.kept(), cx).await.ok_or(Error::Interrupted)
 }
 
-/// What is waited for, unless the waiter is interrupted before.
+/// Waits for a future, unless interrupted.
 async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Option<T> {
     let (mut waiting, mut raised) = (pin!(waiting), pin!(cx.interrupt.raised()));
     let waiting = poll_fn(|context| match waiting.as_mut().poll(context) {
@@ -198,8 +198,8 @@ async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Op
     waiting.await
 }
 
-/// An operation under way. If its caller goes away it goes on by itself: the work does so anyhow, and the
-/// outcome is to be kept for the duplicate that will come.
+/// An operation in progress. It continues if its caller goes away, because the work does so anyway, and its
+/// outcome is needed for the expected duplicate.
 struct ToItsEnd<R: Reply> {
     later: Option<Later<R>>,
     below: Option<Below>,
@@ -209,7 +209,7 @@ impl<R: Reply> Future for ToItsEnd<R> {
     type Output = Result<R>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<R>> {
-        // Out of here while it is polled: after a panic there is nothing to go on with.
+        // Taken while polled: after a panic it cannot be continued.
         let Some(mut later) = self.later.take() else { return Poll::Ready(Err(Error::Interrupted)) };
         let polled = later.as_mut().poll(context);
         if polled.is_pending() {

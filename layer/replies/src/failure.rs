@@ -1,9 +1,8 @@
-//! Errors as numbers: an error cannot be cloned, and a file cannot keep one.
+//! Errors as numbers, which can be cloned and stored.
 
 use tombolo_core::Error;
 
-/// Pairs of a number and the error that it stands for. The numbers are those of `docs/formats/replies.md`:
-/// they never change their meaning.
+/// Defines pairs of number and error. The numbers are those of `docs/formats/replies.md` and never change.
 macro_rules! failures {
     ($($number:literal => $error:ident,)+) => {
         /// An error without its cause.
@@ -11,12 +10,12 @@ macro_rules! failures {
         pub(super) struct Failure(u16);
 
         impl Failure {
-            /// What could not be told, or has no number here.
+            /// Any error without a number of its own.
             pub const IO: Self = Self(1);
-            /// The caller is gone.
+            /// The caller has gone away.
             pub const INTERRUPTED: Self = Self(23);
 
-            /// `None` for a number that stands for nothing.
+            /// Returns the failure with this number; `None` if there is none.
             pub fn from_number(number: u16) -> Option<Self> {
                 [1 $(, $number)+].contains(&number).then_some(Self(number))
             }
@@ -86,7 +85,7 @@ failures! {
     40 => Disconnected,
 }
 
-/// Whether the error says "try again": then it is no answer, and the next try runs.
+/// Returns `true` for transient errors, which are not kept: a retry runs again.
 pub(super) fn is_passing(error: &Error) -> bool {
     matches!(
         error,

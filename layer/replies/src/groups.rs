@@ -1,4 +1,4 @@
-//! The optional groups that change something. Handles are the inner file system's own.
+//! The optional groups with changes. Handles are the inner file system's own.
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,5 @@
-//! Keys that are hashed once, however many maps they are looked up in. With a secret, so that no client can
-//! choose its keys to meet in one place.
+//! Keys with a precomputed hash, for look-ups in several maps. The hash is keyed, so that clients cannot
+//! cause collisions.
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
@@ -23,10 +23,10 @@ impl<K> Hash for Hashed<K> {
     }
 }
 
-/// Takes a hash as it is.
+/// Hasher that uses a precomputed hash unchanged.
 pub(super) type Ready = BuildHasherDefault<Taken>;
 
-/// See [`Ready`].
+/// The state of [`Ready`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken(u64);
 
@@ -36,7 +36,7 @@ impl Hasher for Taken {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Never called for a `Hashed`; any other key is hashed somehow.
+        // Never called for a `Hashed`; other keys get some hash.
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 

@@ -1,4 +1,4 @@
-//! What an operation is about to change, and what was there before.
+//! Intents: the change that an operation is about to make, and the state before it.
 
 use std::sync::Arc;
 
@@ -8,66 +8,65 @@ use super::append_locks::AppendLocks;
 use super::outcome::Inode;
 use tombolo_core::fs::Op;
 
-/// Where an operation will leave its trace.
+/// Effects of an operation by which its execution can be detected.
 #[derive(Clone, Debug)]
 pub(super) enum Trail {
-    /// It makes a node of this type, under this name.
+    /// Creates a node of this type, with this name.
     Makes { parent: NodeId, name: NameBuf, file_type: FileType },
-    /// It gives a node this name.
+    /// Gives a node this name.
     Links { node: NodeId, parent: NodeId, name: NameBuf },
-    /// It takes this name away.
+    /// Removes this name.
     Removes { parent: NodeId, name: NameBuf },
-    /// It moves a name.
+    /// Moves a name.
     Renames { from_parent: NodeId, from: NameBuf, to_parent: NodeId, to: NameBuf },
-    /// It changes attributes.
+    /// Changes attributes.
     Changes { node: NodeId, set: SetAttr },
-    /// It makes or replaces an extended attribute, or takes it away, as it is there or is not.
+    /// Creates, replaces or removes an extended attribute, conditional on its existence.
     Xattr { node: NodeId, name: XattrNameBuf, change: XattrChange },
-    /// It adds so many bytes to a file. One at a time does, of those that hold an append lock, or it could
-    /// not be told whose bytes are there.
+    /// Appends bytes to a file. Serialized by append locks, so that the origin of the bytes is certain.
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 
-/// An operation that is about to run, in words that stay good when the process is gone.
+/// An operation about to run, in terms that outlive the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intent {
-    /// Which operation.
+    /// The operation.
     pub op: Op,
-    /// What it does.
+    /// Its effect.
     pub deed: Deed,
 }
 
-/// What an operation is to do, and what was there when it began.
+/// Effect of an operation, and the state before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// Make a node of this type.
+    /// Creates a node of this type.
     Make { at: NamedEntry, file_type: FileType },
-    /// Give this node a name.
+    /// Gives this node a name.
     Link { at: NamedEntry, node: Inode },
-    /// Take a name away.
+    /// Removes a name.
     Remove { at: NamedEntry },
-    /// Move a name.
+    /// Moves a name.
     Rename { from: NamedEntry, to: NamedEntry },
-    /// Change attributes of a node that had this ctime.
+    /// Changes attributes of a node that had this ctime and size.
     Change { node: PersistentHandle, set: SetAttr, ctime_before: Timestamp, size_before: u64 },
-    /// Change an extended attribute that had this value, if it was there.
+    /// Changes an extended attribute that had this value, if it existed.
     Xattr { node: PersistentHandle, name: XattrNameBuf, before: Option<ValueMark>, change: XattrChange },
-    /// Add bytes to a file that had this size.
+    /// Appends bytes to a file that had this size.
     Append { node: PersistentHandle, size_before: u64, len: u64 },
 }
 
-/// What becomes of an extended attribute.
+/// Change of an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XattrChange {
-    /// It is made, unless it is there.
+    /// Creates it; fails if it exists.
     Make(ValueMark),
-    /// It gets this value, if it is there.
+    /// Replaces its value; fails if it does not exist.
     Replace(ValueMark),
-    /// It goes.
+    /// Removes it.
     Remove,
 }
 
-/// What tells an attribute's value from others: its length and its checksum.
+/// Identification of an attribute's value by length and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValueMark(pub u64);
 
@@ -77,29 +76,29 @@ impl ValueMark {
     }
 }
 
-/// A name, and what it led to.
+/// A name, and the node it led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedEntry {
     pub parent: PersistentHandle,
     pub name: NameBuf,
-    /// `None`: nothing.
+    /// `None`: no node.
     pub found: Option<Inode>,
 }
 
-/// What a deed makes or takes away: two deeds that did not begin one after the other's end and claim the same
-/// cannot both have happened.
+/// The exclusive effect of an operation: two overlapping operations with the same claim cannot both have
+/// happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Nothing that another could not claim as well.
+    /// None: others could have the same effect.
     Nothing,
-    /// A name and the node that it led to, as a digest.
+    /// Digest of a name and the node it led to.
     Taken(u64),
-    /// A name, as a digest; the node is yet to be made.
+    /// Digest of a name; the node is to be created.
     Making(u32),
 }
 
 impl Deed {
-    /// The name that it is about, for the log.
+    /// Returns the name concerned, for the log.
     pub fn name(&self) -> String {
         match self {
             Self::Make { at, .. }
@@ -111,7 +110,7 @@ impl Deed {
         }
     }
 
-    /// What it claims before it has happened.
+    /// Returns the claim before the operation.
     pub fn claim(&self) -> Claim {
         match self {
             Self::Make { at, .. } if at.found.is_none() => Claim::Making(digest_of(at, 1)),
@@ -132,13 +131,13 @@ impl Deed {
     }
 }
 
-/// Of an attribute, by its value.
+/// Returns the claim on an attribute with this value.
 fn taken(place: u32, value: ValueMark) -> Claim {
     Claim::Taken(u64::from(place) << 32 | u64::from(crc32c::crc32c(&value.0.to_le_bytes())))
 }
 
 impl Claim {
-    /// The same, once the node is known.
+    /// Completes the claim with the node.
     pub fn with(self, node: Option<Inode>) -> Self {
         let (Self::Making(place), Some(node)) = (self, node) else { return self };
         let inode = crc32c::crc32c(&node.fileid.to_le_bytes());
@@ -146,7 +145,7 @@ impl Claim {
         Self::Taken(u64::from(place) << 32 | u64::from(inode))
     }
 
-    /// The digest; 0 for none.
+    /// Returns the digest; 0 for none.
     pub fn number(self) -> u64 {
         match self {
             Self::Taken(number) => number.max(1),

@@ -2,14 +2,14 @@ use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, SessionId};
 
 use tombolo_core::fs::Op;
 
-/// What tells one operation of one request from all others.
+/// Identification of an operation of a request.
 ///
-/// The user is part of it: an answer is never given to another user, also where two users of one machine send
+/// The user is part of it: a reply is never returned to another user, even if two users of one machine send
 /// the same call with the same transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
-    /// Where what the operation gives ends with the session, and so must be given anew in the next one.
+    /// Set if the result ends with the session, so that another session must get a new one.
     pub session: Option<SessionId>,
     pub op: Op,
     pub uid: u32,
@@ -24,15 +24,15 @@ pub(super) struct ClientKey {
 }
 
 impl ClientKey {
-    /// Whether the client cannot have more requests under way than [`Limits`](super::options::Limits) keep of
-    /// one.
+    /// Returns `true` if the client cannot have more requests in progress than its
+    /// [`Limits`](super::options::Limits).
     pub fn has_few_under_way(&self) -> bool {
         self.properties.contains(KeyProperties::FEW_UNDER_WAY)
     }
 }
 
 impl EntryKey {
-    /// `None` for a request that is never sent twice.
+    /// Returns the key of an operation; `None` for a request that is never repeated.
     #[inline]
     pub fn of(cx: &Ctx, op: Op) -> Option<Self> {
         let request = cx.key?;
@@ -40,8 +40,8 @@ impl EntryKey {
         Some(Self { request, session, op, uid: cx.identity.uid, gid: cx.identity.gid })
     }
 
-    /// As [`of`](Self::of), for what leaves the same any number of times, and hurts only if it comes after
-    /// what was asked later. Behind a fence it does not: see [`KeyProperties::FENCED`].
+    /// Returns the key like [`of`](Self::of), for idempotent operations, which are harmful only when repeated
+    /// after later requests. Fenced requests cannot be: see [`KeyProperties::FENCED`].
     #[inline]
     pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
         if cx.key?.properties.contains(KeyProperties::FENCED) {
@@ -50,12 +50,12 @@ impl EntryKey {
         Self::of(cx, op)
     }
 
-    /// Whether the key means the same to the next process. Sessions end with theirs.
+    /// Returns `true` if the key is valid in the next process. Sessions end with theirs.
     pub fn outlives_the_process(&self) -> bool {
         self.session.is_none()
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn client(&self) -> ClientKey {
         let RequestKey { client, properties, .. } = self.request;
         ClientKey { client, properties }

@@ -1,30 +1,28 @@
-//! Exactly once: a request that comes a second time is not performed a second time, and gets the answer of
-//! the first.
+//! Exactly-once execution: a duplicate request is not performed again, but gets the reply of the original.
 //!
-//! A client that hears nothing sends its request again: over a new connection, or while the first is still
-//! under way, or after the answer got lost. `mkdir` would then say that the directory exists, `unlink` that
-//! the file does not. This layer remembers, for each request with a [key](tombolo_core::RequestKey) and each
-//! operation that it performs, how that ended: the key and the operation together name an entry, so a request
-//! may perform several operations, but each only once. Requests without a key pass at no cost, and so does
-//! what changes nothing. So do writes at a stated place that their client has numbered: twice they leave what
-//! they do once, and no copy of one is still under way when the client's next link begins.
+//! A client without a reply sends its request again: over a new connection, while the original is in
+//! progress, or after the reply was lost. A repeated `mkdir` would then report that the directory exists,
+//! `unlink` that the file does not. This layer keeps the outcome of each operation of each request with a
+//! [key](tombolo_core::RequestKey): key and operation identify an entry, so a request may perform several
+//! operations, but each only once. Requests without a key and operations without changes pass at no cost. Positioned writes of fenced clients pass too: they are idempotent, and no copy of one is in progress when the
+//! client's next link begins.
 //!
-//! - A duplicate of what is under way waits for it; no thread does.
-//! - A duplicate of what was answered gets the same outcome. Node references would mean nothing by then, so
-//!   what is kept is the node's persistent handle; the answer is made anew of it, with fresh attributes, and
-//!   is `Stale` if the node is gone. Without handles, the name that it was given must still lead to it.
-//! - Failures are outcomes too, but for those that say "try again".
-//! - What is kept is limited in number and age ([`Limits`]); a duplicate that comes later is a new request.
+//! - A duplicate of a request in progress waits for it, without blocking a thread.
+//! - A duplicate of an answered request gets the same outcome. Node references would be invalid by then, so
+//!   the node's persistent handle is kept; the reply is rebuilt from it with current attributes, and is
+//!   `Stale` if the node is gone. Without handles, the node's original name must still lead to it.
+//! - Failures are outcomes too, except transient ones.
+//! - Outcomes are limited in number and age ([`Limits`]); a later duplicate is a new request.
 //!
-//! With a state file ([`open`]) the outcomes of what makes, removes or moves a name, and of what appends to a
-//! file, also outlive the process. Before such an operation runs, what was there is written down; a new
-//! process compares that with what is there now, and so knows whether the operation happened that its
-//! predecessor was killed in. That covers the death of the process, not of the machine.
+//! With a state file ([`open`]) the outcomes of operations that create, remove or move names, and of appends,
+//! also survive the process. Before such an operation the present state is recorded; a new process compares
+//! it with the state it finds, to determine if the operation in progress at the crash has happened. This
+//! covers the death of the process, not of the machine.
 //!
-//! Not here: what a request *is* (front ends give the key), and power loss.
+//! Non-goals: identifying requests (front ends supply the key), and power loss.
 //!
-//! Reading order: `session` (which operations), `execution` (first run and duplicates), `call` (each
-//! operation), `table` and `shard` (what is kept); then `intent`, `look` (before), `journal` (the file) and
+//! Reading order: `session` (which operations), `execution` (originals and duplicates), `call` (each
+//! operation), `table` and `shard` (entries); then `intent`, `look` (before), `journal` (the file) and
 //! `reconcile` (after).
 #![forbid(unsafe_code)]
 
@@ -65,36 +63,36 @@ use reconcile::Reconciler;
 use session::Session;
 use table::Table;
 
-/// An export whose requests are performed once. Its sessions share what is kept.
+/// An export whose requests are performed once. Its sessions share the entries.
 pub struct Replies {
     inner: Arc<dyn Export>,
     shared: Arc<Shared>,
 }
 
-/// What the sessions share.
+/// State shared by the sessions.
 struct Shared {
     durable: Arc<Table>,
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
-    /// Of the files that are appended to.
+    /// Locks of the files being appended to.
     append_locks: Arc<AppendLocks>,
 }
 
-/// The session in which we look at the export ourselves. Front ends count theirs from the other end.
+/// The session used by the layer itself. Front ends number theirs from the other end.
 const OWN_SESSION: SessionId = SessionId(u64::MAX);
 
-/// `inner`, with what its requests came to kept in memory.
+/// Wraps `inner`, keeping outcomes in memory only.
 pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
     Replies::new(inner, options, Arc::default(), None)
 }
 
-/// As [`over`], and what an operation that must not run twice came to outlives the process, in the state file
-/// at `path`.
+/// Wraps `inner` like [`over`], and keeps the outcomes of operations that must not run twice in the state
+/// file at `path`.
 ///
-/// What an earlier process left there is compared with the export first, which no other server may serve
-/// meanwhile. The file best lies where a stuck disk cannot hold up a write to memory: on a tmpfs. A damaged
-/// one is kept as `path` with `.damaged` behind it. Without persistent handles there is nothing that could be
-/// written down: then this is [`over`], with a warning in the log.
+/// Records of an earlier process are first compared with the export, which no other server may serve
+/// meanwhile. The file should be on a tmpfs, where a stuck disk cannot block writes to memory. A damaged file
+/// is kept as `path` plus `.damaged`. An export without persistent handles cannot be recorded: the call is
+/// then equivalent to [`over`], and logs a warning.
 pub fn open(
     inner: Arc<dyn Export>,
     options: &Options,
@@ -103,7 +101,7 @@ pub fn open(
     let client = Client { session: OWN_SESSION, label: "replies".into(), checks: PermissionCheck::Caller };
     let (fs, cx) = (inner.attach(&client)?, Ctx::root(OWN_SESSION));
     let Some(root) = fs.persistent_handles().map(|handles| handles.handle_of(&cx, NodeId::ROOT)) else {
-        tracing::warn!("{}: not used: the export has no handles that outlive a crash", path.display());
+        tracing::warn!("{}: not used, because the export has no persistent handles", path.display());
         return Ok(over(inner, options));
     };
     let root = root.wait()?;
@@ -134,12 +132,12 @@ impl Replies {
         Self { inner, shared: Arc::new(Shared { durable, fleeting, counters, append_locks: Arc::default() }) }
     }
 
-    /// Whether what is kept outlives the process.
+    /// Returns `true` if outcomes survive the process.
     pub fn survives_crashes(&self) -> bool {
         self.shared.durable.journal().is_some()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
     }

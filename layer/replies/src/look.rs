@@ -1,7 +1,7 @@
-//! Looking at what an operation will change, before it does.
+//! Recording the state before an operation.
 //!
-//! On behalf of the server, not of the user: what is found stays here, and a back end that acts as the user
-//! for each operation need not do so for these.
+//! Done on behalf of the server, not of the user: the results are not returned, and a back end that acts as
+//! the user for each operation can skip that here.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use super::intent::{Deed, Intent, NamedEntry, Trail, ValueMark};
 use super::outcome::Inode;
 use tombolo_core::fs::Op;
 
-/// What an operation is about to change.
+/// State before an operation.
 pub(super) struct Seen {
     pub intent: Intent,
-    /// Keeps others from changing it meanwhile.
+    /// Excludes concurrent appends.
     pub append_lock: Option<AppendLock>,
 }
 
-/// What `trail` leads over now; `None` when that cannot be found out, so that the operation had better run
-/// without.
+/// Records the state that `trail` is about to change; `None` if that is impossible, and the operation should
+/// run without an intent.
 pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
-    // What cannot be looked at is not written down: that is not for the caller to bring about.
+    // The caller must not be able to prevent the intent by interrupting.
     let cx = cx.beside();
     let deed = match trail {
         Trail::Appends { node, len, append_locks } => {
@@ -38,7 +38,7 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
         Trail::Makes { parent, name, file_type } => {
             named_entry(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
         }
-        // Also where the caller has just looked (`Ctx::found`): another request may have removed it since.
+        // Also if the caller has just looked (`Ctx::found`): another request may have removed it since.
         Trail::Removes { parent, name } => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
         Trail::Links { node, parent, name } => {
             let (fs, again) = (fs.clone(), cx.clone());
@@ -80,7 +80,7 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
     })
 }
 
-/// Where a file ends, once no other request appends to it.
+/// Returns the end of a file, once no other request appends to it.
 fn end(
     fs: &Arc<dyn FileSystem>,
     cx: &Ctx,
@@ -127,7 +127,7 @@ fn found(fs: &Arc<dyn FileSystem>, cx: &Ctx, parent: NodeId, name: &NameBuf) -> 
     })
 }
 
-/// What an extended attribute is; `None` if it is not there.
+/// Returns the value mark of an extended attribute; `None` if there is no such attribute.
 pub(super) fn value_of(
     fs: &dyn FileSystem,
     cx: &Ctx,
@@ -141,7 +141,7 @@ pub(super) fn value_of(
     })
 }
 
-/// The longest value of an attribute (xattr(7), XATTR_SIZE_MAX).
+/// Maximum length of an attribute's value (xattr(7), XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 64 << 10;
 
 fn handle(fs: &Arc<dyn FileSystem>, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {

@@ -1,32 +1,31 @@
 use std::time::Duration;
 
-/// How the layer behaves.
+/// Options of the layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// What is kept of operations that must not run twice: those that make, remove or move a name, and
-    /// guarded or cutting changes of attributes.
+    /// Limits of operations that must not run twice: those that create, remove or move names, and guarded
+    /// changes of attributes or truncations.
     pub durable: Limits,
-    /// What is kept of all others, writes above all, in memory only. Apart, so that a stream of writes does
-    /// not push the former out.
+    /// Limits of all others, mostly writes, in memory only. Separate, so that a stream of writes does not
+    /// evict the former.
     pub fleeting: Limits,
 }
 
-/// How long, and how many, outcomes are kept. Past them a duplicate is a new request and gets the plain
-/// answer.
+/// Limits of number and age of outcomes. Beyond them a duplicate is a new request, and gets the plain reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of all clients together. When there are so many, old ones make room.
+    /// Maximum number of entries of all clients. Above it old ones are evicted.
     pub entries: usize,
-    /// Entries of one client. One that numbers its requests makes room for its own when it has so many: the
-    /// slots of a link are no more. An address may have more until there are as many as may be.
+    /// Maximum number of entries of one client. Enforced at once for a client that numbers its requests,
+    /// whose link has no more slots; other clients may exceed it until the total is reached.
     pub entries_per_client: usize,
-    /// Time since the answer.
+    /// Maximum time since the reply.
     pub age: Duration,
 }
 
 impl Default for Limits {
-    /// 16,384 entries, 1,024 of one client when all are in use, for two minutes: a Linux client sends a call
-    /// again after one minute over TCP and has at most some hundred under way.
+    /// Returns 16,384 entries in all, 1,024 per client when all are in use, for two minutes: a Linux client
+    /// repeats a call after one minute over TCP, and has at most some hundred in flight.
     fn default() -> Self {
         Self { entries: 16_384, entries_per_client: 1024, age: Duration::from_secs(120) }
     }

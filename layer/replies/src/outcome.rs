@@ -1,4 +1,4 @@
-//! What is kept of an answer.
+//! Outcomes of operations.
 
 use tombolo_core::Stability;
 use tombolo_core::fs::{Attr, PersistentHandle, Timestamp};
@@ -7,32 +7,32 @@ use tombolo_host_runtime::promise::Promise;
 
 use super::failure::Failure;
 
-/// The reply of an operation under way, awaited by its duplicates. Made when the first of them comes.
+/// The outcome of an operation in progress, awaited by its duplicates. Created for the first duplicate.
 pub(super) type PendingReply = Promise<Outcome>;
 
-/// How an operation ended, in words that stay good when the session and the server are gone.
+/// Outcome of an operation, in terms that outlive session and server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It succeeded, and that says it all.
+    /// Success without a result.
     Done,
-    /// It made this node, or opened it.
+    /// Success; created or opened this node.
     Node(NodeMark),
-    /// It wrote.
+    /// Success of a write.
     Wrote { count: u64, stability: Stability },
-    /// It failed.
+    /// Failure.
     Failed(Failure),
 }
 
-/// How a node is found again.
+/// The means to find a node again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeMark {
     /// By its handle.
     Handle(PersistentHandle),
-    /// There are no handles: the name that it was given must still lead to it.
+    /// Without handles: the node's name must still lead to this inode.
     Inode(Inode),
 }
 
-/// What tells a node from any other of its file system, its number's former bearers included.
+/// Identity of a node in its file system, distinct from earlier nodes with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Inode {
     pub fsid: u64,

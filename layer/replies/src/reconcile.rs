@@ -1,8 +1,9 @@
-//! What became of the operations that an earlier process was killed in: each intent is held against what is
-//! there now.
+//! Reconciliation of the operations in progress when an earlier process was killed: each intent is compared
+//! with the present state.
 //!
-//! What happened becomes an outcome; what did not is dropped, so that its duplicate runs. Where it cannot be
-//! told, the more likely is taken, said in the log and counted: a writer that does not come through us may
+//! Operations that happened become outcomes; others are dropped, so that their duplicates run. Uncertain
+//! cases get the more likely verdict, are logged and counted: a writer that bypasses this server may have
+//! changed the same names.
 //! have changed the same names meanwhile.
 
 use std::collections::{HashMap, HashSet};
@@ -21,19 +22,19 @@ use super::key::EntryKey;
 use super::look::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
-/// By how much the clock that file systems stamp births with may be behind ours, in seconds. Locally a tick
-/// of the kernel (10 ms at most); more for those whose clock is another machine's.
+/// Maximum lag of the file system's clock behind ours, in seconds. Locally a kernel tick (10 ms at most);
+/// more if the clock is another machine's.
 const CLOCK_BEHIND_SECS: i64 = 2;
 
-/// What is to be thought of an intent.
+/// Verdict about an intent.
 struct Verdict {
     /// `None`: it did not happen.
     happened: Option<Happened>,
-    /// Whether nothing else could explain what is there.
+    /// `true` if nothing else could explain the present state.
     sure: bool,
 }
 
-/// What is there of a deed.
+/// Evidence of an operation that happened.
 struct Happened {
     outcome: Outcome,
     node: Option<Inode>,
@@ -49,7 +50,7 @@ impl Verdict {
     }
 }
 
-/// Looks at an export on behalf of the server.
+/// Examines an export on behalf of the server.
 pub(super) struct Reconciler<'a> {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -61,9 +62,9 @@ impl<'a> Reconciler<'a> {
         Self { fs, cx, counters }
     }
 
-    /// The outcomes that count from now on, the oldest first: those found that are not older than `age`, by
-    /// the newest record's time, and those of intents that happened. The newest is the one with the highest
-    /// number: clocks are set back, too, and what seems to be later than it is not old.
+    /// Returns the valid outcomes, oldest first: those found that are at most `age` older than the newest
+    /// record, and those of intents that happened. The newest record is the one with the highest sequence
+    /// number, because clocks may be set back; records with later times are not old.
     pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<StoredOutcome> {
         let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
@@ -80,7 +81,7 @@ impl<'a> Reconciler<'a> {
         let mut claimed = HashSet::new();
         found.intents.sort_by_key(|intent| intent.sequence);
         for intent in found.intents {
-            // Both are there when the process died between writing the one and freeing the other.
+            // Both exist if the process died between writing the outcome and freeing the intent.
             if kept.get(&intent.key).is_some_and(|kept| kept.sequence >= intent.sequence) {
                 continue;
             }
@@ -98,16 +99,16 @@ impl<'a> Reconciler<'a> {
         kept
     }
 
-    /// The outcome of an intent that happened. `taken`: whether another request has what this one would
+    /// Returns the outcome of an intent that happened. `taken` tells if another request already has the same
     /// claim.
     fn settle(&self, found: &FoundIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
-            tracing::warn!(%error, "an operation that was under way at a crash cannot be looked into");
+            tracing::warn!(%error, "cannot examine an operation in progress at the crash");
             Verdict::no(false)
         });
         let claim = |happened: &Happened| found.intent.deed.claim().with(happened.node).number();
         let (happened, sure) = match verdict.happened {
-            // Two wanted to make or to take away the same at once, and one of them did.
+            // Two requests had the same effect concurrently, and only one of them succeeded.
             Some(happened) if claim(&happened) != 0 && taken(claim(&happened)) => (None, false),
             happened => (happened, verdict.sure),
         };
@@ -118,7 +119,7 @@ impl<'a> Reconciler<'a> {
             tracing::warn!(
                 operation = found.intent.op.name(),
                 name = found.intent.deed.name(),
-                "under way at a crash, and it cannot be told for sure; taken for {}",
+                "in progress at the crash, with uncertain outcome; assumed {}",
                 if happened.is_some() { "done" } else { "not done" }
             );
         }
@@ -149,7 +150,7 @@ impl<'a> Reconciler<'a> {
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let there = match self.there(at)? {
-            // Made and removed again by another client would look the same.
+            // Indistinguishable from creation followed by removal by another client.
             There::NoParent | There::Nothing => return Ok(Verdict::no(true)),
             There::Node(there) => there,
         };
@@ -158,7 +159,7 @@ impl<'a> Reconciler<'a> {
         }
         let born_since = there.inode.birth.map(|birth| birth.secs >= time.secs - CLOCK_BEHIND_SECS);
         if born_since == Some(false) {
-            // An older node that was moved here meanwhile.
+            // An older node, moved to this name in between.
             return Ok(Verdict::no(false));
         }
         let sure = born_since == Some(true) && at.found.is_none();
@@ -179,7 +180,7 @@ impl<'a> Reconciler<'a> {
         Ok(match self.there(at)? {
             There::Nothing => Verdict::yes(true),
             There::Node(there) if there.inode == before => Verdict::no(true),
-            // Another client's change came after ours, or before it.
+            // Another client's change followed ours, or preceded it.
             There::Node(_) | There::NoParent => Verdict::yes(false),
         })
     }
@@ -188,8 +189,7 @@ impl<'a> Reconciler<'a> {
         let Some(moved) = from.found else { return Ok(Verdict::no(true)) };
         let is_moved = |there: &There| matches!(there, There::Node(there) if there.inode == moved);
         if is_moved(&self.there(from)?) {
-            // Also where both are names of one node: to rename it does nothing (rename(2)), and may as well
-            // be done again.
+            // Also if both are names of one node: renaming it does nothing (rename(2)), and can be repeated.
             return Ok(Verdict::no(true));
         }
         Ok(Verdict::yes(is_moved(&self.there(to)?)))
@@ -204,7 +204,7 @@ impl<'a> Reconciler<'a> {
     ) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
-        // Within a tick of the file system's clock the size alone tells.
+        // Within a tick of the file system's clock only the size differs.
         let is_cut = set.size == Some(entry.attr.size) && entry.attr.size != size_before;
         if entry.attr.ctime == ctime_before && !is_cut {
             return Ok(Verdict::no(true));
@@ -224,7 +224,7 @@ impl<'a> Reconciler<'a> {
         self.forget(entry.node);
         let now = now?;
         Ok(match (change, before, now) {
-            // It had to fail.
+            // It must have failed.
             (XattrChange::Make(_), Some(_), _) | (XattrChange::Replace(_) | XattrChange::Remove, None, _) => {
                 Verdict::no(true)
             }
@@ -233,12 +233,12 @@ impl<'a> Reconciler<'a> {
                 Verdict::yes(true)
             }
             (XattrChange::Remove, _, None) => Verdict::yes(true),
-            // Another request's change came before ours, or after it.
+            // Another request's change preceded ours, or followed it.
             _ => Verdict::no(false),
         })
     }
 
-    /// No other request of ours appended meanwhile: appends are serialized.
+    /// Judges an append. No other request of this server appended meanwhile: appends are serialized.
     fn judge_append(&self, node: &PersistentHandle, size_before: u64, len: u64) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
@@ -246,13 +246,13 @@ impl<'a> Reconciler<'a> {
         if grown == 0 {
             return Ok(Verdict::no(true));
         }
-        // Less than all: the process was killed in the middle, and what stands is a short write. More: others
-        // came after.
+        // Fewer bytes: the process was killed midway, and the result is a short write. More: others appended
+        // later.
         let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
         Ok(Verdict { happened: Some(Happened { outcome, node: None }), sure: grown <= len })
     }
 
-    /// What a name leads to now.
+    /// Returns the present node of a name.
     fn there(&self, named_entry: &NamedEntry) -> Result<There> {
         let Some(parent) = self.resolve(&named_entry.parent)? else { return Ok(There::NoParent) };
         let found = self.fs.lookup(&self.cx, parent.node, named_entry.name.as_name()).wait();
@@ -273,7 +273,7 @@ impl<'a> Reconciler<'a> {
         Ok(There::Node(Box::new(Thing { attr: entry.attr, inode, mark })))
     }
 
-    /// `None` when the node is gone.
+    /// Returns the node of a handle; `None` if it is gone.
     fn resolve(&self, handle: &PersistentHandle) -> Result<Option<Entry>> {
         let found = self.fs.persistent_handles().map(|handles| handles.resolve(&self.cx, handle));
         match found.ok_or(Error::NotSupported)?.wait() {
@@ -288,7 +288,7 @@ impl<'a> Reconciler<'a> {
     }
 }
 
-/// What a name leads to.
+/// The present node of a name.
 enum There {
     NoParent,
     Nothing,
@@ -307,12 +307,12 @@ impl Thing {
     }
 }
 
-/// Whether attributes are as they were to be set, as far as that can be seen afterwards.
+/// Returns `true` if the attributes have the values to be set, as far as can be determined afterwards.
 fn holds(set: &SetAttr, attr: &Attr) -> bool {
-    /// Without the right to set set-user-id and set-group-id they are dropped without an error (chmod(2)).
+    /// Set-user-id and set-group-id are silently dropped without the necessary privilege (chmod(2)).
     const LASTING_MODE: u32 = 0o1777;
     let mode = set.mode.is_none_or(|mode| (mode.bits() ^ attr.mode.bits()) & LASTING_MODE == 0);
-    // To the second: file systems differ in what they keep of the rest.
+    // Only seconds are compared: file systems differ in the precision of times.
     let time = |set: Option<SetTime>, now: Timestamp| match set {
         Some(SetTime::At(time)) => time.secs == now.secs,
         Some(SetTime::Now) | None => true,

@@ -1,4 +1,4 @@
-//! One session: what changes something goes through the table, all else passes.
+//! A session: changes go through the table, all other operations pass.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::execution::Execution;
 use super::key::EntryKey;
 use super::table::Begin;
 
-/// A session's view of an export whose answers are remembered.
+/// A session of an export whose outcomes are kept.
 pub(super) struct Session {
     pub inner: Arc<dyn FileSystem>,
     pub shared: Arc<Shared>,
@@ -24,7 +24,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Performs an operation unless it was performed: `plain` where nothing is ever sent twice, else `call`.
+    /// Performs an operation exactly once: `plain` if the request is never repeated, else `call`.
     #[inline]
     pub fn once<C: Call>(
         &self,

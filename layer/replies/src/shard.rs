@@ -1,4 +1,4 @@
-//! The entries of some clients, in the order of their age.
+//! The entries of some clients, in order of age.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use super::journal::Kept;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::{Outcome, PendingReply};
 
-/// One part of a [`Table`](super::table::Table). Numbers fit 32 bits: a table holds far fewer.
+/// A shard of a [`Table`](super::table::Table). Numbers fit 32 bits: a table has far fewer entries.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     index: HashMap<Hashed<EntryKey>, u32, Ready>,
     entries: Slab<Entry>,
-    /// All that are answered.
+    /// All answered entries.
     answered: Chain,
     client_index: HashMap<Hashed<ClientKey>, u32, Ready>,
     clients: Slab<Client>,
 }
 
-/// What a client has here.
+/// A client's entries in this shard.
 #[derive(Debug)]
 struct Client {
     key: Hashed<ClientKey>,
@@ -40,37 +40,37 @@ struct Entry {
     in_client: Links,
 }
 
-/// How far an operation has come.
+/// State of an operation.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Under way; others may wait for it.
+    /// In progress; others may wait for it.
     Running(Option<Arc<PendingReply>>),
     /// Answered.
     Answered(Answered),
 }
 
-/// An outcome that is kept.
+/// A kept outcome.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
-    /// What the journal has of it.
+    /// Its record in the journal.
     pub kept: Option<Kept>,
 }
 
 impl Shard {
-    /// The number of the entry of `key`.
+    /// Returns the number of the entry of `key`.
     pub fn find(&self, key: &Hashed<EntryKey>) -> Option<u32> {
         self.index.get(key).copied()
     }
 
-    /// What an entry holds.
+    /// Returns the state of an entry.
     pub fn state(&mut self, number: u32) -> Option<&mut State> {
         self.entries.get_mut(number as usize).map(|entry| &mut entry.state)
     }
 
-    /// Adds an entry for an operation that begins, and says its number, which is good until the entry is
-    /// removed. There is none of this key.
+    /// Adds an entry for a new operation, and returns its number, valid until the entry is removed. `key`
+    /// must not have one.
     pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
         let new_client = Client { key: client, entries: 0, answered: Chain::default() };
         let client =
@@ -85,8 +85,7 @@ impl Shard {
         number
     }
 
-    /// Keeps the outcome of an operation that was under way. If others wait for it, the caller must let it
-    /// land.
+    /// Keeps the outcome of an operation in progress. Returns the promise to keep, if others wait for it.
     pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
         let entry = self.entries.get_mut(number as usize)?;
         let State::Running(pending) = &mut entry.state else { return None };
@@ -100,7 +99,7 @@ impl Shard {
         waited_for
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub fn remove(&mut self, number: u32) -> Option<State> {
         let entry = self.entries.get_mut(number as usize)?;
         let (key, client) = (entry.key, entry.client);
@@ -123,25 +122,25 @@ impl Shard {
         self.entries.try_remove(number as usize).map(|entry| entry.state)
     }
 
-    /// How many entries a client has, and which of those that are answered is the oldest.
+    /// Returns the number of a client's entries, and the oldest answered one.
     pub fn of(&self, client: &Hashed<ClientKey>) -> (usize, Option<u32>) {
         let client = self.client_index.get(client).and_then(|number| self.clients.get(*number as usize));
         client.map_or((0, None), |client| (client.entries, client.answered.oldest))
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// The oldest answered entry, and since when it is.
+    /// Returns the oldest answered entry, and the time of its reply.
     pub fn oldest(&self) -> Option<(u32, Instant)> {
         let oldest = self.answered.oldest?;
         let State::Answered(answered) = &self.entries.get(oldest as usize)?.state else { return None };
         Some((oldest, answered.at))
     }
 
-    /// The oldest answered entry, if it is older than `age`.
+    /// Returns the oldest answered entry, if it is older than `age`.
     pub fn outdated(&self, now: Instant, age: Duration) -> Option<u32> {
         let (oldest, at) = self.oldest()?;
         (now.saturating_duration_since(at) > age).then_some(oldest)

@@ -1,4 +1,4 @@
-//! Which requests are under way or were answered.
+//! The table of requests in progress and answered.
 
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +17,10 @@ use super::options::Limits;
 use super::outcome::{Inode, Outcome, PendingReply};
 use super::shard::{Answered, Shard, State};
 
-/// So many locks; a client's entries are all behind one of them.
+/// Number of locks; a client's entries are all behind the same one.
 const SHARDS: usize = 16;
 
-/// How many entries a request may drop because of their age, on its way. More than it adds, so none are left
-/// over.
+/// Maximum number of outdated entries dropped per request. More than a request adds, so none accumulate.
 const OUTDATED_AT_ONCE: usize = 4;
 
 /// The entries of all clients.
@@ -32,20 +31,20 @@ pub(super) struct Table {
     entries: AtomicUsize,
     limits: Limits,
     counters: Arc<Counters>,
-    /// Where outcomes are kept for the next process.
+    /// Storage for the next process.
     journal: Option<Journal>,
 }
 
-/// What the table says to a request.
+/// Result of looking a request up.
 #[derive(Debug)]
 pub(super) enum Begin {
-    /// It is new. It holds the entry and must finish it.
+    /// New. The entry must be finished.
     First(Entry),
-    /// It is new, and there is no room for it: it runs, unrecorded.
+    /// New, but there is no space for an entry: it runs unrecorded.
     Unremembered,
-    /// It is under way.
+    /// In progress.
     Running(Arc<PendingReply>),
-    /// It was answered.
+    /// Answered.
     Answered(Outcome),
 }
 
@@ -61,7 +60,7 @@ impl Table {
         })
     }
 
-    /// Looks a request up, and enters it when it is new.
+    /// Looks a request up, and adds it if it is new.
     pub fn begin(self: &Arc<Self>, key: EntryKey) -> Begin {
         let now = Instant::now();
         let client = Hashed::new(key.client(), &self.hasher);
@@ -80,8 +79,8 @@ impl Table {
                 self.counters.unremembered.count();
                 return Begin::Unremembered;
             }
-            // Other threads may have found the same gap meanwhile: the limit may be passed by as many as
-            // there are threads.
+            // Concurrent threads may have found the same gap: the limit may be exceeded by the number of
+            // threads.
             shard = self.shard(&client);
             if let Some(known) = self.known(&mut shard, &hashed, now) {
                 return known;
@@ -102,7 +101,7 @@ impl Table {
         })
     }
 
-    /// What a request gets that is not new.
+    /// Returns the result for a request that is not new.
     fn known(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
         let number = shard.find(key)?;
         match shard.state(number)? {
@@ -121,8 +120,8 @@ impl Table {
         }
     }
 
-    /// Enters an outcome that an earlier process came to. The newest must come last: one for which there is
-    /// no room pushes out an older one.
+    /// Adds an outcome of an earlier process. The newest must be added last, because each may evict an older
+    /// one.
     pub fn restore(&self, kept: StoredOutcome) {
         let client = Hashed::new(kept.key.client(), &self.hasher);
         let key = Hashed::new(kept.key, &self.hasher);
@@ -139,14 +138,14 @@ impl Table {
         shard.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), kept: record });
     }
 
-    /// Where outcomes are kept for the next process.
+    /// Returns the storage for the next process.
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }
 
-    /// Whether there is room for another entry of `client`, perhaps because an older one made it. While there
-    /// is room for all, a client may have more than its part, unless it never asks for so many again: what it
-    /// has then stays close at hand.
+    /// Makes space for another entry of `client`, by evicting an older one if necessary; `false` if that is
+    /// impossible. While the total permits, a client may exceed its share, unless it never needs more: its
+    /// entries then stay in the CPU's cache.
     fn make_room(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
         let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
@@ -156,14 +155,14 @@ impl Table {
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
-        // A shard that holds less than its part takes from another, or a client's only outcome would make
-        // room for its next.
+        // A shard below its share evicts from another one, or a client's only outcome would be evicted by its
+        // next.
         let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHARDS);
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// As `make_room`, among the entries of other clients: the oldest of all goes. Called with no shard
-    /// locked; one is at a time.
+    /// Makes space like `make_room`, by evicting the oldest entry of all clients. Called without locks; locks
+    /// one shard at a time.
     fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;
@@ -186,7 +185,8 @@ impl Table {
     }
 
     fn shard(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shard> {
-        // The upper half of the hash: the map inside goes by the lower. The remainder is a number of a shard.
+        // The upper half of the hash, because the map inside uses the lower one. The remainder is a valid
+        // index.
         let number = (client.hash >> 32) as usize % SHARDS;
         lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
@@ -196,35 +196,35 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request's entry, held by its execution.
+/// A request's entry, owned by its execution.
 #[derive(Debug)]
 pub(super) struct Entry {
     table: Arc<Table>,
     key: EntryKey,
     client: Hashed<ClientKey>,
-    /// Its number in its client's shard.
+    /// Number in its client's shard.
     number: u32,
     intended: Option<Intended>,
-    /// Given to the next once the outcome is kept.
+    /// Released once the outcome is kept.
     append_lock: Option<AppendLock>,
-    /// What waiters get if it is dropped unfinished.
+    /// Outcome for waiters if it is dropped unfinished.
     if_dropped: Failure,
     finished: bool,
 }
 
 impl Entry {
-    /// The journal that this request belongs in.
+    /// Returns the journal, if this request is recorded there.
     pub fn journal(&self) -> Option<&Journal> {
         self.table.journal().filter(|_| self.key.outlives_the_process())
     }
 
-    /// Says that the operation may be given up.
+    /// Marks the operation as cancellable.
     pub fn may_be_given_up(&mut self) {
         self.if_dropped = Failure::INTERRUPTED;
     }
 
-    /// Writes down what is about to be done, seen since `sequence` was next. What cannot be seen or does not
-    /// fit is done all the same.
+    /// Records the intent, with the state observed after `sequence` was taken. The operation runs even if the
+    /// state could not be observed or does not fit.
     pub fn intend(&mut self, seen: Option<Seen>, sequence: u64, room: Reserved) {
         let Some(journal) = self.journal() else { return };
         let (intent, append_lock) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.append_lock));
@@ -236,10 +236,10 @@ impl Entry {
         self.append_lock = append_lock;
     }
 
-    /// Keeps the outcome, for waiters and later duplicates. `node` is what was made.
+    /// Keeps the outcome, for waiters and later duplicates. `node` is the created node.
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
-        // First where it is safe: once a client has the answer, the next process must know it too.
+        // Journal first: once a client has the reply, the next process must know it too.
         let kept = match (&self.table.journal, self.intended.take()) {
             (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
@@ -255,7 +255,7 @@ impl Entry {
         }
     }
 
-    /// Tells the waiters, and keeps nothing.
+    /// Answers the waiters, without keeping the outcome.
     pub fn drop_with(mut self, failure: Failure) {
         if let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take()) {
             journal.withdraw(intended);
@@ -276,8 +276,8 @@ impl Entry {
 }
 
 impl Drop for Entry {
-    /// It was given up, or its end is not known (a panic): its waiters should not wait for ever. The next
-    /// process may find out, if it comes to that. After a panic this one goes on, and needs the room.
+    /// Answers the waiters of a cancelled operation, or of one with an unknown end (a panic). The intent
+    /// stays for the next process; after a panic this process continues and needs its slot.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

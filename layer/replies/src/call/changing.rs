@@ -24,7 +24,7 @@ impl Call for Setattr {
     type Reply = (Attr, Change);
     const OP: Op = Op::Setattr;
 
-    /// A guard holds once; and cutting a file takes away what was written since.
+    /// Returns `false` for guards, which match once only, and for truncation, which would cut later writes.
     fn is_fleeting(&self) -> bool {
         self.set.guard_ctime.is_none() && self.set.size.is_none()
     }
@@ -72,12 +72,12 @@ impl Call for Write {
     }
 }
 
-/// A write to wherever the file ends. Twice, its bytes would stand there twice.
+/// An append. Repeated, it would duplicate its data.
 pub(crate) struct Append {
     pub file: File,
     pub how: fs::Write,
     pub from: Source,
-    /// How stable it must be, by what it says and by how the file was opened.
+    /// Required stability, according to the request and the opening.
     pub stability: Stability,
     pub append_locks: Arc<AppendLocks>,
 }
@@ -98,7 +98,7 @@ impl Call for Append {
     async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
         let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
         if stability < self.stability {
-            // The process that wrote it was killed before it could make it so.
+            // The process that wrote it was killed before making it stable.
             below.fs.fsync(&below.cx, self.file, SyncWhat::All).resolve().await?;
         }
         let stability = stability.max(self.stability);
@@ -106,7 +106,7 @@ impl Call for Append {
     }
 }
 
-/// Operations that answer with nothing but that they are done.
+/// Implements the replies of operations without a result.
 macro_rules! answers_nothing {
     ($op:ident) => {
         answers_nothing!(lasting $op);
@@ -136,7 +136,7 @@ pub(crate) struct SetXattr {
 impl Call for SetXattr {
     answers_nothing!(lasting Setxattr);
 
-    /// Set whatever was there, it leaves the same any number of times.
+    /// Returns `true` for unconditional setting, which is idempotent.
     fn is_fleeting(&self) -> bool {
         self.how == XattrSet::Any
     }

@@ -40,8 +40,7 @@ impl Call for CreateUnnamed {
     type Reply = Created;
     const OP: Op = Op::CreateUnnamed;
 
-    /// A file without a name does not outlive the process that has it open: there is nothing to remember over
-    /// a crash.
+    /// Returns `true`: a file without a name does not outlive the process that has it open.
     fn is_fleeting(&self) -> bool {
         true
     }

@@ -1,9 +1,7 @@
-//! The operations that are answered once, each with its arguments, what it runs, and how its answer is given
-//! again.
+//! The operations performed exactly once: arguments, execution, and the reply to duplicates.
 //!
-//! An answer given again is made of what is true then: the node is resolved anew, which counts a look-up as
-//! the first answer did, and attributes are fresh. Of a directory's or a file's change only the attributes
-//! from after are known.
+//! The reply to a duplicate reflects the current state: the node is resolved anew, which counts a look-up as
+//! the first reply did, and attributes are current. Of changes only the attributes from after are known.
 
 mod changing;
 mod making;
@@ -23,51 +21,51 @@ pub(super) use changing::{Allocate, Append, GiveLock, RemoveXattr, SetXattr, Set
 pub(super) use making::{Create, CreateUnnamed, Link, Mkdir, Mknod, Symlink};
 pub(super) use removing::{Rename, Rmdir, Unlink};
 
-/// One operation with its arguments.
+/// An operation with its arguments.
 pub(super) trait Call: Send + Sized + 'static {
-    /// What it answers with.
+    /// Type of its reply.
     type Reply: Reply;
-    /// Its name.
+    /// The operation's name.
     const OP: Op;
 
-    /// Whether its outcome is kept in memory only: there is too much of the kind (writes), it means nothing
-    /// once the process is gone (locks), or running it again does what running it once did.
+    /// Returns `true` if the outcome is kept in memory only: the kind is too frequent (writes), meaningless
+    /// after the process (locks), or idempotent.
     fn is_fleeting(&self) -> bool {
         false
     }
 
-    /// Where it will leave its trace, for the journal. `None`: what a crash leaves of it cannot be told, or
-    /// need not.
+    /// Returns the effects to record in the journal. `None`: they cannot be detected after a crash, or need
+    /// not be.
     fn trail(&self) -> Option<Trail> {
         None
     }
 
-    /// Whether it is given up when its caller goes away: it only waits, and must not take what is not wanted
-    /// any more.
+    /// Returns `true` if it is cancelled when its caller goes away: it only waits, and must not take what
+    /// nobody wants.
     fn is_given_up(&self) -> bool {
         false
     }
 
-    /// Performs it.
+    /// Performs the operation.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
-    /// The answer to a duplicate, whose first came to `outcome`: not a failure.
+    /// Answers a duplicate whose original ended with `outcome`, which is not a failure.
     fn again(self, below: Below, outcome: Outcome) -> impl Future<Output = Result<Self::Reply>> + Send;
 }
 
-/// What an operation answers with.
+/// A reply of an operation.
 pub(super) trait Reply: Send + 'static {
-    /// The node that it names, if it does.
+    /// Returns the node in the reply, if there is one.
     fn entry(&self) -> Option<&Entry> {
         None
     }
 
-    /// The outcome to keep, when there is no such node.
+    /// Returns the outcome to keep for a reply without a node.
     fn outcome(&self) -> Outcome {
         Outcome::Done
     }
 
-    /// Gives back what the answer holds: it was not taken.
+    /// Releases the references in a reply that was not delivered.
     fn give_back(&self, fs: &dyn FileSystem, cx: &Ctx) {
         if let Some(entry) = self.entry() {
             fs.forget(cx, &[(entry.node, 1)]);

@@ -1,7 +1,7 @@
-//! Opening the state file: whose it is, what it holds, and a fresh one in its place.
+//! Opening the state file: locking, reading, and replacement.
 //!
-//! Nothing in an old file is changed. What it holds is read, a draft with what still counts is made beside
-//! it, and takes its name; killed before, the next process finds the old one.
+//! An old file is never modified. Its contents are read, and a draft with the records still relevant replaces
+//! it by rename; if the process is killed before that, the next one finds the old file.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -20,79 +20,79 @@ use super::record::{FoundIntent, StoredOutcome, handle_of, read_intent, read_out
 use super::slots::Slots;
 use super::{INTENTS, Journal, intent_offset};
 
-/// Why a state file cannot be used.
+/// Reasons why a state file cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// A newer program wrote it. It is left as it is.
-    #[error("{}: written by a newer version ({found}, this program knows {})", path.display(), layout::VERSION)]
+    /// Written by a newer version. The file is left unchanged.
+    #[error("{}: written by a newer version ({found}, supported: {})", path.display(), layout::VERSION)]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: u32,
     },
-    /// Another server uses it.
+    /// In use by another server.
     #[error("{}: in use by another server", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
-    /// Reading or writing it failed.
+    /// I/O failed.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was touched.
+        /// The file concerned.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It could not be mapped.
+    /// Mapping failed.
     #[error("{}: {source}", path.display())]
     Map {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         source: MapError,
     },
-    /// The export could not be looked at.
-    #[error("the export cannot be looked at: {0}")]
+    /// The export could not be examined.
+    #[error("cannot examine the export: {0}")]
     Export(#[from] tombolo_core::Error),
 }
 
-/// Which tree a state file is about.
+/// The tree that a state file belongs to.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub volume: Volume,
     pub root: PersistentHandle,
 }
 
-/// What an earlier process left.
+/// Records of an earlier process.
 #[derive(Debug, Default)]
 pub struct Found {
     pub intents: Vec<FoundIntent>,
     pub outcomes: Vec<StoredOutcome>,
 }
 
-/// The right to a state file.
+/// Lock of a state file.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
     file: File,
 }
 
-/// A new state file that has no name yet.
+/// A new state file under a temporary name.
 #[derive(Debug)]
 pub struct Draft {
     from: PathBuf,
     to: PathBuf,
 }
 
-/// How often a file may be replaced while we wait for it.
+/// Number of attempts if the file is replaced meanwhile.
 const TRIES: usize = 16;
 
 impl Lock {
-    /// Takes the file at `path`, which is made when it is missing.
+    /// Locks the file at `path`, creating it if missing.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
         for _ in 0..TRIES {
             let file = open(path, false)?;
@@ -101,7 +101,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path.into() }),
                 Err(TryLockError::Error(source)) => return Err(at(path)(source)),
             }
-            // The former owner may have replaced the file.
+            // The previous owner may have replaced the file.
             let ours = file.metadata().map_err(at(path))?;
             match fs::metadata(path) {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
@@ -113,7 +113,7 @@ impl Lock {
         Err(OpenError::InUse { path: path.into() })
     }
 
-    /// What an earlier process left about `tree`.
+    /// Reads the records of an earlier process about `tree`.
     pub fn read(&self, tree: &Tree) -> Result<Found, OpenError> {
         let path = &self.path;
         let len = self.file.metadata().map_err(at(path))?.len();
@@ -137,13 +137,13 @@ impl Lock {
             return Ok(self.set_aside("damaged"));
         }
         if boot_id().is_none_or(|boot| boot != header.boot) {
-            tracing::info!("{}: from before the machine was started: not used", path.display());
+            tracing::info!("{}: from an earlier boot of this machine; ignored", path.display());
             return Ok(Found::default());
         }
         let root = handle_of(&tree.root);
         let same_root = root.is_some_and(|root| root.as_bytes() == header.root.as_bytes());
         if header.volume != tree.volume.0 || !same_root {
-            tracing::warn!("{}: about another tree: not used", path.display());
+            tracing::warn!("{}: belongs to another tree; ignored", path.display());
             return Ok(Found::default());
         }
         Ok(self.slots_of(&header, &bytes))
@@ -169,13 +169,13 @@ impl Lock {
             }
         }
         if damaged > 0 {
-            tracing::warn!("{}: {damaged} records are damaged: not used", self.path.display());
+            tracing::warn!("{}: ignored {damaged} damaged records", self.path.display());
         }
         found
     }
 
-    /// Keeps a malformed file, or one of an older version, for the operator: by another name, as a full file
-    /// system has no room for a copy. Without it the server starts all the same.
+    /// Keeps a malformed file, or one of an older version, for the operator: by another name, because a full
+    /// file system has no space for a copy. The server starts even if that fails.
     fn set_aside(&self, what: &str) -> Found {
         let aside = with_suffix(&self.path, &format!(".{what}"));
         let removed = match fs::remove_file(&aside) {
@@ -186,7 +186,7 @@ impl Lock {
             Ok(()) => tracing::warn!("{}: {what}; set aside as {}", self.path.display(), aside.display()),
             Err(error) => tracing::warn!(
                 %error,
-                "{}: {what}, and cannot be set aside as {}",
+                "{}: {what}; cannot be set aside as {}",
                 self.path.display(),
                 aside.display()
             ),
@@ -194,7 +194,7 @@ impl Lock {
         Found::default()
     }
 
-    /// Makes an empty file with room for so many outcomes. Its numbers begin after `sequence`.
+    /// Creates an empty file with space for `outcomes` outcomes. Sequence numbers begin after `sequence`.
     pub fn draft(&self, tree: &Tree, outcomes: u32, sequence: u64) -> Result<(Journal, Draft), OpenError> {
         let outcomes = outcomes.min(SLOTS_MAX);
         let path = with_suffix(&self.path, ".new");
@@ -218,7 +218,7 @@ impl Lock {
 }
 
 impl Draft {
-    /// Gives it its name. `lock` is let go: the new file has its own.
+    /// Renames it to its final name. Releases `lock`, because the new file has a lock of its own.
     pub fn publish(self, lock: Lock) -> Result<(), OpenError> {
         fs::rename(&self.from, &self.to).map_err(at(&self.to))?;
         drop(lock);
@@ -230,7 +230,7 @@ fn is_taken(slot: &[u8]) -> bool {
     slot.first_chunk().is_some_and(|bytes| u16::from_le_bytes(*bytes) != state::FREE)
 }
 
-/// Whether a header of our version is undamaged, and about a file of this length.
+/// Returns `true` if a header of the current version is undamaged and matches the file's length.
 fn is_whole(header: &layout::Header, bytes: &[u8]) -> bool {
     let checked = header.as_bytes().get(HEADER_CHECKED_FROM..).unwrap_or_default();
     let (intents, outcomes) = (header.intents.get(), header.outcomes.get());
@@ -262,7 +262,7 @@ fn header(tree: &Tree, outcomes: u32) -> layout::Header {
     header
 }
 
-/// Writes every byte, so that no page of the mapping can find the disk full later.
+/// Writes every byte, so that no access to the mapping can find the disk full.
 fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Result<()> {
     let zeros = [0; 1 << 16];
     file.write_all(header.as_bytes())?;
@@ -275,7 +275,7 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Which run of the kernel this is. What was written in an earlier one may be older than the files that it is
+/// Returns the id of the kernel's boot. Records from an earlier one may be older than the files they are
 /// about.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -1,5 +1,5 @@
-//! The state file, byte by byte (`docs/formats/replies.md`). All numbers are little-endian; nothing is
-//! aligned by padding that has no name.
+//! Binary layout of the state file (`docs/formats/replies.md`). Numbers are little-endian; there is no
+//! implicit padding.
 
 use std::mem::{offset_of, size_of};
 
@@ -9,29 +9,29 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first eight bytes.
 pub const MAGIC: [u8; 8] = *b"TMBLRPLY";
 
-/// The version of this layout.
+/// Version of this layout.
 pub const VERSION: u32 = 2;
 
-/// The slots begin here.
+/// Length of the header; the slots follow.
 pub const HEADER_BYTES: usize = 4096;
 
-/// More slots of a kind are no file of ours.
+/// Maximum number of slots of a kind in a valid file.
 pub const SLOTS_MAX: u32 = 1 << 20;
 
-/// Longest handle that is kept, in bytes.
+/// Maximum length of a stored handle, in bytes.
 pub const HANDLE_MAX_LEN: usize = 64;
 
-/// A slot's state.
+/// States of a slot.
 pub mod state {
-    /// Nothing is there, whatever the other bytes say.
+    /// Empty, whatever the other bytes contain.
     pub const FREE: u16 = 0;
-    /// A whole intent.
+    /// A complete intent.
     pub const INTENT: u16 = 1;
-    /// A whole outcome.
+    /// A complete outcome.
     pub const OUTCOME: u16 = 2;
 }
 
-/// The first bytes of the file.
+/// Header of the file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
@@ -43,15 +43,15 @@ pub struct Header {
     pub intent_bytes: U32,
     pub outcomes: U32,
     pub outcome_bytes: U32,
-    /// Which run of the kernel wrote it.
+    /// Boot id of the kernel that wrote it.
     pub boot: [u8; 16],
-    /// Which file system the handles are of.
+    /// File system of the handles.
     pub volume: [u8; 16],
     /// The root of the export.
     pub root: Handle,
 }
 
-/// A persistent handle; its first `len` bytes count.
+/// A persistent handle of `len` bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Handle {
@@ -61,18 +61,18 @@ pub struct Handle {
     pub bytes: [u8; HANDLE_MAX_LEN],
 }
 
-/// Client and key of a request take up so many bytes together.
+/// Total length of a request's client id and key.
 pub const REQUEST_KEY_BYTES: usize = 32;
 
-/// What tells one operation of one request.
+/// Identification of an operation of a request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Key {
-    /// What the front end promised of the key, and how the last 32 bytes are divided: `KINDS` in `record`.
+    /// Properties of the key, and the division of the last 32 bytes: `KINDS` in `record`.
     pub kind: U32,
     pub uid: U32,
     pub gid: U32,
-    /// The client, and behind it what tells its requests apart.
+    /// The client id, followed by the request's key.
     pub request: [u8; REQUEST_KEY_BYTES],
 }
 
@@ -85,11 +85,11 @@ pub struct Time {
     pub zero: U32,
 }
 
-/// What was found under a name.
+/// The node found under a name.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Mark {
-    /// 0: not looked at; 1: nothing; 2: the node that follows, its birth unknown; 3: with its birth.
+    /// 0: not examined; 1: none; 2: the following node, without a birth time; 3: with a birth time.
     pub found: U32,
     pub zero: U32,
     pub fsid: U64,
@@ -102,7 +102,7 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Attributes {
-    /// Which of the following are to be set: 1 mode, 2 uid, 4 gid, 8 size, 16 atime, 32 mtime.
+    /// Attributes to be set: 1 mode, 2 uid, 4 gid, 8 size, 16 atime, 32 mtime.
     pub set: U32,
     pub mode: U32,
     pub uid: U32,
@@ -123,26 +123,24 @@ pub struct Intent {
     pub checksum: U32,
     pub sequence: U64,
     pub key: Key,
-    /// What a maker makes; of an extended attribute, what becomes of it. 0 for other operations.
+    /// Type of the node to be created; change of an extended attribute. 0 for other operations.
     pub file_type: U32,
     pub time: Time,
-    /// The directory, or the node whose attributes or extended attribute change, or the file that is appended
-    /// to.
+    /// The directory, or the node whose attributes or data change.
     pub parent: Handle,
     /// Rename: the directory of the new name.
     pub other_parent: Handle,
-    /// What the name led to.
+    /// The node found under the name.
     pub found: Mark,
-    /// Rename: what the new name led to. Link: the node.
+    /// Rename: the node found under the new name. Link: the node.
     pub other_found: Mark,
     pub attributes: Attributes,
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
-    /// An append, a change of attributes: size of the file before it. An extended attribute: what it was
-    /// before.
+    /// Append, change of attributes: size of the file before. Extended attribute: value before.
     pub size_before: U64,
-    /// An append: how many bytes were to be added. An extended attribute: what it was to be.
+    /// Append: number of bytes to add. Extended attribute: value to set.
     pub len: U64,
 }
 
@@ -154,33 +152,33 @@ pub struct Outcome {
     pub operation: U16,
     /// CRC-32C of the bytes from 8 to the end.
     pub checksum: U32,
-    /// That of the intent.
+    /// Sequence number of the intent.
     pub sequence: U64,
     pub key: Key,
-    /// 1: it succeeded; 2: so, and `node` is what it made; 3: it failed; 4: it wrote `count` bytes.
+    /// 1: success; 2: success, `node` was created; 3: failure; 4: `count` bytes were written.
     pub kind: U16,
-    /// The number of the failure; of a write its stability.
+    /// Number of the failure; stability of a write.
     pub detail: U16,
     pub time: Time,
     pub node: Handle,
-    /// Digest of what it made or took away; 0 for neither.
+    /// Digest of the claim; 0 for none.
     pub claim: U64,
-    /// The sequence number that was next when it ended.
+    /// Next sequence number at its end.
     pub ended: U64,
-    /// How many bytes were written.
+    /// Number of bytes written.
     pub count: U64,
 }
 
-/// An intent's slot: the fixed part, and two names of 255 bytes.
+/// Length of an intent's slot: the fixed part and two names of 255 bytes.
 pub const INTENT_BYTES: usize = 1024;
 
-/// An outcome's slot.
+/// Length of an outcome's slot.
 pub const OUTCOME_BYTES: usize = size_of::<Outcome>();
 
-/// The checksum of a slot covers what lies behind it.
+/// Start of the part of a slot that its checksum covers.
 pub const CHECKED_FROM: usize = 8;
 
-/// The checksum of the header covers what lies behind it.
+/// Start of the part of the header that its checksum covers.
 pub const HEADER_CHECKED_FROM: usize = 16;
 
 const _: () = {
@@ -224,7 +222,7 @@ const _: () = {
     assert!(offset_of!(Outcome, ended) == 160);
     assert!(offset_of!(Outcome, count) == 168);
     assert!(OUTCOME_BYTES == 176);
-    // A slot's state is stored in one access, which takes an even address.
+    // Slot states are stored in one access, which requires an even address.
     assert!(
         INTENT_BYTES.is_multiple_of(2) && OUTCOME_BYTES.is_multiple_of(2) && HEADER_BYTES.is_multiple_of(2)
     );

@@ -1,9 +1,8 @@
-//! What outlives the process: a file in memory that the kernel keeps when the process is killed.
+//! The journal: a mapped file that survives the death of the process.
 //!
-//! Before an operation runs, an *intent* is written: the request, and what was there before. When it has
-//! ended, its *outcome*, and only then the answer goes out. A slot counts from the moment its state is
-//! stored, which happens last and in one access; so whenever the process dies, a slot holds a whole record or
-//! none.
+//! Before an operation an *intent* is written: the request, and the state before it; afterwards its
+//! *outcome*, before the reply is sent. A slot becomes valid with its state, stored last in one access, so a
+//! killed process leaves either a whole record or none.
 
 mod file;
 mod layout;
@@ -30,15 +29,14 @@ pub use file::{Found, Lock, OpenError, Tree};
 pub use record::{FoundIntent, StoredOutcome};
 pub use slots::{FreeSlot, Reserved};
 
-/// How many operations with an intent may be under way. More wait for one of them to end.
+/// Maximum number of operations with an intent in progress. Further ones wait.
 const INTENTS: u32 = 1024;
 
-/// Intents of operations that were answered hold no more of those places. Without the oldest the next process
-/// does one more anew.
+/// Maximum number of intents retained for answered operations. When the oldest is dropped, the next process
+/// would repeat that operation.
 const ANSWERED_INTENTS: usize = 256;
 
-/// So many more outcomes have room than are kept: an entry more may be made by each thread that finds the
-/// same gap.
+/// Spare outcome slots above the limit of entries, which concurrent threads may exceed by one each.
 pub const OUTCOMES_SPARE: usize = 256;
 
 /// The mapped state file.
@@ -47,16 +45,16 @@ pub struct Journal {
     region: Region,
     intents: Arc<Slots>,
     outcomes: Slots,
-    /// Of operations that were answered, by their sequence.
+    /// Intents of answered operations, by sequence.
     answered: Mutex<BTreeMap<u64, Intended>>,
     sequence: AtomicU64,
-    /// Whether it was said that the file is of no use any more.
+    /// `true` once the loss of the file has been logged.
     lost: AtomicBool,
-    /// Locked as long as this lives.
+    /// Held for its lock.
     _file: File,
 }
 
-/// An intent that is written down.
+/// A recorded intent.
 #[derive(Debug)]
 pub struct Intended {
     slot: u32,
@@ -64,33 +62,33 @@ pub struct Intended {
     claim: Claim,
 }
 
-/// What the file has of an operation that was answered.
+/// Record of an answered operation.
 #[derive(Debug)]
 pub enum Kept {
     /// Its outcome, in this slot.
     Outcome(u32),
-    /// Its intent, of this sequence: the outcome could not be written, and the next process has to look what
-    /// became of it.
+    /// Its intent, with this sequence: the outcome could not be written, so the next process has to determine
+    /// it.
     Intent(u64),
 }
 
 impl Journal {
-    /// The number that the next operation or outcome will have. Each call gives another one.
+    /// Returns the next sequence number, unique for each call.
     pub fn next_sequence(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Room for an intent.
+    /// Reserves a slot for an intent, if one is free.
     pub fn room(&self) -> Option<Reserved> {
         self.intents.reserve()
     }
 
-    /// Room for an intent, once there is some.
+    /// Reserves a slot for an intent, waiting until one is free.
     pub fn wait_for_room(&self) -> FreeSlot {
         self.intents.wait()
     }
 
-    /// Writes an intent down. `None` when it does not fit.
+    /// Records an intent. `None` if it does not fit.
     pub fn intend(&self, key: &EntryKey, intent: Intent, sequence: u64, room: Reserved) -> Option<Intended> {
         if self.is_lost() {
             return None;
@@ -102,7 +100,7 @@ impl Journal {
         Some(Intended { slot, sequence, claim })
     }
 
-    /// Writes down how it ended. If that cannot be kept, the intent stays.
+    /// Records the outcome. If that is impossible, the intent stays.
     pub fn conclude(
         &self,
         key: &EntryKey,
@@ -117,12 +115,12 @@ impl Journal {
         };
         let kept = StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
         let Some(kept) = self.keep(&kept) else { return self.leave(intended) };
-        // Only then: in between both are there, and the outcome counts.
+        // Not earlier: while both exist, the outcome takes precedence.
         self.withdraw(intended);
         kept
     }
 
-    /// The intent stays, though the operation was answered.
+    /// Retains the intent of an answered operation.
     fn leave(&self, intended: Intended) -> Kept {
         let sequence = intended.sequence;
         let mut answered = self.answered();
@@ -137,7 +135,7 @@ impl Journal {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an outcome down. `None` when there is no room, or it cannot be kept.
+    /// Records an outcome. `None` if there is no slot, or it cannot be represented.
     pub fn keep(&self, kept: &StoredOutcome) -> Option<Kept> {
         let bytes = outcome_bytes(kept)?;
         let slot = self.outcomes.take()?;
@@ -145,14 +143,14 @@ impl Journal {
         Some(Kept::Outcome(slot))
     }
 
-    /// Takes an intent back: it has come to nothing, or to an outcome.
+    /// Removes an intent that had no effect or has an outcome.
     #[allow(clippy::needless_pass_by_value, reason = "it is used up")]
     pub fn withdraw(&self, intended: Intended) {
         self.set_state(intent_offset(intended.slot), state::FREE);
         self.intents.give_back(intended.slot);
     }
 
-    /// Frees the slot of what is forgotten.
+    /// Frees the slot of an evicted entry.
     pub fn free(&self, kept: &Kept) {
         match *kept {
             Kept::Outcome(slot) => {
@@ -166,17 +164,17 @@ impl Journal {
         }
     }
 
-    /// All but the state first, which says that the rest is there.
+    /// Writes the record, and its state last, which makes it valid.
     fn publish(&self, offset: usize, bytes: &[u8], state: u16) {
         let Some(behind) = bytes.get(size_of::<u16>()..) else { return };
-        // Slots lie inside the region: their numbers come from `Slots`, which the region was made for.
+        // Within the region: slot numbers come from `Slots`, which matches its size.
         let _ = self.region.write_at(offset + size_of::<u16>(), behind);
         self.set_state(offset, state);
     }
 
     fn set_state(&self, offset: usize, state: u16) {
         let _ = self.region.store_u16(offset, state.to_le(), Ordering::Release);
-        // What is done from here on, the operation itself above all, is done after.
+        // Orders later effects, above all the operation itself, after the record.
         fence(Ordering::SeqCst);
     }
 
@@ -184,11 +182,11 @@ impl Journal {
         intent_offset(INTENTS) + slot as usize * layout::OUTCOME_BYTES
     }
 
-    /// Whether the file was truncated from outside, so that no record reaches it.
+    /// Returns `true` if the file was truncated from outside, so that records are lost.
     fn is_lost(&self) -> bool {
         let lost = self.region.is_poisoned();
         if lost && !self.lost.swap(true, Ordering::Relaxed) {
-            tracing::error!("the state file of replies was cut: a crash will not be survived");
+            tracing::error!("the state file of replies was truncated: replies no longer survive a crash");
         }
         lost
     }
@@ -198,7 +196,7 @@ fn intent_offset(slot: u32) -> usize {
     layout::HEADER_BYTES + slot as usize * layout::INTENT_BYTES
 }
 
-/// The wall clock, by which file systems say when a node was born.
+/// Returns the wall clock time, which file systems use for birth times.
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }

@@ -1,4 +1,4 @@
-//! Intents and outcomes as bytes, and back. What is read back may be damaged in any way.
+//! Encoding of intents and outcomes. Decoding accepts arbitrarily damaged input.
 
 use tombolo_core::fs::{
     FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp, XattrName,
@@ -13,7 +13,7 @@ use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
 use tombolo_core::fs::Op;
 
-/// An intent as it is found.
+/// A recorded intent.
 #[derive(Clone, Debug)]
 pub struct FoundIntent {
     pub key: EntryKey,
@@ -22,7 +22,7 @@ pub struct FoundIntent {
     pub time: Timestamp,
 }
 
-/// An outcome as it is kept.
+/// A recorded outcome.
 #[derive(Clone, Debug)]
 pub struct StoredOutcome {
     pub key: EntryKey,
@@ -34,7 +34,7 @@ pub struct StoredOutcome {
     pub ended: u64,
 }
 
-/// The slot of an intent and how many of its bytes count, but for its state; `None` when it does not fit.
+/// Encodes an intent, except the slot's state, and returns the length used; `None` if it does not fit.
 pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> {
     let mut fixed = layout::Intent::new_zeroed();
     fixed.operation = operation_number(found.intent.op)?.into();
@@ -99,7 +99,7 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
     Some((slot, len))
 }
 
-/// The intent in a slot; `None` when there is none, or it is damaged.
+/// Decodes the intent in a slot; `None` if there is none, or it is damaged.
 pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
     let (fixed, names) = layout::Intent::read_from_prefix(slot).ok()?;
     let (name, names) = names.split_at_checked(fixed.name_len.get().into())?;
@@ -152,7 +152,7 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
     })
 }
 
-/// The slot of an outcome, but for its state; `None` when it cannot be kept.
+/// Encodes an outcome, except the slot's state; `None` if it cannot be represented.
 pub fn outcome_bytes(kept: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
     let mut slot = layout::Outcome::new_zeroed();
     slot.operation = operation_number(kept.key.op)?.into();
@@ -182,7 +182,7 @@ pub fn outcome_bytes(kept: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTES]
     Some(zerocopy::transmute!(slot))
 }
 
-/// The outcome in a slot; `None` when there is none, or it is damaged.
+/// Decodes the outcome in a slot; `None` if there is none, or it is damaged.
 pub fn read_outcome(bytes: &[u8]) -> Option<StoredOutcome> {
     let (slot, _) = layout::Outcome::read_from_prefix(bytes).ok()?;
     let checked = slot.as_bytes().get(CHECKED_FROM..)?;
@@ -209,7 +209,7 @@ pub fn read_outcome(bytes: &[u8]) -> Option<StoredOutcome> {
     })
 }
 
-/// Pairs of a number and what it stands for; they never change.
+/// Defines pairs of number and meaning, which never change.
 macro_rules! numbers {
     ($number_of:ident, $of_number:ident: $kind:ident { $($number:literal => $variant:ident,)+ }) => {
         #[allow(unreachable_patterns, reason = "some enumerations are listed whole")]
@@ -274,12 +274,12 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// The kinds of keys: a number, what was promised of the key, and how many bytes name the client. The key has
-/// the others.
+/// The kinds of keys: number, properties of the key, and length of the client id. The remaining bytes are the
+/// key's.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
-/// `None` where client or key are longer than their kind has room for.
+/// Encodes a key. `None` if client or key are too long for their kind.
 fn key_of(key: &EntryKey) -> Option<layout::Key> {
     let RequestKey { client, key: number, properties } = key.request;
     let (kind, _, client_len) = KINDS.into_iter().find(|(_, promised, _)| *promised == properties)?;
@@ -318,10 +318,10 @@ fn read_handle(handle: &layout::Handle) -> Option<PersistentHandle> {
     Some(PersistentHandle { kind: handle.kind.get(), bytes: bytes.into() })
 }
 
-/// In place of the mark of a value: the attribute was not there.
+/// Mark of a missing attribute.
 const NO_VALUE: u64 = u64::MAX;
 
-/// What becomes of an attribute, as a number, and the mark of its value.
+/// Encodes a change of an attribute as a number and the mark of its value.
 fn xattr_change_of(change: XattrChange) -> (u32, u64) {
     match change {
         XattrChange::Make(value) => (1, value.0),
@@ -364,7 +364,7 @@ fn mark_of(found: Option<&Inode>) -> layout::Mark {
     mark
 }
 
-/// `Some(None)`: nothing was there. `None`: not looked at, or malformed.
+/// Decodes a mark. `Some(None)`: no node. `None`: not examined, or malformed.
 fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
     let birth = match mark.found.get() {
         1 => return Some(None),
@@ -379,7 +379,7 @@ fn read_mark(mark: &layout::Mark) -> Option<Option<Inode>> {
 fn attributes_of(set: &SetAttr, ctime_before: Timestamp) -> layout::Attributes {
     let at = |time: Option<SetTime>| match time {
         Some(SetTime::At(time)) => Some(time),
-        // What "now" was then cannot be checked.
+        // The time meant by "now" cannot be checked later.
         Some(SetTime::Now) | None => None,
     };
     let (atime, mtime) = (at(set.atime), at(set.mtime));
@@ -421,8 +421,7 @@ fn read_attributes(attributes: &layout::Attributes) -> SetAttr {
 mod tests {
     use super::*;
 
-    /// Outcomes of an NFS call and of a request over a link, as version 2 of the file has had them from the
-    /// beginning.
+    /// Outcomes of an NFS call and of a request over a link, in the encoding of all servers with version 2.
     const RECORDED: [&str; 2] = [
         "00000600257244a4050000000000000001000000e80300006400000088776655443322110000000000000000d4c3b2a109000000fecaad0b00000000\
          0100000000f153650000000007000000",

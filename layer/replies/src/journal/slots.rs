@@ -4,53 +4,53 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The numbers of slots that are free.
+/// Allocator of slot numbers, with waiters in order of arrival.
 #[derive(Debug)]
 pub struct Slots(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     free: Vec<u32>,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: BTreeMap<u64, Waker>,
     came: u64,
 }
 
 impl State {
-    /// Those that a free slot is for.
+    /// Returns the wakers of the waiters that a free slot is available for.
     fn next(&self) -> Vec<Waker> {
         self.waiting.values().take(self.free.len()).cloned().collect()
     }
 }
 
 impl Slots {
-    /// All numbers below `count`, each of them free.
+    /// Creates the numbers below `count`, all free.
     pub fn new(count: u32) -> Self {
         Self(Mutex::new(State { free: (0..count).rev().collect(), waiting: BTreeMap::new(), came: 0 }))
     }
 
-    /// A free number that nothing waits for, which is the caller's from now on.
+    /// Takes a free number that no waiter is entitled to.
     pub fn take(&self) -> Option<u32> {
         let mut state = self.state();
         if state.free.len() > state.waiting.len() { state.free.pop() } else { None }
     }
 
-    /// Frees a number that was taken.
+    /// Frees a number.
     pub fn give_back(&self, number: u32) {
         let mut state = self.state();
         state.free.push(number);
         let next = state.next();
         drop(state);
-        // Outside of the lock: a waker may run anything.
+        // Outside the lock, because a waker may run anything.
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// A slot for something that gives it back if it comes to nothing.
+    /// Reserves a slot, which is freed unless used.
     pub fn reserve(self: &Arc<Self>) -> Option<Reserved> {
         self.take().map(|number| Reserved { slots: self.clone(), number: Some(number) })
     }
 
-    /// The same, once there is one.
+    /// Reserves a slot, waiting until one is free.
     pub fn wait(self: &Arc<Self>) -> FreeSlot {
         FreeSlot { slots: self.clone(), place: None }
     }
@@ -60,7 +60,7 @@ impl Slots {
     }
 }
 
-/// A slot that is not free, and has nothing in it yet.
+/// A reserved, empty slot.
 #[derive(Debug)]
 pub struct Reserved {
     slots: Arc<Slots>,
@@ -68,7 +68,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Its number, for what is put there.
+    /// Returns its number, for use.
     pub fn into_number(mut self) -> Option<u32> {
         self.number.take()
     }
@@ -84,7 +84,7 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub struct FreeSlot {
     slots: Arc<Slots>,
-    /// Among those that wait.
+    /// Position in the queue.
     place: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ impl Future for FreeSlot {
 }
 
 impl Drop for FreeSlot {
-    /// A slot that was for this one is the next one's.
+    /// Passes a slot available for this waiter to the next one.
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
         let mut state = self.slots.state();
