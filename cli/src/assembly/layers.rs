@@ -90,7 +90,7 @@ impl Layers {
     fn answer(&mut self, request: &str, file: Option<File>) -> io::Result<()> {
         // The next checkpoint ends at its first message, before it changes anything.
         if self.disk.is_lost() {
-            return Err(io::Error::other("what was written before cannot be made durable"));
+            return Err(io::Error::other("earlier writes cannot be made durable"));
         }
         match (request, file) {
             (REST, None) => self.disk.rest(),

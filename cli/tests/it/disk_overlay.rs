@@ -230,11 +230,9 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
     assert!(copied.expect("cp(1)").success());
     scratch.run(&["disk", "merge", "--into-base", "above.overlay"]).succeeded();
     assert!(!scratch.path("above.overlay").exists());
-    scratch
-        .run(&["disk", "merge", "--into-base", "left.overlay"])
-        .failed(1, &["the base is not what it was"]);
+    scratch.run(&["disk", "merge", "--into-base", "left.overlay"]).failed(1, &["the base image has changed"]);
     assert!(is_expected(&scratch, "middle.overlay"));
-    scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base is not what it was"]);
+    scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base image has changed"]);
     let kept = fs::read(scratch.path("other.overlay")).expect("read");
     scratch.run(&["disk", "discard", "other.overlay"]).failed(1, &["would be gone for good", "--force"]);
     assert!(fs::read(scratch.path("other.overlay")).expect("read") == kept, "nothing was discarded");
@@ -277,7 +275,7 @@ fn what_is_in_use_or_no_overlay_is_not_merged() {
     fs::copy(scratch.path("below.overlay"), scratch.path("copy.overlay")).expect("copy");
     fs::rename(scratch.path("middle.overlay"), scratch.path("below.overlay")).expect("rename");
     fs::rename(scratch.path("copy.overlay"), scratch.path("middle.overlay")).expect("rename");
-    scratch.run(&["disk", "merge", "above.overlay"]).failed(1, &["the base is not what it was"]);
+    scratch.run(&["disk", "merge", "above.overlay"]).failed(1, &["the base image has changed"]);
     let said = ["more than 16 overlays stand on each other"];
     let round = ["--base", "above.overlay"].repeat(17);
     scratch.run(&[&["disk", "merge", "above.overlay"], &round[..]].concat()).failed(1, &said);

@@ -1,4 +1,4 @@
-//! What an operation is called with, kept until it begins.
+//! Arguments of operations, stored until the operation begins.
 
 use std::borrow::Borrow;
 
@@ -11,17 +11,17 @@ use tombolo_core::fs::{
 pub(crate) trait Keep {
     type Kept;
 
-    /// A copy that outlives the call.
+    /// Copies the argument, so that it outlives the call.
     fn keep(self) -> Self::Kept;
 }
 
-/// A kept argument.
+/// A stored argument.
 pub(crate) trait Lend {
     type As<'a>
     where
         Self: 'a;
 
-    /// The argument again.
+    /// Returns the argument.
     fn lend(&self) -> Self::As<'_>;
 }
 
@@ -67,7 +67,7 @@ plain!(
     Whence
 );
 
-/// What was borrowed.
+/// A stored copy of a borrowed argument.
 pub(crate) struct Owned<T: ToOwned + ?Sized>(T::Owned);
 
 impl<T: ToOwned + ?Sized> Keep for &T {

@@ -14,49 +14,49 @@ use tombolo_mem::{Sink, Source};
 
 pub use disk::LayeredDisk;
 
-/// What a layer does around every operation.
+/// The behaviour of a layer, applied to every operation.
 pub trait Around: Send + Sync + 'static {
-    /// Performs `inner`, or refuses it. Called once for each operation that is answered.
+    /// Performs `inner`, or refuses it. Called once for each operation with an answer.
     fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T>;
 
-    /// Performs an operation that is not answered (`forget`, `release`).
+    /// Performs an operation without an answer (`forget`, `release`).
     #[inline]
     fn unanswered(&self, _op: Op, inner: impl FnOnce()) {
         inner();
     }
 
-    /// How much of a transfer of `len_bytes` is passed on.
+    /// Returns the length passed on of a transfer of `len_bytes`.
     #[inline]
     fn transfer_limit(&self, _op: Op, len_bytes: usize) -> usize {
         len_bytes
     }
 
-    /// What the file system says of itself, seen through the layer.
+    /// Returns the file system's profile, as changed by the layer.
     fn profile(&self, inner: Profile) -> Profile {
         inner
     }
 }
 
-/// One call of an operation.
+/// A call of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Which operation.
+    /// The operation.
     pub op: Op,
-    /// Whether this call changes the file system, or asks for the right to.
+    /// `true` if the call changes the file system, or requests the right to.
     pub mutates: bool,
 }
 
 impl Call {
-    /// A call whose arguments do not matter.
+    /// Creates a call of an operation whose arguments do not matter.
     #[inline]
     pub const fn of(op: Op) -> Self {
         Self { op, mutates: op.mutates() }
     }
 }
 
-/// What operations answer with.
+/// The result of an operation.
 pub trait Payload: Send + 'static {
-    /// The file data that it stands for, in bytes.
+    /// Returns the length of the file data transferred, in bytes.
     #[inline]
     fn transferred_bytes(&self) -> u64 {
         0
@@ -99,22 +99,22 @@ carries_no_file_data!(
     StatFs,
 );
 
-/// A waist with a layer around it: an [`Export`] over an export, or one session's [`FileSystem`] over
-/// another.
+/// A waist with a layer around it: an [`Export`] over an export, or a session's [`FileSystem`] over another
+/// one.
 pub struct Layered<I: ?Sized, A> {
     around: Arc<A>,
     inner: Arc<I>,
 }
 
 impl<A: Around> Layered<dyn Export, A> {
-    /// Puts `around` over all sessions of `inner`.
+    /// Wraps all sessions of `inner` in `around`.
     pub fn new(inner: Arc<dyn Export>, around: Arc<A>) -> Self {
         Self { around, inner }
     }
 }
 
 impl<A: Around> Layered<dyn FileSystem, A> {
-    /// Puts `around` over one session.
+    /// Wraps one session in `around`.
     pub fn over_session(inner: Arc<dyn FileSystem>, around: Arc<A>) -> Self {
         Self { around, inner }
     }
@@ -176,7 +176,7 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // Not calls to be counted, delayed or refused: changes pend until something happens.
+    // Not counted, delayed or refused: requests for changes stay pending until there are any.
     tombolo_core::forward!(to self.inner; changes versions backing_files descriptors digests packing lending);
 }
 

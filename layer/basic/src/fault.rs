@@ -1,10 +1,10 @@
-//! Injects errors and short transfers by a plan.
+//! Injection of errors and short transfers by a plan.
 //!
-//! A plan is a list of rules: which operation, which of its calls, and what goes wrong. What a rule does
-//! depends on its seed and on how many calls it has seen, on nothing else, so a failure can be run again.
+//! A plan is a list of rules: the operation, which of its calls, and the fault. A rule depends only on its
+//! seed and the number of calls so far, so a failure is reproducible.
 //!
-//! A call that is made to fail is not performed. Short writes, and short reads that do not say that the file
-//! ends, are something every caller must live with.
+//! A call that fails by a rule is not performed. Short writes, and short reads without end of file, are
+//! behaviour that every caller must handle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,45 +16,45 @@ use tombolo_core::{Answer, Error};
 use crate::around::{Around, Call, Layered, LayeredDisk, Payload};
 use tombolo_core::fs::Op;
 
-/// What goes wrong, and when.
+/// A list of faults to inject.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Each is asked about each call, in order; the first that strikes decides.
+    /// Applied to each call in order; the first rule that matches decides.
     pub rules: Vec<Rule>,
-    /// Decides which calls [`When::Chance`] strikes.
+    /// Seed of [`When::Chance`].
     pub seed: u64,
 }
 
-/// One rule of a [`Plan`].
+/// A rule of a [`Plan`].
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The operation; `None`: every one.
+    /// The operation; `None` for all.
     pub op: Option<Op>,
-    /// Which of the calls that match.
+    /// Selection among the matching calls.
     pub when: When,
-    /// What happens to them.
+    /// The fault.
     pub what: What,
 }
 
-/// Which calls a rule strikes, of those that match.
+/// Selection among the calls that match a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// All.
+    /// All calls.
     Always,
-    /// The `n`th alone, counted from 1.
+    /// Only the `n`th call, counted from 1.
     Nth(u64),
-    /// Every `n`th.
+    /// Every `n`th call.
     Every(u64),
-    /// Each with this probability, 0 to 1.
+    /// Each call with this probability, 0 to 1.
     Chance(f64),
 }
 
-/// What a rule does to a call.
+/// The effect of a rule on a call.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
-    /// It fails with this error.
+    /// Fails with this error.
     Fail(fn() -> Error),
-    /// A read or write moves at most so many bytes.
+    /// Limits a read or write to this many bytes.
     Short(usize),
 }
 
@@ -71,13 +71,13 @@ struct Armed {
     calls: AtomicU64,
 }
 
-/// `inner`, with what `plan` says going wrong.
+/// Wraps `inner`, injecting the faults of `plan`.
 pub fn over(inner: Arc<dyn Export>, plan: Plan) -> Layered<dyn Export, Faults> {
     Layered::new(inner, Arc::new(Faults::new(plan)))
 }
 
-/// The same for a disk: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole; what
-/// else there is, see [`LayeredDisk`].
+/// Wraps a disk like [`over`]: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole;
+/// for its other operations see [`LayeredDisk`].
 pub fn over_disk(inner: Arc<dyn BlockDevice>, plan: Plan) -> Arc<dyn BlockDevice> {
     Arc::new(LayeredDisk::new(inner, Arc::new(Faults::new(plan))))
 }
@@ -128,13 +128,13 @@ impl Faults {
     }
 }
 
-/// A number from 0 up to 1 that looks random and follows from its arguments (SplitMix64).
+/// Returns a pseudo-random number from 0 up to 1, determined by the arguments (SplitMix64).
 fn draw(seed: u64, call: u64) -> f64 {
     let mut mixed = seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^= mixed >> 31;
-    // 53 bits are what an f64 holds.
+    // The precision of an f64 is 53 bits.
     (mixed >> 11) as f64 / (1_u64 << 53) as f64
 }
 

@@ -1,19 +1,20 @@
-//! Small layers: each is a file-system waist over another one, and adds one thing. They stack in any order,
-//! also with those that have a room of their own (`layer/replies`, `layer/handle-table`).
+//! Small layers: each is a waist over another one, and adds one function. They stack in any order, also with
+//! the layers that have crates of their own (`layer/replies`, `layer/handle-table`).
 //!
 //! - [`stats`] counts operations and their times, also those of disks ([`stats::disk`]).
-//! - [`delay`] answers everything later, after a time: the pending path, on purpose.
+//! - [`delay`] delays all answers, to exercise the pending path.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.
-//! - [`record`] writes down what is read of a disk, in order.
-//! - [`switch`] puts another disk behind one that is in use.
+//! - [`record`] records which parts of a disk are read, in order.
+//! - [`switch`] replaces a disk that is in use.
 //!
-//! `stats`, `delay` and `fault` are also for disks.
+//! `stats`, `delay` and `fault` also apply to disks.
 //!
-//! Layers do not know each other. Those that treat all operations alike (`stats`, `fault`, `readonly`) are
-//! written as one function around any operation: [`Around`], which [`Layered`] applies to the whole waist.
-//! What passes through answers inline and allocates nothing when the layer below does (`tests/inline.rs`).
+//! Layers are independent of each other. Layers that treat all operations alike (`stats`, `fault`, `readonly`)
+//! are written as one function around any operation: [`Around`], which [`Layered`] applies to the whole
+//! waist. Their answers are immediate, without allocation, if those of the layer below are
+//! (`tests/inline.rs`).
 //!
 //! Reading order: [`around`], then any layer.
 #![forbid(unsafe_code)]

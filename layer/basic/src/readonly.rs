@@ -1,6 +1,6 @@
-//! Refuses every change with `ReadOnly`.
+//! Refusal of all changes with `ReadOnly`.
 //!
-//! Only what comes through the layer: reading may still move access times below it.
+//! Only changes through the layer are refused: reading may still update access times.
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use crate::around::{Around, Call, Layered, Payload};
 #[derive(Debug)]
 pub struct ReadOnly;
 
-/// `inner`, without the ways to change it. Opening for writing, and asking whether one may, are refused as
-/// well.
+/// Wraps `inner`, refusing changes. Opening for writing and tests of write access are refused too.
 pub fn over(inner: Arc<dyn Export>) -> Layered<dyn Export, ReadOnly> {
     Layered::new(inner, Arc::new(ReadOnly))
 }

@@ -1,5 +1,5 @@
-//! Recalls the leases that clients hold of a tree before a session changes anything: for the sessions of
-//! other front ends than the one that grants them, which asks the same [`LeaseTable`].
+//! Recall of leases before a session changes the tree, for the sessions of all front ends other than the one
+//! that grants leases, which uses the same [`LeaseTable`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Recall {
     table: Arc<LeaseTable>,
 }
 
-/// `inner`, before whose changes the leases in `table` are recalled.
+/// Wraps `inner`, recalling the leases in `table` before each change.
 pub fn over(inner: Arc<dyn Export>, table: Arc<LeaseTable>) -> Recall {
     Recall { inner, table }
 }
@@ -30,7 +30,7 @@ impl Export for Recall {
     }
 }
 
-/// One session of a [`Recall`].
+/// A session of a [`Recall`].
 struct Recalling {
     inner: Arc<dyn FileSystem>,
     table: Arc<LeaseTable>,
@@ -38,7 +38,7 @@ struct Recalling {
 }
 
 impl Recalling {
-    /// Performs a change once no other holds a lease: at once, if none does.
+    /// Performs a change once no other client has a lease; immediately if none has one.
     fn change<T: Send + 'static>(
         &self,
         cx: &Ctx,

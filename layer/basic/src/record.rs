@@ -1,5 +1,4 @@
-//! Writes down what is read of a disk, in order, each block when it is read first: a trace, to be brought
-//! before it is asked for another time.
+//! Record of the first read of each block of a disk, in order: a trace for prefetching it the next time.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -11,16 +10,15 @@ use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize
 use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_mem::{Sink, Source};
 
-/// What is told apart: a page of memory.
+/// Granularity of the trace: a page of memory.
 const BLOCK_BYTES: u64 = 4 << 10;
 
-/// So many blocks are told apart at most: 16 GiB.
+/// Maximum number of blocks recorded: 16 GiB.
 const BLOCKS_MAX: usize = 1 << 22;
 
-/// `inner`, of which a line is written to `out` for each part that is read first: its offset and length in
+/// Wraps `inner`, and writes a line to `out` for each part read for the first time: offset and length in
 /// bytes, and `name`. Each line is one write, so several disks may append to one file, in the order of their
-/// reads. When `out` takes nothing more, or 16 GiB were read, the rest is not written down, and all is read
-/// as before.
+/// reads. After a write error, or 16 GiB, recording stops; reads continue.
 pub fn over(inner: Arc<dyn BlockDevice>, out: Arc<File>, name: &str) -> Arc<dyn BlockDevice> {
     let state = State { out: Some(out), read: HashSet::new() };
     Arc::new(RecordedDisk { inner, name: name.into(), state: Mutex::new(state) })

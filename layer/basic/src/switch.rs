@@ -1,10 +1,9 @@
-//! A disk behind which another one can be put while it is used: what its writes go to is frozen, and they go
-//! on elsewhere.
+//! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one.
 //!
-//! That takes three steps, so that what uses the disk stands still for none that waits for a disk of the
-//! host. While it *rests* flushes are answered at once: whoever has it rest is told first. After
-//! [`replace`](Switch::replace) writes go to the new disk, and what has to be durable waits until the old one
-//! is ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
+//! This takes three steps, so that no request waits while a disk of the host is flushed. At *rest*, flushes
+//! are acknowledged immediately; the caller must be prepared for that. After [`replace`](Switch::replace)
+//! writes go to the new disk, and requests for durability wait until the old one is durable
+//! ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +14,13 @@ use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroin
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 
-/// A disk that is replaced by others of its length.
+/// A disk that can be replaced by others of its length.
 #[derive(Clone)]
 pub struct Switch(Arc<Inner>);
 
 struct Inner {
     now: RwLock<Arc<dyn BlockDevice>>,
-    /// Changes and flushes that were handed down and not answered.
+    /// Changes and flushes in progress.
     under_way: AtomicUsize,
     durability: Mutex<Durability>,
 }
@@ -29,24 +28,24 @@ struct Inner {
 #[derive(Default)]
 struct Durability {
     phase: Phase,
-    /// Those that wait for another phase.
+    /// Requests waiting for the next phase.
     waiting: Vec<Waker>,
 }
 
 #[derive(Clone, Default)]
 enum Phase {
-    /// A flush is the disk's.
+    /// Flushes are passed on.
     #[default]
     Usual,
-    /// A flush is answered at once.
+    /// Flushes are acknowledged immediately.
     Resting,
-    /// A flush waits. The disk that was replaced is to be durable first.
+    /// Flushes wait until the replaced disk is durable.
     Unsettled(Arc<dyn BlockDevice>),
-    /// The disk that was replaced could not be made durable: no flush says that all is.
+    /// The replaced disk could not be made durable: all flushes fail.
     Lost,
 }
 
-/// A request that has not ended: it does when this is dropped, also unanswered.
+/// A request in progress, which ends on drop, even unanswered.
 struct UnderWay(Arc<Inner>);
 
 impl Drop for UnderWay {
@@ -55,7 +54,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// What is changed now is under way still.
+/// A change is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -68,9 +67,9 @@ impl Inner {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the disk unless something is under way.
+    /// Replaces the disk unless a request is in progress.
     fn put(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<Arc<dyn BlockDevice>, Busy> {
-        // What begins counts itself under this lock.
+        // Requests count themselves under this lock.
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         if self.under_way.load(Ordering::Acquire) > 0 {
             return Err(Busy);
@@ -84,7 +83,7 @@ impl Inner {
         durability.waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// The same, but what is lost stays lost.
+    /// Enters a phase, unless data is lost.
     fn enter_unless_lost(&self, phase: Phase) {
         let mut durability = self.durability();
         if !matches!(durability.phase, Phase::Lost) {
@@ -148,7 +147,7 @@ impl Inner {
         .await
     }
 
-    /// A change that is to be durable when it is answered, in a phase in which it cannot be by itself.
+    /// Makes a change that must be durable in a phase in which the disk alone cannot guarantee that.
     fn in_two_steps(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -166,11 +165,11 @@ impl Inner {
 }
 
 fn lost() -> Error {
-    Error::io("what was written before cannot be made durable")
+    Error::io("earlier writes cannot be made durable")
 }
 
 impl Switch {
-    /// Begins with this disk.
+    /// Creates a switch, beginning with this disk.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
         Self(Arc::new(Inner {
             now: RwLock::new(disk),
@@ -179,38 +178,38 @@ impl Switch {
         }))
     }
 
-    /// The disk itself, by which it is used.
+    /// Returns the switchable disk.
     pub fn disk(&self) -> Arc<dyn BlockDevice> {
         Arc::new(self.clone())
     }
 
-    /// The disk that it is at present.
+    /// Returns the present disk.
     pub fn now(&self) -> Arc<dyn BlockDevice> {
         self.0.now()
     }
 
-    /// Whether a disk that was replaced could not be made durable: all flushes fail then.
+    /// Returns `true` if a replaced disk could not be made durable; all flushes fail then.
     pub fn is_lost(&self) -> bool {
         matches!(self.0.durability().phase, Phase::Lost)
     }
 
-    /// Answers flushes at once from now on, unless something is lost.
+    /// Acknowledges flushes immediately from now on, unless data is lost.
     pub fn rest(&self) {
         self.0.enter_unless_lost(Phase::Resting);
     }
 
-    /// Has all that begins from now on go to `disk`, which reads as the present one. What has to be durable
-    /// waits for [`settle`](Self::settle).
+    /// Directs all new requests to `disk`, which must read as the present one. Requests for durability wait
+    /// for [`settle`](Self::settle).
     ///
     /// # Errors
-    /// [`Busy`] while a change or a flush is under way: nothing is replaced then.
+    /// [`Busy`] while a change or a flush is in progress: the disk is not replaced then.
     pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Busy> {
         let old = self.0.put(disk)?;
         self.0.enter_unless_lost(Phase::Unsettled(old));
         Ok(())
     }
 
-    /// Goes on with the disk that was replaced, if one was: nothing may have been written since.
+    /// Reinstates the replaced disk, if any. Nothing may have been written since.
     pub fn take_back(&self) {
         let phase = self.0.durability().phase.clone();
         if let Phase::Unsettled(old) = phase {
@@ -219,8 +218,8 @@ impl Switch {
         self.0.enter_unless_lost(Phase::Usual);
     }
 
-    /// Makes durable the disk that was replaced. Flushes wait still: names may have to follow. If it cannot
-    /// be made durable, all fail from then on.
+    /// Makes the replaced disk durable. Flushes still wait, because renames may have to follow. If it cannot
+    /// be made durable, all flushes fail from then on.
     pub fn settle(&self, cx: &Ctx) -> Answer<()> {
         let phase = self.0.durability().phase.clone();
         match phase {
@@ -235,12 +234,12 @@ impl Switch {
         }
     }
 
-    /// Lets flushes go on.
+    /// Resumes flushes.
     pub fn go_on(&self) {
         self.0.enter_unless_lost(Phase::Usual);
     }
 
-    /// Replaces a disk that is only read by another one that reads the same.
+    /// Replaces a disk that is only read by another one with the same contents.
     pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
         *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = disk;
     }
@@ -302,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that tells of its flushes, which may fail.
+    /// A disk that counts its flushes, which may fail.
     struct Told {
         inner: Arc<dyn BlockDevice>,
         flushes: AtomicUsize,
@@ -410,7 +409,7 @@ mod tests {
         switch.go_on();
         waits.wait().expect_err("not durable");
         switch.flush(&cx()).wait().expect_err("not durable");
-        // The next attempt changes nothing of that.
+        // A further attempt does not change that.
         switch.rest();
         assert!(switch.is_lost());
         switch.flush(&cx()).wait().expect_err("not durable");

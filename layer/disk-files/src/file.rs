@@ -1,4 +1,4 @@
-//! The bytes of a disk, as a file has them.
+//! Byte access to a disk, as to a file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,16 +10,16 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
 
-/// A disk that is read and written by bytes.
+/// A disk with byte access.
 pub(crate) struct DiskFile {
     disk: Arc<dyn BlockDevice>,
-    /// Held alone by a write of parts of blocks: it reads them first, and what is written there meanwhile
+    /// Locked exclusively by writes of partial blocks, which read first: concurrent writes to the same blocks
     /// would be lost.
     writing: Arc<RwLock<()>>,
-    /// A write has failed. A kernel that wrote back pages forgets them all the same, and tells of it once
-    /// (fsync(2)).
+    /// A write has failed. A kernel that wrote pages back discards them nevertheless, and reports the error
+    /// once (fsync(2)).
     has_failed: AtomicBool,
-    /// What is done then, once.
+    /// Called once at the first failure.
     pub(crate) when_failed: OnceLock<WhenFailed>,
 }
 
@@ -43,15 +43,15 @@ impl DiskFile {
         self.disk.geometry().size_bytes
     }
 
-    /// Whether something that was written to it is not there.
+    /// Returns `true` if data written to it was lost.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Remembers a write that failed.
+    /// Records a failed write.
     fn noted<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done {
-            tracing::error!(%error, "a write failed: the file is not what was written to it");
+            tracing::error!(%error, "a write failed: the file's contents are incomplete");
             if !self.has_failed.swap(true, Ordering::AcqRel)
                 && let Some(when_failed) = self.when_failed.get()
             {
@@ -61,13 +61,13 @@ impl DiskFile {
         done
     }
 
-    /// An answer of the disk, to which no other requests are added.
+    /// Submits a request, as no others follow.
     fn asked<T>(&self, answer: Answer<T>) -> Answer<T> {
         self.disk.submit();
         answer
     }
 
-    /// The whole blocks that a range lies in.
+    /// Returns the whole blocks that contain a range.
     fn blocks_of(&self, range: Range) -> Range {
         let block = u64::from(self.disk.geometry().block_bytes);
         let offset = range.offset - range.offset % block;
@@ -104,7 +104,7 @@ impl DiskFile {
         Ok(buffer)
     }
 
-    /// Writes what does not lie behind the end, and says how much that was.
+    /// Writes up to the end of the disk, and returns the length written.
     pub(crate) fn write(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -152,16 +152,15 @@ impl DiskFile {
         self.asked(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
     }
 
-    /// Fails once a write has failed, each time: what was written is not durable, and will not be.
+    /// Flushes the disk. Fails permanently once a write has failed, because its data will never be durable.
     pub(crate) fn flush(&self, cx: &Ctx) -> Answer<()> {
         if self.has_failed() {
-            return Answer::err(Error::io("a write before has failed"));
+            return Answer::err(Error::io("an earlier write has failed"));
         }
         self.asked(self.disk.flush(cx))
     }
 
-    /// Makes a range inside of the file read as zeroes: whole blocks by the disk's own means, parts of them
-    /// by writes.
+    /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes.
     pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let end = range.end().min(self.size_bytes());
@@ -181,7 +180,7 @@ impl DiskFile {
         })
     }
 
-    /// Finds data or a hole from `offset` on (lseek(2)); behind the last byte there is a hole.
+    /// Finds data or a hole from `offset` on (lseek(2)); the end of the file is a hole.
     pub(crate) fn seek(self: &Arc<Self>, cx: &Ctx, offset: u64, whence: Whence) -> Answer<u64> {
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
@@ -209,5 +208,5 @@ impl DiskFile {
     }
 }
 
-/// So many extents are looked at in one turn.
+/// Number of extents examined at once.
 const EXTENTS: usize = 64;

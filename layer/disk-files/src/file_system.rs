@@ -15,7 +15,7 @@ use tombolo_mem::{Sink, Source};
 use crate::file::DiskFile;
 use crate::files::Files;
 
-/// A session. It remembers nothing: an opening is the node's number.
+/// A session. Stateless: an opening has its node's number.
 pub(crate) struct Session(pub(crate) Arc<Files>);
 
 impl Session {
@@ -36,7 +36,7 @@ impl Session {
         self.entry(place.ok_or(Error::NotFound)?)
     }
 
-    /// The file of an opening.
+    /// Returns the file of an opening.
     fn opened(&self, file: File) -> Result<&Arc<DiskFile>> {
         match self.0.file(file.node) {
             Some(disk) if file.open.0 == file.node.0 => Ok(disk),
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// What every change of names and attributes gets.
+    /// Returns the answer to all changes of names and attributes.
     fn refused<T>() -> Answer<T> {
         Answer::err(Error::NotPermitted)
     }
@@ -126,7 +126,7 @@ impl FileSystem for Session {
         Answer::Done(self.attr(node))
     }
 
-    /// A size that it has already is no change.
+    /// Accepts only the present size.
     fn setattr(&self, cx: &Ctx, node: NodeId, _: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let attr = match self.attr(node) {
             Ok(attr) => attr,
@@ -287,7 +287,7 @@ impl Ranges for Session {
             _ if offset >= size_bytes => Answer::ok(()),
             AllocateMode::PUNCH_HOLE => disk.zero(cx, range, true),
             AllocateMode::ZERO_RANGE => disk.zero(cx, range, false),
-            // A disk promises no room; what is there stays.
+            // Disks guarantee no allocation; existing data stays.
             other if other.is_empty() => Answer::ok(()),
             _ => Answer::err(Error::NotSupported),
         }

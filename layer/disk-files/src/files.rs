@@ -12,12 +12,12 @@ use tombolo_core::{Identity, Result};
 use crate::file::{DiskFile, WhenFailed};
 use crate::file_system::Session;
 
-/// Disks as the files of one directory, which belong to one user.
+/// Disks as the files of one directory, owned by one user.
 pub struct DiskFiles(Arc<Files>);
 
-/// What all sessions have.
+/// State shared by all sessions.
 pub(crate) struct Files {
-    /// By their names, in the order of the directory.
+    /// Files with their names, in the order of the directory.
     pub(crate) files: Vec<(NameBuf, Arc<DiskFile>)>,
     owner: Identity,
     /// All times of all nodes.
@@ -25,7 +25,7 @@ pub(crate) struct Files {
 }
 
 impl DiskFiles {
-    /// A directory of these disks, which only `owner` may use. Of two with one name the first is found.
+    /// Creates a directory of these disks, for `owner` only. Of two with the same name the first is found.
     pub fn new(disks: impl IntoIterator<Item = (NameBuf, Arc<dyn BlockDevice>)>, owner: Identity) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made = Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() };
@@ -33,8 +33,8 @@ impl DiskFiles {
         Self(Arc::new(Files { files, owner, made }))
     }
 
-    /// Has this done when a write to one of the files has failed, at each the first time, where that write is
-    /// answered. What was said before stays.
+    /// Sets a function to call at the first failed write to each file, before that write is answered. Ignored
+    /// if one is already set.
     pub fn when_failed(&self, told: impl Fn() + Send + Sync + 'static) {
         let told: WhenFailed = Arc::new(told);
         for (_, file) in &self.0.files {
@@ -42,8 +42,8 @@ impl DiskFiles {
         }
     }
 
-    /// Whether a write to one of the files has failed: then it is not what was written to it, whatever a
-    /// kernel between has told of that.
+    /// Returns `true` if a write to one of the files has failed: its contents are then incomplete, whatever a
+    /// kernel in between has reported.
     pub fn has_failed(&self) -> bool {
         self.0.files.iter().any(|(_, file)| file.has_failed())
     }
@@ -55,22 +55,22 @@ impl Export for DiskFiles {
     }
 }
 
-/// The number of the first file's node.
+/// Node number of the first file.
 const FIRST: u64 = NodeId::ROOT.0 + 1;
 
 impl Files {
-    /// The node of the file at this place in the directory.
+    /// Returns the node of the file at this index of the directory.
     pub(crate) fn node_of(index: usize) -> NodeId {
         NodeId(FIRST + index as u64)
     }
 
-    /// The file of a node, if it is one's.
+    /// Returns the file of a node, if it is a file's.
     pub(crate) fn file(&self, node: NodeId) -> Option<&Arc<DiskFile>> {
         let index = usize::try_from(node.0.checked_sub(FIRST)?).ok()?;
         self.files.get(index).map(|(_, file)| file)
     }
 
-    /// The attributes of a node, if there is one.
+    /// Returns the attributes of a node, if it exists.
     pub(crate) fn attr(&self, node: NodeId) -> Option<Attr> {
         let (file_type, mode, nlink, size) = match self.file(node) {
             Some(file) if file.disk().profile().read_only => (FileType::Regular, 0o400, 1, file.size_bytes()),

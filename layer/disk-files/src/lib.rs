@@ -1,12 +1,12 @@
-//! A directory whose files are disks: what `layer/file-disk` does, the other way round. So programs that want
-//! a file, such as a VMM that maps a guest's memory, have a disk of any kind.
+//! A directory whose files are disks, the inverse of `layer/file-disk`. Programs that need a file, such as a
+//! VMM that maps a guest's memory, can use any kind of disk.
 //!
-//! A file is as long as its disk. Its bytes can be read, written, made durable, and given back (fallocate(2),
-//! `FALLOC_FL_PUNCH_HOLE`); nothing else of the directory or the files changes, their times neither: a kernel
-//! drops what it keeps of a file whose times move, and what is mapped of it. Writes need not be of whole
-//! blocks. After one that failed no fsync(2) of the file succeeds any more.
+//! A file has its disk's size. Its bytes can be read, written, synced and freed (fallocate(2),
+//! `FALLOC_FL_PUNCH_HOLE`); nothing else of the directory or its files changes, including their times,
+//! because a kernel drops its cache and mappings of a file whose times change. Writes need not be aligned.
+//! After a failed write every fsync(2) of the file fails.
 //!
-//! Not here: disks that are resized while they are files.
+//! Non-goals: resizing disks while they are files.
 //!
 //! Main types: [`DiskFiles`].
 //!

@@ -12,21 +12,21 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Sink, Source};
 
-/// A file as a disk. Any number of front ends may use it at once.
+/// A file as a disk. Any number of front ends may use it concurrently.
 pub struct FileDisk(pub(crate) Arc<OpenFile>);
 
-/// What requests that are under way need of it. Dropping it closes the file.
+/// State shared by requests. Dropping it closes the file.
 pub(crate) struct OpenFile {
     pub(crate) fs: Arc<dyn FileSystem>,
-    /// The session and the user that all is done as.
+    /// The session and user of all operations.
     pub(crate) cx: Ctx,
     pub(crate) file: File,
     profile: Profile,
     pub(crate) bounds: Bounds,
     loss: FlushLoss,
-    /// A flush has succeeded.
+    /// `true` once a flush has succeeded.
     is_flushed: AtomicBool,
-    /// Held while one flushes.
+    /// Locked during a flush.
     flushing: Arc<Mutex<()>>,
 }
 
@@ -50,7 +50,8 @@ impl OpenFile {
         self.bounds = Bounds::new(geometry, self.profile.read_only);
     }
 
-    /// A request of a front end in the file's own session. It may become several, so it has no key.
+    /// Returns the context of a front end's request in the file's own session. Without a key, because the
+    /// request may become several.
     pub(crate) fn cx(&self, caller: &Ctx) -> Ctx {
         Ctx {
             request: caller.request,
@@ -84,7 +85,7 @@ impl OpenFile {
                             return Ok(());
                         }
                         if count == 0 {
-                            return Err(Error::io("the file takes no more"));
+                            return Err(Error::io("the file accepts no more data"));
                         }
                         from.advance(count);
                         offset += count as u64;
@@ -95,8 +96,8 @@ impl OpenFile {
         }
     }
 
-    /// Completes a read that has met the file's end after `count` bytes: what that lacks of the last block is
-    /// zeroes.
+    /// Completes a read that reached the end of the file after `count` bytes, with zeroes up to the end of
+    /// the last block.
     fn pad(self: &Arc<Self>, cx: &Ctx, offset: u64, count: usize, mut into: Sink) -> Answer<()> {
         into.advance(count);
         let file = self.clone();
@@ -108,8 +109,8 @@ impl OpenFile {
         })
     }
 
-    /// Makes durable what was written. One flush at a time: beside one that fails another would succeed,
-    /// before it is known that it may not.
+    /// Makes completed writes durable. Flushes are serialized: one concurrent with a failing one could
+    /// succeed before the failure is known.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let Some(alone) = self.flushing.try_lock_arc() else {
@@ -131,7 +132,7 @@ impl OpenFile {
         }
     }
 
-    /// The first time also what a server before this one has written, if it was killed.
+    /// Syncs the file; the first time including the writes of a killed predecessor.
     fn sync(&self, cx: &Ctx) -> Answer<()> {
         let is_known = self.profile.read_only || self.is_flushed.load(Ordering::Relaxed);
         let what = if is_known { SyncWhat::Data } else { SyncWhat::AllWriters };
@@ -153,7 +154,7 @@ impl OpenFile {
 }
 
 fn cut_off() -> Error {
-    Error::io("the file ends before the disk does: it was cut off")
+    Error::io("the file is shorter than the disk: it was truncated")
 }
 
 impl Drop for OpenFile {
@@ -187,7 +188,7 @@ impl BlockDevice for FileDisk {
             return read_whole(&file.fs, &cx, file.file, offset, into)
                 .map_result(move |done| if done?.count >= wanted { Ok(()) } else { Err(cut_off()) });
         }
-        // Of the last block the file may have a part only.
+        // The file may end within the last block.
         let (file, rest) = (file.clone(), into.clone());
         read_whole(&self.0.fs, &cx.clone(), file.file, offset, into).then(move |done| {
             match done.count >= wanted {

@@ -1,12 +1,12 @@
-//! A disk that is a file: any file of any file system of the waist, a directory of the host or a far tree
-//! behind a cache.
+//! A disk stored in a file of any file system of the waist: a directory of the host, or a remote tree behind
+//! a cache.
 //!
-//! What the file system answers at once is answered at once, without an allocation for transfers of few
-//! pieces. A flush is an fsync; holes are made and found where the file system has operations on ranges, and
-//! zeroes are written where it has none.
+//! Answers that the file system gives immediately are passed on immediately, without an allocation for
+//! transfers of few segments. A flush is an fsync; holes are punched and found if the file system supports
+//! ranges, otherwise zeroes are written.
 //!
-//! Not here: formats of images; files of this host without a file system between (`back/image-file` is
-//! quicker).
+//! Non-goals: image formats; files of this host without a file system in between (`back/image-file` is
+//! faster).
 //!
 //! Main types: [`FileDisk`], [`OpenError`].
 //!

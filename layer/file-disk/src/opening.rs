@@ -12,32 +12,32 @@ use tombolo_core::{Ctx, Error, Result as CoreResult};
 
 use crate::disk::{FileDisk, OpenFile};
 
-/// Why a file was not opened.
+/// Reasons why a file was not opened.
 #[derive(Debug, ThisError)]
 pub enum OpenError {
     /// The file system refuses it.
-    #[error("the file cannot be opened")]
+    #[error("cannot open the file")]
     Refused(#[from] Error),
-    /// A directory, a link and the like.
-    #[error("it is no regular file")]
+    /// A directory, a symbolic link or the like.
+    #[error("it is not a regular file")]
     NotAFile,
-    /// Another has it open as a disk.
-    #[error("the file is in use; end that first, or open it read-only where both only read")]
+    /// Another user has it open as a disk.
+    #[error("the file is in use; stop its user first, or open it read-only in both")]
     InUse,
-    /// It says that it is longer than anything can be looked through.
-    #[error("files of more than {max} bytes are not supported as disks, and its size is {0}", max = SIZE_BYTES_MAX)]
+    /// The size is beyond the supported limit.
+    #[error("files of more than {max} bytes are not supported as disks; its size is {0}", max = SIZE_BYTES_MAX)]
     Size(u64),
-    /// The block size is none.
+    /// The block size is invalid.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
-    /// There is not even one block in it.
+    /// The file is shorter than a block.
     #[error("the file is empty: set its size first, for example by truncate -s 10G")]
     Empty,
 }
 
 impl FileDisk {
-    /// Opens the file at `path` (from the root of `fs`; symbolic links are not followed) in the session and
-    /// as the user that `cx` names.
+    /// Opens the file at `path` (from the root of `fs`; symbolic links are not followed) with the session and
+    /// user of `cx`.
     pub async fn open(
         fs: Arc<dyn FileSystem>,
         cx: Ctx,
@@ -45,15 +45,15 @@ impl FileDisk {
         options: &OpenOptions,
     ) -> Result<Arc<Self>, OpenError> {
         let OpenOptions { read_only, block_bytes, .. } = *options;
-        // Said before anything is opened.
+        // Checked before anything is opened.
         Geometry::of_file(0).in_blocks(block_bytes)?;
         let file = find_and_open(&*fs, &cx, path, read_only).await?;
-        // From here on it is given back when it is dropped.
+        // Closed on drop from here on.
         let mut file = OpenFile::new(fs, cx, file, read_only);
         if options.locks {
             file.lock(read_only).await?;
         }
-        // As it is now that no other changes it.
+        // Read after locking, when no other user changes it.
         let attr: Attr = file.fs.getattr(&file.cx, file.file.node, Some(file.file)).resolve().await?;
         if attr.size > SIZE_BYTES_MAX {
             return Err(OpenError::Size(attr.size));
@@ -67,8 +67,8 @@ impl FileDisk {
     }
 }
 
-/// Opens the file. A name that is remembered may lead to one that was replaced since, and so may that of each
-/// directory: it is looked up anew then.
+/// Opens the file. Cached names may lead to a replaced file or directory: each is looked up again after
+/// ESTALE.
 async fn find_and_open(
     fs: &dyn FileSystem,
     cx: &Ctx,
@@ -98,7 +98,7 @@ async fn find_and_open(
     }
 }
 
-/// Looks the file up; the answer carries one look-up.
+/// Looks the file up, counting one look-up.
 async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
     let mut found: Option<Entry> = None;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -115,8 +115,8 @@ async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
     found.ok_or(Error::IsDirectory)
 }
 
-/// The bytes that QEMU and `back/image-file` lock to tell what they do with an image (100 and on), and what
-/// they do not let others do (200 and on).
+/// Bytes that QEMU and `back/image-file` lock for operations performed on an image (from 100 on) and denied
+/// to others (from 200 on).
 const DONE: LockRange = LockRange { start: 100, last: 199 };
 const REFUSED: LockRange = LockRange { start: 200, last: 299 };
 /// The first of each: reading.
@@ -124,8 +124,8 @@ const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
 impl OpenFile {
-    /// Locks it so that no other writes to it, and if it is to be written to, none reads it either. The lock
-    /// ends with the opening.
+    /// Locks the file against writers, and if it is opened for writing also against readers. The lock ends
+    /// with the opening.
     async fn lock(&self, read_only: bool) -> Result<(), OpenError> {
         let Some(locks) = self.fs.locks() else { return Ok(()) };
         let of = |kind, range| Lock {
@@ -139,7 +139,7 @@ impl OpenFile {
             let all = of(LockKind::Write, LockRange { start: DONE.start, last: REFUSED.last });
             return taken(locks.lock(&self.cx, self.file, &all, false).resolve().await);
         }
-        // First taken, then looked at: of two that come at once at least one sees the other.
+        // Lock first, then check: of two concurrent users at least one sees the other.
         for range in [READS, REFUSED] {
             taken(locks.lock(&self.cx, self.file, &of(LockKind::Read, range), false).resolve().await)?;
         }

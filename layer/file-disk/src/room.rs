@@ -9,10 +9,10 @@ use tombolo_mem::{Region, Source};
 
 use crate::disk::OpenFile;
 
-/// Zeroes are written so many at a time.
+/// Maximum length of one write of zeroes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Zeroes for all disks; nothing writes to them.
+/// Zeroes shared by all disks; never written.
 static ZEROES: LazyLock<Region> = LazyLock::new(|| Region::heap(PIECE_BYTES));
 
 const PUNCH: AllocateMode = AllocateMode::PUNCH_HOLE.union(AllocateMode::KEEP_SIZE);
@@ -30,7 +30,7 @@ impl OpenFile {
         }
     }
 
-    /// Gives the room back, where the file system can.
+    /// Frees the range's space, if the file system supports it.
     pub(crate) fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
         if range.len_bytes == 0 {
             return Answer::ok(());
@@ -77,7 +77,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// What lies where, by the file's holes; all of it data where the file system does not tell.
+    /// Returns data and holes as the file system reports them; only data if it does not.
     pub(crate) fn extents(self: &Arc<Self>, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
@@ -86,13 +86,13 @@ impl OpenFile {
             while goes_on {
                 let at = extents.next_offset();
                 let found = file.seek(&cx, at, Whence::Data).await?;
-                // A block of which a part is data is data.
+                // Partial data makes a block data.
                 let data = found - found % u64::from(file.bounds.geometry().block_bytes);
                 if !extents.push(data.saturating_sub(at), Allocation::Hole) {
                     break;
                 }
                 let hole = file.bounds.padded(file.seek(&cx, found, Whence::Hole).await?);
-                // One that moves while it is looked for is not found; up to the end there may be data.
+                // A hole moved during the search is not found; treat all up to the end as data.
                 let len = if hole > data { hole - data } else { u64::MAX };
                 goes_on = extents.push(len, Allocation::Data);
             }
@@ -100,8 +100,8 @@ impl OpenFile {
         })
     }
 
-    /// The next data or hole; `u64::MAX` if there is none up to the end. A file system that does not know has
-    /// data everywhere.
+    /// Finds the next data or hole; `u64::MAX` if there is none up to the end. Without support for ranges all
+    /// is data.
     async fn seek(&self, cx: &Ctx, offset: u64, whence: Whence) -> Result<u64> {
         let found = match self.fs.ranges() {
             Some(ranges) => ranges.seek(cx, self.file, offset, whence),

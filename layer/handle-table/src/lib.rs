@@ -1,25 +1,25 @@
-//! Persistent handles for file systems that have none, or none that are short enough: a table on disk of the
-//! files that were met, each with a number, where it is, and what it was.
+//! Persistent handles for file systems without any, or with handles that are too long: a table on disk of all
+//! files seen, each with a number, its location, and its identity.
 //!
-//! A handle is the number. It leads back by name: from the root, through the directories under which the file
-//! was met, and what is found must be the file that was meant (inode number and birth). Names that change
-//! through this layer are followed. So what gets lost, compared with handles of a file system's own:
+//! A handle contains the number. It is resolved by name: from the root through the directories under which
+//! the file was seen, and the file found must have the same identity (inode number and birth). Renames
+//! through this layer are tracked. The limitations, compared with a file system's own handles:
 //!
-//! - A file whose name, or the name of a directory above it, is changed by others is stale until it is met
-//!   again; met again, it is the same file with the same handle, as far as the file system tells files apart.
-//! - A file that had one name when it was last met, that others gave another one since, and that then loses
-//!   the one we know, gets another handle when it is met again: a removed file is forgotten at once, or
-//!   removed files would fill the table.
-//! - Where the file system does not keep births, a file that takes a removed file's name *and* inode number
-//!   is taken for it.
-//! - Numbers that were given out shortly before a loss of power, or that stood in a damaged part of the
-//!   table, are stale. A number is never given to another file.
+//! - A file is stale after others rename it or a directory above it, until it is seen again; it is then the
+//!   same file with the same handle, as far as the file system distinguishes files.
+//! - A file last seen with one link gets a new handle if others have linked it since and its known name is
+//!   then removed: removed files are dropped at once, or they would fill the table.
+//! - Where the file system records no births, a file that reuses a removed file's name *and* inode number is
+//!   mistaken for it.
+//! - Numbers issued shortly before a power failure, or stored in a damaged part of the table, are stale. A
+//!   number is never reused for another file.
 //!
-//! The table is an append-only log, written anew at each start and when it has grown long ([`log`]);
-//! `docs/formats/handles.md` has its bytes. It keeps at most [`FILES_MAX`] files: those that were removed
-//! make room first, then those met first, and directories that others are in last.
+//! The table is an append-only log, rewritten at each start and when it has grown long ([`log`]); its format
+//! is in `docs/formats/handles.md`. It contains at most [`FILES_MAX`] files: removed ones are evicted first,
+//! then the oldest, and directories with children last.
 //!
-//! Reading order: `table` (what is known), `log` (what is on disk), `rewrite` (how that stays short),
+//! Reading order: `table` (in memory), `log` (on disk), `rewrite` (compaction), `session` (which files are
+//! registered).
 //! `session` (which files are met).
 #![forbid(unsafe_code)]
 
@@ -40,13 +40,13 @@ use tombolo_core::fs::{Client, Export, FileSystem, Volume};
 use session::Session;
 use table::Table;
 
-/// So many files have a number at a time.
+/// Maximum number of files with a number.
 pub const FILES_MAX: usize = 1 << 20;
 
-/// The type number of our handles: below those that other parts of the house add to the kernel's.
+/// Type number of these handles: below those that other crates add to the kernel's.
 pub const KIND: i32 = 1 << 13;
 
-/// Why a table cannot be used.
+/// Reasons why a table cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The file cannot be read or written.
@@ -54,19 +54,19 @@ pub enum OpenError {
     Io {
         /// The table.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It is no table, or one of a newer version. It is left alone.
-    #[error("{}: not a table of file handles that this program knows", path.display())]
+    /// Not a table, or one of a newer version. The file is left unchanged.
+    #[error("{}: not a table of file handles, or of an unsupported version", path.display())]
     Foreign {
         /// The table.
         path: PathBuf,
     },
 }
 
-/// An export whose handles come from a table.
+/// An export with handles from a table.
 pub struct HandleTable {
     inner: Arc<dyn Export>,
     shared: Arc<Shared>,
@@ -76,12 +76,12 @@ struct Shared {
     table: Arc<Mutex<Table>>,
     volume: Volume,
     path: PathBuf,
-    /// FileIdentity writes the log anew, or did last.
+    /// The thread that rewrites the log, or did last.
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// `inner`, with handles from the table at `path`, which is made if it is missing. One process may use it at
-/// a time.
+/// Wraps `inner`, with handles from the table at `path`, which is created if missing. Only one process may
+/// use it at a time.
 pub fn over(inner: Arc<dyn Export>, path: &Path) -> std::result::Result<HandleTable, OpenError> {
     Ok(HandleTable { inner, shared: Arc::new(Shared::open(path)?) })
 }
@@ -103,7 +103,7 @@ impl Shared {
         rewrite::lock(&self.table)
     }
 
-    /// Changes the table, and writes all that changed to the log at once.
+    /// Changes the table, and appends the changes to the log at once.
     fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table();
         let changed = change(&mut table);
@@ -119,15 +119,15 @@ impl Shared {
         changed
     }
 
-    /// Has the log written anew by a thread: requests are served by threads that must not wait for the disk.
+    /// Rewrites the log on a thread of its own: the threads that serve requests must not wait for the disk.
     fn write_anew(&self) {
         let (table, path, volume) = (self.table.clone(), self.path.clone(), self.volume);
         let thread = thread::Builder::new().name("handle-table".into());
         match thread.spawn(move || rewrite::rewrite(&table, &path, volume)) {
-            // The one before has ended: there is never a second.
+            // The previous one has ended: there is never more than one.
             Ok(writer) => *self.writer() = Some(writer),
             Err(error) => {
-                tracing::warn!(%error, "no thread to write the table of file handles anew");
+                tracing::warn!(%error, "no thread to rewrite the table of file handles");
                 self.table().log().end_successor();
             }
         }
@@ -139,13 +139,13 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// The next process must not find the table in use.
+    /// Waits for the writer, so that the next process does not find the table in use.
     fn drop(&mut self) {
         let writer = self.writer().take();
         if let Some(writer) = writer
             && writer.join().is_err()
         {
-            tracing::error!("writing the table of file handles anew has panicked");
+            tracing::error!("rewriting the table of file handles has panicked");
         }
     }
 }

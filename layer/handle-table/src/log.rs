@@ -1,9 +1,7 @@
-//! The table on disk: a header, and a record for each change, each with a checksum
-//! (`docs/formats/handles.md`).
+//! The table on disk: a header and one record for each change, with checksums (`docs/formats/handles.md`).
 //!
-//! A record that does not hold ends the reading: what follows cannot be trusted to be in its place. Nothing
-//! is written through to the disk but the log that is written anew: at each start, and when it has grown long
-//! (`rewrite`).
+//! Reading ends at an invalid record: what follows cannot be trusted to be aligned. Only a rewritten log is
+//! synced to the disk: at each start, and when it has grown long (`rewrite`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,23 +14,23 @@ const MAGIC: [u8; 8] = *b"tmblhndl";
 const VERSION: u32 = 1;
 
 const HEADER_BYTES: usize = 32;
-/// Length and checksum of a record, in front of it.
+/// Length and checksum preceding a record.
 const MARK_BYTES: usize = 8;
-/// A record without its name.
+/// Length of a record without its name.
 const FIXED_BYTES: usize = 40;
 
 const _: () = {
-    // Magic, version, nothing, volume.
+    // Magic, version, reserved, volume.
     assert!(HEADER_BYTES == 8 + 4 + 4 + 16);
     assert!(MARK_BYTES == 4 + 4);
     // Id, parent, file system, inode number, generation.
     assert!(FIXED_BYTES == 5 * size_of::<u64>());
 };
 
-/// Says that a file has lost the name that we knew: no file is in a directory with this number.
+/// Parent of a file that has lost its known name; no directory has this number.
 const NOWHERE: u64 = u64::MAX;
 
-/// A file's number. The upper half is drawn at each start, so that numbers that were lost are not given out
+/// A file's number. The upper half is drawn at random at each start, so that lost numbers are not issued
 /// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id(pub u64);
@@ -42,12 +40,12 @@ impl Id {
     pub const ROOT: Self = Self(0);
 }
 
-/// What makes a file that file.
+/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileIdentity {
     pub fsid: u64,
     pub fileid: u64,
-    /// 0 where the file system does not tell a file from an earlier one with its number.
+    /// 0 where the file system does not distinguish a file from an earlier one with its inode number.
     pub generation: u64,
 }
 
@@ -57,7 +55,7 @@ impl FileIdentity {
     }
 }
 
-/// Under which directory and name a file was met.
+/// Directory and name under which a file was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Location {
     pub parent: Id,
@@ -70,7 +68,7 @@ impl Location {
     }
 }
 
-/// What happened to a file.
+/// A change of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub id: Id,
@@ -78,25 +76,25 @@ pub(super) struct Record {
     pub location: Option<Location>,
 }
 
-/// So much is gathered at most before it is written.
+/// Maximum length buffered before a write.
 pub(super) const BUFFER_BYTES: usize = 1 << 16;
 
-/// A log is long when it has more records than two of each file, and these.
+/// A log is long if it has more than two records per file plus this number.
 const RECORDS_SPARE: usize = 1 << 16;
 
-/// A log that is appended to.
+/// An append-only log.
 pub(super) struct Log {
     file: Option<File>,
-    /// What is not written yet.
+    /// Records not written yet.
     buffer: Vec<u8>,
     records: usize,
-    /// With fewer records it is not long.
+    /// Minimum number of records of a long log.
     long_from: usize,
-    /// While another is made that will take its place: what that one lacks.
+    /// Records to add to a successor being written.
     since: Option<Since>,
 }
 
-/// What was appended since another log was begun.
+/// Records appended since a successor was begun.
 #[derive(Default)]
 struct Since {
     bytes: Vec<u8>,
@@ -104,14 +102,14 @@ struct Since {
 }
 
 impl Log {
-    /// One that keeps nothing.
+    /// Creates a log without a file, which discards records.
     pub fn nowhere() -> Self {
         Self { file: None, buffer: Vec::new(), records: 0, long_from: 0, since: None }
     }
 
-    /// A new one, without records.
+    /// Creates a log without records.
     pub fn create(path: &Path, volume: Volume) -> io::Result<Self> {
-        // Another file, not the same one cut: another process may still have the old one open.
+        // A new file instead of truncation, because another process may still have the old one open.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -126,7 +124,7 @@ impl Log {
         Ok(Self { file: Some(file), ..Self::nowhere() })
     }
 
-    /// Adds a record, which is in the file after the next [`flush`](Self::flush).
+    /// Appends a record, which is in the file after the next [`flush`](Self::flush).
     pub fn append(&mut self, record: &Record) {
         if self.file.is_none() {
             return;
@@ -143,18 +141,18 @@ impl Log {
         }
     }
 
-    /// Writes what was added, at once. If that fails, nothing more is kept: what is met from now on is stale
-    /// after a restart.
+    /// Writes the appended records. After an error no more are recorded: files registered from then on are
+    /// stale after a restart.
     pub fn flush(&mut self) {
         let Some(file) = self.file.as_mut().filter(|_| !self.buffer.is_empty()) else { return };
         if let Err(error) = file.write_all(&self.buffer) {
-            tracing::error!(%error, "the table of file handles cannot be written: new handles end with this process");
+            tracing::error!(%error, "cannot write the table of file handles: new handles are valid only until the process ends");
             self.file = None;
         }
         self.buffer.clear();
     }
 
-    /// Writes all of it through to the disk.
+    /// Syncs the log to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.flush();
         match &self.file {
@@ -163,24 +161,24 @@ impl Log {
         }
     }
 
-    /// Whether it has more records than so many files need, and is not being rewritten yet.
+    /// Returns `true` if the log is long for this number of files, and is not being rewritten.
     pub fn is_long(&self, files: usize) -> bool {
         let enough = files.saturating_mul(2).saturating_add(RECORDS_SPARE).max(self.long_from);
         self.file.is_some() && self.since.is_none() && self.records > enough
     }
 
-    /// Another log is begun that will take this one's place.
+    /// Begins collecting records for a successor.
     pub fn begin_successor(&mut self) {
         self.since = Some(Since::default());
     }
 
-    /// There will be no other, and another attempt is made when this one is yet longer.
+    /// Abandons the successor. Another attempt is made after further growth.
     pub fn end_successor(&mut self) {
         self.since = None;
         self.long_from = self.records.saturating_add(RECORDS_SPARE);
     }
 
-    /// Adds what happened since `next` was begun to it, gives it its name, and goes on with it.
+    /// Completes the successor `next`, renames it to `path`, and replaces this log by it.
     pub fn succeed(&mut self, mut next: Self, draft: &Path, path: &Path) -> io::Result<()> {
         self.flush();
         let (Some(file), Some(since)) = (&mut next.file, &self.since) else {
@@ -194,20 +192,20 @@ impl Log {
     }
 }
 
-/// Writes the name of a file through to the disk.
+/// Syncs the directory entry of a file to the disk.
 pub(super) fn sync_directory_of(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
 }
 
-/// Where a table is made that will be at `path`.
+/// Returns the temporary path for a table at `path`.
 pub(super) fn draft_of(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
 }
 
-/// The volume, with the records that hold told to `replay`; `None` if it is no table of ours.
+/// Reads a table, calling `replay` with each valid record. Returns the volume; `None` if it is not a table.
 pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::Result<Option<Volume>> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     from.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
@@ -217,7 +215,7 @@ pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::
         record.clear();
         from.take(MARK_BYTES as u64).read_to_end(&mut record)?;
         let len = record.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-        // No longer than a record can be: the rest may be damage of any length.
+        // At most the length of a record: the remainder may be damage of any length.
         from.take(len.min(FIXED_BYTES + NAME_MAX) as u64).read_to_end(&mut record)?;
         match decode(&record) {
             Some((found, _)) => replay(found),
@@ -260,7 +258,7 @@ fn encode(record: &Record, into: &mut Vec<u8>) {
     }
 }
 
-/// The first record, and what follows; `None` where there is none that holds.
+/// Decodes the first record, and returns what follows; `None` if it is invalid.
 fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
@@ -334,8 +332,8 @@ mod tests {
         assert_eq!(table.path_of(ids[0]).expect("a way")[0].0, location("moved").name);
         drop(table);
 
-        // The log was written anew, in the order in which the files were met: damage in the second costs the
-        // third too.
+        // The log was rewritten in the order of registration: damage to the second record also loses the
+        // third.
         let whole = fs::read(&path).expect("read");
         let mut bytes = whole.clone();
         bytes[HEADER_BYTES + MARK_BYTES + FIXED_BYTES + "moved".len() + MARK_BYTES + 3] ^= 1;

@@ -1,4 +1,4 @@
-//! Reading the table at the start, and writing a long log anew while it is in use.
+//! Loading the table, and compaction of its log while in use.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -12,10 +12,10 @@ use super::OpenError;
 use super::log::{BUFFER_BYTES, Log, draft_of, read, sync_directory_of};
 use super::table::Table;
 
-/// So many files are looked up under the table's lock at a time.
+/// Number of files processed per acquisition of the table's lock.
 const FILES_AT_ONCE: usize = 1024;
 
-/// Reads the table at `path`, or begins one, and writes it anew.
+/// Loads the table at `path`, or creates one, and rewrites it.
 pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     let at = |path: &Path| {
         let path = path.to_owned();
@@ -47,11 +47,11 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     Ok((table, volume))
 }
 
-/// Writes the log of `table` anew, on a thread that may wait for the disk. [`Log::begin_successor`] was
-/// called, and what changes since goes to both logs. The table is locked only for moments.
+/// Rewrites the log of `table`, on a thread that may wait for the disk. [`Log::begin_successor`] was called,
+/// so changes since then go to both logs. The table is locked only briefly.
 pub(super) fn rewrite(table: &Mutex<Table>, path: &Path, volume: Volume) {
     if let Err(error) = try_to(table, path, volume) {
-        tracing::warn!(%error, "{}: it is long, and cannot be written anew", path.display());
+        tracing::warn!(%error, "{}: cannot rewrite the log, which has grown long", path.display());
         lock(table).log().end_successor();
     }
 }
@@ -61,7 +61,7 @@ fn try_to(table: &Mutex<Table>, path: &Path, volume: Volume) -> io::Result<()> {
     let mut log = Log::create(&draft, volume)?;
     let ids = lock(table).ids();
     for ids in ids.chunks(FILES_AT_ONCE) {
-        // A file that changes after this is in what follows, and the last record counts.
+        // A file that changes later has a later record, which takes precedence.
         let records: Vec<_> = {
             let table = lock(table);
             ids.iter().filter_map(|&id| table.record(id)).collect()

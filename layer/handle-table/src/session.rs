@@ -1,4 +1,4 @@
-//! One session: which files are met, and under which names.
+//! Registration of the files that a session's requests return.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub(super) struct Session {
     known: Arc<Known>,
 }
 
-/// The numbers of the nodes that this session knows.
+/// The numbers of this session's nodes.
 struct Known {
     shared: Arc<Shared>,
     nodes: Mutex<HashMap<NodeId, Node>>,
@@ -35,8 +35,8 @@ impl Session {
         Self { inner, known: Arc::new(Known { shared, nodes: Mutex::default() }) }
     }
 
-    /// Notes the entry that an answer carries, met in `parent` as `name`. If that fails, so does the request,
-    /// and `undo` gives back what the answer holds but for the look-up.
+    /// Registers the entry in an answer, found in `parent` as `name`. If that fails, so does the request, and
+    /// `undo` releases the answer's references other than the look-up.
     fn meeting<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -58,12 +58,12 @@ impl Session {
         })
     }
 
-    /// As [`meeting`](Self::meeting), of what holds nothing but the look-up.
+    /// Registers the entry of a created node.
     fn meeting_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
         self.meeting(cx, at, answer, |made| &made.entry, |_, _, _| {})
     }
 
-    /// The node of a number; it counts a look-up.
+    /// Resolves a number to its node, and counts a look-up.
     fn go_to(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
         let path = match self.known.shared.table().path_of(id) {
             Ok(path) => path,
@@ -79,7 +79,7 @@ impl Session {
         })
     }
 
-    /// Notes that a name is gone, once `part` is done.
+    /// Performs a removal, then records the loss of the name.
     fn parting(
         &self,
         parent: NodeId,
@@ -106,7 +106,7 @@ impl Known {
         self.id(parent).map(|parent| Location::new(parent, name))
     }
 
-    /// A place, and what it means before something is done there.
+    /// Returns a location, and the file there before an operation.
     fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
         let location = self.location(parent, name)?;
         let id = self.shared.table().at(&location);
@@ -117,7 +117,7 @@ impl Known {
         self.meet_all(parent, [(name, entry)].into_iter())
     }
 
-    /// Meets all or none.
+    /// Registers all entries, or none.
     fn meet_all<'a>(
         &self,
         parent: NodeId,
@@ -170,7 +170,7 @@ impl PersistentHandles for Session {
             Some(Id(id)) => {
                 Answer::ok(PersistentHandle { kind: KIND, bytes: id.to_le_bytes().as_slice().into() })
             }
-            // It has no name, and never had one.
+            // An unnamed file never had a number.
             None => Answer::err(Error::NotSupported),
         }
     }
@@ -190,7 +190,7 @@ impl PersistentHandles for Session {
             Err(error) => return Answer::err(error),
         };
         let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
-        // The way that is known to the directory itself must be good: others may have moved it.
+        // The path to the directory itself must be valid: others may have moved it.
         let parent = self.go_to(cx, parent);
         self.go_to(cx, id).then(move |entry| {
             known.forget(&[(entry.node, 1)]);
@@ -203,18 +203,18 @@ impl PersistentHandles for Session {
     }
 }
 
-/// Whether a file may well have other names beside the one that it was met under.
+/// Returns `true` if a file may have names other than the registered one.
 fn has_names(attr: &Attr) -> bool {
     attr.nlink > 1 && attr.file_type != FileType::Directory
 }
 
-/// Gives the look-ups back that entries count.
+/// Gives back the look-ups counted by entries.
 fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item = &'a Entry>) {
     let nodes = entries.into_iter().map(|entry| entry.node).filter(|&node| node != NodeId::ROOT);
     nodes.for_each(|node| fs.forget(cx, &[(node, 1)]));
 }
 
-/// Follows a way from the root. What is found at each step must be what was met there.
+/// Follows a path from the root, checking the identity at each step.
 async fn walk(inner: &dyn FileSystem, cx: &Ctx, path: Vec<(NameBuf, FileIdentity)>) -> Result<Entry> {
     let attr = inner.getattr(cx, NodeId::ROOT, None).resolve().await?;
     let mut at = Entry { node: NodeId::ROOT, attr };
@@ -347,7 +347,7 @@ mod tests {
         Name::new(text.as_bytes()).expect("a name")
     }
 
-    /// In a directory that was not met nothing can be met: the request fails, and holds nothing.
+    /// Checks that nothing can be registered in an unregistered directory: the request fails and leaves no references.
     #[test]
     fn unmet_nodes_are_forgotten() {
         let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());

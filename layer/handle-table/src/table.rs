@@ -1,4 +1,4 @@
-//! The files that have a number.
+//! The files with a number.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,26 +10,26 @@ use super::log::{FileIdentity, Id, Location, Log, Record};
 
 struct File {
     identity: FileIdentity,
-    /// `None` once it has lost the name that we knew.
+    /// `None` once it has lost its known name.
     location: Option<Location>,
-    /// Whether it may have other names; so after a restart, when that is not known.
+    /// `true` if it may have other names; also after a restart, when that is unknown.
     has_names: bool,
     age: u64,
 }
 
-/// Deeper than this no path is followed.
+/// Maximum depth of a path.
 const DEPTH_MAX: usize = 4096;
 
-/// All files that have a number.
+/// All files with a number.
 pub(super) struct Table {
     files: HashMap<Id, File>,
     by_identity: HashMap<FileIdentity, Id>,
     by_location: HashMap<Location, Id>,
-    /// How many files are in a directory; none is not kept.
+    /// Number of files in each directory with any.
     children: HashMap<Id, u32>,
-    /// From the oldest to the youngest.
+    /// Files by age, oldest first.
     ages: BTreeMap<u64, Id>,
-    /// Those of them that are nowhere.
+    /// Files without a location, by age.
     nameless: BTreeMap<u64, Id>,
     next_age: u64,
     files_max: usize,
@@ -39,7 +39,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty one; `epoch` is what its new numbers begin with.
+    /// Creates an empty table; `epoch` is the upper half of its new numbers.
     pub fn new(log: Log, epoch: u32) -> Self {
         Self {
             files: HashMap::new(),
@@ -56,10 +56,10 @@ impl Table {
         }
     }
 
-    /// The number of a file that was met at `location`, which may have other names.
+    /// Registers a file seen at `location`, which may have other names, and returns its number.
     pub fn meet(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
         if let Some(&id) = self.by_identity.get(&identity) {
-            // Of several names the first is kept for as long as it is there.
+            // Of several names the first one is retained while it exists.
             let settled = self.files.get_mut(&id).is_some_and(|file| {
                 file.has_names = has_names;
                 file.location.as_ref().is_some_and(|known| known == location || has_names)
@@ -78,20 +78,21 @@ impl Table {
         Ok(id)
     }
 
-    /// The file that a place means.
+    /// Returns the file at a location.
     pub fn at(&self, location: &Location) -> Option<Id> {
         self.by_location.get(location).copied()
     }
 
-    /// The name of a file is gone. `was` is what the place meant before: if it means another file now, that
-    /// one is left alone.
+    /// Records the removal of a name. `was` is the file there before: if the location has another file by
+    /// now, that one is not affected.
     pub fn unnamed(&mut self, location: &Location, was: Id) {
         if self.at(location) != Some(was) {
             return;
         }
         let Some(file) = self.files.get(&was) else { return };
         let identity = file.identity;
-        // It will not be met again: it is gone, or the next file with this number could not be told from it.
+        // It cannot be seen again: it is deleted, or indistinguishable from the next file with its inode
+        // number.
         let is_gone = !file.has_names || identity.generation == 0;
         self.put(was, identity, None);
         if is_gone {
@@ -99,16 +100,15 @@ impl Table {
         }
     }
 
-    /// A file goes from one place to another, and what was there loses its name. `was` is what both places
-    /// meant before.
+    /// Records a rename; the file replaced loses its name. `was` are the files at both locations before.
     pub fn moved(&mut self, from: &Location, to: &Location, was: [Option<Id>; 2]) {
         let [moved, replaced] = was;
         if let Some(replaced) = replaced {
             self.unnamed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
-        // It has been met elsewhere since, or where it went another file was met. Nowhere: its old name is
-        // another file's.
+        // It may have been seen elsewhere since, or another file at its destination. It then has no location,
+        // because its old name may be another file's.
         let (identity, is_on_the_way) =
             (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
@@ -117,7 +117,7 @@ impl Table {
         }
     }
 
-    /// Two files change places. `was` is what these meant before.
+    /// Records an exchange of two files. `was` are the files at these locations before.
     pub fn exchanged(&mut self, one: &Location, other: &Location, was: [Option<Id>; 2]) {
         let ids = [self.at(one), self.at(other)];
         if ids == was {
@@ -127,13 +127,13 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Another file was met there meanwhile. The others will be met again.
+        // Another file was seen there meanwhile. The exchanged ones will be seen again.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }
     }
 
-    /// The path from the root to a file: its steps in order, each with the file that must be there.
+    /// Returns the path from the root to a file: names in order, each with the identity of its file.
     pub fn path_of(&self, id: Id) -> Result<Vec<(NameBuf, FileIdentity)>> {
         let mut steps = Vec::new();
         let mut next = id;
@@ -150,7 +150,7 @@ impl Table {
         Ok(steps)
     }
 
-    /// The directory under which a file was met; the root is under itself.
+    /// Returns the directory of a file; the root is its own.
     pub fn parent(&self, id: Id) -> Result<Id> {
         if id == Id::ROOT {
             return Ok(id);
@@ -159,7 +159,7 @@ impl Table {
         location.map(|location| location.parent).ok_or(Error::Stale)
     }
 
-    /// Takes over what a log says.
+    /// Applies a record of a log.
     pub fn replay(&mut self, record: Record) {
         if record.location.is_none() && record.identity.generation == 0 {
             self.forget(record.id);
@@ -168,12 +168,12 @@ impl Table {
         }
     }
 
-    /// All files, from the oldest to the youngest.
+    /// Returns all files, oldest first.
     pub fn ids(&self) -> Vec<Id> {
         self.ages.values().copied().collect()
     }
 
-    /// What is known of a file.
+    /// Returns the record of a file.
     pub fn record(&self, id: Id) -> Option<Record> {
         self.files.get(&id).map(|file| Record {
             id,
@@ -182,12 +182,12 @@ impl Table {
         })
     }
 
-    /// Where changes are kept.
+    /// Returns the log of changes.
     pub fn log(&mut self) -> &mut Log {
         &mut self.log
     }
 
-    /// Whether the log is best written anew.
+    /// Returns `true` if the log should be rewritten.
     pub fn has_long_log(&self) -> bool {
         self.log.is_long(self.files.len())
     }
@@ -236,7 +236,7 @@ impl Table {
         if let Some(other) = self.by_location.insert(location, id)
             && other != id
         {
-            // It was taken away without our knowing.
+            // It was removed by others, unnoticed.
             self.settle(other, None);
         }
     }
@@ -253,8 +253,8 @@ impl Table {
         }
     }
 
-    /// FileIdentity makes room: those that are nowhere first, then the oldest. A directory that others are in
-    /// counts as young each time its turn comes, as they would be lost with it.
+    /// Returns the file to evict: those without a location first, then the oldest. A directory with children
+    /// becomes the youngest when it would be evicted, because they would be lost with it.
     fn least_missed(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
             return Some(id);
@@ -271,7 +271,7 @@ impl Table {
                 file.age = age;
             }
         }
-        // Nothing but circles.
+        // Only cycles are left.
         self.ages.first_key_value().map(|(_, &id)| id)
     }
 
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(names(&table, file).expect("a way"), ["dir", "file"]);
         table.moved(&location(Id::ROOT, "dir"), &location(Id::ROOT, "else"), [Some(dir), None]);
         assert_eq!(names(&table, file).expect("a way"), ["else", "file"]);
-        // Moved by others, and met again.
+        // Moved by others, and seen again.
         assert_eq!(table.meet(&location(Id::ROOT, "here"), identity(2), false).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["here"]);
     }
@@ -385,12 +385,12 @@ mod tests {
         let new = table.meet(&one, identity(2), false).expect("a number");
         table.unnamed(&one, old);
         assert_eq!(names(&table, new).expect("a way"), ["one"]);
-        // `new` went from one to two, and before that is noted a third file is made at its old name.
+        // `new` moved from one to two; before that is recorded, a third file is created at its old name.
         let third = table.meet(&one, identity(3), false).expect("a number");
         table.moved(&one, &two, [Some(new), None]);
         assert_eq!(names(&table, new).expect("a way"), ["two"]);
         assert_eq!(names(&table, third).expect("a way"), ["one"]);
-        // As before, and the new name is another's already.
+        // The same, but the new name is already another file's.
         let fourth = table.meet(&two, identity(4), false).expect("a number");
         table.moved(&one, &two, [Some(third), Some(new)]);
         assert_eq!(names(&table, fourth).expect("a way"), ["two"]);
@@ -412,7 +412,7 @@ mod tests {
         }
         assert_eq!((table.files.len(), table.ages.len()), (2, 2), "what was removed is forgotten");
         assert_eq!(names(&table, kept).expect("a way"), ["dir", "kept"]);
-        // It has another name, and lost the one that we knew.
+        // It has another name, and has lost the known one.
         let nameless = table.meet(&location(dir, "n"), identity(3), true).expect("a number");
         table.unnamed(&location(dir, "n"), nameless);
         let ids: Vec<Id> = (30..32)

@@ -1,9 +1,9 @@
-//! Users and groups of clients are others here: ids are mapped both ways, by ranges.
+//! Mapping of user and group ids between clients and this host, by ranges.
 //!
-//! What a client says of itself and of owners is mapped inward, and what it is told of owners outward, access
-//! lists (acl(5)) included. An id that no range has is the anonymous one, either way; it cannot be made an
-//! owner. User and group 0 stay what they are unless a range has them: whether a client's root is root is
-//! settled before the waist (`Squash`), and what comes as root is the server itself.
+//! Ids sent by a client (its own and owners) are mapped inward, owners in replies outward, access lists
+//! (acl(5)) included. An id outside all ranges is mapped to the anonymous one in both directions; it cannot
+//! be made an owner. User and group 0 are mapped to themselves unless a range contains them: root squashing
+//! is done before the waist (`Squash`), and requests as root act as the server itself.
 //!
 //! Reading order: [`IdMap`], `session`, `translate`.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ use tombolo_core::{Identity, NO_ID, Result};
 
 use session::Session;
 
-/// `inner`, whose clients' ids are mapped so.
+/// Wraps `inner`, mapping the ids of its clients.
 pub fn over(inner: Arc<dyn Export>, map: IdMap) -> impl Export {
     Mapped { inner, map: Arc::new(map) }
 }
@@ -36,7 +36,7 @@ impl Export for Mapped {
     }
 }
 
-/// Which users and groups of clients are which here.
+/// Mapping of users and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
     /// Users.
@@ -45,15 +45,15 @@ pub struct IdMap {
     pub groups: Ids,
 }
 
-/// Ids of one kind: ranges, and what stands for all that they leave out.
+/// Mapping of one kind of ids: ranges, and the anonymous id for all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ids {
-    /// Apart from each other on either side. None at all: every id is itself.
+    /// Disjoint on both sides. Without ranges every id is mapped to itself.
     ranges: Vec<IdRange>,
     anonymous: u32,
 }
 
-/// `count` ids of clients from `client` on, and as many here from `here` on.
+/// Mapping of `count` client ids from `client` on to host ids from `here` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     client: u32,
@@ -61,13 +61,13 @@ pub struct IdRange {
     count: u32,
 }
 
-/// Why ids cannot be mapped so.
+/// Reasons why a mapping is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MapError {
-    /// A range is none.
-    #[error("{0:?}: a range is CLIENT:HERE or CLIENT:HERE:COUNT, of ids below {NO_ID}")]
+    /// A malformed range.
+    #[error("{0:?}: a range is CLIENT:HERE or CLIENT:HERE:COUNT, with ids below {NO_ID}")]
     Malformed(String),
-    /// An id would be two.
+    /// Two overlapping ranges.
     #[error("{0} and {1} overlap")]
     Overlap(IdRange, IdRange),
 }
@@ -83,7 +83,7 @@ impl FromStr for IdRange {
             Some([client, here, count @ (1..)]) => (*client, *here, *count),
             _ => return Err(malformed()),
         };
-        // The last of them is below the id that is none.
+        // The last id is below `NO_ID`.
         let fits = |first: u32| first.checked_add(count).is_some();
         if fits(client) && fits(here) { Ok(Self { client, here, count }) } else { Err(malformed()) }
     }
@@ -96,10 +96,10 @@ impl std::fmt::Display for IdRange {
 }
 
 impl Ids {
-    /// Maps by these ranges; `anonymous` stands for what they leave out.
+    /// Creates a mapping by these ranges; `anonymous` represents all other ids.
     ///
     /// # Errors
-    /// Two of them overlap, at the clients or here.
+    /// Two ranges overlap, on either side.
     pub fn new(mut ranges: Vec<IdRange>, anonymous: u32) -> std::result::Result<Self, MapError> {
         let meet = |a: u32, a_count: u32, b: u32, b_count: u32| {
             u64::from(a) < u64::from(b) + u64::from(b_count)
@@ -121,13 +121,13 @@ impl Ids {
         Ok(Self { ranges, anonymous })
     }
 
-    /// What a client's id is here.
+    /// Maps a client's id to the host's.
     #[must_use]
     pub fn inward(&self, id: u32) -> Option<u32> {
         self.find(id, |range| (range.client, range.here))
     }
 
-    /// What an id here is for clients.
+    /// Maps a host's id to clients'.
     #[must_use]
     pub fn outward(&self, id: u32) -> Option<u32> {
         self.find(id, |range| (range.here, range.client))
@@ -154,10 +154,10 @@ impl Ids {
 }
 
 impl IdMap {
-    /// The user here that a client's user is.
+    /// Maps a client's user to the host's.
     fn identity(&self, named: &Identity) -> Identity {
         let groups = named.groups.as_deref().map(|groups| {
-            // A group that is none here gives no rights, so not those of the anonymous one either.
+            // Unmapped groups grant no rights, so they do not become the anonymous group either.
             groups.iter().filter_map(|group| self.groups.inward(*group)).collect()
         });
         Identity {

@@ -1,5 +1,4 @@
-//! One session: every request in the name of its user here, and every answer with the owners that clients
-//! know.
+//! Sessions with mapped ids: requests on behalf of the host's user, replies with the client's owners.
 
 use std::sync::Arc;
 
@@ -23,9 +22,9 @@ impl Session {
         Self { inner, map }
     }
 
-    /// The same request, of the user here.
+    /// Maps the user of a request.
     fn inward(&self, cx: &Ctx) -> Ctx {
-        // What was found under a name has the owners that the client knows; it is looked at again.
+        // `found` has the client's owners; the inner session looks again.
         Ctx { identity: self.map.identity(&cx.identity), found: None, ..cx.clone() }
     }
 
@@ -65,8 +64,8 @@ impl FileSystem for Session {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);
 
-    // Notices, versions and descriptors name no users. Files to be read in place of this are opened by users,
-    // so there are none.
+    // Notices, versions and descriptors contain no ids. Backing files would be opened by users, so none are
+    // offered.
     tombolo_core::forward!(to self.inner; profile changes versions descriptors);
 }
 

@@ -1,4 +1,4 @@
-//! Owners in what operations answer with, and in access lists.
+//! Mapping of owners in replies and access lists.
 
 use tombolo_core::fs::{
     Attr, Change, Created, DirPage, Entry, Lock, Made, Opened, PersistentHandle, ReadDone, Renamed, SetAttr,
@@ -8,9 +8,9 @@ use tombolo_core::{Error, Result};
 
 use crate::IdMap;
 
-/// What an operation answers with.
+/// A reply of an operation.
 pub(crate) trait Answered: Send + 'static {
-    /// Owners become those that clients know.
+    /// Maps owners to the client's.
     fn outward(&mut self, map: &IdMap);
 }
 
@@ -66,8 +66,8 @@ macro_rules! without_owners {
 
 without_owners!((), u64, Vec<u8>, ReadDone, StatFs, Lock, PersistentHandle);
 
-/// New attributes as they are to be here. An owner that is nobody here cannot be given (as the kernel has it,
-/// chown(2) in a user namespace).
+/// Maps the owners in new attributes. Unmapped ids cannot be set (as in the kernel, chown(2) in a user
+/// namespace).
 pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
     let known = |id: Option<u32>, ids: &crate::Ids| {
         id.map(|id| ids.inward(id).ok_or(Error::InvalidArgument)).transpose()
@@ -75,19 +75,18 @@ pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
     Ok(SetAttr { uid: known(set.uid, &map.users)?, gid: known(set.gid, &map.groups)?, ..*set })
 }
 
-/// Whether an extended attribute is an access list.
+/// Returns `true` if an extended attribute is an access list.
 pub(crate) fn is_access_list(name: &[u8]) -> bool {
     matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default")
 }
 
-/// A version, and then entries of a tag, permissions and an id each, little-endian (linux/posix_acl_xattr.h).
+/// Format: a version, then entries of tag, permissions and id, little-endian (linux/posix_acl_xattr.h).
 const VERSION_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 const TAG_USER: u16 = 0x02;
 const TAG_GROUP: u16 = 0x08;
 
-/// Maps the ids in an access list. None if it has one that is none on the other side; what is no access list
-/// stays as it is.
+/// Maps the ids in an access list. `None` if one of them is unmapped; other values are returned unchanged.
 pub(crate) fn access_list(
     list: &[u8],
     user: impl Fn(u32) -> Option<u32>,

@@ -1,4 +1,4 @@
-//! Writing, zeroing and discarding.
+//! Writes, zeroes and discards.
 
 use std::ops;
 use std::sync::{Arc, LazyLock};
@@ -14,17 +14,17 @@ use crate::layout::{BLOCK_BYTES, SEGMENT_BYTES, data_at};
 use crate::redo_log::{LOCKS, Place, RedoLog};
 use crate::states::State;
 
-/// A block of zeroes, for all overlays; nothing writes to it.
+/// A block of zeroes shared by all overlays; never written.
 static ZEROES: LazyLock<Region> = LazyLock::new(|| Region::heap(BLOCK_BYTES as usize));
 
 fn zeroes(len: usize) -> Source {
     let mut source = Source::new();
-    // Less than a block is asked for.
+    // Always less than a block.
     let _ = source.push(&ZEROES, 0, len);
     source
 }
 
-/// The parts of a range that follow each other in a redo log: where on the disk, and how long.
+/// Splits a range into parts contiguous in a redo log: disk offset and length.
 fn by_segment(mut range: ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     std::iter::from_fn(move || {
         let (offset, rest) = (range.start, range.end - range.start);
@@ -51,8 +51,8 @@ impl RedoLog {
         }
         let range = offset..offset + from.len() as u64;
         let blocks = blocks_of(&range);
-        // What is here is written in place, and stays here: only zeroing takes it away, which is under way
-        // then itself.
+        // Blocks in the redo log are written in place and stay there, unless a concurrent request zeroes
+        // them.
         let is_here = self.states.run(blocks.start, blocks.end) == (State::Here, blocks.end);
         if is_here && stability == Stability::Unstable {
             return self.put(cx, offset, from);
@@ -69,7 +69,7 @@ impl RedoLog {
         })
     }
 
-    /// Writes to blocks that are, or will be, here.
+    /// Writes to blocks that are, or will be, in the redo log.
     fn put(&self, cx: &Ctx, offset: u64, mut from: Source) -> Answer<()> {
         let end = offset + from.len() as u64;
         if offset / SEGMENT_BYTES == (end - 1) / SEGMENT_BYTES {
@@ -98,8 +98,7 @@ impl RedoLog {
         answer.resolve().await
     }
 
-    /// Keeps these blocks from being written for the first time, or zeroed, by others. Taken in one order by
-    /// all.
+    /// Locks these blocks against first writes and zeroing by others. All callers lock in the same order.
     async fn lock(&self, blocks: ops::Range<u64>) -> Vec<MutexGuard<'_, ()>> {
         let mut numbers: Vec<usize> =
             blocks.take(LOCKS).map(|block| (block % LOCKS as u64) as usize).collect();
@@ -111,8 +110,8 @@ impl RedoLog {
         guards
     }
 
-    /// Writes whole blocks: those at both ends are completed by what they are now, unless they are here. They
-    /// are locked.
+    /// Writes whole, locked blocks: those at both ends are completed by their present contents, unless they
+    /// are in the redo log already.
     async fn write_first(&self, cx: &Ctx, range: ops::Range<u64>, from: Source) -> Result<()> {
         let disk_end = self.size_bytes;
         let blocks = blocks_of(&range);
@@ -128,7 +127,7 @@ impl RedoLog {
         Ok(())
     }
 
-    /// What a part of a block is now.
+    /// Reads the present contents of a part of a block.
     async fn now(&self, cx: &Ctx, range: ops::Range<u64>) -> Result<Source> {
         let len = (range.end - range.start) as usize;
         if len == 0 {
@@ -144,7 +143,7 @@ impl RedoLog {
         Ok(buffer.source(0..len))
     }
 
-    /// The whole blocks of a range; a part of a block at the disk's end is a whole one.
+    /// Returns the whole blocks of a range; a partial block at the disk's end counts as whole.
     fn whole_blocks(&self, range: &ops::Range<u64>) -> ops::Range<u64> {
         let start = range.start.div_ceil(BLOCK_BYTES);
         let end = match range.end == self.size_bytes {
@@ -154,7 +153,7 @@ impl RedoLog {
         start..end.max(start)
     }
 
-    /// Parts of blocks stay as they are.
+    /// Discards whole blocks; partial ones are left unchanged.
     pub(crate) fn discard(self: &Arc<Self>, cx: &Ctx, range: Range) -> Answer<()> {
         let blocks = self.whole_blocks(&(range.offset..range.end()));
         if blocks.is_empty() {
@@ -167,7 +166,7 @@ impl RedoLog {
         })
     }
 
-    /// Blocks are nowhere from now on, and their room is given back. They are locked.
+    /// Marks locked blocks as zeroes, and frees their space.
     async fn leave(&self, cx: &Ctx, blocks: ops::Range<u64>) -> Result<()> {
         self.states.set(blocks.clone(), State::Zero);
         if !self.log.profile().discards {
@@ -200,7 +199,7 @@ impl RedoLog {
             }
             let (start, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
             let parts = match blocks.is_empty() {
-                // It begins and ends in one block, or in two that follow each other.
+                // The range lies within one block, or spans two adjacent ones.
                 true => [range.start..range.end.min(start), start.max(range.start)..range.end],
                 false => [range.start..start, end..range.end.max(end)],
             };
@@ -212,7 +211,7 @@ impl RedoLog {
         })
     }
 
-    /// Blocks are here from now on, and zeroes. They are locked.
+    /// Writes zeroes to locked blocks, allocated in the redo log.
     async fn zero_here(&self, cx: &Ctx, blocks: ops::Range<u64>, how: Zeroing) -> Result<()> {
         let of_log = Zeroing { stability: Stability::Unstable, ..how };
         let parts =

@@ -8,13 +8,13 @@ use tombolo_mem::{Sink, Source};
 
 use crate::redo_log::{Place, RedoLog};
 
-/// So much is looked at in one turn, in bytes: NBD counts with 32 bits.
+/// Maximum range examined at once, in bytes: NBD has 32 bits for it.
 const LOOK_BYTES: u64 = 1 << 30;
 
-/// A disk that began as another one. Any number of front ends may use it at once.
+/// A disk that began as another one. Any number of front ends may use it concurrently.
 pub struct Overlay(pub(crate) Arc<RedoLog>);
 
-/// Waits for several at once: done at once if they are.
+/// Waits for several answers; completes immediately if they are complete.
 pub(crate) fn all(answers: Vec<Answer<()>>) -> Answer<()> {
     let mut pending = Vec::new();
     let mut failed = None;
@@ -28,7 +28,7 @@ pub(crate) fn all(answers: Vec<Answer<()>>) -> Answer<()> {
     if pending.is_empty() {
         return Answer::Done(failed.map_or(Ok(()), Err));
     }
-    // Memory is in use until the last of them has ended, also of those that fail.
+    // The caller's memory is in use until the last one has ended, even after a failure.
     Answer::later(async move {
         for later in pending {
             if let Err(error) = later.await {
@@ -75,7 +75,7 @@ impl RedoLog {
         let mut extents = Extents::new(range, count_max);
         let mut goes_on = range.len_bytes > 0;
         while goes_on {
-            // A base says no more at once either: what is behind that would be looked at again for each of
+            // A base examines no more at once either: a longer range would be looked up again after each of
             // its answers.
             let end = range.end().min(extents.next_offset().saturating_add(LOOK_BYTES));
             let (place, len_bytes) = self.place(extents.next_offset(), end);

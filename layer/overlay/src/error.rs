@@ -1,67 +1,63 @@
 use thiserror::Error as ThisError;
 use tombolo_core::block::BlockSizeError;
 
-/// Why there is no overlay.
+/// Reasons why an overlay cannot be used or created.
 #[derive(Debug, ThisError)]
 pub enum OverlayError {
-    /// It begins with something else.
+    /// No overlay header.
     #[error("not an overlay")]
     NotAnOverlay,
-    /// The base is read in larger units than an overlay is written in.
-    #[error("the base has blocks of {found} bytes, and a base may have {max} at most")]
+    /// The base's blocks are larger than those of an overlay.
+    #[error("the base has blocks of {found} bytes; at most {max} are supported")]
     BaseBlocks {
-        /// The base's, in bytes.
+        /// The base's block size, in bytes.
         found: u32,
-        /// An overlay's own, in bytes.
+        /// The overlay's block size, in bytes.
         max: u64,
     },
-    /// The header is damaged, or lies.
+    /// The header is damaged or inconsistent.
     #[error("the overlay's header is damaged: {0}")]
     Damaged(&'static str),
-    /// A later version made it.
-    #[error("an overlay of version {0}, which this program does not know")]
+    /// Created by a later version.
+    #[error("overlays of version {0} are not supported")]
     Version(u32),
-    /// The redo log has no room for its blocks.
-    #[error("the overlay ends after {found} bytes, where it should have {wanted}: it was cut off")]
+    /// The redo log is shorter than its blocks require.
+    #[error("the overlay has {found} bytes instead of {wanted}: it was truncated")]
     TooShort {
-        /// Its length, in bytes.
+        /// Length found, in bytes.
         found: u64,
-        /// What its header says that it has, in bytes.
+        /// Length required by the header, in bytes.
         wanted: u64,
     },
-    /// It was sealed, and has other pages than then.
-    #[error(
-        "the overlay is not as it was when it was finished: it was copied while that went on, or only in part"
-    )]
+    /// Sealed, but its pages have changed since.
+    #[error("the overlay has changed since it was sealed, or is an incomplete copy")]
     Torn,
-    /// It is sealed, and is to be written to.
-    #[error("the overlay is finished: nothing is written to it any more")]
+    /// Sealed, but opened for writing.
+    #[error("the overlay is sealed: it is read-only")]
     Sealed,
-    /// What the blocks that are not here are taken from is not what it was.
+    /// The base has changed since the overlay was created.
     #[error(
-        "the base is not what it was when the overlay was made: what was written to the overlay does not fit it any more"
+        "the base image has changed since this overlay was created, so the overlay is unusable; restore the original base (size and modification time)"
     )]
     BaseChanged,
-    /// The memory in which its states are to be kept has other ones.
-    #[error(
-        "the memory for what was not flushed belongs to another overlay, or to another version of this program"
-    )]
+    /// The memory for its states belongs to another overlay.
+    #[error("the memory for unflushed changes belongs to another overlay or another version of this program")]
     OtherMemory,
-    /// It would have no length, or more than there can be.
-    #[error("an overlay has from one block to {max} bytes, not {size_bytes}")]
+    /// The length is zero or too large.
+    #[error("the size of an overlay must be from one block to {max} bytes, not {size_bytes}")]
     Size {
-        /// What was asked for, in bytes.
+        /// Requested length, in bytes.
         size_bytes: u64,
-        /// The longest, in bytes.
+        /// Maximum length, in bytes.
         max: u64,
     },
-    /// A name or a mark of the base is longer than the header has room for.
-    #[error("the base's name is too long: {max} bytes are the most")]
+    /// The name or mark of the base does not fit into the header.
+    #[error("the base's name is too long: at most {max} bytes are supported")]
     NameTooLong {
-        /// In bytes.
+        /// Maximum length, in bytes.
         max: usize,
     },
-    /// The block size is none.
+    /// The block size is invalid.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
     /// The redo log cannot be read or written.

@@ -5,37 +5,36 @@ use crate::layout::{PAGE_BYTES, SIZE_MAX};
 
 const MAGIC: &[u8; 8] = b"TOMBOVLY";
 const VERSION: u32 = 1;
-/// Says that nothing is written to it any more.
+/// Flag: sealed against further writes.
 const SEALED: u32 = 1;
-/// Where the name of the base begins, after numbers of a fixed length.
+/// Offset of the base's name, after the numeric fields.
 const NAME_AT: usize = 64;
-/// Names and marks are so long at most.
+/// Maximum lengths of names and marks.
 const NAME_BYTES_MAX: usize = 3072;
 const MARK_BYTES_MAX: usize = 512;
-/// The checksum of all that is before it.
+/// Offset of the checksum of all that precedes it.
 const SUM_AT: usize = PAGE_BYTES as usize - 4;
 
-/// What a redo log says of itself. It does not change.
+/// The header of a redo log. Constant, except for the seal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The disk's length, in bytes.
+    /// Size of the disk, in bytes.
     pub size_bytes: u64,
-    /// The base's length, in bytes. What lies behind its end reads as zeroes until it is written.
+    /// Size of the base, in bytes. The disk reads as zeroes beyond it until written.
     pub base_bytes: u64,
-    /// What the base is called, for the program that opens it.
+    /// Name of the base, for the program that opens it.
     pub base_name: Vec<u8>,
-    /// What tells the base from one that was changed: it changes with it.
+    /// Fingerprint of the base, which changes with its contents.
     pub base_mark: Vec<u8>,
-    /// The checksum of its pages, once nothing is written to it any more
-    /// ([`Overlay::seal`](crate::Overlay::seal)).
+    /// Checksum of the pages of a sealed overlay ([`Overlay::seal`](crate::Overlay::seal)).
     pub seal: Option<u32>,
 }
 
 impl Header {
-    /// As it is written.
+    /// Encodes the header.
     ///
     /// # Errors
-    /// [`OverlayError::Size`] and [`OverlayError::NameTooLong`] of what no redo log can be.
+    /// [`OverlayError::Size`] and [`OverlayError::NameTooLong`] for values that do not fit.
     pub fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
         let Self { size_bytes, base_bytes, base_name, base_mark, seal } = self;
         if !(512..=SIZE_MAX).contains(size_bytes) || size_bytes % 512 != 0 {
@@ -61,7 +60,7 @@ impl Header {
         Ok(page)
     }
 
-    /// Out of the first page of a redo log.
+    /// Decodes the first page of a redo log.
     pub fn from_page(page: &[u8]) -> Result<Self, OverlayError> {
         let damaged = OverlayError::Damaged;
         let u32_at =
@@ -71,24 +70,24 @@ impl Header {
         if !page.starts_with(MAGIC) {
             return Err(OverlayError::NotAnOverlay);
         }
-        let short = || damaged("it is cut off");
+        let short = || damaged("it is truncated");
         let version = u32_at(8).ok_or_else(short)?;
         if version != VERSION {
             return Err(OverlayError::Version(version));
         }
         let summed = page.get(..SUM_AT).ok_or_else(short)?;
         if u32_at(SUM_AT) != Some(crc32c::crc32c(summed)) {
-            return Err(damaged("its checksum does not fit"));
+            return Err(damaged("checksum mismatch"));
         }
         let size_bytes = u64_at(24).ok_or_else(short)?;
         let base_bytes = u64_at(32).ok_or_else(short)?;
         if !(512..=SIZE_MAX).contains(&size_bytes) || size_bytes % 512 != 0 || base_bytes % 512 != 0 {
-            return Err(damaged("no disk is so long"));
+            return Err(damaged("invalid size"));
         }
         let seal = match u32_at(20).ok_or_else(short)? {
             0 => None,
             SEALED => Some(u32_at(40).ok_or_else(short)?),
-            _ => return Err(damaged("it is neither sealed nor not")),
+            _ => return Err(damaged("unknown flags")),
         };
         let mut rest = summed.get(NAME_AT..).unwrap_or_default();
         let mut bytes = |len: Option<u32>| {

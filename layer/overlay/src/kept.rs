@@ -1,6 +1,6 @@
-//! States in memory that outlives the process: a keeper holds it, so that a server which is killed takes none
-//! of them with it. What was not flushed is in the redo log's file and in here then, and goes with the
-//! machine as from any disk.
+//! Block states in memory that outlives the process: a keeper retains it when the server is killed. Unflushed
+//! data is then in the redo log's file, with its states in this memory, and is lost only with the machine, as
+//! on any disk.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -10,27 +10,27 @@ use tombolo_mem::{MapError, OutOfBounds, Region};
 use crate::layout::{PAGE_BYTES, SEGMENT_BYTES};
 use crate::{Header, OverlayError};
 
-/// What tells a redo log from others, as its opener likes: its file's number, say.
+/// Identity of a redo log, chosen by its opener: the inode number of its file, for example.
 pub type Identity = [u8; 24];
 
-/// Memory for one overlay's states, of [`Header::kept_bytes`]: zeroes, or what an earlier process has left.
+/// Memory for the states of one overlay, of [`Header::kept_bytes`]: zeroes, or the states left by an earlier
+/// process.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Nothing but processes that open this overlay one after the other writes there.
+    /// Written only by the successive processes that open this overlay.
     pub memory: Region,
-    /// Of the redo log: another one is refused.
+    /// Identity of the redo log; any other is refused.
     pub identity: Identity,
 }
 
-// The first page, in the order of the host: programs of one host alone follow each other.
+// The first page, in native byte order, because all processes are on one host.
 const MARK: usize = 0;
 const SIZE: usize = 8;
 const IDENTITY: usize = 16;
-/// From here on a bit for each segment that has a page, the first the lowest of the first byte; then the
-/// pages.
+/// Offset of a bitmap of the segments with pages, lowest bit first; the pages follow.
 const USED: usize = PAGE_BYTES as usize;
 
-/// Says that the states are here, and how: in version 1.
+/// Mark of valid states, in version 1 of this layout.
 const HOLDS: u64 = u64::from_be_bytes(*b"TOMBOST1");
 
 const fn pages_at(segments: u64) -> usize {
@@ -38,7 +38,7 @@ const fn pages_at(segments: u64) -> usize {
 }
 
 impl Header {
-    /// How much memory its states need to be kept, in bytes; pages of it are used once they are written.
+    /// Returns the length of memory for its states, in bytes; its pages are allocated when written.
     pub fn kept_bytes(&self) -> usize {
         let segments = self.size_bytes.div_ceil(SEGMENT_BYTES);
         pages_at(segments) + segments as usize * PAGE_BYTES as usize
@@ -46,12 +46,12 @@ impl Header {
 }
 
 impl Kept {
-    /// Maps memory that is a file of no name, of [`Header::kept_bytes`]. It must not be cut off.
+    /// Maps an unnamed file of [`Header::kept_bytes`], which must not be truncated.
     pub fn map(memory: impl AsFd, header: &Header, identity: Identity) -> Result<Self, MapError> {
         Ok(Self { memory: Region::map(memory, 0, header.kept_bytes())?, identity })
     }
 
-    /// Whether the states are here: an earlier process had the overlay open.
+    /// Returns `true` if it has the states left by an earlier process.
     pub(crate) fn holds(&self, header: &Header) -> Result<bool, OverlayError> {
         let other = |_: OutOfBounds| OverlayError::OtherMemory;
         if self.memory.len() != header.kept_bytes() {
@@ -68,7 +68,7 @@ impl Kept {
         if is_same { Ok(true) } else { Err(OverlayError::OtherMemory) }
     }
 
-    /// They are from now on.
+    /// Marks the states as valid.
     pub(crate) fn begin(&self, header: &Header) -> Result<(), OverlayError> {
         let begun = || {
             self.memory.write_at(IDENTITY, &self.identity)?;
@@ -78,18 +78,19 @@ impl Kept {
         begun().map_err(|_| OverlayError::OtherMemory)
     }
 
-    /// Where a segment's page is.
+    /// Returns the offset of a segment's page.
     pub(crate) fn page_at(&self, segment: u64, segments: u64) -> usize {
         pages_at(segments) + segment as usize * PAGE_BYTES as usize
     }
 
-    /// Its page is used: something may be in it.
+    /// Marks a segment's page as used.
     pub(crate) fn uses(&self, segment: u64) {
-        // The length was looked at.
+        // Cannot fail: the length was checked.
         let _ = self.memory.set_bits(USED + segment as usize / 8, 1 << (segment % 8), Ordering::AcqRel);
     }
 
-    /// Pages that are not used are not looked at, so that they take no memory.
+    /// Returns `true` if a segment's page is used. Unused ones must not be accessed, because that would
+    /// allocate them.
     pub(crate) fn is_used(&self, segment: u64) -> bool {
         let mut bits = [0];
         let found = self.memory.read_at(USED + segment as usize / 8, &mut bits);

@@ -1,28 +1,27 @@
-//! Where things lie in a redo log.
+//! Layout of a redo log.
 
-/// The unit that is in the base or here, in bytes: what file systems write, so that hardly any write has to
-/// be completed out of the base.
+/// Unit of copying, in bytes: that of file systems, so hardly any write has to be completed from the base.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// A header, or a page of states, in bytes.
+/// Length of the header and of a page of states, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
-/// Blocks that a page has states of, at two bits each.
+/// Number of blocks with states in one page, at two bits each.
 pub(crate) const SEGMENT_BLOCKS: u64 = PAGE_BYTES * 4;
-/// What those blocks hold, in bytes.
+/// Length of these blocks, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_BLOCKS * BLOCK_BYTES;
-/// The longest disk, in bytes (16 TiB): its pages take 1 GiB of memory if all of it was written to.
+/// Maximum size of a disk, in bytes (16 TiB): its pages take 1 GiB of memory if all of it was written.
 pub(crate) const SIZE_MAX: u64 = 1 << 44;
 
-/// Where the page of a segment lies.
+/// Returns the offset of a segment's page.
 pub(crate) const fn page_at(segment: u64) -> u64 {
     PAGE_BYTES + segment * (PAGE_BYTES + SEGMENT_BYTES)
 }
 
-/// Where a byte of the disk lies, if it is here. What follows it in the same segment follows there too.
+/// Returns the offset of a byte of the disk in the redo log. Contiguous within a segment.
 pub(crate) const fn data_at(offset: u64) -> u64 {
     page_at(offset / SEGMENT_BYTES) + PAGE_BYTES + offset % SEGMENT_BYTES
 }
 
-/// How long the redo log of a disk of this length is.
+/// Returns the length of the redo log of a disk of this size.
 pub(crate) const fn len_bytes(size_bytes: u64) -> u64 {
     match size_bytes.checked_sub(1) {
         None => PAGE_BYTES,

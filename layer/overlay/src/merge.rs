@@ -1,4 +1,4 @@
-//! Several redo logs made one.
+//! Merging several redo logs into one.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::layout::BLOCK_BYTES;
 use crate::redo_log::RedoLog;
 use crate::states::State;
 
-/// So much is copied at once, in bytes.
+/// Maximum length of one copy, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Overlay {
-    /// Brings into `into`, in which nothing is, all that `layers` have: overlays that stand on each other,
-    /// from the top down. `into` is as long as the uppermost and stands on what the lowest stands on; it then
-    /// reads as the uppermost does, and is not durable yet. None of them is written to meanwhile. `done` is
-    /// told how far it is, in bytes of the disk.
+    /// Merges `layers`, a chain of overlays from the top down, into the empty overlay `into`. `into` has the
+    /// size of the uppermost and the base of the lowest; afterwards it reads as the uppermost does, and is
+    /// not durable yet. None of the layers may be written meanwhile. `done` is called with the progress, in
+    /// bytes of the disk.
     pub async fn merge(cx: &Ctx, layers: &[Arc<Self>], into: &Self, done: impl Fn(u64)) -> Result<()> {
         let Some(top) = layers.first() else { return Ok(()) };
         let end = top.0.size_bytes.div_ceil(BLOCK_BYTES);
@@ -37,14 +37,13 @@ impl Overlay {
     }
 }
 
-/// Where a block of the uppermost is found below all of them or in one, and the first one after it, at most
-/// `end`, that is not so.
+/// Returns the state of a block of the uppermost overlay in the chain, and the end of its run, at most `end`.
 fn found(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (State, u64) {
     let mut above_bytes = None;
     for layer in layers {
         let RedoLog { states, size_bytes, .. } = &*layer.0;
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        // What stands on a shorter one is zeroes behind its end, whatever is below.
+        // An overlay on a shorter one reads as zeroes beyond its end, whatever is below.
         if block >= blocks {
             return (State::Zero, end);
         }

@@ -1,4 +1,4 @@
-//! Making and opening a redo log, and making it durable.
+//! Creating and opening a redo log, and making it durable.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
 use crate::states::{State, States};
 use crate::{Header, OverlayError};
 
-/// So many pages are asked for at once: far away each answer takes a while.
+/// Number of pages read concurrently, to hide the latency of remote disks.
 const PAGES_AT_ONCE: u64 = 64;
 
-/// Blocks that are changed at once are told apart by so many locks.
+/// Number of locks for concurrent changes of blocks.
 pub(crate) const LOCKS: usize = 64;
 
-/// What requests that are under way need of an overlay.
+/// State of an overlay, shared by its requests.
 pub(crate) struct RedoLog {
     pub(crate) base: Arc<dyn BlockDevice>,
-    /// Of the base so much is used, in bytes.
+    /// Number of bytes used of the base.
     pub(crate) base_bytes: u64,
     pub(crate) log: Arc<dyn BlockDevice>,
-    /// The disk's length, in bytes: in whole blocks of those that it shows.
+    /// Size of the disk in bytes, a multiple of its block size.
     pub(crate) size_bytes: u64,
     pub(crate) states: States,
-    /// It was when it was opened.
+    /// Sealed when opened.
     is_sealed: bool,
     pub(crate) bounds: Bounds,
-    /// Held while a block is written for the first time, or zeroed: each block's is that of its number.
+    /// Locked while a block is written for the first time or zeroed, by block number modulo [`LOCKS`].
     pub(crate) locks: [Mutex<()>; LOCKS],
-    /// Held while pages are written.
+    /// Locked while pages are written.
     flushing: Mutex<()>,
 }
 
@@ -59,19 +59,19 @@ pub(crate) async fn flush(disk: &dyn BlockDevice, cx: &Ctx) -> Result<()> {
 }
 
 impl Header {
-    /// How long a redo log with this header is, in bytes.
+    /// Returns the length of a redo log with this header, in bytes.
     pub fn log_bytes(&self) -> u64 {
         layout::len_bytes(self.size_bytes)
     }
 
-    /// Makes `log`, which reads as zeroes, a redo log in which nothing is, durably.
+    /// Initializes `log`, which must read as zeroes, as an empty redo log, durably.
     pub async fn write_to(&self, cx: &Ctx, log: &dyn BlockDevice) -> std::result::Result<(), OverlayError> {
         check_length(self, log)?;
         write(log, cx, 0, self.to_page()?).await?;
         Ok(flush(log, cx).await?)
     }
 
-    /// Reads it from `log`.
+    /// Reads the header of `log`.
     pub async fn read_from(cx: &Ctx, log: &dyn BlockDevice) -> std::result::Result<Self, OverlayError> {
         if log.geometry().size_bytes < PAGE_BYTES {
             return Err(OverlayError::NotAnOverlay);
@@ -85,9 +85,8 @@ fn check_length(header: &Header, log: &dyn BlockDevice) -> std::result::Result<(
     if found < wanted { Err(OverlayError::TooShort { found, wanted }) } else { Ok(()) }
 }
 
-/// Whether a base of this length and with this mark is the one that was there. Earlier versions left out the
-/// part of a sector that a file may end with: such a base is a sector longer by now, and its overlay goes on
-/// without.
+/// Returns `true` if this length and mark are those of the original base. Earlier versions ignored a partial
+/// sector at the end of a file: such a base is a sector longer now, which its overlay still ignores.
 fn is_base(header: &Header, base_bytes: u64, mark: &[u8]) -> bool {
     let is_padded =
         !mark.is_empty() && base_bytes.checked_sub(SECTOR_BYTES.into()) == Some(header.base_bytes);
@@ -128,9 +127,8 @@ async fn states_of(
 }
 
 impl Overlay {
-    /// Opens what is kept in `log` over `base`. `base_mark` is what the base has now; another than it had
-    /// when the overlay was made is refused. That nothing else writes to either is seen to by what has opened
-    /// them.
+    /// Opens the redo log `log` over `base`. `base_mark` is the base's present mark; the overlay is refused
+    /// if it differs from the original one. The caller must make sure that nothing else writes to either.
     pub async fn open(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -141,8 +139,8 @@ impl Overlay {
         Self::open_in(cx, base, base_mark, log, options, None).await
     }
 
-    /// The same with states that outlive the process: what it has not flushed is there when the next one
-    /// opens it. Another redo log than the memory was used for first is refused.
+    /// Opens an overlay with states that outlive the process: unflushed changes are preserved for the next
+    /// opener. The memory must belong to this redo log.
     pub async fn open_kept(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -170,13 +168,13 @@ impl Overlay {
         if header.seal.is_some() && !options.read_only {
             return Err(OverlayError::Sealed);
         }
-        // A block here is completed out of the base's.
+        // Blocks are completed from the base's.
         let base_block_bytes = base.geometry().block_bytes;
         if u64::from(base_block_bytes) > BLOCK_BYTES {
             return Err(OverlayError::BaseBlocks { found: base_block_bytes, max: BLOCK_BYTES });
         }
         let block_bytes = options.block_bytes.max(base_block_bytes);
-        // The redo log has room for whole blocks of its own.
+        // The redo log has space for whole blocks of its own.
         let geometry = Geometry::of_file(header.size_bytes).in_blocks(block_bytes.min(BLOCK_BYTES as u32));
         let geometry = geometry?.in_whole_blocks(block_bytes)?;
         let states = states_of(cx, &header, &*log, kept).await?;
@@ -196,14 +194,14 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// Whether it was sealed when it was opened.
+    /// Returns `true` if it was sealed when opened.
     pub fn is_sealed(&self) -> bool {
         self.0.is_sealed
     }
 
-    /// Makes it durable, and finishes it: from its next opening on nothing is written to it, and other pages
-    /// than it has now are noticed. The header that says so comes last, so no part of a copy is taken for the
-    /// whole. Nothing else writes to it meanwhile.
+    /// Makes the overlay durable and seals it: after the next opening it is read-only, and changed pages are
+    /// detected. The header with the seal is written last, so an incomplete copy is not mistaken for the
+    /// whole. Nothing else may write meanwhile.
     pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {
         let RedoLog { log, states, .. } = &*self.0;
         self.0.make_durable(cx).resolve().await?;
@@ -213,7 +211,7 @@ impl Overlay {
     }
 }
 
-/// Where a part of the disk is found.
+/// Source of a part of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Base(u64),
@@ -227,8 +225,8 @@ impl RedoLog {
         Profile { read_only, has_cache: true, discards: !read_only, zeroes_fast: !read_only }
     }
 
-    /// Where the disk's bytes from `offset` on are found, and how many of them, at most to `end`, follow each
-    /// other there.
+    /// Returns the source of the disk's bytes from `offset` on, and the number of bytes contiguous there, at
+    /// most up to `end`.
     pub(crate) fn place(&self, offset: u64, end: u64) -> (Place, u64) {
         let (state, run_end) = self.states.run(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
         let end = end.min(run_end * BLOCK_BYTES);
@@ -245,10 +243,9 @@ impl RedoLog {
         }
     }
 
-    /// Makes durable what was answered before.
+    /// Makes all answered changes durable.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        // Another flush that is under way has taken pages and may not have written them yet: none begins
-        // while this one looks.
+        // A concurrent flush may have taken pages and not written them yet: none may begin during this check.
         let clean = task::before_woken(|| {
             let _alone = self.flushing.try_lock()?;
             (!self.states.is_dirty()).then(|| self.log.flush(cx))
@@ -268,7 +265,7 @@ impl RedoLog {
         })
     }
 
-    /// First what the pages speak of, then they.
+    /// Writes the data first, then the pages that refer to it.
     async fn write_pages(&self, cx: &Ctx, pages: &[(u64, Vec<u8>)]) -> Result<()> {
         flush(&*self.log, cx).await?;
         if pages.is_empty() {

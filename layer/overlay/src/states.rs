@@ -1,4 +1,4 @@
-//! Where each block is found.
+//! Block states: the source of each block.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use tombolo_mem::Region;
 use crate::kept::Kept;
 use crate::layout::{BLOCK_BYTES, PAGE_BYTES, SEGMENT_BLOCKS};
 
-/// Where a block is found. The numbers are those of the pages.
+/// State of a block. The numbers are those stored in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In the base, or nowhere: then it reads as zeroes.
+    /// In the base, or zeroes beyond its end.
     Base = 0,
     /// In the redo log.
     Here = 1,
-    /// Nowhere: it reads as zeroes.
+    /// Zeroes.
     Zero = 2,
 }
 
@@ -25,32 +25,32 @@ impl State {
         match bits & 3 {
             0 => Self::Base,
             1 => Self::Here,
-            // 3 is refused where pages are read.
+            // 3 is refused when pages are read.
             _ => Self::Zero,
         }
     }
 
-    /// A word whose blocks are all so.
+    /// Returns a word in which all blocks have this state.
     fn in_all(self) -> u64 {
         self as u64 * (u64::MAX / 3)
     }
 }
 
-/// Blocks whose states are in one word.
+/// Number of blocks with states in one word.
 const WORD_BLOCKS: u64 = 32;
 const PAGE_WORDS: usize = PAGE_BYTES as usize / 8;
 
 /// The states of a segment.
 struct Page {
     memory: Region,
-    /// Where it begins there.
+    /// Offset of the page in `memory`.
     start: usize,
-    /// Something has changed since it was last taken to be written.
+    /// Changed since the last flush took it.
     is_dirty: AtomicBool,
 }
 
 impl Page {
-    /// The states of so many blocks; a page has all words, so there is always one.
+    /// Returns the states of 32 blocks; a page has all words.
     fn word(&self, index: usize) -> u64 {
         self.memory.load_u64(self.start + index * 8, Ordering::Acquire).unwrap_or_default()
     }
@@ -59,15 +59,14 @@ impl Page {
         (0..PAGE_WORDS).flat_map(|word| self.word(word).to_le_bytes()).collect()
     }
 
-    /// Replaces these bits of a word; whether that has changed any.
+    /// Replaces these bits of a word. Returns `true` if any has changed.
     fn replace(&self, index: usize, mask: u64, bits: u64) -> bool {
         let before = self.memory.replace_bits(self.start + index * 8, mask, bits, Ordering::AcqRel);
         before.is_ok_and(|before| before & mask != bits & mask)
     }
 }
 
-/// All states. What has never been written to takes no memory. Changes of one block must not come from two
-/// threads at once.
+/// All states. Segments never written take no memory. Changes of one block must not be concurrent.
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
@@ -77,7 +76,7 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// All in the base, or where memory of that kind has them.
+    /// Creates states with all blocks in the base, or in kept memory.
     pub(crate) fn new(size_bytes: u64, kept: Option<Kept>) -> Self {
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         let pages = (0..blocks.div_ceil(SEGMENT_BLOCKS)).map(|_| OnceLock::new()).collect();
@@ -106,8 +105,8 @@ impl States {
         self.pages.get(segment as usize).map(|page| &**page.get_or_init(new))
     }
 
-    /// Those that an earlier process has left in kept memory. Which of their pages were written is not known,
-    /// so all are to be.
+    /// Adopts the states left in kept memory by an earlier process. All their pages become dirty, because it
+    /// is unknown which were written.
     pub(crate) fn go_on(&self) {
         let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
         for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {
@@ -116,7 +115,7 @@ impl States {
         }
     }
 
-    /// Takes in what is written in a page.
+    /// Loads a page from the redo log.
     pub(crate) fn load(&self, segment: u64, bytes: &[u8]) -> Result<()> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -125,14 +124,14 @@ impl States {
         for (word, bytes) in bytes.as_chunks().0.iter().take(PAGE_WORDS).enumerate() {
             let value = u64::from_le_bytes(*bytes);
             if value & value >> 1 & (u64::MAX / 3) != 0 {
-                return Err(Error::io("the overlay is damaged: a block is in no place that there is"));
+                return Err(Error::io("the overlay is damaged: invalid block state"));
             }
             page.replace(word, u64::MAX, value);
         }
         Ok(())
     }
 
-    /// The checksum of a seal: of each page that is not all zeroes, behind the number of its segment.
+    /// Returns the checksum of a seal: of each non-zero page, preceded by its segment number.
     pub(crate) fn sum(&self) -> u32 {
         let pages = (0..self.segments()).filter_map(|segment| Some((segment, self.page(segment)?.bytes())));
         pages.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)).fold(0, |sum, (segment, bytes)| {
@@ -140,7 +139,7 @@ impl States {
         })
     }
 
-    /// How the block is, and the first one after it, at most `end`, that is not so.
+    /// Returns the state of a block, and the end of its run, at most `end`.
     pub(crate) fn run(&self, first: u64, end: u64) -> (State, u64) {
         let state = self.at(first);
         let mut block = first + 1;
@@ -164,7 +163,7 @@ impl States {
         State::of_bits(self.word(block) >> (block % WORD_BLOCKS * 2))
     }
 
-    /// Blocks are so from now on. What they say is to be found there already.
+    /// Sets the state of blocks, whose data must be stored already.
     pub(crate) fn set(&self, blocks: std::ops::Range<u64>, state: State) {
         let mut block = blocks.start;
         let end = blocks.end.min(self.blocks);
@@ -183,25 +182,25 @@ impl States {
         }
     }
 
-    /// Whether pages are to be written.
+    /// Returns `true` if any page is dirty.
     pub(crate) fn is_dirty(&self) -> bool {
         self.is_dirty.load(Ordering::Acquire)
     }
 
-    /// The pages that are to be written, as they are now.
+    /// Takes the dirty pages, with their present contents.
     pub(crate) fn take_dirty(&self) -> Vec<(u64, Vec<u8>)> {
         if !self.is_dirty.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
         let taken = |segment: u64| {
             let page = self.page(segment)?;
-            // Before the words are looked at: what changes meanwhile makes it dirty again.
+            // Before the words are read: later changes make the page dirty again.
             page.is_dirty.swap(false, Ordering::AcqRel).then(|| (segment, page.bytes()))
         };
         (0..self.segments()).filter_map(taken).collect()
     }
 
-    /// They could not be written.
+    /// Marks pages as dirty again that could not be written.
     pub(crate) fn give_back(&self, pages: &[(u64, Vec<u8>)]) {
         for page in pages.iter().filter_map(|(segment, _)| self.page(*segment)) {
             page.is_dirty.store(true, Ordering::Release);

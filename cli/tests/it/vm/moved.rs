@@ -241,7 +241,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
         ("away", r#"["../../golden"]"#, &["../../golden", "does not lie beside it", "--base"]),
         ("root", r#"["/golden"]"#, &["does not lie beside it", "--base"]),
         ("none", r#"["../none-such"]"#, &["none-such"]),
-        ("other", r#"["../one", "../golden"]"#, &["the base is not what it was"]),
+        ("other", r#"["../one", "../golden"]"#, &["the base image has changed"]),
         ("many", &many, &["images stand on each other"]),
     ];
     for (name, bases, _) in lists {
@@ -260,7 +260,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     let torn = [
         ("torn", "", &["memory.overlay", "copied while that went on, or only in part"][..]),
         ("headless", "", &["memory.overlay", "not an overlay"]),
-        ("cut", "", &["disk.overlay", "it was cut off"]),
+        ("cut", "", &["disk.overlay", "it was truncated"]),
     ];
     // One that something may write to still, or that was copied before it was whole.
     let unfinished = copied(&origin, "one", "unfinished").join("memory.overlay");

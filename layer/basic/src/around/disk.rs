@@ -1,5 +1,5 @@
-//! The same around a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`;
-//! `allocate` for discarding and writing zeroes, `seek` for asking what lies where, `setattr` for a new size.
+//! Layers around a disk. Its operations are treated like the most similar ones of a file: `read`, `write`,
+//! `flush`; `allocate` for discards and zeroes, `seek` for extents, `setattr` for a new size.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use super::{Around, Call, Payload};
 
 impl Payload for Extents {}
 
-/// A disk with a layer around it. A disk's transfers are whole: [`Around::transfer_limit`] is not asked.
+/// A disk with a layer around it. Disk transfers are indivisible, so [`Around::transfer_limit`] is ignored.
 pub struct LayeredDisk<A> {
     around: Arc<A>,
     inner: Arc<dyn BlockDevice>,
 }
 
 impl<A: Around> LayeredDisk<A> {
-    /// Puts `around` over `inner`.
+    /// Wraps `inner` in `around`.
     pub fn new(inner: Arc<dyn BlockDevice>, around: Arc<A>) -> Self {
         Self { around, inner }
     }

@@ -1,4 +1,4 @@
-//! The same for a disk.
+//! Delay of a disk's answers.
 
 use std::io;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Timer, after};
 
-/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there
-/// can be none.
+/// Wraps `inner`, delaying each answer by `time`. Starts a timer thread; fails if it cannot be started.
 pub fn over(inner: Arc<dyn BlockDevice>, time: Duration) -> io::Result<Arc<dyn BlockDevice>> {
     Ok(Arc::new(DelayedDisk { inner, timer: Timer::start()?, time }))
 }
@@ -31,7 +30,7 @@ impl DelayedDisk {
         let inner = self.inner.clone();
         after(self.timer.sleep(self.time), cx, move |cx| {
             let answer = call(&*inner, cx);
-            // The front end's own word that no more follows came too early for it.
+            // The front end's own `submit` preceded this request.
             inner.submit();
             answer
         })

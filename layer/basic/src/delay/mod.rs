@@ -1,8 +1,8 @@
-//! Answers everything later, after a time: the pending path, on purpose.
+//! Delay of all answers by a fixed time, to exercise the pending path.
 //!
-//! The operation begins when its time is over, so until then its buffers are in use and nothing has happened.
-//! An interrupt that is raised meanwhile ends it with `Interrupted`, undone. `forget` and `release`, which no
-//! caller waits for, pass at once.
+//! The operation begins after the delay; until then its buffers are in use and nothing has happened. An
+//! interrupt raised during the delay ends it with `Interrupted`, not performed. `forget` and `release`, which
+//! have no answer, are not delayed.
 
 pub mod disk;
 mod timer;
@@ -24,15 +24,14 @@ use tombolo_mem::{Sink, Source};
 use crate::arguments::{Keep, Lend};
 use timer::Timer;
 
-/// An export whose answers take their time.
+/// An export with delayed answers.
 pub struct Delay {
     inner: Arc<dyn Export>,
     timer: Arc<Timer>,
     time: Duration,
 }
 
-/// `inner`, each of whose answers comes `time` later. Starts a thread that keeps the time; fails when there
-/// can be none.
+/// Wraps `inner`, delaying each answer by `time`. Starts a timer thread; fails if it cannot be started.
 pub fn over(inner: Arc<dyn Export>, time: Duration) -> io::Result<Delay> {
     Ok(Delay { inner, timer: Timer::start()?, time })
 }
@@ -44,7 +43,7 @@ impl Export for Delay {
     }
 }
 
-/// One session of a [`Delay`].
+/// A session of a [`Delay`].
 struct Delayed {
     inner: Arc<dyn FileSystem>,
     timer: Arc<Timer>,
@@ -52,7 +51,7 @@ struct Delayed {
 }
 
 impl Delayed {
-    /// Performs `call` once the time is over, unless the request was interrupted by then.
+    /// Performs `call` after the delay, unless the request is interrupted before.
     fn later<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -63,7 +62,7 @@ impl Delayed {
     }
 }
 
-/// Performs `call` after `sleep`, unless the request was interrupted by then.
+/// Performs `call` after `sleep`, unless the request is interrupted before.
 fn after<T: Send + 'static>(
     sleep: impl Future<Output = ()> + Send + 'static,
     cx: &Ctx,
@@ -92,7 +91,7 @@ impl FileSystem for Delayed {
     );
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // Neither changes nor versions are a call to be delayed: changes pend until something happens.
+    // Changes and versions are not delayed: requests for changes stay pending until there are any.
     tombolo_core::forward!(to self.inner; profile forget release changes versions);
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {

@@ -1,4 +1,4 @@
-//! One thread that wakes delayed operations.
+//! A thread that wakes delayed operations.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Ends its thread when the last holder drops it.
+/// Handle of the timer thread, which ends with the last reference.
 pub(super) struct Timer {
     shared: Arc<Shared>,
 }
@@ -21,7 +21,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Sleepers {
-    /// By the time they wake, and a number that tells those of one moment apart.
+    /// Keyed by wake-up time, and a number that distinguishes equal times.
     by_time: BTreeMap<(Instant, u64), Waker>,
     next: u64,
     over: bool,
@@ -35,7 +35,7 @@ impl Timer {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// A future that is ready after `time`, counted from now.
+    /// Returns a future that is ready after `time`, counted from now.
     pub(super) fn sleep(&self, time: Duration) -> Sleep {
         let mut sleepers = self.shared.lock();
         sleepers.next += 1;
@@ -67,7 +67,7 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut sleepers = self.shared.lock();
-        // Without the thread nothing would wake us: the time is over for all.
+        // Without the timer thread nothing would wake this future.
         if sleepers.over || Instant::now() >= self.key.0 {
             return Poll::Ready(());
         }
@@ -94,7 +94,7 @@ fn run(shared: &Shared) {
         }
         let over = sleepers.over;
         if !due.is_empty() {
-            // A waker may run anything, so nothing is locked meanwhile.
+            // Outside the lock, because a waker may run anything.
             drop(sleepers);
             due.into_values().for_each(Waker::wake);
             sleepers = shared.lock();

@@ -1,6 +1,5 @@
-//! The same for a disk. Its operations go by those of a file that come nearest: `read`, `write`, `flush`;
-//! `allocate` for discarding and writing zeroes, `seek` for asking what lies where. What is under way is
-//! known too: what has begun and not ended.
+//! Statistics of a disk. Its operations are counted as the most similar ones of a file: `read`, `write`,
+//! `flush`; `allocate` for discards and zeroes, `seek` for extents. Operations in progress are counted too.
 
 use std::mem;
 use std::ops::Deref;
@@ -13,7 +12,7 @@ use tombolo_mem::{Sink, Source};
 
 use super::{Counters, Timing};
 
-/// `inner` with its operations counted in `counters`, those [of a disk](Counters::of_disk).
+/// Wraps `inner`, counting its operations in `counters`, which must be those [of a disk](Counters::of_disk).
 pub fn over(inner: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Arc<dyn BlockDevice> {
     Arc::new(CountedDisk { inner, counters })
 }
@@ -23,7 +22,7 @@ struct CountedDisk {
     counters: Arc<Counters>,
 }
 
-/// An operation that has not ended: it does when this is dropped, also unanswered.
+/// An operation in progress, which ends on drop, even unanswered.
 struct UnderWay<C: Deref<Target = Counters>>(C);
 
 impl<C: Deref<Target = Counters>> Drop for UnderWay<C> {

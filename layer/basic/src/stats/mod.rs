@@ -1,9 +1,8 @@
-//! Counts every operation, and times them.
+//! Counts and times of all operations.
 //!
-//! Counts, errors and bytes are exact. Times are sampled: on a virtual machine two readings of the clock take
-//! as long as a look-up that is answered from memory (about 100 ns against 300). So each thread's shard times
-//! the first [`TIMED_FIRST`] calls of an operation and then every [`TIMED_EVERY`]th, which stands for that
-//! many.
+//! Counts, errors and bytes are exact. Times are sampled: on a virtual machine two readings of the clock cost
+//! about 100 ns, against 300 for a look-up from memory. Each thread's shard times the first [`TIMED_FIRST`]
+//! calls of an operation, and then every [`TIMED_EVERY`]th, which represents that many.
 
 pub mod disk;
 mod snapshot;
@@ -23,13 +22,14 @@ use crate::around::{Around, Call, Layered, Payload};
 #[derive(Debug)]
 pub struct Stats(Arc<Counters>);
 
-/// `inner` with its operations counted in `counters`, which any number of exports and threads may share.
+/// Wraps `inner`, counting its operations in `counters`, which may be shared by any number of exports and
+/// threads.
 pub fn over(inner: Arc<dyn Export>, counters: Arc<Counters>) -> Layered<dyn Export, Stats> {
     Layered::new(inner, Arc::new(Stats::new(counters)))
 }
 
 impl Stats {
-    /// Counts in `counters`.
+    /// Creates a layer that counts in `counters`.
     pub fn new(counters: Arc<Counters>) -> Self {
         Self(counters)
     }
@@ -68,10 +68,10 @@ fn transferred_bytes<T: Payload>(result: &Result<T>) -> Option<u64> {
     result.as_ref().ok().map(Payload::transferred_bytes)
 }
 
-/// One call under way.
+/// A call in progress.
 struct Timing {
     op: Op,
-    /// When it began, for calls that are timed, and how many calls it stands for.
+    /// Start of a timed call, and the number of calls it represents.
     sample: Option<(Instant, Sample)>,
 }
 
@@ -83,7 +83,7 @@ impl Timing {
     }
 
     #[inline]
-    /// It has transferred so much; `None` if it has failed.
+    /// Ends the call with the number of bytes transferred; `None` if it failed.
     fn end(self, counters: &Counters, bytes: Option<u64>) {
         if let Some((began, sample)) = self.sample {
             counters.time(self.op, sample, began.elapsed());
@@ -95,26 +95,26 @@ impl Timing {
     }
 }
 
-/// Of each operation, a shard times this many calls first.
+/// Number of calls of each operation that a shard times first.
 pub const TIMED_FIRST: u64 = 64;
-/// After them, it times every so manieth call.
+/// Interval of timed calls after these.
 pub const TIMED_EVERY: u64 = 16;
 
-/// At most this many shards; threads beyond share.
+/// Maximum number of shards; further threads share.
 const SHARDS_MAX: usize = 16;
 
-/// Counts, errors, bytes and a histogram of times for each operation: a shard for each thread that asks, so
-/// that queues on different cores do not pass cache lines around. About 160 KB for every core up to sixteen.
+/// Counts, errors, bytes and a histogram of times for each operation, in one shard per thread, so that queues
+/// on different cores share no cache lines. About 160 KB per core, up to sixteen.
 pub struct Counters {
     shards: Box<[Shard]>,
-    /// Whether what has ended is counted too, so that it is known what is under way.
+    /// Count ended operations too, to know those in progress.
     of_disk: bool,
 }
 
 #[repr(align(128))]
 struct Shard {
     cells: [Cell; Op::ALL.len()],
-    /// Of a disk: operations that were answered, or that nothing waits for any more.
+    /// For a disk: number of operations that were answered or dropped.
     ended: AtomicU64,
 }
 
@@ -127,17 +127,17 @@ struct Cell {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// How many calls one that is timed stands for.
+/// Number of calls that a timed one represents.
 #[derive(Clone, Copy, Debug)]
 struct Sample(u64);
 
 impl Counters {
-    /// All zero.
+    /// Creates counters of zero.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::zero(false))
     }
 
-    /// The same for a disk, of which also is known how many operations are under way.
+    /// Creates counters for a disk, which also count operations in progress.
     pub fn of_disk() -> Arc<Self> {
         Arc::new(Self::zero(true))
     }
@@ -148,10 +148,10 @@ impl Counters {
         Self { shards: (0..shards).map(|_| Shard::default()).collect(), of_disk }
     }
 
-    /// What was counted so far. Taken while operations go on, so one operation's numbers may be a few calls
-    /// apart.
+    /// Returns the current values. Operations continue meanwhile, so the numbers of one operation may differ
+    /// by a few calls.
     pub fn snapshot(&self) -> Snapshot {
-        // First: what ends after it was read counts as under way, and nothing ends that has not begun.
+        // Read first: operations that end later count as in progress, and none ends before it begins.
         let ended: u64 = self.shards.iter().map(|shard| shard.ended.load(Ordering::Acquire)).sum();
         let operation = |op: Op| -> Operation {
             let cells = || self.shards.iter().map(|shard| &shard.cells[op.index()]);
@@ -178,13 +178,13 @@ impl Counters {
         Snapshot { under_way: self.of_disk.then(|| begun.saturating_sub(ended)), operations }
     }
 
-    /// An operation of a disk has ended.
+    /// Counts the end of a disk operation.
     #[inline]
     fn ended(&self) {
         self.shard().ended.fetch_add(1, Ordering::Release);
     }
 
-    /// Counts a call, and says whether it is to be timed.
+    /// Counts a call, and returns a sample if it is to be timed.
     #[inline]
     fn count(&self, op: Op) -> Option<Sample> {
         let before = self.cell(op).count.fetch_add(1, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Counters {
         &self.shard().cells[op.index()]
     }
 
-    /// The calling thread's.
+    /// Returns the calling thread's shard.
     #[inline]
     fn shard(&self) -> &Shard {
         // The number of shards is a power of two.
@@ -254,35 +254,35 @@ impl Default for Cell {
     }
 }
 
-/// A small number of the calling thread's own.
+/// Returns a small number unique to the calling thread.
 #[inline]
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A thread that is being torn down shares the first shard.
+    // Threads being torn down share the first shard.
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
-// Buckets whose width grows with the value: one part in sixteen, from 1 ns to over a minute.
+// Buckets of increasing width, with a precision of one in sixteen, from 1 ns to over a minute.
 
-/// Each power of two is divided into this many buckets.
+/// Number of buckets for each power of two.
 const STEPS: u64 = 16;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 /// Values from 2³⁶ ns (69 s) on share the last bucket.
 const VALUE_BITS: u32 = 36;
 
-/// How many buckets there are.
+/// Number of buckets.
 const BUCKETS: usize = bucket_below_limit((1 << VALUE_BITS) - 1) + 1;
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 #[inline]
 fn bucket(value_ns: u64) -> usize {
     bucket_below_limit(if value_ns >> VALUE_BITS == 0 { value_ns } else { (1 << VALUE_BITS) - 1 })
 }
 
-/// The largest value of a bucket, in nanoseconds.
+/// Returns the largest value of a bucket, in nanoseconds.
 fn bound_ns(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < 2 * STEPS {

@@ -3,40 +3,41 @@ use serde::{Deserialize, Serialize};
 /// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Each operation that was called at least once, in the order of the waist.
+    /// Operations called at least once, in the order of the waist.
     pub operations: Vec<Operation>,
-    /// Of a disk: operations that have begun and not ended, at that moment.
+    /// For a disk: operations in progress at that moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<u64>,
 }
 
-/// One operation's counters.
+/// The counters of one operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Its name ([`Op::name`](tombolo_core::fs::Op::name)).
+    /// Name ([`Op::name`](tombolo_core::fs::Op::name)).
     pub name: String,
-    /// How often it was called.
+    /// Number of calls.
     pub count: u64,
-    /// How often the answer was an error.
+    /// Number of calls that failed.
     pub errors: u64,
     /// File data read or written, in bytes.
     pub bytes: u64,
-    /// The time that the answers took together, in nanoseconds; estimated from those that were timed.
+    /// Total time of all calls in nanoseconds, estimated from the timed ones.
     pub total_ns: u64,
-    /// The longest time that was measured, in nanoseconds.
+    /// Longest measured time, in nanoseconds.
     pub max_ns: u64,
-    /// How many answers took how long: pairs of a bound in nanoseconds, and how many took at most that long
-    /// and longer than the bound before. Rising; bounds without answers are left out.
+    /// Histogram of times: pairs of a bound in nanoseconds, and the number of calls that took at most that
+    /// long but longer than the preceding bound. Ascending; bounds without calls are omitted.
     pub histogram: Vec<(u64, u64)>,
 }
 
 impl Snapshot {
-    /// The counters of one operation.
+    /// Returns the counters of one operation.
     pub fn operation(&self, name: &str) -> Option<&Operation> {
         self.operations.iter().find(|operation| operation.name == name)
     }
 
-    /// What was counted since `earlier`, an older snapshot of the same counters. What is under way is so now.
+    /// Returns the difference to `earlier`, an older snapshot of the same counters. `under_way` remains the
+    /// present number.
     pub fn since(&self, earlier: &Self) -> Self {
         let operations = self.operations.iter().map(|operation| match earlier.operation(&operation.name) {
             Some(before) => operation.since(before),
@@ -48,8 +49,8 @@ impl Snapshot {
 }
 
 impl Operation {
-    /// The time within which `share` (0 to 1) of the answers came, in nanoseconds, to one part in sixteen.
-    /// `None` when none was timed.
+    /// Returns the time within which `share` (0 to 1) of the calls ended, in nanoseconds, with a precision of
+    /// one in sixteen. `None` if none was timed.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let total: u64 = self.histogram.iter().map(|(_, count)| count).sum();
         let rank = ((total as f64 * share).ceil() as u64).clamp(1, total.max(1));
@@ -58,11 +59,11 @@ impl Operation {
             seen += count;
             (seen >= rank).then_some(bound_ns)
         });
-        // No quantile is larger than the largest value, though its bucket's bound may be.
+        // The bound of the largest value's bucket may exceed that value.
         bound.map(|bound_ns| bound_ns.min(self.max_ns))
     }
 
-    /// The mean time of an answer, in nanoseconds.
+    /// Returns the mean time of a call, in nanoseconds.
     pub fn mean_ns(&self) -> u64 {
         let timed: u64 = self.histogram.iter().map(|(_, count)| count).sum();
         self.total_ns.checked_div(timed).unwrap_or(0)
@@ -78,7 +79,7 @@ impl Operation {
                 histogram.push((bound_ns, count - old));
             }
         }
-        // The longest of the interval, as far as the buckets tell.
+        // The maximum of the interval, with the precision of the buckets.
         let longest = histogram.last().map_or(0, |(bound_ns, _)| *bound_ns);
         Self {
             name: self.name.clone(),
