@@ -13,14 +13,18 @@ use crate::acting::dropping_set_id;
 use crate::attr::set_time;
 use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Truncation by less than this is quick.
-const SMALL_CUT_BYTES: u64 = 4 << 20;
+const SMALL_TRUNCATION_BYTES: u64 = 4 << 20;
 
 impl Session {
     /// Returns a node's attributes if that cannot block.
-    pub(crate) fn attributes_at_hand(&self, node: NodeId, file: Option<File>) -> Result<Option<Attr>> {
+    pub(crate) fn attributes_without_blocking(
+        &self,
+        node: NodeId,
+        file: Option<File>,
+    ) -> Result<Option<Attr>> {
         if let Some(open) = self.opening_of(node, file)? {
             return if open.medium.local {
                 Ok(Some(self.attr(node, &stat::stat(open.fd())?)))
@@ -28,7 +32,7 @@ impl Session {
                 Ok(None)
             };
         }
-        match self.location_at_hand(node)? {
+        match self.open_location(node)? {
             Some(location) if self.export.mounts.all_local() || self.is_local(node) => {
                 Ok(Some(self.attr(node, &stat::stat(location.fd())?)))
             }
@@ -44,11 +48,11 @@ impl Session {
     }
 
     /// Returns `true` if the truncation frees so much of the file that it takes long.
-    pub(crate) fn cuts_much(&self, node: NodeId, set: &SetAttr) -> bool {
+    pub(crate) fn frees_much(&self, node: NodeId, set: &SetAttr) -> bool {
         let Some(size) = set.size else { return false };
-        let Ok(Some(location)) = self.location_at_hand(node) else { return false };
+        let Ok(Some(location)) = self.open_location(node) else { return false };
         stat::stat(location.fd())
-            .is_ok_and(|stat| is_big(&stat) && stat.size_bytes > size.saturating_add(SMALL_CUT_BYTES))
+            .is_ok_and(|stat| is_big(&stat) && stat.size_bytes > size.saturating_add(SMALL_TRUNCATION_BYTES))
     }
 
     pub(crate) fn set_attributes(
@@ -79,12 +83,12 @@ impl Session {
         }
         {
             let _acting = self.checked(cx)?;
-            let _changing = self.changing([Place::Node(node)]);
+            let _changing = self.changing([ChangedFile::Node(node)]);
             let applied = self.apply(&target, set);
-            if let Some(telling) = self.telling() {
+            if let Some(notifier) = self.notifier() {
                 match set.size {
-                    Some(_) => telling.data(node, 0, u64::MAX),
-                    None => telling.attributes(node),
+                    Some(_) => notifier.data(node, 0, u64::MAX),
+                    None => notifier.attributes(node),
                 }
             }
             applied?;

@@ -12,9 +12,9 @@ use tombolo_core::fs::{Changes, Name, NodeId, Notice, Notices};
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_sys::stat::{self, Stat};
 
-use crate::state::{LocalSession, Location, Session, Shared};
+use crate::state::{ExportState, LocalSession, Location, Session};
 use crate::table::Key;
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 impl Changes for LocalSession {
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
@@ -38,7 +38,7 @@ impl LocalSession {
     }
 }
 
-impl Shared {
+impl ExportState {
     /// Returns `true` if changes by other processes of the host are observed too.
     pub(crate) fn sees_all_changes(&self) -> bool {
         self.options.watch_host && self.host_watch.is_complete()
@@ -49,32 +49,32 @@ impl Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Victim {
     /// Not looked up, because no session was subscribed at that time.
-    NotLookedFor,
+    NotChecked,
     /// No file, or one that no session can have a node of.
     None,
     /// This file.
-    Found { key: Key, is_last_name: bool },
+    File { key: Key, is_last_name: bool },
 }
 
 /// Sends notices to all subscribed sessions except the one that makes the change.
-pub(crate) struct Telling<'a>(&'a Session);
+pub(crate) struct Notifier<'a>(&'a Session);
 
 impl Session {
     /// Returns a notifier if any session is subscribed.
     #[inline]
-    pub(crate) fn telling(&self) -> Option<Telling<'_>> {
-        self.export.watchers.any().then_some(Telling(self))
+    pub(crate) fn notifier(&self) -> Option<Notifier<'_>> {
+        self.export.watchers.any().then_some(Notifier(self))
     }
 
     /// Finds the file that is about to lose this name.
     #[inline]
     pub(crate) fn victim(&self, dir: &Location, name: Name<'_>) -> Victim {
         if !self.export.watchers.any() {
-            return Victim::NotLookedFor;
+            return Victim::NotChecked;
         }
         let Ok(stat) = stat::stat_entry(dir.fd(), name.as_bytes()) else { return Victim::None };
         let is_last_name = stat.links == 1 || !matches!(stat.kind(), stat::S_IFREG);
-        self.key(&stat).map_or(Victim::None, |key| Victim::Found { key, is_last_name })
+        self.key(&stat).map_or(Victim::None, |key| Victim::File { key, is_last_name })
     }
 
     /// Runs an operation that may set the access time of a node.
@@ -83,13 +83,13 @@ impl Session {
             return read();
         }
         let accessed = || stat::stat(fd).map(|stat| stat.accessed).ok();
-        let changing = self.changing([Place::Node(node)]);
+        let changing = self.changing([ChangedFile::Node(node)]);
         let before = accessed();
         let done = read();
         if before == accessed() {
             changing.unchanged();
-        } else if let Some(telling) = self.telling() {
-            telling.attributes(node);
+        } else if let Some(notifier) = self.notifier() {
+            notifier.attributes(node);
         }
         done
     }
@@ -120,7 +120,7 @@ impl Session {
     }
 }
 
-impl Telling<'_> {
+impl Notifier<'_> {
     /// Reports changed attributes of a node of this session.
     pub(crate) fn attributes(&self, node: NodeId) {
         self.about(self.0.key_of(node), Notice::Attributes);
@@ -143,7 +143,7 @@ impl Telling<'_> {
     pub(crate) fn victim(&self, victim: Victim, lost: Option<(&Location, Name<'_>)>) {
         match (victim, lost) {
             (Victim::None, _) => {}
-            (Victim::Found { key, is_last_name: true }, Some((dir, name))) => {
+            (Victim::File { key, is_last_name: true }, Some((dir, name))) => {
                 // Another process may have linked it in between.
                 let is_gone = OnceCell::new();
                 self.each(|session| {
@@ -156,9 +156,9 @@ impl Telling<'_> {
                     })
                 });
             }
-            (Victim::Found { key, .. }, _) => self.about(Some(key), Notice::Attributes),
+            (Victim::File { key, .. }, _) => self.about(Some(key), Notice::Attributes),
             // A session subscribed in between, and may have looked before the change was done.
-            (Victim::NotLookedFor, _) => self.each(|_| Some(Notice::Everything)),
+            (Victim::NotChecked, _) => self.each(|_| Some(Notice::Everything)),
         }
     }
 

@@ -13,7 +13,7 @@ use tombolo_sys::stat::{self, Stat};
 use crate::attr::{attr_of, birth_mark};
 use crate::mounts::packed;
 use crate::state::{Location, Session, is_big};
-use crate::table::{Anchor, Cooled, Found, Freed, Identity, Key};
+use crate::table::{Anchor, Cooled, Freed, Identity, Key, NodeState};
 
 impl Session {
     /// Returns a node's location. May block on a disk if the node has not been used for long.
@@ -22,19 +22,19 @@ impl Session {
             return Ok(self.export.root.clone());
         }
         match self.table.find(node)? {
-            Found::Open(identity, descriptor) => Ok(Location::new(identity, descriptor)),
-            Found::Closed(identity, anchor) => self.find_again(node, identity, anchor),
+            NodeState::Open(identity, descriptor) => Ok(Location::new(identity, descriptor)),
+            NodeState::Closed(identity, anchor) => self.find_again(node, identity, anchor),
         }
     }
 
     /// Returns a node's location if it has an open descriptor; never blocks.
-    pub(crate) fn location_at_hand(&self, node: NodeId) -> Result<Option<Location>> {
+    pub(crate) fn open_location(&self, node: NodeId) -> Result<Option<Location>> {
         if node == NodeId::ROOT {
             return Ok(Some(self.export.root.clone()));
         }
         Ok(match self.table.find(node)? {
-            Found::Open(identity, descriptor) => Some(Location::new(identity, descriptor)),
-            Found::Closed(..) => None,
+            NodeState::Open(identity, descriptor) => Some(Location::new(identity, descriptor)),
+            NodeState::Closed(..) => None,
         })
     }
 
@@ -60,7 +60,7 @@ impl Session {
         name: Option<Name<'_>>,
     ) -> Result<(Entry, Option<OwnedFd>)> {
         let is_known = self.export.mounts.index_of(stat).is_some();
-        let mount_index = self.export.mounts.meet(&self.export.own, location.as_fd(), stat)?;
+        let mount_index = self.export.mounts.register(&self.export.own, location.as_fd(), stat)?;
         if !is_known {
             self.export.host_watch.joined(&self.export, &*self.export.mounts.mount(mount_index)?);
         }
@@ -70,7 +70,7 @@ impl Session {
         }
         let handles = self.export.mounts.mount(mount_index)?.handles;
         let anchor = match name {
-            _ if handles && keep && identity.birth != 0 && !self.table.is_doubtful(&identity.key) => {
+            _ if handles && keep && identity.birth != 0 && !self.table.is_ambiguous(&identity.key) => {
                 Anchor::None
             }
             _ if handles => Anchor::Handle(FileHandle::of(location.as_fd())?.0),
@@ -121,7 +121,7 @@ impl Session {
         {
             self.export.host_watch.met_volume(&self.export, &mount);
         }
-        if adopted.fresh {
+        if adopted.is_new {
             // Returned when the table frees the node.
             permit.keep();
         }
@@ -132,12 +132,12 @@ impl Session {
     }
 
     /// Returns the node of a file without counting a look-up.
-    pub(crate) fn known(&self, stat: &Stat) -> Option<NodeId> {
+    pub(crate) fn node_of_stat(&self, stat: &Stat) -> Option<NodeId> {
         self.table.peek(&self.identity(stat, self.export.mounts.index_of(stat)?).key)
     }
 
     /// Gives a node a descriptor, unless it has one.
-    pub(crate) fn hold(&self, node: NodeId, location: OwnedFd) {
+    pub(crate) fn give_descriptor(&self, node: NodeId, location: OwnedFd) {
         if self.table.install(node, &Arc::new(location)) {
             self.opened(node);
         }
@@ -150,7 +150,7 @@ impl Session {
             return None;
         }
         let mut slow = None;
-        if let Some((descriptor, is_findable)) = self.table.leaves(node, count) {
+        if let Some((descriptor, is_findable)) = self.table.last_descriptor(node, count) {
             // Not on remote file systems, where a stat is a round trip.
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
@@ -198,12 +198,12 @@ impl Session {
                 let mount = self.export.mounts.mount(identity.key.mount)?;
                 let found = mount.find(&handle)?;
                 // Nodes from listings were never open, and their handle was fetched after their attributes.
-                if mount.handles_tell_numbers
+                if mount.handles_have_inodes
                     && self.identity(&stat::stat(found.as_fd())?, identity.key.mount) != identity
                 {
                     return Err(Error::Stale);
                 }
-                Ok(self.keep(node, identity, found))
+                Ok(self.install(node, identity, found))
             }
             Anchor::Name(location) => {
                 self.walk_again(node, identity, location.0, location.1.as_name().as_bytes())
@@ -222,12 +222,12 @@ impl Session {
                 break self.export.root.clone();
             }
             match self.table.find(next)? {
-                Found::Open(identity, descriptor) => break Location::new(identity, descriptor),
-                Found::Closed(identity, Anchor::Name(location)) => {
+                NodeState::Open(identity, descriptor) => break Location::new(identity, descriptor),
+                NodeState::Closed(identity, Anchor::Name(location)) => {
                     steps.push((next, identity, location.1.as_name().as_bytes().to_vec()));
                     next = location.0;
                 }
-                Found::Closed(identity, anchor) => break self.find_again(next, identity, anchor)?,
+                NodeState::Closed(identity, anchor) => break self.find_again(next, identity, anchor)?,
             }
         };
         while let Some((node, identity, name)) = steps.pop() {
@@ -236,13 +236,13 @@ impl Session {
             if now != identity {
                 return Err(Error::Stale);
             }
-            location = self.keep(node, identity, met);
+            location = self.install(node, identity, met);
         }
         Ok(location)
     }
 
     /// Gives the node the descriptor and returns its location.
-    fn keep(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
+    fn install(&self, node: NodeId, identity: Identity, descriptor: OwnedFd) -> Location {
         let descriptor = Arc::new(descriptor);
         if self.table.install(node, &descriptor) {
             self.opened(node);
@@ -268,10 +268,10 @@ impl Session {
             looks -= 1;
             let Some(candidate) = round.pop_front() else { break };
             match self.table.cool(candidate) {
-                Cooled::Gone => {}
-                Cooled::Kept => round.push_back(candidate),
-                Cooled::Cold { descriptor, anchor, mount } => {
-                    match self.lasting(&descriptor, anchor, mount) {
+                Cooled::NoDescriptor => {}
+                Cooled::InUse => round.push_back(candidate),
+                Cooled::Idle { descriptor, anchor, mount } => {
+                    match self.anchor_once_closed(&descriptor, anchor, mount) {
                         Some(anchor) => {
                             closed.extend(self.table.close(candidate, anchor));
                             excess -= 1;
@@ -287,7 +287,7 @@ impl Session {
 
     /// Returns the anchor that a node has once its descriptor is closed; `None` if it could not be found
     /// again.
-    fn lasting(&self, descriptor: &OwnedFd, anchor: Anchor, mount: u32) -> Option<Anchor> {
+    fn anchor_once_closed(&self, descriptor: &OwnedFd, anchor: Anchor, mount: u32) -> Option<Anchor> {
         let handles = || self.export.mounts.mount(mount).is_ok_and(|mount| mount.handles);
         match anchor {
             Anchor::None if handles() => {

@@ -18,9 +18,9 @@ use tombolo_sys::{Errno, creds};
 use crate::attr::birth_mark;
 use crate::host_watch::HostWatch;
 use crate::mounts::{Mounts, packed};
-use crate::neighbours;
 use crate::options::Options;
-use crate::state::{LastLook, LocalSession, Location, Shared};
+use crate::overlapping;
+use crate::state::{ExportState, LastMountScan, LocalSession, Location};
 use crate::table::{Identity, Key};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
@@ -44,7 +44,7 @@ pub enum OpenError {
 
 /// A served directory of the host.
 #[derive(Clone, Debug)]
-pub struct LocalDir(Arc<Shared>);
+pub struct LocalDir(Arc<ExportState>);
 
 impl LocalDir {
     /// Serves the directory at `path`; symbolic links in `path` are followed once, by this call.
@@ -56,10 +56,10 @@ impl LocalDir {
         let own = OwnDescriptors::open().map_err(OpenError::Proc)?.with_help(options.help.clone());
         let facts = stat(root.as_fd()).map_err(refused)?;
         let mounts = Mounts::default();
-        mounts.meet(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
+        mounts.register(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;
         let key = Key { inode: facts.inode, device: packed(facts.device), mount: 0 };
         let identity = Identity { key, birth: birth_mark(&facts), kind: facts.kind() };
-        let export = Arc::new(Shared {
+        let export = Arc::new(ExportState {
             root: Location::new(identity, Arc::new(root)),
             own,
             mounts,
@@ -69,7 +69,7 @@ impl LocalDir {
             may_assume: creds::may_assume(),
             waiting: Waiting::default(),
             root_handle: OnceLock::new(),
-            last_look: LastLook::default(),
+            last_mount_scan: LastMountScan::default(),
             sessions: AtomicUsize::new(0),
             node_descriptors: DescriptorBudget::of_process().cache(options.descriptors),
             options,
@@ -78,7 +78,7 @@ impl LocalDir {
             host_watch: HostWatch::default(),
             window: OnceLock::new(),
         });
-        neighbours::opened(&export);
+        overlapping::opened(&export);
         Ok(Self(export))
     }
 }

@@ -109,11 +109,11 @@ pub(crate) struct Files {
 
 #[derive(Default)]
 struct Shard {
-    slots: Vec<Slot>,
+    slots: Vec<FileSlot>,
     free: Vec<u32>,
 }
 
-struct Slot {
+struct FileSlot {
     generation: u32,
     file: Option<Arc<OpenFile>>,
 }
@@ -124,7 +124,7 @@ impl Files {
         let shard_number = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let mut shard = self.lock(shard_number);
         let index = shard.free.pop().unwrap_or_else(|| {
-            shard.slots.push(Slot { generation: 0, file: None });
+            shard.slots.push(FileSlot { generation: 0, file: None });
             (shard.slots.len() - 1) as u32
         });
         let slot = &mut shard.slots[index as usize];

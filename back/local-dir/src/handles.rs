@@ -28,7 +28,7 @@ impl PersistentHandles for LocalSession {
     }
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        if let Some(handle) = self.0.known_handle(node) {
+        if let Some(handle) = self.0.cached_handle(node) {
             return handle.into();
         }
         self.dispatch(cx, node, move |session, _| session.handle_of(node))
@@ -83,7 +83,7 @@ impl Parts {
 
 impl Session {
     /// Returns the handle of a node that was found by handle before, without a system call.
-    fn known_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
+    fn cached_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
         let mounts = &self.export.mounts;
         if node == NodeId::ROOT {
             return self.export.root_handle.get().map(|handle| Parts::join(handle, 0, &*mounts.mount(0)?));
@@ -159,7 +159,7 @@ impl Session {
         if let Some(found) = find(self.export.mounts.tagged(tag)) {
             return Ok(found);
         }
-        let news = self.export.meet_submounts();
+        let news = self.export.register_submounts();
         news.then(|| find(self.export.mounts.tagged(tag))).flatten().ok_or(Error::Stale)
     }
 

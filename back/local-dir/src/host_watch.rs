@@ -21,19 +21,19 @@ use tombolo_sys::fanotify::{Deeds, Event, Fanotify};
 use tombolo_sys::handle::FileHandle;
 
 use crate::mounts::Mount;
-use crate::state::{Session, Shared};
+use crate::state::{ExportState, Session};
 use crate::table::Key;
 
 /// The fanotify watch of one export.
 #[derive(Debug, Default)]
 pub(crate) struct HostWatch {
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// `true` if some changes are not observed.
-    is_blind: AtomicBool,
+    is_incomplete: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WatchState {
     /// Number of subscribed sessions.
     sessions: usize,
     running: Option<Running>,
@@ -55,13 +55,13 @@ impl Drop for Running {
 
 impl HostWatch {
     /// Registers a subscribed session, and starts the watch for the first.
-    pub fn begin(&self, export: &Arc<Shared>) {
+    pub fn begin(&self, export: &Arc<ExportState>) {
         let mut state = lock(&self.state);
         state.sessions += 1;
         if state.running.is_some() || !export.options.watch_host {
             return;
         }
-        self.is_blind.store(false, Ordering::SeqCst);
+        self.is_incomplete.store(false, Ordering::SeqCst);
         match start(export) {
             Ok(running) => {
                 let mounts = export.mounts.all();
@@ -72,7 +72,7 @@ impl HostWatch {
             }
             Err(error) => {
                 tracing::warn!(%error, "changes by other processes of the host are not observed: clients revalidate");
-                self.is_blind.store(true, Ordering::SeqCst);
+                self.is_incomplete.store(true, Ordering::SeqCst);
             }
         }
     }
@@ -87,46 +87,46 @@ impl HostWatch {
     }
 
     /// Adds a file system that has joined the export.
-    pub fn joined(&self, export: &Shared, mount: &Mount) {
+    pub fn joined(&self, export: &ExportState, mount: &Mount) {
         let is_watched = lock(&self.state).running.as_ref().map(|running| self.add(running, mount)).is_some();
         // Not under the lock: the last reference to a session may be dropped on the way, and its drop takes
         // the lock.
         if is_watched && !self.is_complete() {
-            tell_everything(export);
+            notify_everything(export);
         }
     }
 
     /// Records that the export has a btrfs subvolume, whose files events name by the device of the marked
     /// file system.
-    pub fn met_volume(&self, export: &Shared, mount: &Mount) {
+    pub fn met_volume(&self, export: &ExportState, mount: &Mount) {
         let is_watched = lock(&self.state).running.is_some();
         if is_watched && mount.has_another_volume() {
             tracing::warn!("a subvolume of the export cannot be watched: clients revalidate");
-            self.is_blind.store(true, Ordering::SeqCst);
-            tell_everything(export);
+            self.is_incomplete.store(true, Ordering::SeqCst);
+            notify_everything(export);
         }
     }
 
     /// Returns `true` if all changes to the export are observed.
     pub fn is_complete(&self) -> bool {
-        !self.is_blind.load(Ordering::SeqCst)
+        !self.is_incomplete.load(Ordering::SeqCst)
     }
 
     fn add(&self, running: &Running, mount: &Mount) {
         let added = match mount.descriptor() {
-            Some(root) if mount.handles_tell_numbers && !mount.has_volumes() => {
+            Some(root) if mount.handles_have_inodes && !mount.has_volumes() => {
                 running.events.add_file_system(root)
             }
             _ => Err(Errno::OPNOTSUPP),
         };
         if let Err(error) = added {
             tracing::warn!(%error, "a file system of the export cannot be watched: clients revalidate");
-            self.is_blind.store(true, Ordering::SeqCst);
+            self.is_incomplete.store(true, Ordering::SeqCst);
         }
     }
 }
 
-fn start(export: &Arc<Shared>) -> tombolo_sys::Result<Running> {
+fn start(export: &Arc<ExportState>) -> tombolo_sys::Result<Running> {
     let running = Running { events: Arc::new(Fanotify::new()?), stop: Arc::new(EventFd::new()?) };
     let epoll = Epoll::new()?;
     epoll.add(&*running.events, EVENTS, Interest::Readable)?;
@@ -140,8 +140,8 @@ fn start(export: &Arc<Shared>) -> tombolo_sys::Result<Running> {
         drop((stop, mounts));
         if let (Err(error), Some(export)) = (outcome, export.upgrade()) {
             tracing::error!(%error, "the watch for changes by the host failed: clients revalidate");
-            export.host_watch.is_blind.store(true, Ordering::SeqCst);
-            tell_everything(&export);
+            export.host_watch.is_incomplete.store(true, Ordering::SeqCst);
+            notify_everything(&export);
         }
     };
     thread::Builder::new().name("host-watch".into()).spawn(watch).map_err(|_| Errno::AGAIN)?;
@@ -155,7 +155,7 @@ const MOUNTS: u64 = 2;
 fn watch(
     epoll: &Epoll,
     fanotify: &Fanotify,
-    export: &Weak<Shared>,
+    export: &Weak<ExportState>,
     mut submounts: Vec<Vec<u8>>,
 ) -> tombolo_sys::Result<()> {
     let (mut ready, mut buffer, own) = (Vec::new(), Vec::new(), std::process::id());
@@ -170,39 +170,39 @@ fn watch(
             if std::mem::replace(&mut submounts, now) != submounts
                 && let Some(export) = export.upgrade()
             {
-                tell_everything(&export);
+                notify_everything(&export);
             }
         }
         let Some(export) = export.upgrade() else { return Ok(()) };
-        let has_neighbours = LazyCell::new(|| export.has_neighbours());
+        let has_overlapping_export = LazyCell::new(|| export.has_overlapping_export());
         fanotify.read(&mut buffer, |event| {
             if event.deeds.contains(Deeds::OVERFLOW) {
                 tracing::warn!("change events of the host overflowed: clients revalidate everything");
-                tell_everything(&export);
-            } else if event.process != own || *has_neighbours {
-                tell(&export, event);
+                notify_everything(&export);
+            } else if event.process != own || *has_overlapping_export {
+                notify(&export, event);
             }
         })?;
     }
 }
 
-fn submounts_of(export: &Weak<Shared>) -> Vec<Vec<u8>> {
+fn submounts_of(export: &Weak<ExportState>) -> Vec<Vec<u8>> {
     let lines = export.upgrade().map(|export| export.submount_lines());
     lines.and_then(|lines| lines.ok()).unwrap_or_default()
 }
 
-fn tell_everything(export: &Shared) {
+fn notify_everything(export: &ExportState) {
     export.changed_everything();
     export.watchers.tell(|session| session.notices.push(Notice::Everything));
 }
 
-fn tell(export: &Shared, event: &Event<'_>) {
+fn notify(export: &ExportState, event: &Event<'_>) {
     let directory = event.name.as_ref().filter(|_| event.deeds.is_about_a_name());
     let name = directory.and_then(|(dir, name)| Some((dir, Name::new(name).ok()?.to_owned())));
     let dir = event.name.as_ref().map(|(dir, _)| dir);
     for handle in dir.into_iter().chain(&event.file) {
         match handle.inode() {
-            Some(inode) => export.keys_of(inode).for_each(|key| export.changed_beside(&key)),
+            Some(inode) => export.keys_of(inode).for_each(|key| export.changed_by_others(&key)),
             None => export.changed_everything(),
         }
     }
@@ -252,7 +252,7 @@ impl Session {
     }
 }
 
-impl Shared {
+impl ExportState {
     /// Returns the keys that a file with this inode number may have. Keys of other file systems of the export
     /// may be among them; a superfluous notice does no harm.
     fn keys_of(&self, inode: u64) -> impl Iterator<Item = Key> {

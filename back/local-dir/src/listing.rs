@@ -15,7 +15,7 @@ use crate::options::Submounts;
 use crate::state::{LocalSession, Location, Session};
 
 /// Largest pages that are filled on the calling thread, in entries: names alone, and with attributes.
-const AT_ONCE: (usize, usize) = (1024, 64);
+const INLINE_ENTRIES_MAX: (usize, usize) = (1024, 64);
 
 impl LocalSession {
     pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
@@ -23,7 +23,7 @@ impl LocalSession {
             Ok(open) => open,
             Err(error) => return Answer::err(error),
         };
-        let most = if page.wants_entries() { AT_ONCE.1 } else { AT_ONCE.0 };
+        let most = if page.wants_entries() { INLINE_ENTRIES_MAX.1 } else { INLINE_ENTRIES_MAX.0 };
         // A long page would block the thread's other requests; many short ones would cost the caller a round
         // trip each.
         if self.is_quick(open.node)
@@ -169,21 +169,21 @@ impl<'a> Finder<'a> {
         let stat = stat_entry(dir.fd(), name.as_bytes())?;
         self.session.admit(&stat)?;
         if let Some(entry) = self.session.recognise(&stat) {
-            return Ok(self.session.met(entry, dir, name));
+            return Ok(self.session.with_volatility(entry, dir, name));
         }
         if let Some(entry) = self.by_handle(dir, name, &stat)? {
-            return Ok(self.session.met(entry, dir, name));
+            return Ok(self.session.with_volatility(entry, dir, name));
         }
         // The server's own work runs as the server.
         self.acting = None;
-        self.session.meet(self.cx, self.session.node_permit()?, self.parent, dir, name)
+        self.session.open_name(self.cx, self.session.node_permit()?, self.parent, dir, name)
     }
 
     /// Creates the node of a file without opening it; `None` if identifying the file takes opening it.
     fn by_handle(&self, dir: &Location, name: Name<'_>, stat: &Stat) -> Result<Option<Entry>> {
         let mounts = &self.session.export.mounts;
         let Some(index) = mounts.index_of(stat) else { return Ok(None) };
-        if !mounts.mount(index)?.handles_tell_numbers {
+        if !mounts.mount(index)?.handles_have_inodes {
             return Ok(None);
         }
         let (handle, mount) = match FileHandle::of_entry(dir.fd(), name.as_bytes()) {

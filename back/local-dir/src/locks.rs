@@ -55,7 +55,7 @@ impl Locks for LocalSession {
                 LockFamily::Flock => lock::unflock(open.fd())?,
                 LockFamily::Posix => session.records.unlock(open.node, owner, range)?,
             }
-            session.export.waiting.look();
+            session.export.waiting.retry();
             Ok(())
         })
     }

@@ -31,7 +31,7 @@ pub(crate) struct Mount {
     pub handles: bool,
     /// `true` if handles contain the inode number, so that they can be checked against attributes fetched
     /// separately.
-    pub handles_tell_numbers: bool,
+    pub handles_have_inodes: bool,
     pub medium: Medium,
     has_volumes: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Mount {
     }
 
     /// Returns `true` if `other` is another mount of the same file system.
-    pub fn is_seen_twice(&self, other: &Self) -> bool {
+    pub fn is_same_file_system(&self, other: &Self) -> bool {
         self.device == other.device && self.id != other.id
     }
 
@@ -88,7 +88,7 @@ impl Mount {
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     list: RwLock<Vec<Arc<Mount>>>,
-    some_far: AtomicBool,
+    some_remote: AtomicBool,
     some_without_handles: AtomicBool,
 }
 
@@ -103,7 +103,7 @@ impl Mounts {
     }
 
     /// Returns the index of the mount that `location` lies on, and registers a new one.
-    pub fn meet(&self, own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
+    pub fn register(&self, own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
         if let Some(index) = self.index_of(stat) {
             return Ok(index);
         }
@@ -116,7 +116,7 @@ impl Mounts {
             return Err(Error::NotFound);
         }
         tracing::debug!(mount.id, mount.handles, mount.medium.local, "found a file system inside the export");
-        self.some_far.fetch_or(!mount.medium.local, Ordering::Relaxed);
+        self.some_remote.fetch_or(!mount.medium.local, Ordering::Relaxed);
         self.some_without_handles.fetch_or(!mount.handles, Ordering::Relaxed);
         list.push(mount);
         Ok((list.len() - 1) as u32)
@@ -141,7 +141,7 @@ impl Mounts {
 
     /// Returns `true` if all are on this machine.
     pub fn all_local(&self) -> bool {
-        !self.some_far.load(Ordering::Relaxed)
+        !self.some_remote.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if all have file handles.
@@ -176,7 +176,7 @@ fn examine(own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Mount
         device: packed(stat.device),
         volume: Volume(volume),
         handles: handle.is_some(),
-        handles_tell_numbers: handle.is_some_and(|handle| handle.tells(stat.inode)),
+        handles_have_inodes: handle.is_some_and(|handle| handle.tells(stat.inode)),
         medium: Medium::of(magic),
         has_volumes: AtomicBool::new(false),
     }

@@ -16,7 +16,7 @@ use tombolo_sys::stat::{self, Device as SysDevice, S_IFLNK};
 use crate::attr::kind_bits;
 use crate::state::{Location, Session};
 use crate::table::Anchor;
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Longest target of a symbolic link, plus a byte that reveals a longer one (PATH_MAX).
 const TARGET_MAX_LEN: usize = 4096;
@@ -29,7 +29,7 @@ impl Session {
         let found = stat::stat_entry(dir.fd(), name.as_bytes())?;
         self.admit(&found)?;
         if let Some(entry) = self.recognise(&found) {
-            return Ok(self.met(entry, &dir, name));
+            return Ok(self.with_volatility(entry, &dir, name));
         }
         let location = open_place(dir.fd(), name.as_bytes())?;
         drop(acting);
@@ -37,7 +37,7 @@ impl Session {
     }
 
     /// Opens a name and creates or finds the node of its file; `permit` is the node's.
-    pub(crate) fn meet(
+    pub(crate) fn open_name(
         &self,
         cx: &Ctx,
         permit: Permit,
@@ -63,7 +63,7 @@ impl Session {
         let stat = stat::stat(location.as_fd())?;
         self.admit(&stat)?;
         let (entry, _) = self.adopt(location, true, &stat, permit, parent, Some(name))?;
-        Ok(self.met(entry, dir, name))
+        Ok(self.with_volatility(entry, dir, name))
     }
 
     /// Looks a name up if the kernel can do so without blocking; `None` if it cannot.
@@ -72,7 +72,7 @@ impl Session {
         if !self.is_local(parent) {
             return None;
         }
-        let dir = self.location_at_hand(parent).ok()??;
+        let dir = self.open_location(parent).ok()??;
         let location = {
             let _acting = self.checked(cx).ok()?;
             match open_cached(dir.fd(), name.as_bytes(), OpenFlags::PATH) {
@@ -149,14 +149,15 @@ impl Session {
         let file = self.location(node)?;
         let dir = self.location(parent)?;
         let around = self.around(cx, [&dir]);
-        let _changing = self.changing([Place::Key(dir.identity.key), Place::Key(file.identity.key)]);
+        let _changing =
+            self.changing([ChangedFile::Key(dir.identity.key), ChangedFile::Key(file.identity.key)]);
         {
             let _acting = self.checked(cx)?;
             self.export.own.link(file.fd(), dir.fd(), name.as_bytes())?;
         }
-        if let Some(telling) = self.telling() {
-            telling.name(&dir, name);
-            telling.attributes(node);
+        if let Some(notifier) = self.notifier() {
+            notifier.name(&dir, name);
+            notifier.attributes(node);
         }
         let [change] = around.changes();
         let entry = self.lookup(cx, parent, name)?;
@@ -176,16 +177,16 @@ impl Session {
         // Taken first: without a permit for the node, nothing is created.
         let permit = self.node_permit()?;
         let around = self.around(cx, [&dir]);
-        let _changing = self.changing([Place::Key(dir.identity.key)]);
+        let _changing = self.changing([ChangedFile::Key(dir.identity.key)]);
         {
             let making = self.making(cx, mode)?;
             make(&dir, making.mode())?;
         }
-        if let Some(telling) = self.telling() {
-            telling.name(&dir, name);
+        if let Some(notifier) = self.notifier() {
+            notifier.name(&dir, name);
         }
         let [change] = around.changes();
-        let entry = self.meet(cx, permit, parent, &dir, name)?;
+        let entry = self.open_name(cx, permit, parent, &dir, name)?;
         Ok(Made { entry, dir: change })
     }
 }
@@ -212,31 +213,31 @@ impl Session {
         let from_dir = self.location(from_parent)?;
         let to_dir = self.location(to_parent)?;
         let around = self.around(cx, [&from_dir, &to_dir]);
-        self.hold_fast(to_parent, &to_dir, to);
+        self.pin_descriptor(to_parent, &to_dir, to);
         let (source, target) = (self.victim(&from_dir, from), self.victim(&to_dir, to));
         let _changing = self.changing([
-            Place::Key(from_dir.identity.key),
-            Place::Key(to_dir.identity.key),
-            Place::Victim(source),
-            Place::Victim(target),
+            ChangedFile::Key(from_dir.identity.key),
+            ChangedFile::Key(to_dir.identity.key),
+            ChangedFile::Victim(source),
+            ChangedFile::Victim(target),
         ]);
         {
             let _acting = self.checked(cx)?;
             let flags = rename_flags(flags)?;
             namespace::rename(from_dir.fd(), from.as_bytes(), to_dir.fd(), to.as_bytes(), flags)?;
         }
-        if let Some(telling) = self.telling() {
+        if let Some(notifier) = self.notifier() {
             let target_is_replaced = !flags.contains(RenameFlags::EXCHANGE);
-            telling.victim(target, target_is_replaced.then_some((&to_dir, to)));
-            telling.victim(source, None);
-            telling.name(&from_dir, from);
-            telling.name(&to_dir, to);
+            notifier.victim(target, target_is_replaced.then_some((&to_dir, to)));
+            notifier.victim(source, None);
+            notifier.name(&from_dir, from);
+            notifier.name(&to_dir, to);
         }
         self.moved(to_parent, &to_dir, to);
-        self.named(&to_dir, to);
+        self.name_added(&to_dir, to);
         if flags.contains(RenameFlags::EXCHANGE) {
             self.moved(from_parent, &from_dir, from);
-            self.named(&from_dir, from);
+            self.name_added(&from_dir, from);
         }
         let [from_dir, to_dir] = around.changes();
         Ok(Renamed { from_dir, to_dir })
@@ -252,16 +253,16 @@ impl Session {
         self.writable()?;
         let dir = self.location(parent)?;
         let around = self.around(cx, [&dir]);
-        self.hold_fast(parent, &dir, name);
+        self.pin_descriptor(parent, &dir, name);
         let victim = self.victim(&dir, name);
-        let _changing = self.changing([Place::Key(dir.identity.key), Place::Victim(victim)]);
+        let _changing = self.changing([ChangedFile::Key(dir.identity.key), ChangedFile::Victim(victim)]);
         {
             let _acting = self.checked(cx)?;
             remove(&dir)?;
         }
-        if let Some(telling) = self.telling() {
-            telling.victim(victim, Some((&dir, name)));
-            telling.name(&dir, name);
+        if let Some(notifier) = self.notifier() {
+            notifier.victim(victim, Some((&dir, name)));
+            notifier.name(&dir, name);
         }
         let [change] = around.changes();
         Ok(change)
@@ -269,16 +270,16 @@ impl Session {
 
     /// Opens and retains a descriptor for the node whose anchoring name is about to go. Only for file systems
     /// without handles.
-    fn hold_fast(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
+    fn pin_descriptor(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
         }
         let Ok(location) = open_place(dir.fd(), name.as_bytes()) else { return };
         let Ok(stat) = stat::stat(location.as_fd()) else { return };
-        let Some(node) = self.known(&stat) else { return };
+        let Some(node) = self.node_of_stat(&stat) else { return };
         let by_this_name = self.table.anchored_to(node, parent, name);
         if by_this_name {
-            self.hold(node, location);
+            self.give_descriptor(node, location);
             self.freed(self.table.re_anchor(node, Anchor::None));
         }
     }
@@ -292,7 +293,7 @@ impl Session {
         let by_name =
             self.export.mounts.index_of(&stat).and_then(|index| self.export.mounts.mount(index).ok());
         if by_name.is_some_and(|mount| !mount.handles)
-            && let Some(node) = self.known(&stat)
+            && let Some(node) = self.node_of_stat(&stat)
         {
             self.freed(self.table.re_anchor(node, Anchor::Name(Box::new((parent, name.to_owned())))));
         }

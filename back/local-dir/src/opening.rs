@@ -16,7 +16,7 @@ use tombolo_sys::stat::{self, Moment, S_IFDIR, S_IFLNK, S_IFREG, Stat};
 use crate::acting::dropping_set_id;
 use crate::files::{OpenFile, OpenPermit};
 use crate::state::{Location, Session};
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Number of times that a name may vanish and reappear between two steps before the create fails.
 const RACES_MAX: u32 = 16;
@@ -43,7 +43,7 @@ impl Session {
     pub(crate) fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Result<Created> {
         self.writable()?;
         let dir = self.location(parent)?;
-        let room = self.room_for_new()?;
+        let permits = self.permits_for_new()?;
         let mut flags = sys_flags(how.flags);
         // Exclusive means here that the file may never get a name (open(2), O_TMPFILE).
         flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
@@ -51,7 +51,7 @@ impl Session {
             let making = self.making(cx, how.mode)?;
             open_nameless(dir.fd(), flags, making.mode())?
         };
-        let (entry, open) = self.enter_new(file, room, parent, None, how.flags)?;
+        let (entry, open) = self.enter_new(file, permits, parent, None, how.flags)?;
         Ok(Created { entry, open, dir: Change::default() })
     }
 
@@ -71,12 +71,12 @@ impl Session {
             S_IFREG => {
                 let changing = flags
                     .contains(OpenFlags::TRUNCATE)
-                    .then(|| self.changing([Place::Key(location.identity.key)]));
+                    .then(|| self.changing([ChangedFile::Key(location.identity.key)]));
                 let file = self.open_regular(cx, &location, flags)?;
                 if flags.contains(OpenFlags::TRUNCATE)
-                    && let Some(telling) = self.telling()
+                    && let Some(notifier) = self.notifier()
                 {
-                    telling.data(node, 0, u64::MAX);
+                    notifier.data(node, 0, u64::MAX);
                 }
                 drop(changing);
                 (file, flags)
@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// Takes the permits for a new file before it exists, so that none is created without them.
-    fn room_for_new(&self) -> Result<(Permit, OpenPermit)> {
+    fn permits_for_new(&self) -> Result<(Permit, OpenPermit)> {
         Ok((self.node_permit()?, self.allowance.permit()?))
     }
 
@@ -108,22 +108,22 @@ impl Session {
         name: Name<'_>,
         how: &Create,
     ) -> Result<(Entry, OpenId)> {
-        let room = self.room_for_new()?;
+        let permits = self.permits_for_new()?;
         let flags = sys_flags(how.flags) | SysFlags::CREATE | SysFlags::EXCL;
-        let _changing = self.changing([Place::Key(dir.identity.key)]);
+        let _changing = self.changing([ChangedFile::Key(dir.identity.key)]);
         let file = {
             let making = self.making(cx, how.mode)?;
             open_entry(dir.fd(), name.as_bytes(), flags, making.mode())?
         };
-        if let Some(telling) = self.telling() {
-            telling.name(dir, name);
+        if let Some(notifier) = self.notifier() {
+            notifier.name(dir, name);
         }
         if let Exclusive::Verifier(verifier) = how.exclusive {
             let (accessed, modified) = verifier_times(verifier);
             change::times(file.as_fd(), SetTime::To(accessed), SetTime::To(modified))?;
         }
-        let (entry, open) = self.enter_new(file, room, parent, Some(name), how.flags)?;
-        Ok((self.met(entry, dir, name), open))
+        let (entry, open) = self.enter_new(file, permits, parent, Some(name), how.flags)?;
+        Ok((self.with_volatility(entry, dir, name), open))
     }
 
     /// Opens the existing file of that name, if the create allows it.

@@ -8,25 +8,25 @@ use tombolo_sys::rw;
 use crate::files::OpenFile;
 use crate::state::{LocalSession, Session};
 use crate::transfer::SLOW_FLAGS;
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Maximum length of one copy (1 GiB), so that no request occupies a thread of the pool for long; the caller
 /// continues.
 const COPY_MAX_BYTES: u64 = 1 << 30;
 
 /// Largest copy on the calling thread: about the cost of two thread switches.
-const COPY_AT_ONCE_BYTES: u64 = 128 << 10;
+const COPY_INLINE_BYTES_MAX: u64 = 128 << 10;
 
 impl Ranges for LocalSession {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         match self.opening(file, OpenFlags::WRITE) {
             Ok(open) => self.in_pool(cx, move |session, cx| {
                 let _dropping = session.dropping_as_written(cx, &open, false)?;
-                let _changing = session.changing([Place::Node(open.node)]);
+                let _changing = session.changing([ChangedFile::Node(open.node)]);
                 let allocated = ranges::allocate(open.fd(), sys_mode(mode), offset, len);
-                if let Some(telling) = session.telling() {
+                if let Some(notifier) = session.notifier() {
                     // Later bytes may have moved.
-                    telling.data(open.node, offset, u64::MAX);
+                    notifier.data(open.node, offset, u64::MAX);
                 }
                 Ok(allocated?)
             }),
@@ -66,7 +66,7 @@ impl Ranges for LocalSession {
             Ok((_, to)) if to.flags.contains(OpenFlags::APPEND) => Answer::err(Error::BadOpen),
             Ok((from, to)) => {
                 let piece = Piece { from_offset, to_offset, len };
-                if piece.is_copied_at_once(&from, &to) && self.0.write_pace().is_quick() {
+                if piece.can_copy_inline(&from, &to) && self.0.write_pace().is_quick() {
                     return Answer::Done(self.0.write_pace().timed(|| piece.copy(&self.0, cx, &from, &to)));
                 }
                 self.in_pool(cx, move |session, cx| piece.copy(session, cx, &from, &to))
@@ -85,9 +85,9 @@ struct Piece {
 
 impl Piece {
     /// Returns `true` if the copy presumably does not wait for a disk.
-    fn is_copied_at_once(&self, from: &OpenFile, to: &OpenFile) -> bool {
+    fn can_copy_inline(&self, from: &OpenFile, to: &OpenFile) -> bool {
         // `len` may exceed the source, at whose end the kernel cuts it (generic_copy_file_checks in Linux).
-        self.len <= COPY_AT_ONCE_BYTES
+        self.len <= COPY_INLINE_BYTES_MAX
             && from.medium.plain_copies
             && to.medium.plain_copies
             && !(from.flags | to.flags).intersects(SLOW_FLAGS)
@@ -97,12 +97,12 @@ impl Piece {
     fn copy(&self, session: &Session, cx: &Ctx, from: &OpenFile, to: &OpenFile) -> Result<u64> {
         let _dropping = session.dropping_as_written(cx, to, false)?;
         let len = usize::try_from(self.len.min(COPY_MAX_BYTES)).map_err(|_| Error::InvalidArgument)?;
-        let _changing = session.changing([Place::Node(to.node)]);
+        let _changing = session.changing([ChangedFile::Node(to.node)]);
         let copied = session.reading(from.node, from.fd(), || {
             ranges::copy(from.fd(), self.from_offset, to.fd(), self.to_offset, len)
         });
-        if let Some(telling) = session.telling() {
-            telling.data(to.node, self.to_offset, len as u64);
+        if let Some(notifier) = session.notifier() {
+            notifier.data(to.node, self.to_offset, len as u64);
         }
         Ok(copied? as u64)
     }

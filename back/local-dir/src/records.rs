@@ -28,14 +28,14 @@ const STEPS_MAX: usize = 65_536;
 pub(crate) struct Records {
     allowance: Arc<Allowance>,
     ranges_max: usize,
-    table: Mutex<Table>,
+    table: Mutex<LockTable>,
 }
 
 #[derive(Default)]
-struct Table {
+struct LockTable {
     owners: HashMap<(NodeId, LockOwner), Owner>,
     /// A subset of the locks granted by the kernel, so that no false deadlock is reported.
-    held: HashMap<NodeId, HeldLocks<()>>,
+    locks: HashMap<NodeId, HeldLocks<()>>,
     ranges: usize,
     waits: HashMap<LockOwner, Vec<Arc<Wait>>>,
     ended: bool,
@@ -69,7 +69,7 @@ struct Wait {
 }
 
 /// A registered wait; unregistered on drop.
-pub(crate) struct KnownWait {
+pub(crate) struct RegisteredWait {
     records: Arc<Records>,
     wait: Arc<Wait>,
 }
@@ -111,7 +111,10 @@ impl Records {
             let mut table = self.table();
             let is_full = table.ranges >= self.ranges_max;
             if is_full
-                && table.held.get(&node).is_some_and(|held| held.is_split_by(LockFamily::Posix, owner, range))
+                && table
+                    .locks
+                    .get(&node)
+                    .is_some_and(|held| held.is_split_by(LockFamily::Posix, owner, range))
             {
                 return Err(Error::NoLocks);
             }
@@ -160,7 +163,7 @@ impl Records {
         let kind = if conflict.kind == SysKind::Shared { LockKind::Read } else { LockKind::Write };
         let range = waist_range(conflict.range);
         let table = self.table();
-        let mut ours = table.held.get(&open.node).into_iter().flat_map(|held| held.conflicts(asked));
+        let mut ours = table.locks.get(&open.node).into_iter().flat_map(|held| held.conflicts(asked));
         let ours = ours.find(|held| {
             conflict.pid == 0
                 && held.kind == kind
@@ -172,21 +175,21 @@ impl Records {
     }
 
     /// Registers a wait. [`Error::Deadlock`] if it would wait, directly or through others, for its own owner.
-    pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<KnownWait> {
+    pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<RegisteredWait> {
         let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
         let mut table = self.table();
-        if table.closes_a_circle(&wait) {
+        if table.would_deadlock(&wait) {
             return Err(Error::Deadlock);
         }
         table.waits.entry(wait.lock.owner).or_default().push(wait.clone());
-        Ok(KnownWait { records: self.clone(), wait })
+        Ok(RegisteredWait { records: self.clone(), wait })
     }
 
     /// Releases all locks, and grants none from now on.
     pub fn end(&self) {
         let mut table = self.table();
         table.ended = true;
-        table.held.clear();
+        table.locks.clear();
         let owners = std::mem::take(&mut table.owners);
         drop(table);
         drop(owners);
@@ -278,12 +281,12 @@ impl Records {
         self.table().owners.get(&(node, owner)).map(|owner| owner.description.clone())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LockTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for KnownWait {
+impl Drop for RegisteredWait {
     fn drop(&mut self) {
         let mut table = self.records.table();
         let owner = self.wait.lock.owner;
@@ -301,22 +304,22 @@ impl Description {
     }
 }
 
-impl Table {
+impl LockTable {
     fn change(&mut self, node: NodeId, change: impl FnOnce(&mut HeldLocks<()>)) {
-        let held = self.held.entry(node).or_default();
+        let held = self.locks.entry(node).or_default();
         let before = held.len();
         change(held);
         let after = held.len();
         self.ranges = self.ranges + after - before;
         if after == 0 {
-            self.held.remove(&node);
+            self.locks.remove(&node);
         }
     }
 
-    fn closes_a_circle(&self, wait: &Wait) -> bool {
+    fn would_deadlock(&self, wait: &Wait) -> bool {
         let mut steps = 0;
         let mut in_the_way_of = |wait: &Wait, owners: &mut Vec<LockOwner>| {
-            let Some(held) = self.held.get(&wait.node) else { return };
+            let Some(held) = self.locks.get(&wait.node) else { return };
             steps += held.len();
             if steps <= STEPS_MAX {
                 owners.extend(held.conflicts(&wait.lock).map(|held| held.owner));

@@ -18,14 +18,14 @@ use tombolo_sys::sync;
 
 use crate::files::{Allowance, Files, OpenFile};
 use crate::records::Records;
-use crate::state::{Clock, DESCRIPTORS_MIN, LocalSession, Session, Shared, is_big};
-use crate::table::Table;
+use crate::state::{Clock, DESCRIPTORS_MIN, ExportState, LocalSession, Session, is_big};
+use crate::table::NodeTable;
 
 /// Largest file size: the range of a signed 64-bit offset.
 const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 impl LocalSession {
-    pub fn new(export: Arc<Shared>, client: &Client) -> Result<Self> {
+    pub fn new(export: Arc<ExportState>, client: &Client) -> Result<Self> {
         let share = DescriptorBudget::of_process().session();
         let nodes = share.as_ref().and_then(|share| share.take(DESCRIPTORS_MIN));
         let (Some(descriptors), Some(node_descriptors)) = (share, nodes) else {
@@ -47,7 +47,7 @@ impl LocalSession {
         Ok(Self(Arc::new(Session {
             id: client.session,
             checks,
-            table: Table::new(),
+            table: NodeTable::new(),
             clock: Clock::default(),
             files: Files::default(),
             records: Records::new(allowance.clone()),
@@ -72,22 +72,22 @@ impl Drop for Session {
         self.export.detached();
         // Ending the session releases its locks; wake the waiters now rather than at their next attempt.
         self.records.end();
-        self.export.waiting.look();
+        self.export.waiting.retry();
         tracing::debug!(session = self.id.0, "detached");
     }
 }
 
 /// The end of an opening: its drop, on whatever thread, releases the locks taken through it.
-struct Ending {
+struct OpeningEnd {
     session: Arc<Session>,
     open: Arc<OpenFile>,
     through: OpenId,
 }
 
-impl Drop for Ending {
+impl Drop for OpeningEnd {
     fn drop(&mut self) {
         self.session.records.unlock_through(self.open.node, self.through);
-        self.session.export.waiting.look();
+        self.session.export.waiting.retry();
     }
 }
 
@@ -96,7 +96,7 @@ impl Session {
     fn flushed(&self, open: &OpenFile, owner: LockOwner) {
         if self.records.knows(open.node, owner) {
             self.records.unlock_all(open.node, owner);
-            self.export.waiting.look();
+            self.export.waiting.retry();
         }
     }
 
@@ -159,7 +159,7 @@ impl FileSystem for LocalSession {
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        match self.0.attributes_at_hand(node, file) {
+        match self.0.attributes_without_blocking(node, file) {
             Ok(Some(attr)) => Answer::ok(attr),
             Ok(None) => self.dispatch(cx, node, move |session, _| session.attributes(node, file)),
             Err(error) => Answer::err(error),
@@ -168,7 +168,7 @@ impl FileSystem for LocalSession {
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let set = *set;
-        if self.is_quick(node) && !self.0.cuts_much(node, &set) {
+        if self.is_quick(node) && !self.0.frees_much(node, &set) {
             return self.now(|session| session.set_attributes(cx, node, file, &set));
         }
         self.later(cx, move |session, cx| session.set_attributes(cx, node, file, &set))
@@ -278,7 +278,7 @@ impl FileSystem for LocalSession {
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
         let empties =
             SetAttr { size: flags.contains(OpenFlags::TRUNCATE).then_some(0), ..SetAttr::default() };
-        if self.is_quick(node) && !self.0.cuts_much(node, &empties) {
+        if self.is_quick(node) && !self.0.frees_much(node, &empties) {
             return self.now(|session| session.open(cx, node, flags));
         }
         self.later(cx, move |session, cx| session.open(cx, node, flags))
@@ -291,7 +291,7 @@ impl FileSystem for LocalSession {
         // releases locks and flushes data.
         let frees_much = || stat::stat(open.fd()).is_ok_and(|stat| stat.links == 0 && is_big(&stat));
         let is_slow = !open.medium.local || (open.cursor.is_none() && frees_much());
-        let ending = Ending { session: self.0.clone(), open, through: file.open };
+        let ending = OpeningEnd { session: self.0.clone(), open, through: file.open };
         if is_slow {
             drop(self.in_pool(cx, move |_, _| {
                 drop(ending);

@@ -23,7 +23,7 @@ use crate::host_watch::HostWatch;
 use crate::mounts::Mounts;
 use crate::options::{Options, Submounts};
 use crate::records::Records;
-use crate::table::{Identity, Table};
+use crate::table::{Identity, NodeTable};
 use crate::turns::Turns;
 use crate::waiting::Waiting;
 
@@ -50,7 +50,7 @@ impl Location {
 
 /// State shared by the sessions of an export.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ExportState {
     pub options: Options,
     pub root: Location,
     /// Set by the first request for it: the root is never closed, and in no table.
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     /// `true` if this process may act as other users.
     pub may_assume: bool,
     pub waiting: Waiting,
-    pub last_look: LastLook,
+    pub last_mount_scan: LastMountScan,
     pub sessions: AtomicUsize,
     /// The descriptor share of the nodes of all sessions.
     pub node_descriptors: Share,
@@ -81,7 +81,7 @@ pub(crate) struct Shared {
 /// Minimum number of descriptors for the nodes of a session.
 pub(crate) const DESCRIPTORS_MIN: usize = 16;
 
-impl Shared {
+impl ExportState {
     /// Returns the number of descriptors that the nodes of each session may have at present.
     pub fn descriptors_each(&self) -> usize {
         (self.node_descriptors.guaranteed() / self.sessions.load(Ordering::Relaxed).max(1))
@@ -100,17 +100,17 @@ impl Shared {
 }
 
 /// Minimum interval between reads of the mount list, however many handles need it.
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
+const MOUNT_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time of the last read of the mount list.
 #[derive(Debug, Default)]
-pub(crate) struct LastLook(Mutex<Option<Instant>>);
+pub(crate) struct LastMountScan(Mutex<Option<Instant>>);
 
-impl LastLook {
+impl LastMountScan {
     /// Returns `true` if a read is due, and counts it as done.
     pub fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|last| last.elapsed() >= AT_MOST_EVERY);
+        let due = last.is_none_or(|last| last.elapsed() >= MOUNT_SCAN_INTERVAL);
         if due {
             *last = Some(Instant::now());
         }
@@ -133,10 +133,10 @@ pub(crate) struct LocalSession(pub(crate) Arc<Session>);
 /// State of a session.
 pub(crate) struct Session {
     pub id: SessionId,
-    pub export: Arc<Shared>,
+    pub export: Arc<ExportState>,
     /// The party that actually checks permissions.
     pub checks: PermissionCheck,
-    pub table: Table,
+    pub table: NodeTable,
     pub clock: Clock,
     pub files: Files,
     pub records: Arc<Records>,
@@ -245,7 +245,7 @@ impl Session {
     pub(crate) fn is_local(&self, node: NodeId) -> bool {
         let mounts = &self.export.mounts;
         mounts.all_local()
-            || self.location_at_hand(node).ok().flatten().is_some_and(|location| {
+            || self.open_location(node).ok().flatten().is_some_and(|location| {
                 mounts.mount(location.identity.key.mount).is_ok_and(|mount| mount.medium.local)
             })
     }
@@ -255,7 +255,7 @@ impl Session {
         if let Some(found) = found {
             return found.file_type == FileType::Regular && found.blocks > BIG_BLOCKS && found.nlink == 1;
         }
-        let Ok(Some(dir)) = self.location_at_hand(parent) else { return false };
+        let Ok(Some(dir)) = self.open_location(parent) else { return false };
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }
 

@@ -7,18 +7,18 @@ use tombolo_sys::mountinfo;
 use tombolo_sys::open::open_place;
 use tombolo_sys::stat::stat;
 
-use crate::state::Shared;
+use crate::state::ExportState;
 
 use crate::options::Submounts;
 
-impl Shared {
+impl ExportState {
     /// Registers all mounts inside the export, waiting for remote file systems. Returns `true` if it
     /// searched.
-    pub(crate) fn meet_submounts(&self) -> bool {
-        if self.options.submounts == Submounts::Hide || !self.last_look.is_due() {
+    pub(crate) fn register_submounts(&self) -> bool {
+        if self.options.submounts == Submounts::Hide || !self.last_mount_scan.is_due() {
             return false;
         }
-        if let Err(error) = self.meet_all() {
+        if let Err(error) = self.register_all() {
             tracing::debug!(%error, "cannot list the mounts inside the export");
         }
         true
@@ -34,14 +34,14 @@ impl Shared {
         Ok(mountinfo::lines().map_err(Error::io)?.into_iter().filter(inside).collect())
     }
 
-    fn meet_all(&self) -> Result<()> {
+    fn register_all(&self) -> Result<()> {
         let root = self.own.path(self.root.fd())?;
         for point in self.submount_lines()?.iter().filter_map(|line| mountinfo::point(line)) {
             let steps = point.get(root.len()..).unwrap_or_default();
             // An unreachable mount must not prevent the others.
             let met = self.walk(steps).and_then(|location| {
                 let stat = stat(location.as_fd())?;
-                self.mounts.meet(&self.own, location.as_fd(), &stat)
+                self.mounts.register(&self.own, location.as_fd(), &stat)
             });
             if let Err(error) = met {
                 tracing::debug!(%error, "cannot enter a mount inside the export");

@@ -48,7 +48,7 @@ pub(crate) enum Anchor {
 enum Naming {
     /// No name yet.
     #[default]
-    Unmet,
+    Unnamed,
     /// Only ordinary names.
     Plain,
     /// A name that makes it volatile.
@@ -56,7 +56,7 @@ enum Naming {
 }
 
 /// State of a node.
-pub(crate) enum Found {
+pub(crate) enum NodeState {
     Open(Identity, Arc<OwnedFd>),
     Closed(Identity, Anchor),
 }
@@ -65,7 +65,7 @@ pub(crate) enum Found {
 pub(crate) struct Adopted {
     pub node: NodeId,
     /// `true` if the node is new.
-    pub fresh: bool,
+    pub is_new: bool,
     /// `true` if the table took the descriptor.
     pub installed: bool,
 }
@@ -73,11 +73,11 @@ pub(crate) struct Adopted {
 /// Result of trying to close a node's descriptor.
 pub(crate) enum Cooled {
     /// No descriptor.
-    Gone,
+    NoDescriptor,
     /// Used since the last attempt.
-    Kept,
+    InUse,
     /// May be closed.
-    Cold { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
+    Idle { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
 }
 
 /// Resources released by forgotten nodes.
@@ -95,13 +95,13 @@ const SHARDS: usize = 16;
 const FORGOTTEN_MAX: usize = 1024;
 
 /// All nodes of a session except the root.
-pub(crate) struct Table {
+pub(crate) struct NodeTable {
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Default)]
 struct Shard {
-    slots: Vec<Slot>,
+    slots: Vec<NodeSlot>,
     free: Vec<u32>,
     /// Slots of forgotten nodes with their generations, oldest first; some are in use again, possibly by
     /// other nodes.
@@ -109,7 +109,7 @@ struct Shard {
     index: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
 }
 
-struct Slot {
+struct NodeSlot {
     /// Number of the slot's tenants, so that no id is issued twice. Odd while there is one.
     generation: u32,
     /// Number of nodes anchored to this one by name, which it must outlive.
@@ -119,7 +119,7 @@ struct Slot {
     forgotten: bool,
     identity: Identity,
     /// Used since the last round of cooling.
-    warm: bool,
+    recently_used: bool,
     descriptor: Option<Arc<OwnedFd>>,
     /// Open files of this node, which have descriptors of their own.
     openings: u32,
@@ -127,11 +127,11 @@ struct Slot {
     /// Last known alive within a clock tick of its birth, and without a descriptor that keeps it alive. If it
     /// has been deleted since, another file may have got its inode number and birth within the same tick:
     /// only the handle tells them apart.
-    doubtful: bool,
+    ambiguous: bool,
     naming: Naming,
 }
 
-impl Table {
+impl NodeTable {
     pub fn new() -> Self {
         Self { shards: Default::default() }
     }
@@ -149,12 +149,12 @@ impl Table {
         // A descriptor keeps the inode alive, so the number means the same file; otherwise the birth must
         // match.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
-        let same = slot.is_alive() || (born_then && !slot.doubtful);
+        let same = slot.is_alive() || (born_then && !slot.ambiguous);
         if !same {
             return None;
         }
         slot.look_ups += 1;
-        slot.warm = true;
+        slot.recently_used = true;
         Some(slot.id(shard_number, index))
     }
 
@@ -166,26 +166,26 @@ impl Table {
             && let Some(slot) = shard.slots.get_mut(index as usize)
             && slot.is(&identity, &anchor)
         {
-            let fresh = std::mem::take(&mut slot.forgotten);
+            let is_new = std::mem::take(&mut slot.forgotten);
             slot.look_ups += 1;
-            slot.warm = true;
+            slot.recently_used = true;
             let installed = slot.descriptor.is_none() && descriptor.is_some();
             if installed {
                 slot.descriptor = descriptor.cloned();
-                slot.doubtful = false;
-            } else if slot.doubtful && !is_newborn(identity.birth) {
+                slot.ambiguous = false;
+            } else if slot.ambiguous && !is_newborn(identity.birth) {
                 // Its handle proves that it is alive, and no other file can get its birth any more.
-                slot.doubtful = false;
+                slot.ambiguous = false;
             }
-            return Adopted { node: slot.id(shard_number, index), fresh, installed };
+            return Adopted { node: slot.id(shard_number, index), is_new, installed };
         }
         let index = shard.vacant(identity);
         shard.index.insert(identity.key, index);
         let slot = &mut shard.slots[index as usize];
         slot.look_ups = 1;
-        slot.warm = true;
+        slot.recently_used = true;
         slot.descriptor = descriptor.cloned();
-        slot.doubtful =
+        slot.ambiguous =
             descriptor.is_none() && matches!(anchor, Anchor::Handle(_)) && is_newborn(identity.birth);
         slot.anchor = anchor;
         let parent = slot.parent();
@@ -194,16 +194,16 @@ impl Table {
         if let Some(parent) = parent {
             self.with(parent, |slot| slot.dependants += 1);
         }
-        Adopted { node, fresh: true, installed: descriptor.is_some() }
+        Adopted { node, is_new: true, installed: descriptor.is_some() }
     }
 
     /// Returns a node's state; [`Error::Stale`] if there is no such node.
-    pub fn find(&self, node: NodeId) -> Result<Found> {
+    pub fn find(&self, node: NodeId) -> Result<NodeState> {
         self.with(node, |slot| {
-            slot.warm = true;
+            slot.recently_used = true;
             match &slot.descriptor {
-                Some(descriptor) => Found::Open(slot.identity, descriptor.clone()),
-                None => Found::Closed(slot.identity, slot.anchor.clone()),
+                Some(descriptor) => NodeState::Open(slot.identity, descriptor.clone()),
+                None => NodeState::Closed(slot.identity, slot.anchor.clone()),
             }
         })
         .ok_or(Error::Stale)
@@ -215,14 +215,14 @@ impl Table {
             let vacant = slot.descriptor.is_none();
             if vacant {
                 slot.descriptor = Some(descriptor.clone());
-                slot.doubtful = false;
+                slot.ambiguous = false;
             }
             vacant
         });
         taken.unwrap_or(false)
     }
 
-    /// Counts an open file of the node: until [`Table::closes`], its inode number is not reused.
+    /// Counts an open file of the node: until [`NodeTable::closes`], its inode number is not reused.
     pub fn opens(&self, node: NodeId) {
         self.with(node, |slot| slot.openings += 1);
     }
@@ -231,31 +231,31 @@ impl Table {
     pub fn closes(&self, node: NodeId) {
         self.with(node, |slot| {
             slot.openings = slot.openings.saturating_sub(1);
-            slot.doubtful &= is_newborn(slot.identity.birth);
+            slot.ambiguous &= is_newborn(slot.identity.birth);
         });
     }
 
     /// Checks if a node's descriptor may be closed: it may if not used since the last check.
     pub fn cool(&self, node: NodeId) -> Cooled {
         let cooled = self.with(node, |slot| match &slot.descriptor {
-            None => Cooled::Gone,
-            Some(_) if slot.warm => {
-                slot.warm = false;
-                Cooled::Kept
+            None => Cooled::NoDescriptor,
+            Some(_) if slot.recently_used => {
+                slot.recently_used = false;
+                Cooled::InUse
             }
-            Some(descriptor) => Cooled::Cold {
+            Some(descriptor) => Cooled::Idle {
                 descriptor: descriptor.clone(),
                 anchor: slot.anchor.clone(),
                 mount: slot.identity.key.mount,
             },
         });
-        cooled.unwrap_or(Cooled::Gone)
+        cooled.unwrap_or(Cooled::NoDescriptor)
     }
 
     /// Replaces a node's descriptor by `anchor`. Returns the descriptor for the caller to drop.
     pub fn close(&self, node: NodeId, anchor: Anchor) -> Option<Arc<OwnedFd>> {
         self.with(node, |slot| {
-            slot.doubtful = matches!(anchor, Anchor::Handle(_)) && is_newborn(slot.identity.birth);
+            slot.ambiguous = matches!(anchor, Anchor::Handle(_)) && is_newborn(slot.identity.birth);
             slot.anchor = anchor;
             slot.descriptor.take()
         })?
@@ -280,7 +280,7 @@ impl Table {
 
     /// Returns the descriptor of a node that would be forgotten with this many look-ups, and `true` if it has
     /// another anchor.
-    pub fn leaves(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
+    pub fn last_descriptor(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
         self.with(node, |slot| {
             let descriptor = slot.descriptor.as_ref().filter(|_| slot.look_ups <= look_ups)?;
             Some((descriptor.clone(), !matches!(slot.anchor, Anchor::None)))
@@ -307,7 +307,7 @@ impl Table {
 
     /// Records that a file was looked up under a name that makes it `volatile` or not. Returns its
     /// volatility, and `true` if it has just become volatile.
-    pub fn meets(&self, node: NodeId, volatile: bool) -> (bool, bool) {
+    pub fn note_name(&self, node: NodeId, volatile: bool) -> (bool, bool) {
         let met = self.with(node, |slot| {
             let before = slot.naming;
             if before != Naming::Volatile {
@@ -329,10 +329,10 @@ impl Table {
     }
 
     /// Returns `true` if only a handle can tell that a file is the node with this key.
-    pub fn is_doubtful(&self, key: &Key) -> bool {
+    pub fn is_ambiguous(&self, key: &Key) -> bool {
         let shard = self.lock(shard_of(key));
         let slot = shard.index.get(key).and_then(|&index| shard.slots.get(index as usize));
-        slot.is_some_and(|slot| slot.doubtful)
+        slot.is_some_and(|slot| slot.ambiguous)
     }
 
     /// Returns the node with this key, without counting a look-up.
@@ -346,7 +346,7 @@ impl Table {
 
     /// Returns `true` if a node is anchored to this name.
     pub fn anchored_to(&self, node: NodeId, parent: NodeId, name: Name<'_>) -> bool {
-        let by_name = |slot: &mut Slot| match &slot.anchor {
+        let by_name = |slot: &mut NodeSlot| match &slot.anchor {
             Anchor::Name(location) => location.0 == parent && location.1.as_name() == name,
             _ => false,
         };
@@ -411,7 +411,7 @@ impl Table {
     }
 
     /// Calls `act` with a living node's slot.
-    fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut Slot) -> T) -> Option<T> {
+    fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut NodeSlot) -> T) -> Option<T> {
         let (shard_number, index, generation) = parts(node);
         let mut shard = self.lock(shard_number);
         let slot = shard.slots.get_mut(index as usize)?;
@@ -430,7 +430,7 @@ impl Shard {
         slot.forgotten = true;
         // Closes from now on are not reported.
         slot.openings = 0;
-        slot.doubtful = is_newborn(slot.identity.birth);
+        slot.ambiguous = is_newborn(slot.identity.birth);
         self.forgotten.push_back((index, slot.generation));
         if self.forgotten.len() > FORGOTTEN_MAX
             && let Some((oldest, generation)) = self.forgotten.pop_front()
@@ -465,28 +465,28 @@ impl Shard {
             slot.identity = identity;
             slot.dependants = 0;
             slot.openings = 0;
-            slot.naming = Naming::Unmet;
+            slot.naming = Naming::Unnamed;
             return index;
         }
-        let slot = Slot {
+        let slot = NodeSlot {
             generation: 1,
             dependants: 0,
             look_ups: 0,
             forgotten: false,
             identity,
-            warm: true,
+            recently_used: true,
             descriptor: None,
             openings: 0,
             anchor: Anchor::None,
-            doubtful: false,
-            naming: Naming::Unmet,
+            ambiguous: false,
+            naming: Naming::Unnamed,
         };
         self.slots.push(slot);
         (self.slots.len() - 1) as u32
     }
 }
 
-impl Slot {
+impl NodeSlot {
     fn id(&self, shard: usize, index: u32) -> NodeId {
         NodeId((u64::from(self.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard as u64))
     }
@@ -506,7 +506,7 @@ impl Slot {
         if self.is_alive() {
             return true;
         }
-        if identity.birth != 0 && (self.identity.birth != identity.birth || !self.doubtful) {
+        if identity.birth != 0 && (self.identity.birth != identity.birth || !self.ambiguous) {
             return self.identity.birth == identity.birth;
         }
         match (&self.anchor, anchor) {

@@ -15,10 +15,10 @@ use crate::acting::{Acting, dropping_set_id};
 use crate::attr::attr_of;
 use crate::files::OpenFile;
 use crate::state::{LocalSession, Session};
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Largest transfer on the calling thread (one or two tenths of a millisecond).
-const AT_ONCE_BYTES: usize = 1 << 20;
+const INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// Opening flags that make I/O wait for a disk: uncached or stable.
 pub(crate) const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
@@ -30,7 +30,7 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let mut done = 0;
-        if into.len() <= AT_ONCE_BYTES && !open.flags.contains(OpenFlags::DIRECT) {
+        if into.len() <= INLINE_BYTES_MAX && !open.flags.contains(OpenFlags::DIRECT) {
             let read = || read_from_memory(&open, offset, &into);
             match self.0.reading(open.node, open.fd(), read) {
                 Ok(Progress::Complete(answer)) => return Answer::ok(answer),
@@ -51,7 +51,7 @@ impl LocalSession {
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
         // In memory there is no disk to wait for.
         let slow = (stable && !open.medium.memory) || !open.medium.local;
-        if !slow && from.len() <= AT_ONCE_BYTES && self.0.write_pace().is_quick() {
+        if !slow && from.len() <= INLINE_BYTES_MAX && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));
         }
         self.transfer_in_pool(cx, from.len(), move |session, cx| {
@@ -125,13 +125,13 @@ impl Session {
         let before = found.filter(|_| wants).map(|found| WeakAttr::from(&attr_of(&found)));
         let count = {
             let _dropping = self.dropping_as_written(cx, open, how.kill_privileges)?;
-            let _changing = self.changing([Place::Node(open.node)]);
+            let _changing = self.changing([ChangedFile::Node(open.node)]);
             let written = write_out(open, how, from);
-            if let Some(telling) = self.telling() {
+            if let Some(notifier) = self.notifier() {
                 match open.flags.contains(OpenFlags::APPEND) && !how.in_place {
                     // The end of the file before the write is unknown.
-                    true => telling.data(open.node, 0, u64::MAX),
-                    false => telling.data(open.node, how.offset, from.len() as u64),
+                    true => notifier.data(open.node, 0, u64::MAX),
+                    false => notifier.data(open.node, how.offset, from.len() as u64),
                 }
             }
             written?

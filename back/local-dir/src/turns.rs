@@ -27,14 +27,14 @@ const WAIT_MAX: Duration = Duration::from_micros(500);
 /// Changes in progress, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     ended: Condvar,
     /// `true` once a caller has requested attributes from before a change. Until then nothing is recorded.
     are_wanted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TurnState {
     under_way: HashMap<Key, UnderWay>,
     waiting: usize,
 }
@@ -68,7 +68,7 @@ impl Turns {
         let mut state = self.state();
         if wanted && state.is_any_under_way(&dirs) {
             state.waiting += 1;
-            let is_busy = |state: &mut State| state.is_any_under_way(&dirs);
+            let is_busy = |state: &mut TurnState| state.is_any_under_way(&dirs);
             let waited = self.ended.wait_timeout_while(state, WAIT_MAX, is_busy);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             state.waiting -= 1;
@@ -84,12 +84,12 @@ impl Turns {
         turn
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl TurnState {
     fn is_any_under_way(&self, dirs: &[Key]) -> bool {
         dirs.iter().any(|dir| self.under_way.contains_key(dir))
     }
@@ -138,7 +138,7 @@ impl Session {
     pub(crate) fn around<'a, const N: usize>(&'a self, cx: &Ctx, dirs: [&'a Location; N]) -> Around<'a, N> {
         let wanted = cx.want.contains(Want::CHANGE_ATTRS);
         let turn = self.export.turns.begin(dirs.map(|dir| dir.identity.key), wanted);
-        let before = dirs.map(|dir| told(dir).filter(|_| wanted).as_ref().map(WeakAttr::from));
+        let before = dirs.map(|dir| attributes_of(dir).filter(|_| wanted).as_ref().map(WeakAttr::from));
         Around { turn, dirs, wanted, before }
     }
 }
@@ -150,13 +150,14 @@ impl<const N: usize> Around<'_, N> {
             return [Change::default(); N];
         }
         let mut before = self.before.into_iter();
-        let changes = self.dirs.map(|dir| Change { before: before.next().flatten(), after: told(dir) });
+        let changes =
+            self.dirs.map(|dir| Change { before: before.next().flatten(), after: attributes_of(dir) });
         let is_alone = self.turn.is_alone();
         changes.map(|change| Change { before: change.before.filter(|_| is_alone), ..change })
     }
 }
 
-fn told(dir: &Location) -> Option<Attr> {
+fn attributes_of(dir: &Location) -> Option<Attr> {
     stat::stat(dir.fd()).ok().map(|stat| attr_of(&stat))
 }
 

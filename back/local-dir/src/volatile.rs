@@ -29,30 +29,30 @@ impl Session {
 
     /// Completes an entry with the volatility that its name implies.
     #[inline]
-    pub(crate) fn met(&self, entry: Entry, dir: &Location, name: Name<'_>) -> Entry {
+    pub(crate) fn with_volatility(&self, entry: Entry, dir: &Location, name: Name<'_>) -> Entry {
         if self.export.options.ask.is_empty() || entry.attr.file_type != FileType::Regular {
             return entry;
         }
-        let volatile = self.meets(entry.node, dir, name);
+        let volatile = self.note_name(entry.node, dir, name);
         Entry { attr: Attr { volatile, ..entry.attr }, ..entry }
     }
 
     /// Records a file's new name.
-    pub(crate) fn named(&self, dir: &Location, name: Name<'_>) {
+    pub(crate) fn name_added(&self, dir: &Location, name: Name<'_>) {
         if self.export.options.ask.is_empty() {
             return;
         }
         let found = stat_entry(dir.fd(), name.as_bytes()).ok().filter(Stat::is_regular);
-        if let Some(node) = found.and_then(|stat| self.known(&stat)) {
-            self.meets(node, dir, name);
+        if let Some(node) = found.and_then(|stat| self.node_of_stat(&stat)) {
+            self.note_name(node, dir, name);
         }
     }
 
-    fn meets(&self, node: NodeId, dir: &Location, name: Name<'_>) -> bool {
-        let (volatile, news) = self.table.meets(node, self.matches(dir, name));
+    fn note_name(&self, node: NodeId, dir: &Location, name: Name<'_>) -> bool {
+        let (volatile, news) = self.table.note_name(node, self.matches(dir, name));
         if news {
             // Clients rely on what they cached under another name.
-            self.key_of(node).iter().for_each(|key| self.export.changed_beside(key));
+            self.key_of(node).iter().for_each(|key| self.export.changed_by_others(key));
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
         }
         volatile

@@ -13,21 +13,21 @@ use std::time::Duration;
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
 
 /// Interval between two attempts: initial and maximum.
-const LOOK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
+const RETRY_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
 
 /// The waiters for locks.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(Arc<Shared>);
+pub(crate) struct Waiting(Arc<LockQueue>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    looks: Condvar,
+struct LockQueue {
+    state: Mutex<QueueState>,
+    wake: Condvar,
     waiters: AtomicUsize,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     queue: Vec<Arc<Waiter>>,
     /// A lock was released since the last attempt.
     news: bool,
@@ -74,10 +74,10 @@ impl Waiting {
     }
 
     /// Retries now, because a lock was released.
-    pub fn look(&self) {
+    pub fn retry(&self) {
         if self.0.waiters.load(Ordering::Acquire) > 0 {
             self.0.lock().news = true;
-            self.0.looks.notify_one();
+            self.0.wake.notify_one();
         }
     }
 
@@ -97,7 +97,7 @@ impl Waiting {
             state.running = true;
         }
         drop(state);
-        self.0.looks.notify_one();
+        self.0.wake.notify_one();
         Ok(())
     }
 }
@@ -108,13 +108,13 @@ impl std::fmt::Debug for Waiting {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl LockQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
-        let mut pause = LOOK_AFTER.0;
+        let mut pause = RETRY_INTERVAL.0;
         let mut state = self.lock();
         loop {
             state.news = false;
@@ -134,14 +134,18 @@ impl Shared {
                 state.running = false;
                 return;
             }
-            pause = if is_over_for_some || state.news { LOOK_AFTER.0 } else { (pause * 2).min(LOOK_AFTER.1) };
+            pause = if is_over_for_some || state.news {
+                RETRY_INTERVAL.0
+            } else {
+                (pause * 2).min(RETRY_INTERVAL.1)
+            };
             let (back, timeout) = self
-                .looks
+                .wake
                 .wait_timeout_while(state, pause, |state| !state.news)
                 .unwrap_or_else(PoisonError::into_inner);
             state = back;
             if !timeout.timed_out() {
-                pause = LOOK_AFTER.0;
+                pause = RETRY_INTERVAL.0;
             }
         }
     }
@@ -239,7 +243,7 @@ mod tests {
 
     impl Wake for Looks {
         fn wake(self: Arc<Self>) {
-            self.0.look();
+            self.0.retry();
             self.1.lock().unwrap().send(()).ok();
         }
     }
@@ -265,7 +269,7 @@ mod tests {
         Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
     }
 
-    /// Code that runs after a grant may end a session, which calls `look`.
+    /// Code that runs after a grant may end a session, which calls `retry`.
     #[test]
     fn work_after_a_granted_lock_may_release_locks() {
         let waiting = Waiting::default();
@@ -300,7 +304,7 @@ mod tests {
         let (waker, woken) = looks(&waiting);
         let polls = waker.clone();
         std::thread::spawn(move || {
-            other.look();
+            other.retry();
             let second = wait(&other, &Ctx::root(SessionId(1)), || Ok(()));
             drop(second);
             interrupt.raise();

@@ -12,7 +12,7 @@ use tombolo_core::{Answer, Ctx};
 use tombolo_shm::window::Window;
 
 use crate::changes::Victim;
-use crate::state::{LocalSession, Session, Shared};
+use crate::state::{ExportState, LocalSession, Session};
 use crate::table::Key;
 
 impl Versions for LocalSession {
@@ -39,7 +39,7 @@ impl Versions for LocalSession {
 
 /// A file that is about to change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ChangedFile {
     Node(NodeId),
     Key(Key),
     Victim(Victim),
@@ -48,16 +48,16 @@ pub(crate) enum Place {
 /// A change in progress. Until it is dropped, no version of its files is valid.
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
-    places: [Place; N],
+    places: [ChangedFile; N],
     /// The slots counted at its begin, if any.
-    begun: Option<(&'a Window, [Slot; N])>,
+    begun: Option<(&'a Window, [WindowSlot; N])>,
 }
 
 #[derive(Clone, Copy)]
-enum Slot {
+enum WindowSlot {
     /// No file.
     None,
-    Known(u32),
+    One(u32),
     /// Possibly any file.
     Any,
 }
@@ -65,11 +65,11 @@ enum Slot {
 impl Session {
     /// Begins a change of these files.
     #[inline]
-    pub(crate) fn changing<const N: usize>(&self, places: [Place; N]) -> Changing<'_, N> {
+    pub(crate) fn changing<const N: usize>(&self, places: [ChangedFile; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {
             let slots = places.map(|place| self.slot(window, place));
             for slot in slots {
-                if let Slot::Known(slot) = slot {
+                if let WindowSlot::One(slot) = slot {
                     window.counts().begun(slot);
                 }
             }
@@ -87,14 +87,14 @@ impl Session {
         self.export.window.get()?.as_ref()
     }
 
-    fn slot(&self, window: &Window, place: Place) -> Slot {
+    fn slot(&self, window: &Window, place: ChangedFile) -> WindowSlot {
         let key = match place {
-            Place::Node(node) => self.key_of(node),
-            Place::Key(key) | Place::Victim(Victim::Found { key, .. }) => Some(key),
-            Place::Victim(Victim::None) => return Slot::None,
-            Place::Victim(Victim::NotLookedFor) => None,
+            ChangedFile::Node(node) => self.key_of(node),
+            ChangedFile::Key(key) | ChangedFile::Victim(Victim::File { key, .. }) => Some(key),
+            ChangedFile::Victim(Victim::None) => return WindowSlot::None,
+            ChangedFile::Victim(Victim::NotChecked) => None,
         };
-        key.map_or(Slot::Any, |key| Slot::Known(slot_of(window, &key)))
+        key.map_or(WindowSlot::Any, |key| WindowSlot::One(slot_of(window, &key)))
     }
 
     fn version(&self, node: NodeId) -> Option<Version> {
@@ -107,10 +107,10 @@ impl<const N: usize> Changing<'_, N> {
     /// Cancels the change: nothing has changed.
     pub(crate) fn unchanged(mut self) {
         // Prevents counting on drop.
-        self.places = [Place::Victim(Victim::None); N];
+        self.places = [ChangedFile::Victim(Victim::None); N];
         let Some((window, slots)) = self.begun.take() else { return };
         for slot in slots {
-            if let Slot::Known(slot) = slot {
+            if let WindowSlot::One(slot) = slot {
                 window.counts().unchanged(slot);
             }
         }
@@ -124,9 +124,9 @@ impl<const N: usize> Drop for Changing<'_, N> {
             Some((window, slots)) => {
                 for slot in slots {
                     match slot {
-                        Slot::None => {}
-                        Slot::Known(slot) => window.counts().ended(slot),
-                        Slot::Any => window.counts().everything(),
+                        WindowSlot::None => {}
+                        WindowSlot::One(slot) => window.counts().ended(slot),
+                        WindowSlot::Any => window.counts().everything(),
                     }
                 }
             }
@@ -145,15 +145,15 @@ impl<const N: usize> Changing<'_, N> {
     fn end_uncounted(&self, window: &Window) {
         for place in self.places {
             match self.session.slot(window, place) {
-                Slot::None => {}
-                Slot::Known(slot) => window.counts().changed(slot),
-                Slot::Any => window.counts().everything(),
+                WindowSlot::None => {}
+                WindowSlot::One(slot) => window.counts().changed(slot),
+                WindowSlot::Any => window.counts().everything(),
             }
         }
     }
 }
 
-impl Shared {
+impl ExportState {
     /// Returns the window, created on first use; `None` if there is no memory for it.
     fn window(&self) -> Option<&Window> {
         let made = self.window.get_or_init(|| {
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Counts a change by another process to the file with this key.
-    pub(crate) fn changed_beside(&self, key: &Key) {
+    pub(crate) fn changed_by_others(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
             window.counts().changed(slot_of(window, key));
         }

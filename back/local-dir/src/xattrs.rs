@@ -6,7 +6,7 @@ use tombolo_sys::xattr::{self, SetMode};
 use tombolo_sys::{Errno, change, stat};
 
 use crate::state::{LocalSession, Session};
-use crate::window::Place;
+use crate::window::ChangedFile;
 
 /// Maximum length of a value and of the list of names (xattr(7)).
 const VALUE_MAX_LEN: usize = 64 << 10;
@@ -79,7 +79,7 @@ impl Session {
             XattrSet::Replace => SetMode::Replace,
         };
         let _acting = self.checked(cx)?;
-        let _changing = self.changing([Place::Key(location.identity.key)]);
+        let _changing = self.changing([ChangedFile::Key(location.identity.key)]);
         let set = || -> Result<()> {
             xattr::set(location.fd(), name, value, mode)?;
             let bits = if kill_set_gid { stat::stat(location.fd())?.mode } else { 0 };
@@ -89,8 +89,8 @@ impl Session {
             Ok(())
         };
         let set = set();
-        if let Some(telling) = self.telling() {
-            telling.attributes(node);
+        if let Some(notifier) = self.notifier() {
+            notifier.attributes(node);
         }
         set
     }
@@ -104,10 +104,10 @@ impl Session {
         self.writable()?;
         let location = self.location(node)?;
         let _acting = self.checked(cx)?;
-        let _changing = self.changing([Place::Key(location.identity.key)]);
+        let _changing = self.changing([ChangedFile::Key(location.identity.key)]);
         let removed = xattr::remove(location.fd(), name);
-        if let Some(telling) = self.telling() {
-            telling.attributes(node);
+        if let Some(notifier) = self.notifier() {
+            notifier.attributes(node);
         }
         Ok(removed?)
     }

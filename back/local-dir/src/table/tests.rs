@@ -6,7 +6,7 @@ fn identity(inode: u64, birth: u64) -> Identity {
 
 #[test]
 fn a_reference_lives_as_long_as_its_look_ups_and_is_never_given_out_again() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let first = table.adopt(identity(7, 1), None, Anchor::None).node;
     assert_eq!(table.hit(&identity(7, 1)), Some(first));
     assert_eq!(table.forget(first, 1).nodes, 0);
@@ -26,7 +26,7 @@ fn handle() -> Anchor {
 
 #[test]
 fn an_open_file_is_known_by_its_number_alone_and_a_closed_one_is_not() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let born_now = identity(7, since_1970.as_nanos() as u64);
     let node = table.adopt(born_now, None, handle()).node;
@@ -48,13 +48,13 @@ fn an_open_file_is_known_by_its_number_alone_and_a_closed_one_is_not() {
 
 #[test]
 fn a_number_is_kept_for_a_forgotten_file_and_for_no_other() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let first = table.adopt(identity(7, 1), None, handle()).node;
     assert_eq!(table.forget(first, 1).nodes, 1);
     assert!(matches!(table.find(first), Err(Error::Stale)) && table.hit(&identity(7, 1)).is_none());
     assert_eq!(table.forgotten(first).map(|(identity, _)| identity), Some(identity(7, 1)));
     let again = table.adopt(identity(7, 1), None, handle());
-    assert!(again.node == first && again.fresh);
+    assert!(again.node == first && again.is_new);
     assert!(table.find(first).is_ok() && table.forgotten(first).is_none());
 
     assert_eq!(table.forget(first, 1).nodes, 1);
@@ -66,7 +66,7 @@ fn a_number_is_kept_for_a_forgotten_file_and_for_no_other() {
 
 #[test]
 fn numbers_of_forgotten_files_are_bounded() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let nodes: Vec<_> = (0..2 * SHARDS * FORGOTTEN_MAX)
         .map(|inode| table.adopt(identity(inode as u64, 1), None, handle()).node)
         .collect();
@@ -81,7 +81,7 @@ fn numbers_of_forgotten_files_are_bounded() {
 
 #[test]
 fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let old = table.adopt(identity(7, 1), None, Anchor::None).node;
     assert_eq!(table.hit(&identity(7, 2)), None);
     let new = table.adopt(identity(7, 2), None, Anchor::None).node;
@@ -92,7 +92,7 @@ fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
 
 #[test]
 fn a_node_that_others_are_anchored_to_goes_with_the_last_of_them() {
-    let table = Table::new();
+    let table = NodeTable::new();
     let parent = table.adopt(identity(1, 1), None, Anchor::None).node;
     let name = Name::new(b"child").expect("a name").to_owned();
     let child = table.adopt(identity(2, 1), None, Anchor::Name(Box::new((parent, name)))).node;
@@ -104,5 +104,5 @@ fn a_node_that_others_are_anchored_to_goes_with_the_last_of_them() {
 
 #[test]
 fn a_hundred_thousand_nodes_stay_small() {
-    assert!(size_of::<Slot>() <= 96, "{}", size_of::<Slot>());
+    assert!(size_of::<NodeSlot>() <= 96, "{}", size_of::<NodeSlot>());
 }

@@ -42,7 +42,7 @@ fn a_hundred_thousand_live_nodes_take_few_descriptors_and_little_memory() {
         }
         most = most.max(descriptors());
     }
-    // Every one of them is still good, the first as the last.
+    // All of them are still valid.
     for &node in nodes.iter().step_by(7) {
         assert_eq!(world.fs.getattr(&world.cx, node, None).wait().unwrap().size, 4);
     }
@@ -51,7 +51,7 @@ fn a_hundred_thousand_live_nodes_take_few_descriptors_and_little_memory() {
     println!("{} nodes: {most} descriptors, {} KiB", nodes.len(), grown >> 10);
     assert!(most <= 1024, "{most} descriptors");
     assert!(grown <= 64_000_000, "{grown} bytes");
-    // The kernel forgets in batches.
+    // The kernel sends forgets in batches.
     let look_ups: Vec<_> = nodes.iter().map(|&node| (node, 1)).collect();
     look_ups.chunks(64).for_each(|batch| world.fs.forget(&world.cx, batch));
     assert!(descriptors() < 200, "{} descriptors are left", descriptors());

@@ -1,4 +1,4 @@
-//! What counts the descriptors and the memory of the whole process: one test at a time.
+//! Tests that measure descriptors and memory of the whole process: one at a time.
 
 #[path = "../it/common/mod.rs"]
 mod common;

@@ -12,8 +12,8 @@ use tombolo_core::fs::OpenFlags;
 const THREADS: usize = 4;
 const FILES: usize = 200;
 
-/// Every thread looks up, opens, reads, forgets; the host renames under their feet; each file is what it
-/// says.
+/// Checks that each file has its contents while all threads look up, open, read and forget, and the host
+/// renames.
 #[test]
 fn threads_that_share_few_descriptors_get_the_right_files() {
     let _alone = ALONE.lock();
@@ -60,7 +60,7 @@ fn threads_that_share_few_descriptors_get_the_right_files() {
             }
         });
     });
-    // 16 for the nodes, and what the threads have in their hands; each also lists /proc to count.
+    // 16 for the nodes, and those in use by the threads; each also lists /proc to count.
     let most = most.load(Ordering::Relaxed) - before;
     assert!(most <= 16 + 8 * THREADS, "{most} descriptors");
 }

@@ -1,4 +1,4 @@
-//! Nothing outside the export is reached, whatever the host does meanwhile, and nodes stay what they were.
+//! Confinement to the export despite concurrent changes by the host, and stability of nodes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,7 +24,7 @@ fn links_that_point_outside_are_links_and_nothing_more() {
     assert_eq!(target, b"/etc");
 }
 
-/// A thread of the host swaps a directory and a link to the outside, as fast as it can.
+/// Races with a thread of the host that keeps swapping a directory and a symbolic link to the outside.
 #[test]
 fn a_race_between_a_directory_and_a_link_never_leads_outside() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -70,7 +70,7 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("a/b")).unwrap();
     fs::write(dir.path().join("a/b/file"), b"text").unwrap();
-    // So few descriptors that every node must be found again each time.
+    // With so few descriptors, every node must be found again each time.
     let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
     let (b, file) = (world.walk("a/b").unwrap(), world.walk("a/b/file").unwrap());
     for n in 0..100 {
@@ -87,8 +87,8 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     assert!(dir.path().join("z/b/new").exists());
 }
 
-/// As an open directory does to a process: it stays what it was for sessions that hold it, and no other finds
-/// it.
+/// Checks that a directory moved out of the export stays usable for sessions with a node of it, like an open
+/// directory of a process, and cannot be found by others.
 #[test]
 fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn a_mount_inside_is_shown_with_its_own_number_or_does_not_exist() {
     drop((world, inner, bound));
 }
 
-/// What a handle means after its file has left the export.
+/// Checks handles of files that have left the export.
 #[test]
 fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,8 +220,8 @@ fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
     }
 }
 
-/// A handle leads to a file on a mount inside the export, also in a server that has not met that mount
-/// before.
+/// Checks that a handle of a file on a submount is resolved by a server that has not registered the mount
+/// yet.
 #[test]
 fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -230,7 +230,7 @@ fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
         fs::create_dir_all(root.join(text)).unwrap();
     }
     let inner = Mounted::new(&["-t", "tmpfs", "inner-fs"], &root.join("inner"));
-    // The same file system as the root's, in another place.
+    // The same file system as the root's, mounted a second time.
     let bound = Mounted::new(&["--bind", beside.path().to_str().unwrap()], &root.join("a bound"));
     fs::write(root.join("inner/file"), "in memory").unwrap();
     fs::write(root.join("a bound/file"), "beside").unwrap();
@@ -258,7 +258,7 @@ fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
     let hiding = serve(&root, Options { submounts: Submounts::Hide, ..Options::default() });
     assert!(resolve(&hiding, &all[0].1).is_ok());
     assert!(matches!(resolve(&hiding, &far), Err(Error::Stale)));
-    // Of a file system that is not there any more.
+    // The file system is not mounted any more.
     drop((world, again, inner));
     let later = serve(&root, Options::default());
     assert!(matches!(resolve(&later, &far), Err(Error::Stale)));
@@ -280,7 +280,7 @@ fn mutations_say_what_they_changed_when_asked() {
     assert_eq!(change.before.unwrap().mtime, after.mtime);
 }
 
-/// Without root there are no handles: the nodes are found again by name, and that is checked.
+/// Checks that without root, and so without handles, nodes are found again by name and verified.
 #[test]
 fn without_privileges_nodes_are_found_again_by_name() {
     if again_as_nobody("beneath::without_privileges_nodes_are_found_again_by_name") {
@@ -317,7 +317,7 @@ fn without_privileges_nodes_are_found_again_by_name() {
     make_room();
     assert!(crate::common::descriptors() < 60, "{} descriptors", crate::common::descriptors());
     assert_eq!(text(file.node).unwrap(), b"text");
-    // Renames through us are followed; those of the host are noticed.
+    // Renames through the session are followed; those by the host are detected.
     let to = name("renamed");
     world.fs.rename(&world.cx, b.node, name("file"), ROOT, to, RenameFlags::empty()).wait().unwrap();
     world.fs.unlink(&world.cx, b.node, name("victim")).wait().unwrap();

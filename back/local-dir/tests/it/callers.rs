@@ -1,4 +1,4 @@
-//! The owner of what is made, and the party that checks, thread by thread.
+//! Ownership of new files, and permission checks, per thread.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,7 +19,7 @@ fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
 fn with_caller_checks_nothing_is_checked_and_the_caller_owns_new_files() {
     let (dir, world) = served(PermissionCheck::Caller);
     let user = world.user(1000, 100, &[7]);
-    // The directory is root's and closed to others; the caller's kernel has its reasons.
+    // The directory is root's and closed to others; the caller's kernel has decided otherwise.
     world.create_as(&user, ROOT, "file", mode(0o640)).unwrap();
     world.fs.mkdir(&user, ROOT, name("dir"), mode(0o750)).wait().unwrap();
     world.fs.symlink(&user, ROOT, name("link"), b"x").wait().unwrap();
@@ -48,7 +48,7 @@ fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
     let stranger = world.user(1001, 100, &[]);
     assert!(matches!(world.fs.lookup(&stranger, group, name("file")).wait(), Err(Error::AccessDenied)));
 
-    // A foreign write drops the bits without being told to.
+    // A write by another user clears the bits without being told to.
     let set = SetAttr { mode: Some(Mode::new(0o4666)), ..SetAttr::default() };
     world.fs.setattr(&world.cx, created.entry.node, None, &set).wait().unwrap();
     let file = File { node: created.entry.node, open: created.open };
@@ -57,7 +57,7 @@ fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
     assert_eq!(attr.mode, Mode::new(0o666));
 }
 
-/// Whatever changes a file's data takes set-user-id away from it, unless the superuser does it.
+/// Checks that all changes of a file's data clear set-user-id, unless made by the superuser.
 #[test]
 fn every_way_of_a_foreign_change_drops_set_user_id() {
     let (dir, world) = served(PermissionCheck::BackEnd);
@@ -91,7 +91,7 @@ fn every_way_of_a_foreign_change_drops_set_user_id() {
     }
 }
 
-/// A guest whose kernel checks, and an untrusted client, at the same export.
+/// Checks that a trusted guest and an untrusted client can share an export.
 #[test]
 fn each_session_has_its_own_permission_check() {
     let (dir, trusted) = served(PermissionCheck::Caller);

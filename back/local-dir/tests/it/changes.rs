@@ -1,4 +1,4 @@
-//! Attributes from before and after changes of a directory, told beside other changes of it.
+//! Attributes before and after changes of a directory, during concurrent changes.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,7 @@ use tombolo_core::{Ctx, Want};
 
 use crate::common::{ROOT, World, mode, name, serve};
 
-/// The size of tmpfs's directories grows by as much for each name, so it counts the changes between two
-/// looks.
+/// Size of a name in tmpfs directories, by which the number of changes between two stats is determined.
 const NAME_BYTES: u64 = 20;
 
 fn file(world: &World, cx: &Ctx, dir: NodeId, text: &str) -> Change {
@@ -21,7 +20,7 @@ fn file(world: &World, cx: &Ctx, dir: NodeId, text: &str) -> Change {
     created.dir
 }
 
-/// Tests if a change has this many names more after it than before, where what was before is told.
+/// Returns `true` if the attributes before, if given, differ from those after by this number of names.
 fn tells_itself_alone(change: Change, names: i64) -> bool {
     let (before, after) = (change.before, change.after.expect("asked for"));
     before.is_none_or(|before| before.size.wrapping_add_signed(names * NAME_BYTES as i64) == after.size)
@@ -53,7 +52,7 @@ fn attributes_around_concurrent_changes_tell_of_one() {
                 }
             });
         }
-        // A session that wants no attributes changes the directory as well.
+        // A session that requests no attributes changes the directory too.
         scope.spawn(|| {
             let dir = silent.lookup(ROOT, "dir").expect("there").node;
             for number in 0..400 {

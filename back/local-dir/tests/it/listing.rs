@@ -1,4 +1,4 @@
-//! Listings that go on from any place, also of directories that were removed.
+//! Listings continued at any cookie, also of removed directories.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ fn the_listing_of_a_removed_directory_ends() {
         let file = world.open(node, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
         let read = cookies(&page(&world, file, Cookie::START, read_bytes).expect("a page"));
         fs::remove_dir_all(&dir).expect("removed");
-        // The page that is asked for next is of what was read before, or there is none.
+        // The next page comes from the entries buffered before, or there is none.
         let last = *read.last().expect("entries");
         let mut next = last;
         loop {

@@ -1,4 +1,4 @@
-//! The host's troubles: a directory that disappears, fills up, breaks; and limits that are reached.
+//! Failures of the host: a root that disappears, a full or broken disk; and limits.
 
 use std::fs;
 use std::path::Path;
@@ -38,12 +38,12 @@ fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
     assert!(matches!(world.fs.mkdir(&world.cx, ROOT, name("new"), mode(0o755)).wait(), Err(Error::NotFound)));
     assert_eq!(world.fs.getattr(&world.cx, ROOT, None).wait().unwrap().nlink, 0);
     assert_eq!(world.read(file, 0, 10).unwrap(), b"text");
-    // A new directory of that name is not the export.
+    // A new directory with the same name is not the export.
     fs::create_dir(&root).unwrap();
     assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
 }
 
-/// On a disk, not in memory: there O_DIRECT takes whole blocks.
+/// Checks this on a disk, because O_DIRECT requires whole blocks there but not in memory.
 #[test]
 fn write_back_may_end_inside_a_block_of_a_file_open_directly() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -71,7 +71,7 @@ fn a_full_file_system_says_so_and_keeps_what_went_in() {
     assert_eq!(world.fs.getattr(&world.cx, file.node, None).wait().unwrap().size, written as u64);
 }
 
-/// An ext4 whose disk was cut short under it.
+/// Checks reads from an ext4 whose disk was truncated underneath.
 #[test]
 fn a_broken_disk_is_an_io_error_with_its_cause() {
     let dir = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn a_broken_disk_is_an_io_error_with_its_cause() {
     let world = serve(&at, Options::default());
     let node = world.lookup(ROOT, "file").unwrap().node;
     let file = world.open(node, OpenFlags::READ).unwrap();
-    // The inode and the file's map are in memory by now; most of the data is not.
+    // The inode and the file's extents are cached by now; most of the data is not.
     world.read(file, 0, 4096).unwrap();
     fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(9 << 20).unwrap();
     run(Command::new("sh").arg("-c").arg(format!("dd if={}/file iflag=nocache count=0 2>&1", path(&at))));
@@ -144,7 +144,7 @@ fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
     assert!(matches!(open(&world), Err(Error::TooManyOpen)));
     world.fs.release(&world.cx, first);
     let third = open(&world).unwrap();
-    // What goes to the pool is weighed: too much at a time for this session.
+    // Transfers in the pool count against the session's budget: this one is too large.
     assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::WouldBlock)));
     world.write(third, 0, &[0; 1 << 16]).unwrap();
 }
@@ -160,12 +160,12 @@ fn requests_refused_at_a_limit_neither_create_nor_truncate() {
     let created = world.create(ROOT, "file").unwrap();
     let file = File { node: created.entry.node, open: created.open };
     world.write(file, 0, b"text").unwrap();
-    // No further opening.
+    // No further opening fits the budget.
     assert!(matches!(world.create(ROOT, "more"), Err(Error::TooManyOpen)));
     assert!(matches!(world.open(file.node, READ_WRITE | OpenFlags::TRUNCATE), Err(Error::TooManyOpen)));
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"text");
     world.fs.release(&world.cx, file);
-    // No further node.
+    // No further node fits the budget.
     fs.mkdir(cx, ROOT, name("dir"), mode(0o755)).wait().unwrap();
     assert!(matches!(world.create(ROOT, "more"), Err(Error::NoMemory)));
     assert!(matches!(fs.mkdir(cx, ROOT, name("more"), mode(0o755)).wait(), Err(Error::NoMemory)));

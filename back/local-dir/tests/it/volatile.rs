@@ -1,4 +1,4 @@
-//! Files whose changes no client is told of, by their names.
+//! Volatile files, by name pattern.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn world(dir: &Path, patterns: &[&str]) -> World {
     serve(dir, Options { ask, watch_host: true, ..Options::default() })
 }
 
-/// Two directories deep, with these files.
+/// Creates a tree two directories deep with these files.
 fn tree(files: &[&str]) -> TempDir {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     std::fs::create_dir_all(dir.path().join("vm/deep")).expect("made");
@@ -54,7 +54,7 @@ fn names_and_paths_say_which_files_are_volatile() {
         let created = world.create(ROOT, file).expect("created").entry;
         assert_eq!((created.attr.volatile, world.is_volatile(created.node)), (volatile, volatile), "{file}");
     }
-    // A session that has met them in a listing only.
+    // A session that knows them from a listing only.
     let other = world.another();
     let listing = other.open(ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
     let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true });
@@ -76,14 +76,14 @@ fn a_file_that_has_had_such_a_name_stays_volatile() {
     let since = changes.next(&world.cx, 0, 4096).wait().expect("everything").last;
     world.rename("moved", "moved.db");
     assert!(world.is_volatile(moved));
-    // What was learnt before is not believed any more, though the session has renamed it itself.
+    // Earlier results are invalidated, although the session itself has renamed the file.
     let told = changes.next(&world.cx, since, 4096).wait().expect("a notice").list;
     assert!(told.contains(&Notice::Data { node: moved, start: 0, last: u64::MAX }), "{told:?}");
     world.rename("moved.db", "moved");
     assert!(world.is_volatile(moved) && world.walk("moved").expect("there").attr.volatile);
     let versions = world.fs.versions().expect("versions");
     let before = versions.look(&world.cx, linked).wait().expect("there").1.expect("a version");
-    // By this process, which watches others only.
+    // By this process, whose own changes are not watched.
     std::fs::hard_link(dir.path().join("linked"), dir.path().join("linked.db")).expect("linked");
     assert!(!world.is_volatile(linked) && versions.hold(&[before]), "it was not met under that name");
     assert_eq!(world.walk("linked.db").expect("there").node, linked);

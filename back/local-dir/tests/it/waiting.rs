@@ -1,4 +1,4 @@
-//! What operations wait for: locks held by the host, cold data, slow work.
+//! Operations that wait: for locks of the host, cold data, slow work.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ fn locks_of_the_host_and_of_two_sessions_keep_each_other_out() {
     lock::try_lock(host.as_fd(), lock::LockKind::Shared, lock::LockRange { start: 0, len: 10 }).unwrap();
 }
 
-/// A lock that belongs to an open file description of the client's ends with it: no flush names its owner.
+/// Checks that locks of a client's open file description end with it: no flush names their owner.
 #[test]
 fn an_ended_opening_gives_its_record_locks_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn an_ended_opening_gives_its_record_locks_back() {
     lock(second, 2).unwrap();
 }
 
-/// No flush and no further release would give it back.
+/// Checks this because no flush or further release would release the lock.
 #[test]
 fn a_lock_is_not_granted_through_an_opening_that_has_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     // Other tests of this process start threads too; one per waiter would be a hundred.
     assert!(threads() < before + 60, "{} threads", threads() - before);
 
-    // Other work goes on meanwhile, and an interrupted wait says so.
+    // Other work continues, and an interrupted wait returns an error.
     world.fs.fsync(&world.cx, open, SyncWhat::All).wait().unwrap();
     let impatient = Ctx { interrupt: Interrupt::new(), ..world.cx.clone() };
     let answer = ask(&impatient, 999);
@@ -131,12 +131,12 @@ fn cached_data_are_read_at_once_and_cold_data_later() {
     assert!(!world.fs.fsync(&world.cx, open, SyncWhat::Data).is_done());
 }
 
-/// The answer to what is asked about a file that is not in memory, which must be pending: a read from the
-/// disk would have kept its thread waiting.
+/// Returns the answer to a request for uncached data, which must be pending: a read from the disk would have
+/// blocked the thread.
 fn pending_when_cold<T: Send + 'static>(path: &Path, ask: impl Fn() -> Answer<T>) -> Answer<T> {
     let drop_cache = format!("sync {0} && dd if={0} iflag=nocache count=0", path.display());
-    // The kernel may keep pages that it is asked to drop, and asking whether the file is in memory makes it
-    // read ahead, which a quick disk may have done before the kernel looks. Not each time, however.
+    // The kernel may keep pages that it was asked to drop, and checking for cached data triggers readahead,
+    // which a fast disk may complete before the check. But not every time.
     let pending = (0..50).find_map(|_| {
         assert!(Command::new("sh").args(["-c", &drop_cache]).output().unwrap().status.success());
         Some(ask()).filter(|answer| !answer.is_done())
@@ -144,7 +144,7 @@ fn pending_when_cold<T: Send + 'static>(path: &Path, ask: impl Fn() -> Answer<T>
     pending.expect("a pending answer")
 }
 
-/// Two files of a directory and a copy of the first's start into the second.
+/// Two files of a directory, and a copy of the first one's beginning to the second.
 struct Copy {
     world: World,
     from: File,
@@ -172,7 +172,7 @@ fn small_cached_files_are_copied_at_once_and_others_later() {
     for parent in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
         let dir = tempfile::tempdir_in(parent).unwrap();
         let copy = Copy::of(dir.path(), SMALL as usize, OpenFlags::empty());
-        // On a busy machine one of these may meet a slow moment, and then the next few go to the pool.
+        // On a busy machine one of these may be slow, and the next few then go to the pool.
         let at_once = (0..50).filter(|_| {
             let answer = copy.start(SMALL);
             let at_once = answer.is_done();
@@ -192,7 +192,7 @@ fn small_cached_files_are_copied_at_once_and_others_later() {
     assert_eq!(answer.wait().unwrap(), SMALL);
 }
 
-/// To share blocks, the file system first writes back what is dirty.
+/// Checks copies on a file system that writes dirty data back before sharing blocks.
 #[test]
 fn a_copy_that_may_share_blocks_goes_to_the_pool_and_shares_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ fn removing_much_goes_to_the_pool_and_removing_little_does_not() {
     let big = unlink("big");
     assert!(!big.is_done());
     big.wait().unwrap();
-    // On a busy machine one of these may meet a slow moment, and then the next few go to the pool.
+    // On a busy machine one of these may be slow, and the next few then go to the pool.
     let at_once = (0..50).filter(|_| {
         fs::write(dir.path().join("small"), b"7").unwrap();
         let answer = unlink("small");
@@ -241,7 +241,7 @@ fn a_big_file_that_is_removed_and_forgotten_is_freed_in_the_pool() {
         act();
         start.elapsed()
     };
-    // The quickest of several: on a busy machine some are slow.
+    // The quickest of several, because some are slow on a busy machine.
     let at_once = (0..5).map(|_| {
         fs::write(&path, vec![7; 64 << 20]).unwrap();
         let mut open = Some(fs::File::open(&path).unwrap());

@@ -29,7 +29,7 @@ pub fn serve(path: &Path, options: Options) -> World {
     serve_checked(path, options, PermissionCheck::Caller)
 }
 
-/// Serves `path` to a client that wants permissions checked so.
+/// Serves `path` to a client with this permission check.
 pub fn serve_checked(path: &Path, options: Options, checks: PermissionCheck) -> World {
     let export = LocalDir::open(path, options).expect("serve");
     World::attach(export, checks)
@@ -51,7 +51,7 @@ impl World {
         Self { export, fs, cx: Ctx { interrupt: Interrupt::new(), ..Ctx::root(session) } }
     }
 
-    /// A second session of the same export.
+    /// Attaches a second session to the same export.
     pub fn another(&self) -> Self {
         Self::attach(self.export.clone(), self.fs.profile().permission_check)
     }
@@ -99,7 +99,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// All names of a directory, a small page at a time.
+    /// Lists all names of a directory, in small pages.
     pub fn list(&self, node: NodeId, plus: bool) -> Result<Vec<String>> {
         let file = self.open(node, OpenFlags::READ | OpenFlags::DIRECTORY)?;
         let budget = DirBudget { size_bytes: 1000, entry_bytes: 24, align: 8, plus };
@@ -144,8 +144,7 @@ pub fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
 }
 
-/// Runs the named test of this very binary again, as a user without privileges; true in the process that
-/// asks.
+/// Runs the named test of this binary again as an unprivileged user. Returns `true` in the calling process.
 pub fn again_as_nobody(test: &str) -> bool {
     use std::os::unix::process::CommandExt;
     const MARK: &str = "TOMBOLO_AS_NOBODY";

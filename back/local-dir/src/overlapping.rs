@@ -5,22 +5,22 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tombolo_host_runtime::lock;
 
-use crate::state::Shared;
+use crate::state::ExportState;
 use crate::submounts::is_beneath;
 
-static EXPORTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+static EXPORTS: Mutex<Vec<Weak<ExportState>>> = Mutex::new(Vec::new());
 
 /// Registers a new export.
-pub(crate) fn opened(export: &Arc<Shared>) {
+pub(crate) fn opened(export: &Arc<ExportState>) {
     let mut exports = lock(&EXPORTS);
     exports.retain(|export| export.strong_count() > 0);
     exports.push(Arc::downgrade(export));
 }
 
-impl Shared {
+impl ExportState {
     /// Returns `true` if another export of this process may show a file of this one: one contains the other,
     /// or the same file system is mounted twice.
-    pub(crate) fn has_neighbours(&self) -> bool {
+    pub(crate) fn has_overlapping_export(&self) -> bool {
         let others: Vec<_> = lock(&EXPORTS).iter().filter_map(Weak::upgrade).collect();
         others.iter().any(|other| !std::ptr::eq(self, &**other) && self.overlaps(other))
     }
@@ -28,7 +28,7 @@ impl Shared {
     fn overlaps(&self, other: &Self) -> bool {
         let (own, theirs) = (self.mounts.all(), other.mounts.all());
         let mut pairs = own.iter().flat_map(|own| theirs.iter().map(move |theirs| (own, theirs)));
-        pairs.any(|(own, theirs)| own.is_seen_twice(theirs)) || self.lies_with(other)
+        pairs.any(|(own, theirs)| own.is_same_file_system(theirs)) || self.lies_with(other)
     }
 
     fn lies_with(&self, other: &Self) -> bool {
