@@ -19,15 +19,15 @@ const DONE_BASE: u64 = 100;
 const REFUSED_BASE: u64 = 200;
 
 /// An operation on an image: its lock byte, and messages about its users.
-struct Use {
-    place: u64,
+struct Operation {
+    offset: u64,
     done: &'static str,
     refused: &'static str,
 }
 
-const READS: Use = Use { place: 0, done: "reads it", refused: "denies reading" };
-const WRITES: Use = Use { place: 1, done: "writes to it", refused: "denies writing" };
-const RESIZES: Use = Use { place: 3, done: "may resize it", refused: "denies resizing" };
+const READS: Operation = Operation { offset: 0, done: "reads it", refused: "denies reading" };
+const WRITES: Operation = Operation { offset: 1, done: "writes to it", refused: "denies writing" };
+const RESIZES: Operation = Operation { offset: 3, done: "may resize it", refused: "denies resizing" };
 
 /// The byte of a writer's ring. Readers follow, by user number.
 const RING_BASE: u64 = 1 << 32;
@@ -54,7 +54,7 @@ impl User {
 
     /// Returns the rings that must be gone before this user begins. A writer has claimed the image, so all
     /// rings belong to dead processes; rings of other readers may be in use.
-    fn awaited(self) -> impl Iterator<Item = LockRange> {
+    fn rings_to_await(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());
         [if self.is_writer { all } else { byte_at(RING_BASE) }].into_iter().chain(own)
@@ -68,7 +68,7 @@ impl User {
     /// Waits until the transfers of killed users are done; `false` on timeout.
     fn wait_for_rings(self, file: BorrowedFd<'_>) -> Result<bool> {
         let deadline = Instant::now() + RING_TIMEOUT;
-        for range in self.awaited() {
+        for range in self.rings_to_await() {
             while conflict(file, LockKind::Exclusive, range)?.is_some() {
                 if Instant::now() > deadline {
                     return Ok(false);
@@ -82,19 +82,19 @@ impl User {
 
 /// Takes the locks of a reader or a writer. Returns a conflicting operation of another user, if there is one.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
-    let held = claim_of_living(file, user.is_writer)?;
+    let held = take_locks(file, user.is_writer)?;
     if held.is_none() && !user.wait_for_rings(file)? {
         return Ok(Some("was killed but has transfers in flight"));
     }
     Ok(held)
 }
 
-fn claim_of_living(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'static str>> {
-    let done: &[Use] = if is_writer { &[READS, WRITES, RESIZES] } else { &[READS] };
+fn take_locks(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'static str>> {
+    let done: &[Operation] = if is_writer { &[READS, WRITES, RESIZES] } else { &[READS] };
     let refused = [WRITES, RESIZES];
     // Lock first, then check: of two concurrent users at least one sees the other.
     for byte in
-        done.iter().map(|it| DONE_BASE + it.place).chain(refused.iter().map(|it| REFUSED_BASE + it.place))
+        done.iter().map(|it| DONE_BASE + it.offset).chain(refused.iter().map(|it| REFUSED_BASE + it.offset))
     {
         match try_lock(file, LockKind::Shared, byte_at(byte)) {
             Ok(()) => {}
@@ -103,19 +103,19 @@ fn claim_of_living(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'sta
         }
     }
     for it in done {
-        if is_held(file, REFUSED_BASE + it.place)? {
+        if is_locked(file, REFUSED_BASE + it.offset)? {
             return Ok(Some(it.refused));
         }
     }
     for it in &refused {
-        if is_held(file, DONE_BASE + it.place)? {
+        if is_locked(file, DONE_BASE + it.offset)? {
             return Ok(Some(it.done));
         }
     }
     Ok(None)
 }
 
-fn is_held(file: BorrowedFd<'_>, byte: u64) -> Result<bool> {
+fn is_locked(file: BorrowedFd<'_>, byte: u64) -> Result<bool> {
     Ok(conflict(file, LockKind::Exclusive, byte_at(byte))?.is_some())
 }
 

@@ -24,19 +24,19 @@ use crate::image::{Image, ImageFile};
 const DEPTH: u16 = 256;
 
 /// Maximum batch size of submissions: larger batches would leave the disk idle while they fill.
-const GATHERED_MAX: usize = 4;
+const BATCH_MAX: usize = 4;
 
 /// The ring of an image opened for direct I/O.
 pub(crate) struct Ring {
-    shared: Arc<Shared>,
+    shared: Arc<RingState>,
     /// The completion thread. Started by the first transfer, so that it is subject to a sandbox entered
     /// before. `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
     /// Pushes since the last `submit`, including failed ones.
-    gathered: AtomicUsize,
+    batched: AtomicUsize,
 }
 
-struct Shared {
+struct RingState {
     ring: FileRing<Pending>,
     is_ending: AtomicBool,
 }
@@ -69,8 +69,8 @@ impl Ring {
                 return None;
             }
         };
-        let shared = Arc::new(Shared { ring, is_ending: AtomicBool::new(false) });
-        Some(Self { shared, thread: OnceLock::new(), gathered: AtomicUsize::new(0) })
+        let shared = Arc::new(RingState { ring, is_ending: AtomicBool::new(false) });
+        Some(Self { shared, thread: OnceLock::new(), batched: AtomicUsize::new(0) })
     }
 
     fn start(&self) -> Option<JoinHandle<()>> {
@@ -81,7 +81,7 @@ impl Ring {
     }
 
     pub(crate) fn submit(&self) {
-        self.gathered.store(0, Ordering::Relaxed);
+        self.batched.store(0, Ordering::Relaxed);
         self.shared.ring.submit();
     }
 
@@ -97,7 +97,7 @@ impl Ring {
         let promise = Arc::<Promise<Result<usize>>>::default();
         let note = Pending { changes, promise: promise.clone() };
         let full = self.shared.ring.push(Transfer { memory, offset, flags, note });
-        if self.gathered.fetch_add(1, Ordering::Relaxed) + 1 >= GATHERED_MAX {
+        if self.batched.fetch_add(1, Ordering::Relaxed) + 1 >= BATCH_MAX {
             self.submit();
         }
         full.is_none().then(|| Answer::later(async move { Ok(promise.kept().await?) }))
@@ -118,7 +118,7 @@ impl Drop for Ring {
     }
 }
 
-impl Shared {
+impl RingState {
     fn serve(&self) {
         while !self.is_ending.load(Ordering::SeqCst) || !self.ring.is_idle() {
             self.ring.wait(|transfer, outcome| {

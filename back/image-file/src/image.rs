@@ -20,7 +20,7 @@ use crate::direct::Ring;
 use crate::opening;
 
 /// Largest transfer on the calling thread (one or two tenths of a millisecond); larger ones go to the pool.
-pub(crate) const AT_ONCE_BYTES: usize = 1 << 20;
+pub(crate) const INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// An open image. Any number of front ends may use it concurrently.
 pub struct ImageFile {

@@ -10,16 +10,16 @@
 //!
 //! Main types: [`ImageFile`], [`Qcow2Image`].
 //!
-//! Reading order: `opening`, `claim` (the locks), `image` (the waist), `transfer`, `direct`, `room` (holes);
+//! Reading order: `opening`, `claim` (the locks), `image` (the waist), `transfer`, `direct`, `holes`;
 //! `qcow2`.
 #![forbid(unsafe_code)]
 
 mod claim;
 mod direct;
+mod holes;
 mod image;
 mod opening;
 mod qcow2;
-mod room;
 mod transfer;
 
 pub use image::ImageFile;

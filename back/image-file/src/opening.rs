@@ -122,7 +122,7 @@ impl ImageFile {
         options: &OpenOptions,
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
-        let file = emptied(path)?;
+        let file = create_or_truncate(path)?;
         file.set_len(size_bytes).map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
         Self::of_file(path, file, options, false, lane)
     }
@@ -168,7 +168,7 @@ impl ImageFile {
 }
 
 /// Creates or empties a file at `path` that no other process uses.
-pub(crate) fn emptied(path: &Path) -> Result<File, OpenError> {
+pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
@@ -246,7 +246,7 @@ impl Way {
             return fs::OpenOptions::new().read(true).write(is_writer).open(path);
         }
         let flags = if is_writer { OpenFlags::RDWR } else { OpenFlags::RDONLY };
-        open_without_links(path, flags).map(File::from).map_err(told)
+        open_without_links(path, flags).map(File::from).map_err(io_error)
     }
 
     /// Opens the file for reading.
@@ -257,13 +257,13 @@ impl Way {
     /// Returns the metadata of the file, without opening it.
     pub fn look(self, path: &Path) -> io::Result<Metadata> {
         match self.no_links {
-            true => File::from(place_without_links(path).map_err(told)?).metadata(),
+            true => File::from(place_without_links(path).map_err(io_error)?).metadata(),
             false => fs::metadata(path),
         }
     }
 }
 
-fn told(errno: Errno) -> io::Error {
+fn io_error(errno: Errno) -> io::Error {
     match errno {
         Errno::LOOP => io::Error::other("its path contains a symbolic link, which is not followed"),
         errno => errno.into(),

@@ -9,7 +9,7 @@ use tombolo_sys::Errno;
 use tombolo_sys::rw::{self, TransferFlags};
 
 use crate::direct::{PIECE_BYTES, is_aligned};
-use crate::image::{AT_ONCE_BYTES, Image, ImageFile};
+use crate::image::{INLINE_BYTES_MAX, Image, ImageFile};
 use crate::opening::size_of;
 
 impl ImageFile {
@@ -23,7 +23,7 @@ impl ImageFile {
                 .unwrap_or_else(|| self.always_in_pool(cx, move |image| image.read_all(offset, into)));
         }
         let mut done = 0;
-        if into.len() <= AT_ONCE_BYTES {
+        if into.len() <= INLINE_BYTES_MAX {
             match self.image.read_from_memory(offset, &into) {
                 Ok(count) if count == into.len() => return Answer::ok(()),
                 Ok(count) => done = count,
@@ -51,7 +51,7 @@ impl ImageFile {
         }
         let image = &self.image;
         let is_slow = stability != Stability::Unstable && !image.in_memory;
-        if !is_slow && from.len() <= AT_ONCE_BYTES && image.write_pace.is_quick() {
+        if !is_slow && from.len() <= INLINE_BYTES_MAX && image.write_pace.is_quick() {
             return Answer::Done(image.write_pace.timed(|| image.write_all(offset, stability, from)));
         }
         self.always_in_pool(cx, move |image| {
@@ -62,7 +62,7 @@ impl ImageFile {
 }
 
 /// Returns the error of a read at the end of a truncated image.
-fn cut_off() -> Error {
+fn truncated() -> Error {
     Error::io("the image is shorter than the disk: it was truncated")
 }
 
@@ -91,7 +91,7 @@ impl Image {
     /// Completes a read that reached the end of the file, with zeroes up to the end of the last block.
     pub(crate) fn pad(&self, offset: u64, into: &Sink) -> Result<()> {
         let size_bytes = size_of(&self.file).map_err(Error::io)?;
-        if self.bounds.pad(size_bytes, offset, into) { Ok(()) } else { Err(cut_off()) }
+        if self.bounds.pad(size_bytes, offset, into) { Ok(()) } else { Err(truncated()) }
     }
 
     pub(crate) fn read_all(&self, mut offset: u64, mut into: Sink) -> Result<()> {

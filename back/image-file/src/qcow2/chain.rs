@@ -50,7 +50,7 @@ fn walk(opener: &Opener, top: PathBuf, links: &mut Vec<ChainLink>) -> Result<(),
             return Ok(());
         }
         let header = Header::read(&file).map_err(|error| Qcow2OpenError::of_header(&path, error))?;
-        let data_file = header.data_file.as_deref().map(|name| opener.place(&path, name)).transpose()?;
+        let data_file = header.data_file.as_deref().map(|name| opener.resolve(&path, name)).transpose()?;
         links.push(ChainLink {
             path: path.clone(),
             format,
@@ -59,7 +59,7 @@ fn walk(opener: &Opener, top: PathBuf, links: &mut Vec<ChainLink>) -> Result<(),
             data_file,
         });
         if let Some(name) = &header.backing_file {
-            let place = opener.place(&path, name)?;
+            let place = opener.resolve(&path, name)?;
             let format = opener.format(&path, &place, header.backing_format.as_deref())?;
             next = Some((place, format));
         }

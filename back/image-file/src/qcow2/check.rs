@@ -15,7 +15,7 @@ use super::opening::{Opener, Qcow2OpenError};
 use super::tables::{OFFSET_MASK, TABLE_BYTES_MAX, count_in};
 
 /// Offset and flags in an entry of a mapping table.
-const PLACE_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+const CLUSTER_OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
 const IS_COUNTED_ONCE: u64 = 1 << 63;
 const IS_COMPRESSED: u64 = 1 << 62;
 /// Reserved bits in L1 and L2 entries.
@@ -183,7 +183,7 @@ impl Walk<'_> {
         self.used_by(header.l1_offset, len_bytes);
         for entry in l1 {
             self.check_reserved(header.l1_offset, entry & L1_RESERVED);
-            let offset = entry & PLACE_MASK;
+            let offset = entry & CLUSTER_OFFSET_MASK;
             if offset == 0 || !self.cluster_used(offset) {
                 continue;
             }
@@ -217,7 +217,7 @@ impl Walk<'_> {
             return;
         }
         self.check_reserved(table, entry & L2_RESERVED);
-        let offset = entry & PLACE_MASK;
+        let offset = entry & CLUSTER_OFFSET_MASK;
         // Data in an external file has no refcount.
         if offset != 0 && !header.has_data_file && self.cluster_used(offset) {
             self.names(offset, entry);

@@ -94,7 +94,7 @@ impl Image {
         self.format.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alone(&self) -> RwLockWriteGuard<'_, FormatAccess<Storage>> {
+    fn exclusive(&self) -> RwLockWriteGuard<'_, FormatAccess<Storage>> {
         self.format.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,7 +149,7 @@ impl Image {
     }
 
     fn discard(&self, range: Range) -> Result<()> {
-        match self.alone().discard_to_any(range.offset, range.len_bytes) {
+        match self.exclusive().discard_to_any(range.offset, range.len_bytes) {
             // Less than a cluster, or a version 2 image: the data may stay.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             result => result.map_err(failed),
@@ -159,7 +159,7 @@ impl Image {
     fn write_zeroes(&self, range: Range, how: Zeroing) -> Result<()> {
         let Range { offset, len_bytes } = range;
         let zeroed = match how.may_unmap {
-            true => self.alone().discard_to_zero(offset, len_bytes),
+            true => self.exclusive().discard_to_zero(offset, len_bytes),
             false => self.shared().write_zeroes(offset, len_bytes),
         };
         match zeroed {
@@ -204,7 +204,7 @@ impl Image {
         // The remainder of a cluster cut by the new end stays in the file, and would reappear after growing.
         let cut = self.bounds.size_bytes().saturating_sub(size_bytes);
         self.zero_by_writing(Range { offset: size_bytes, len_bytes: cut.min(CLUSTER_BYTES_MAX) })?;
-        self.alone().resize(size_bytes, PreallocateMode::None).map_err(failed)?;
+        self.exclusive().resize(size_bytes, PreallocateMode::None).map_err(failed)?;
         self.bounds.resized(size_bytes);
         Ok(())
     }

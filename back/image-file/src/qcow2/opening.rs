@@ -20,7 +20,7 @@ use tombolo_host_runtime::thread_pool::Lane;
 use super::header::{HeaderError, Unsupported};
 use super::{Qcow2Image, tables};
 use crate::claim::{self, User};
-use crate::opening::{OpenError, Way, emptied};
+use crate::opening::{OpenError, Way, create_or_truncate};
 
 /// Reasons why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
@@ -155,7 +155,7 @@ impl Qcow2Image {
     /// only. An existing file at `path` is emptied unless another process uses it as an image.
     pub fn create(path: &Path, size_bytes: u64, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
-        let file = emptied(path)?;
+        let file = create_or_truncate(path)?;
         let opening = StorageOpenOptions::new().filename(path).write(true);
         let storage = Storage::from_open_file(file, opening).map_err(failed)?;
         let builder = Qcow2::<Storage>::create_builder(storage).size(size_bytes);
@@ -200,7 +200,7 @@ impl Opener {
         // Every file that imago would open implicitly is opened here instead.
         let data = image.implicit_external_data_file().cloned();
         let data = data.map(|name| {
-            let place = self.place(path, &name)?;
+            let place = self.resolve(path, &name)?;
             self.storage(&place, self.file(&place, is_writer)?, is_writer)
         });
         let data = data.transpose()?;
@@ -209,8 +209,9 @@ impl Opener {
         }
         image.set_data_file(data);
         let backing = image.implicit_backing_file().cloned();
-        let said = image.implicit_backing_format().cloned();
-        let backing = backing.map(|name| self.backing(path, &name, said.as_deref(), depth)).transpose()?;
+        let specified = image.implicit_backing_format().cloned();
+        let backing =
+            backing.map(|name| self.backing(path, &name, specified.as_deref(), depth)).transpose()?;
         image.set_backing(backing);
         Ok(FormatAccess::new(image))
     }
@@ -222,7 +223,7 @@ impl Opener {
         format: Option<&str>,
         depth: usize,
     ) -> Result<FormatAccess<Storage>> {
-        let path = self.place(image, name)?;
+        let path = self.resolve(image, name)?;
         match self.format(image, &path, format)? {
             "qcow2" => self.qcow2(&path, false, depth + 1),
             _ => Raw::open_image(self.storage(&path, self.file(&path, false)?, false)?, false)
@@ -232,8 +233,8 @@ impl Opener {
     }
 
     /// Checks the format that an image specifies for its backing file.
-    pub fn format(&self, image: &Path, path: &Path, said: Option<&str>) -> Result<&'static str> {
-        match said {
+    pub fn format(&self, image: &Path, path: &Path, specified: Option<&str>) -> Result<&'static str> {
+        match specified {
             Some("qcow2") => Ok("qcow2"),
             Some("raw") => Ok("raw"),
             Some(format) => {
@@ -244,7 +245,7 @@ impl Opener {
     }
 
     /// Resolves a file name in an image, relative to the image's directory, if the file may be opened.
-    pub fn place(&self, image: &Path, name: &str) -> Result<PathBuf> {
+    pub fn resolve(&self, image: &Path, name: &str) -> Result<PathBuf> {
         let named = image.parent().unwrap_or(Path::new("/")).join(name);
         let path =
             named.canonicalize().map_err(|source| Qcow2OpenError::Open { path: named.clone(), source })?;
@@ -293,7 +294,7 @@ mod tests {
             fs::write(file, "x").expect("written");
         }
         let (opener, image) = Opener::new(&image, None, &OpenOptions::default()).expect("there");
-        let place = opener.place(&image, "base.img").expect("beside it");
+        let place = opener.resolve(&image, "base.img").expect("beside it");
         opener.file(&place, false).expect("a file");
         fs::remove_file(&base).and_then(|()| symlink(&secret, &base)).expect("a link");
         let refused = opener.file(&place, false).expect_err("a link").to_string();

@@ -1,4 +1,4 @@
-//! Images past the page cache.
+//! Images opened for direct I/O.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ fn open(bed: &Bed) -> Option<Arc<ImageFile>> {
     }
 }
 
-/// Once the disk is told that no more requests follow.
+/// Waits for an answer after submitting the batch.
 fn submitted<T>(disk: &ImageFile, answer: Answer<T>) -> Result<T> {
     disk.submit();
     answer.wait()
@@ -56,7 +56,7 @@ fn many_requests_are_handed_over_at_once_and_each_has_its_own_data() {
         assert!(buffer.as_slice().expect("ours alone").iter().all(|byte| *byte == number as u8), "{number}");
     }
     submitted(&disk, disk.flush(&bed.cx)).expect("flushed");
-    // Past the cache or not, it is one file.
+    // Direct I/O and the page cache show the same file.
     let mut found = [0; 1];
     File::open(path).expect("open").read_exact_at(&mut found, 699 * 4096).expect("read");
     assert_eq!(found, [699_u32 as u8]);
@@ -84,7 +84,7 @@ fn an_image_that_was_cut_off_is_an_error_and_another_may_open_it_when_the_disk_i
     let bed = Bed::new();
     let path = bed.image(MIB);
     let Some(disk) = open(&bed) else { return };
-    // Also within a block, and into memory that is aligned and not.
+    // Also within a block, and with aligned and unaligned memory.
     for len_bytes in [MIB / 2, MIB / 2 + 100] {
         File::options().write(true).open(&path).expect("open").set_len(len_bytes).expect("cut");
         for (offset, skip) in [(MIB / 2 - 4096, 0), (MIB / 2, 0), (MIB / 2 - 4096, 3), (MIB / 2, 3)] {

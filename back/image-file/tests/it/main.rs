@@ -1,4 +1,4 @@
-//! What is the image file's own. What each disk must do is in the conformance suite.
+//! Tests specific to image files; requirements of all disks are in the conformance suite.
 
 mod direct;
 
@@ -81,8 +81,7 @@ fn two_that_write_are_refused_and_two_that_read_are_not() {
 fn one_that_is_replaced_while_it_is_opened_is_not_what_is_written_to() {
     let bed = Bed::new();
     let path = bed.image(MIB);
-    // Of one that was killed something is under way, so that what comes next waits between opening and having
-    // it.
+    // A transfer of a killed process is in flight, so that the next user waits between opening and claiming.
     let killed = File::open(&path).expect("open");
     let ring = LockRange { start: 1 << 32, len: 1 };
     try_lock(killed.as_fd(), LockKind::Shared, ring).expect("locked");
@@ -129,7 +128,7 @@ fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else()
     let extents =
         disk.extents(&bed.cx, Range { offset: 0, len_bytes: 4 * MIB }, 100).wait().expect("extents");
     assert_eq!(extents.as_slice().iter().map(|extent| extent.len_bytes).sum::<u64>(), 4 * MIB);
-    // When it is whole again it is as before.
+    // After restoring the length the disk works as before.
     File::options().write(true).open(&path).expect("opened").set_len(4 * MIB).expect("whole");
     assert_eq!(bed.read(&disk, 2 * MIB, 4096).expect("there again"), [0; 4096]);
 }
@@ -197,8 +196,8 @@ fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
     assert_eq!(bed.read(&disk, MIB, 4096).expect("new"), [0; 4096]);
 }
 
-/// Whichever way its transfers go: what a file lacks of its last block is zeroes, and is there when it was
-/// written.
+/// Checks that the last partial block is padded with zeroes on read and completed on write, with all kinds of
+/// I/O.
 #[test]
 fn an_image_of_no_whole_blocks_is_padded_and_grows() {
     let bed = Bed::new();
@@ -236,7 +235,7 @@ fn an_image_of_no_whole_blocks_is_padded_and_grows() {
             answer.wait().expect("written");
             drop(disk);
             assert!(fs::read(&path).expect("read")[1 << 16..] == written);
-            // Cut off is what ends before its last block.
+            // An image is truncated if it ends before its last block.
             let disk = open(&options).expect("opened");
             File::options().write(true).open(&path).expect("opened").set_len(1 << 16).expect("cut off");
             assert!(matches!(bed.read(&disk, 1 << 16, block), Err(Error::Io { .. })));
