@@ -26,28 +26,28 @@ impl Changed {
 /// Nodes and names that an operation may change. Recorded only while a session is subscribed.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog {
-    is_kept: bool,
+    is_enabled: bool,
     nodes: Vec<(Ino, Attr)>,
     names: Vec<(Ino, NameBuf)>,
 }
 
 impl ChangeLog {
     /// Enables or disables recording for the operation that begins.
-    pub(crate) fn keep(&mut self, is_kept: bool) {
-        self.is_kept = is_kept;
+    pub(crate) fn enable(&mut self, is_enabled: bool) {
+        self.is_enabled = is_enabled;
     }
 
     /// Records a node that may change.
     #[inline]
     pub(crate) fn note(&mut self, node: &Node) {
-        if self.is_kept && !self.nodes.iter().any(|(ino, _)| *ino == node.ino) {
+        if self.is_enabled && !self.nodes.iter().any(|(ino, _)| *ino == node.ino) {
             self.nodes.push((node.ino, node.attr(0)));
         }
     }
 
     /// Records a name that changes.
     pub(crate) fn note_name(&mut self, dir: Ino, name: &[u8]) {
-        if self.is_kept
+        if self.is_enabled
             && let Ok(name) = Name::new(name)
         {
             self.names.push((dir, name.to_owned()));

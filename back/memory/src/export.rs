@@ -6,13 +6,13 @@ use tombolo_core::fs::{Client, Export, FileSystem, LockTable, Watchers};
 
 use crate::options::Options;
 use crate::session::Session;
-use crate::tree::{Shared, Tree};
+use crate::tree::{ExportState, Tree};
 
 /// An in-memory file system that sessions attach to. All share one tree, whose root belongs to the superuser
 /// and has mode
 /// 0755. It lives as long as the export or any session.
 pub struct Memory {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
 }
 
 impl Memory {
@@ -20,7 +20,7 @@ impl Memory {
     pub fn new(options: Options) -> Self {
         let tree = Mutex::new(Tree::new(&options));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ExportState {
                 options,
                 tree,
                 locks: LockTable::default(),

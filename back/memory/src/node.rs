@@ -137,18 +137,18 @@ impl Node {
     }
 
     /// Marks the attributes as changed.
-    pub(crate) fn touch_ctime(&mut self) {
+    pub(crate) fn update_ctime(&mut self) {
         self.times.ctime = now();
     }
 
     /// Marks the data, or the entries, as changed.
-    pub(crate) fn touch_mtime(&mut self) {
+    pub(crate) fn update_mtime(&mut self) {
         self.times.mtime = now();
         self.times.ctime = self.times.mtime;
     }
 
     /// Marks the node as read, as rarely as local file systems do by default (mount(8), `relatime`).
-    pub(crate) fn touch_atime(&mut self) {
+    pub(crate) fn update_atime(&mut self) {
         const DAY_SECS: i64 = 86_400;
         let Times { atime, mtime, ctime, .. } = self.times;
         let now = now();

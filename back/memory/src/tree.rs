@@ -29,7 +29,7 @@ pub(crate) struct Tree {
 }
 
 /// State shared by the sessions of an export.
-pub(crate) struct Shared {
+pub(crate) struct ExportState {
     pub(crate) options: Options,
     pub(crate) tree: Mutex<Tree>,
     /// Locked after the tree.
@@ -42,14 +42,14 @@ pub(crate) struct Shared {
     pub(crate) window: OnceLock<Option<Window>>,
 }
 
-impl Shared {
+impl ExportState {
     pub(crate) fn unique_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 /// Initial state of a new node.
-pub(crate) struct Birth {
+pub(crate) struct NewNode {
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
     pub(crate) uid: u32,
@@ -67,7 +67,7 @@ impl Tree {
             space: Space::new(options.size_limit_bytes / PAGE_BYTES),
             change_log: ChangeLog::default(),
         };
-        let root = Birth {
+        let root = NewNode {
             kind: Kind::Directory(Directory::new(Ino::ROOT)),
             mode: Mode::new(0o755),
             uid: 0,
@@ -83,13 +83,13 @@ impl Tree {
     }
 
     /// Creates a node without a name.
-    pub(crate) fn add(&mut self, birth: Birth) -> Result<&mut Node> {
+    pub(crate) fn add(&mut self, new: NewNode) -> Result<&mut Node> {
         if self.nodes.len() as u64 >= self.node_limit {
             return Err(Error::NoSpace);
         }
         let ino = Ino(self.next_ino);
         self.next_ino += 1;
-        let Birth { kind, mode, uid, gid, rdev } = birth;
+        let NewNode { kind, mode, uid, gid, rdev } = new;
         Ok(self.nodes.entry(ino).or_insert(Node {
             ino,
             kind,
@@ -146,22 +146,22 @@ impl Tree {
     }
 
     /// Counts a session or opening that keeps the node alive.
-    pub(crate) fn hold(&mut self, ino: Ino) {
+    pub(crate) fn add_holder(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.holders += 1;
         }
     }
 
-    /// Undoes [`Tree::hold`].
-    pub(crate) fn let_go(&mut self, ino: Ino) {
+    /// Undoes [`Tree::add_holder`].
+    pub(crate) fn remove_holder(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.holders = node.holders.saturating_sub(1);
         }
-        self.bury(ino);
+        self.remove_if_unused(ino);
     }
 
     /// Removes a node with neither a name nor a holder.
-    pub(crate) fn bury(&mut self, ino: Ino) {
+    pub(crate) fn remove_if_unused(&mut self, ino: Ino) {
         if !self.nodes.get(&ino).is_some_and(|node| node.nlink == 0 && node.holders == 0) {
             return;
         }

@@ -45,7 +45,7 @@ impl View<'_> {
             content.set_size(size, space)?;
             let kills = self.kills_privileges(cx, set.kill_privileges);
             let node = self.tree.node_mut(ino)?;
-            node.touch_mtime();
+            node.update_mtime();
             if let Some(writer) = kills {
                 node.drop_privileges(writer);
             }
@@ -136,7 +136,7 @@ impl View<'_> {
         node.times.atime = time(set.atime, node.times.atime);
         node.times.mtime = time(set.mtime, node.times.mtime);
         if *set != (SetAttr { guard_ctime: set.guard_ctime, ..SetAttr::default() }) {
-            node.touch_ctime();
+            node.update_ctime();
         }
         Ok(())
     }

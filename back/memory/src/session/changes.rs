@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use tombolo_core::fs::{Changes, NodeId, Notice, Notices};
 use tombolo_core::{Answer, Ctx};
 
-use super::{Held, Session};
+use super::{Session, SessionTables};
 use crate::change_log::Changed;
 use crate::directory::Ino;
 
@@ -29,18 +29,18 @@ impl Session {
 }
 
 /// Changes by a session; reported to the others on drop, which takes their locks.
-pub(super) struct Told<'a> {
+pub(super) struct PendingNotices<'a> {
     by: &'a Session,
     pub(super) changes: Vec<Changed>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> PendingNotices<'a> {
     pub(super) fn by(by: &'a Session) -> Self {
         Self { by, changes: Vec::new() }
     }
 }
 
-impl Drop for Told<'_> {
+impl Drop for PendingNotices<'_> {
     fn drop(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -49,10 +49,10 @@ impl Drop for Told<'_> {
             if session.id == self.by.id {
                 return;
             }
-            let held = session.held.lock().unwrap_or_else(PoisonError::into_inner);
+            let tables = session.tables.lock().unwrap_or_else(PoisonError::into_inner);
             let notices: Vec<_> =
-                self.changes.iter().filter_map(|changed| changed.as_told_to(&held)).collect();
-            drop(held);
+                self.changes.iter().filter_map(|changed| changed.to_notice(&tables)).collect();
+            drop(tables);
             notices.into_iter().for_each(|notice| session.notices.push(notice));
         });
     }
@@ -60,9 +60,9 @@ impl Drop for Told<'_> {
 
 impl Changed {
     /// Converts the change to a notice for a session; `None` if it does not refer to the node.
-    fn as_told_to(&self, held: &Held) -> Option<Notice> {
+    fn to_notice(&self, tables: &SessionTables) -> Option<Notice> {
         let known = |ino: Ino| {
-            let is_known = ino == Ino::ROOT || held.known.contains_key(&ino);
+            let is_known = ino == Ino::ROOT || tables.nodes.contains_key(&ino);
             is_known.then_some(NodeId(ino.0))
         };
         Some(match self {

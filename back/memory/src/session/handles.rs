@@ -35,7 +35,7 @@ impl View<'_> {
 
     fn parent(&mut self, cx: &Ctx, node: NodeId) -> Result<Entry> {
         let parent = self.directory(cx, node, AccessMask::EXECUTE)?.parent();
-        self.remember(parent)
+        self.look_up(parent)
     }
 
     fn resolve(&mut self, handle: &PersistentHandle) -> Result<Entry> {
@@ -49,6 +49,6 @@ impl View<'_> {
         if self.tree.node(ino)?.nlink == 0 {
             return Err(Error::Stale);
         }
-        self.remember(ino)
+        self.look_up(ino)
     }
 }

@@ -8,7 +8,7 @@ use crate::content::Content;
 use crate::directory::Directory;
 use crate::directory::Ino;
 use crate::node::{Kind, Node};
-use crate::tree::Birth;
+use crate::tree::NewNode;
 
 /// Maximum length of a symbolic link's target, in bytes (`PATH_MAX` without its terminator).
 const TARGET_MAX: usize = 4095;
@@ -25,7 +25,7 @@ impl View<'_> {
         if let Some(ino) = self.find(cx, parent, name.as_bytes())? {
             return self.create_existing(cx, dir, ino, how);
         }
-        self.check_room_for_open()?;
+        self.check_open_budget()?;
         let before = self.before(cx, dir);
         let made =
             self.make(cx, parent, name, Kind::File(Content::default()), how.mode, Device::default())?;
@@ -45,9 +45,9 @@ impl View<'_> {
             Exclusive::Verifier(_) => {}
             Exclusive::No => self.check_open(cx, node, how.flags)?,
         }
-        self.check_room_for_open()?;
+        self.check_open_budget()?;
         let before = self.before(cx, dir);
-        let entry = self.remember(ino)?;
+        let entry = self.look_up(ino)?;
         self.truncate_at_open(cx, ino, how.flags)?;
         let open = self.add_opening(ino, how.flags)?;
         let attr = self.tree.node(ino)?.attr(self.tree.fsid);
@@ -61,12 +61,12 @@ impl View<'_> {
         if !how.flags.contains(OpenFlags::WRITE) {
             return Err(Error::InvalidArgument);
         }
-        self.check_room_for_node()?;
-        self.check_room_for_open()?;
+        self.check_node_budget()?;
+        self.check_open_budget()?;
         let before = self.before(cx, dir);
-        let ino = self.bear(cx, dir, Kind::File(Content::default()), how.mode, Device::default())?;
+        let ino = self.create_node(cx, dir, Kind::File(Content::default()), how.mode, Device::default())?;
         self.tree.node_mut(ino)?.linkable = how.exclusive == Exclusive::No;
-        let entry = self.remember(ino)?;
+        let entry = self.look_up(ino)?;
         let open = self.add_opening(ino, how.flags)?;
         Ok(Created { entry, open, dir: self.change(dir, before) })
     }
@@ -130,17 +130,17 @@ impl View<'_> {
         rdev: Device,
     ) -> Result<Made> {
         let dir = self.check_make(cx, parent, name)?;
-        self.check_room_for_node()?;
+        self.check_node_budget()?;
         let before = self.before(cx, dir);
-        let ino = self.bear(cx, dir, kind, mode, rdev)?;
+        let ino = self.create_node(cx, dir, kind, mode, rdev)?;
         let node = self.tree.node_mut(ino)?;
         let is_directory = node.is_directory();
         node.nlink = if is_directory { 2 } else { 1 };
         self.tree.set_name(dir, name.as_bytes(), ino)?;
         let parent = self.tree.node_mut(dir)?;
         parent.nlink += u32::from(is_directory);
-        parent.touch_mtime();
-        Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })
+        parent.update_mtime();
+        Ok(Made { entry: self.look_up(ino)?, dir: self.change(dir, before) })
     }
 
     /// Checks that the user may create this name.
@@ -154,7 +154,7 @@ impl View<'_> {
     }
 
     /// Creates a node, with owner and mode derived from the user and from `dir`.
-    pub(super) fn bear(
+    pub(super) fn create_node(
         &mut self,
         cx: &Ctx,
         dir: Ino,
@@ -170,7 +170,7 @@ impl View<'_> {
         let access_acl = default_acl.as_ref().map(|acl| acl.inherited(mode.mode));
         let settled = access_acl.as_ref().map_or(mode.masked(), |acl| acl.mode(mode.mode));
         let mode = with_parents_group(settled, is_directory, inherits_group, &cx.identity, gid);
-        let birth = Birth { kind, mode, uid: cx.identity.uid, gid, rdev };
+        let birth = NewNode { kind, mode, uid: cx.identity.uid, gid, rdev };
         let node: &mut Node = self.tree.add(birth)?;
         node.access_acl = access_acl.filter(|acl| !acl.is_minimal());
         node.default_acl = default_acl.filter(|_| is_directory);

@@ -21,22 +21,22 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
 
-use self::changes::Told;
+use self::changes::PendingNotices;
 use crate::directory::Directory;
 use crate::directory::Ino;
 use crate::node::Node;
-use crate::tree::Shared;
+use crate::tree::ExportState;
 use crate::tree::Tree;
 
 /// A session. Node references are inode numbers, valid once returned to the session.
 pub(crate) struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<ExportState>,
     /// Distinguishes the session from others of the export.
     id: u64,
     locks: SessionLocks,
     checks: PermissionCheck,
     budget: Arc<Budget>,
-    held: Mutex<Held>,
+    tables: Mutex<SessionTables>,
     notices: Arc<NoticeQueue>,
     /// Completed once the session has subscribed to changes or read a version.
     watch: Once,
@@ -46,9 +46,9 @@ pub(crate) struct Session {
 
 /// Nodes and openings of a session.
 #[derive(Debug, Default)]
-struct Held {
+struct SessionTables {
     /// Look-up count of each node.
-    known: HashMap<Ino, u64>,
+    nodes: HashMap<Ino, u64>,
     opens: HashMap<u64, Opening>,
 }
 
@@ -61,34 +61,34 @@ struct Opening {
 /// A session and the tree, both locked (in this order) for one operation. All operations are methods of it.
 struct View<'a> {
     session: &'a Session,
-    held: MutexGuard<'a, Held>,
+    tables: MutexGuard<'a, SessionTables>,
     tree: MutexGuard<'a, Tree>,
     /// Waiters to wake after the locks above are released.
     woken: Woken,
     /// Notices, sent then too.
-    told: Told<'a>,
+    pending_notices: PendingNotices<'a>,
 }
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        self.told.changes = self.tree.changed();
+        self.pending_notices.changes = self.tree.changed();
         // While the tree is locked, so that a session that has seen the change also sees the count.
-        self.session.count(&self.told.changes);
+        self.session.count(&self.pending_notices.changes);
     }
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, checks: PermissionCheck) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<ExportState>, checks: PermissionCheck) -> Arc<Self> {
         let (id, budget) = (shared.unique_id(), Budget::new(shared.options.session_limits));
         let locks = shared.locks.session();
-        let (held, notices) = (Mutex::default(), Arc::default());
+        let (tables, notices) = (Mutex::default(), Arc::default());
         Arc::new_cyclic(|me| Self {
             shared,
             checks,
             id,
             locks,
             budget,
-            held,
+            tables,
             notices,
             watch: Once::new(),
             me: me.clone(),
@@ -96,11 +96,17 @@ impl Session {
     }
 
     fn view(&self) -> View<'_> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
         // Sessions that subscribe while this is locked read the tree afterwards.
-        tree.change_log.keep(self.shared.watchers.any());
-        View { session: self, held, tree, woken: Woken::default(), told: Told::by(self) }
+        tree.change_log.enable(self.shared.watchers.any());
+        View {
+            session: self,
+            tables,
+            tree,
+            woken: Woken::default(),
+            pending_notices: PendingNotices::by(self),
+        }
     }
 }
 
@@ -109,10 +115,10 @@ impl Drop for Session {
         self.notices.end();
         self.shared.watchers.ended();
         let mut view = self.view();
-        let Held { known, opens } = std::mem::take(&mut *view.held);
-        let inos = opens.values().map(|opening| opening.ino).chain(known.into_keys());
+        let SessionTables { nodes, opens } = std::mem::take(&mut *view.tables);
+        let inos = opens.values().map(|opening| opening.ino).chain(nodes.into_keys());
         for ino in inos {
-            view.tree.let_go(ino);
+            view.tree.remove_holder(ino);
         }
     }
 }
@@ -121,7 +127,7 @@ impl View<'_> {
     /// Returns the inode number of a node of this session.
     fn ino(&self, node: NodeId) -> Result<Ino> {
         let ino = Ino(node.0);
-        if node == NodeId::ROOT || self.held.known.contains_key(&ino) { Ok(ino) } else { Err(Error::Stale) }
+        if node == NodeId::ROOT || self.tables.nodes.contains_key(&ino) { Ok(ino) } else { Err(Error::Stale) }
     }
 
     fn node(&self, node: NodeId) -> Result<&Node> {
@@ -166,7 +172,7 @@ impl View<'_> {
     }
 
     fn opening(&self, file: File) -> Result<Opening> {
-        let opening = self.held.opens.get(&file.open.0).ok_or(Error::BadOpen)?;
+        let opening = self.tables.opens.get(&file.open.0).ok_or(Error::BadOpen)?;
         if opening.ino == Ino(file.node.0) { Ok(*opening) } else { Err(Error::BadOpen) }
     }
 
@@ -180,32 +186,32 @@ impl View<'_> {
     }
 
     /// Counts a look-up and returns the entry.
-    fn remember(&mut self, ino: Ino) -> Result<Entry> {
+    fn look_up(&mut self, ino: Ino) -> Result<Entry> {
         let attr = self.tree.node(ino)?.attr(self.tree.fsid);
         if ino != Ino::ROOT {
-            if !self.held.known.contains_key(&ino) {
-                self.check_room_for_node()?;
+            if !self.tables.nodes.contains_key(&ino) {
+                self.check_node_budget()?;
                 self.session.budget.try_add(Resource::Nodes, 1);
-                self.tree.hold(ino);
+                self.tree.add_holder(ino);
             }
-            *self.held.known.entry(ino).or_default() += 1;
+            *self.tables.nodes.entry(ino).or_default() += 1;
         }
         Ok(Entry { node: NodeId(ino.0), attr })
     }
 
     fn forget(&mut self, node: NodeId, count: u64) {
         let ino = Ino(node.0);
-        let Some(look_ups) = self.held.known.get_mut(&ino) else { return };
+        let Some(look_ups) = self.tables.nodes.get_mut(&ino) else { return };
         *look_ups = look_ups.saturating_sub(count);
         if *look_ups == 0 {
-            self.held.known.remove(&ino);
+            self.tables.nodes.remove(&ino);
             self.session.budget.give_back(Resource::Nodes, 1);
-            self.tree.let_go(ino);
+            self.tree.remove_holder(ino);
         }
     }
 
     /// Checks the budget before anything is changed, so that no node is created that cannot be returned.
-    fn check_room_for_node(&self) -> Result<()> {
+    fn check_node_budget(&self) -> Result<()> {
         let budget = &self.session.budget;
         let room = budget.used(Resource::Nodes) < budget.limit(Resource::Nodes);
         if room { Ok(()) } else { Err(Error::NoMemory) }

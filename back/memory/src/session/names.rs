@@ -10,7 +10,7 @@ use crate::node::{Kind, Node};
 impl View<'_> {
     pub(super) fn lookup(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let ino = self.find(cx, parent, name.as_bytes())?.ok_or(Error::NotFound)?;
-        self.remember(ino)
+        self.look_up(ino)
     }
 
     pub(super) fn link(&mut self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Made> {
@@ -33,10 +33,10 @@ impl View<'_> {
         let node = self.tree.node_mut(ino)?;
         node.nlink += 1;
         node.linkable = false;
-        node.touch_ctime();
+        node.update_ctime();
         self.tree.set_name(dir, name.as_bytes(), ino)?;
-        self.tree.node_mut(dir)?.touch_mtime();
-        Ok(Made { entry: self.remember(ino)?, dir: self.change(dir, before) })
+        self.tree.node_mut(dir)?.update_mtime();
+        Ok(Made { entry: self.look_up(ino)?, dir: self.change(dir, before) })
     }
 
     pub(super) fn unlink(&mut self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Change> {
@@ -45,7 +45,7 @@ impl View<'_> {
         self.check_remove(cx, dir, ino, false)?;
         let before = self.before(cx, dir);
         self.tree.remove_name(dir, name.as_bytes())?;
-        self.tree.node_mut(dir)?.touch_mtime();
+        self.tree.node_mut(dir)?.update_mtime();
         self.drop_name(ino)?;
         Ok(self.change(dir, before))
     }
@@ -60,7 +60,7 @@ impl View<'_> {
         let before = self.before(cx, dir);
         self.tree.remove_name(dir, name.as_bytes())?;
         self.drop_directory(dir, ino)?;
-        self.tree.node_mut(dir)?.touch_mtime();
+        self.tree.node_mut(dir)?.update_mtime();
         Ok(self.change(dir, before))
     }
 
@@ -68,8 +68,8 @@ impl View<'_> {
     pub(super) fn drop_name(&mut self, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = node.nlink.saturating_sub(1);
-        node.touch_ctime();
-        self.tree.bury(ino);
+        node.update_ctime();
+        self.tree.remove_if_unused(ino);
         Ok(())
     }
 
@@ -77,10 +77,10 @@ impl View<'_> {
     pub(super) fn drop_directory(&mut self, parent: Ino, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = 0;
-        node.touch_ctime();
+        node.update_ctime();
         let Node { nlink, .. } = self.tree.node_mut(parent)?;
         *nlink = nlink.saturating_sub(1);
-        self.tree.bury(ino);
+        self.tree.remove_if_unused(ino);
         Ok(())
     }
 }
@@ -118,7 +118,7 @@ impl View<'_> {
         if flags.contains(RenameFlags::EXCHANGE) && target.is_none() {
             return Err(Error::NotFound);
         }
-        self.check_kinship(from, source, to, target, flags)?;
+        self.check_ancestry(from, source, to, target, flags)?;
         let (from_before, to_before) = (self.before(cx, from.dir), self.before(cx, to.dir));
         // Two names of the same file: nothing to do (rename(2)).
         if target != Some(source) {
@@ -134,7 +134,7 @@ impl View<'_> {
     }
 
     /// Refuses to move a directory into itself, or to replace one of its ancestors.
-    fn check_kinship(
+    fn check_ancestry(
         &self,
         from: Location<'_>,
         source: Ino,
@@ -217,7 +217,7 @@ impl View<'_> {
             }
         }
         self.reparent(source, from.dir, to.dir)?;
-        self.touch_renamed(from, to)
+        self.update_renamed(from, to)
     }
 
     fn exchange(&mut self, from: Location<'_>, source: Ino, to: Location<'_>, target: Ino) -> Result<()> {
@@ -225,13 +225,13 @@ impl View<'_> {
         self.tree.set_name(to.dir, to.name, source)?;
         self.reparent(source, from.dir, to.dir)?;
         self.reparent(target, to.dir, from.dir)?;
-        self.touch_renamed(from, to)
+        self.update_renamed(from, to)
     }
 
     /// Records a move in the node; for a directory, updates its `..`.
     fn reparent(&mut self, ino: Ino, old: Ino, new: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
-        node.touch_ctime();
+        node.update_ctime();
         if let Kind::Directory(directory) = &mut node.kind {
             directory.set_parent(new);
             let old = self.tree.node_mut(old)?;
@@ -241,9 +241,9 @@ impl View<'_> {
         Ok(())
     }
 
-    fn touch_renamed(&mut self, from: Location<'_>, to: Location<'_>) -> Result<()> {
-        self.tree.node_mut(from.dir)?.touch_mtime();
-        self.tree.node_mut(to.dir)?.touch_mtime();
+    fn update_renamed(&mut self, from: Location<'_>, to: Location<'_>) -> Result<()> {
+        self.tree.node_mut(from.dir)?.update_mtime();
+        self.tree.node_mut(to.dir)?.update_mtime();
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl View<'_> {
             return Err(Error::NotPermitted);
         }
         let mode = NewMode::settled(Mode::new(0));
-        let ino = self.bear(cx, dir, Kind::Special(FileType::CharDevice), mode, Device::default())?;
+        let ino = self.create_node(cx, dir, Kind::Special(FileType::CharDevice), mode, Device::default())?;
         self.tree.node_mut(ino)?.nlink = 1;
         Ok(ino)
     }

@@ -13,7 +13,7 @@ impl View<'_> {
     pub(super) fn open(&mut self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Result<Opened> {
         let ino = self.ino(node)?;
         self.check_open(cx, self.tree.node(ino)?, flags)?;
-        self.check_room_for_open()?;
+        self.check_open_budget()?;
         self.truncate_at_open(cx, ino, flags)?;
         let open = self.add_opening(ino, flags)?;
         let wanted = cx.want.contains(Want::OPEN_ATTRS);
@@ -23,10 +23,10 @@ impl View<'_> {
 
     pub(super) fn release(&mut self, file: File) {
         let Ok(opening) = self.opening(file) else { return };
-        self.held.opens.remove(&file.open.0);
+        self.tables.opens.remove(&file.open.0);
         self.session.budget.give_back(Resource::Opens, 1);
         self.woken.absorb(self.session.locks.released(file));
-        self.tree.let_go(opening.ino);
+        self.tree.remove_holder(opening.ino);
     }
 
     pub(super) fn flush(&mut self, file: File, owner: LockOwner) -> Result<()> {
@@ -63,7 +63,7 @@ impl View<'_> {
     }
 
     /// Checks the budget before anything is changed.
-    pub(super) fn check_room_for_open(&self) -> Result<()> {
+    pub(super) fn check_open_budget(&self) -> Result<()> {
         let budget = &self.session.budget;
         let room = budget.used(Resource::Opens) < budget.limit(Resource::Opens);
         if room { Ok(()) } else { Err(Error::TooManyOpen) }
@@ -77,7 +77,7 @@ impl View<'_> {
         let (content, space) = self.tree.content_mut(ino)?;
         content.set_size(0, space)?;
         let node = self.tree.node_mut(ino)?;
-        node.touch_mtime();
+        node.update_mtime();
         if let Some(writer) = kills {
             node.drop_privileges(writer);
         }
@@ -89,8 +89,8 @@ impl View<'_> {
             return Err(Error::TooManyOpen);
         }
         let open = OpenId(self.session.shared.unique_id());
-        self.held.opens.insert(open.0, Opening { ino, flags });
-        self.tree.hold(ino);
+        self.tables.opens.insert(open.0, Opening { ino, flags });
+        self.tree.add_holder(ino);
         Ok(open)
     }
 }
@@ -105,7 +105,7 @@ impl View<'_> {
         }
         let done = content.read(offset, into);
         if !opening.flags.contains(OpenFlags::NO_ACCESS_TIME) {
-            node.touch_atime();
+            node.update_atime();
         }
         Ok(done)
     }
@@ -125,7 +125,7 @@ impl View<'_> {
         let count = content.write(offset, from, space)?;
         if count > 0 {
             let node = self.tree.node_mut(opening.ino)?;
-            node.touch_mtime();
+            node.update_mtime();
             node.xattrs.remove(CAPABILITY);
             if let Some(writer) = kills {
                 node.drop_privileges(writer);
@@ -169,7 +169,7 @@ impl View<'_> {
             }
             let file_type = self.tree.file_type(ino);
             // A session at its node limit still gets the names.
-            let entry = if page.wants_entries() { self.remember(ino).ok() } else { None };
+            let entry = if page.wants_entries() { self.look_up(ino).ok() } else { None };
             let pushed = page.push(DirEntry {
                 name: &name,
                 fileid: ino.0,

@@ -49,7 +49,7 @@ impl View<'_> {
             _ => return Err(Error::NotSupported),
         }
         let node = self.tree.node_mut(ino)?;
-        node.touch_mtime();
+        node.update_mtime();
         if let Some(writer) = kills {
             node.drop_privileges(writer);
         }
@@ -100,12 +100,12 @@ impl View<'_> {
         let kills = self.kills_privileges(cx, false);
         let node = self.tree.node_mut(target)?;
         if copied > 0 {
-            node.touch_mtime();
+            node.update_mtime();
             if let Some(writer) = kills {
                 node.drop_privileges(writer);
             }
         }
-        self.tree.node_mut(source)?.touch_atime();
+        self.tree.node_mut(source)?.update_atime();
         Ok(copied)
     }
 }

@@ -10,7 +10,7 @@ use tombolo_shm::window::Window;
 use super::Session;
 use crate::change_log::Changed;
 use crate::directory::Ino;
-use crate::tree::Shared;
+use crate::tree::ExportState;
 
 impl Versions for Session {
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
@@ -39,7 +39,7 @@ impl Session {
     }
 }
 
-impl Shared {
+impl ExportState {
     /// Returns the window, created on first use; `None` if there is no memory for it.
     fn window(&self) -> Option<&Window> {
         self.window.get_or_init(|| Window::create().ok()).as_ref()

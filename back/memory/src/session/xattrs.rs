@@ -97,7 +97,7 @@ impl View<'_> {
         }
         let node = self.tree.node_mut(ino)?;
         node.xattrs.insert(name.into(), value.into());
-        node.touch_ctime();
+        node.update_ctime();
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl View<'_> {
         if !present {
             return Err(Error::NoAttribute);
         }
-        node.touch_ctime();
+        node.update_ctime();
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl View<'_> {
                 node.mode = Mode::new(node.mode.bits() & !Mode::SET_GID);
             }
         }
-        node.touch_ctime();
+        node.update_ctime();
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Limits, and that everything that was taken is given back.
+//! Limits, and the release of all resources.
 
 use std::sync::Arc;
 
