@@ -16,8 +16,8 @@ use tombolo_wire_nbd::{
     ChunkKind, Malformed, ReplyHead, ReplyStyle, decode_block_status, decode_error, decode_hole,
 };
 
-use crate::disk::{Pending, Shared};
-use crate::handshake::{Agreed, ConnectError, connect};
+use crate::disk::{DiskState, Pending};
+use crate::handshake::{ConnectError, Negotiated, connect};
 
 /// Pause between attempts to reconnect.
 const RETRY_MIN: Duration = Duration::from_millis(20);
@@ -28,12 +28,12 @@ const HEAD_BYTES: usize = 32;
 const WORDS_BYTES_MAX: usize = 60 << 10;
 
 /// A connection, shared by all threads that send on it.
-pub(crate) struct Line {
+pub(crate) struct Connection {
     stream: Stream,
     pub(crate) queue: SendQueue<()>,
 }
 
-impl Line {
+impl Connection {
     pub(crate) fn new(stream: Stream) -> Self {
         Self { stream, queue: SendQueue::default() }
     }
@@ -50,7 +50,7 @@ impl Line {
     }
 }
 
-impl Outgoing for Line {
+impl Outgoing for Connection {
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
         self.stream.send(gather)
     }
@@ -70,9 +70,9 @@ enum Lost {
 }
 
 /// Serves the disk until it is dropped.
-pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed) {
+pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut negotiated: Negotiated) {
     loop {
-        let mut receiver = match Receiver::new(shared.clone(), line.clone(), agreed) {
+        let mut receiver = match Receiver::new(shared.clone(), connection.clone(), negotiated) {
             Ok(receiver) => receiver,
             Err(error) => return tracing::error!(%error, "NBD: cannot wait for replies"),
         };
@@ -80,25 +80,25 @@ pub(crate) fn run(shared: &Arc<Shared>, mut line: Arc<Line>, mut agreed: Agreed)
             Ok(()) => return,
             Err(lost) => lost,
         };
-        line.shut_down();
+        connection.shut_down();
         shared.connection_lost();
         if shared.is_closed() {
             return;
         }
         tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; reconnecting");
-        match again(shared) {
-            Some((stream, now)) => (line, agreed) = (Arc::new(Line::new(stream)), now),
+        match reconnect(shared) {
+            Some((stream, now)) => (connection, negotiated) = (Arc::new(Connection::new(stream)), now),
             None => return,
         }
-        shared.connected(&line);
+        shared.connected(&connection);
         tracing::info!(server = %shared.address, "NBD: reconnected");
     }
 }
 
 /// Reconnects, retrying forever; `None` once the disk is dropped.
-fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
+fn reconnect(shared: &DiskState) -> Option<(Stream, Negotiated)> {
     let mut pause = RETRY_MIN;
-    let mut told: Option<Instant> = None;
+    let mut last_warning: Option<Instant> = None;
     while !shared.is_closed() {
         let outcome =
             connect(&shared.address, shared.tls.as_ref(), &shared.export).and_then(|(stream, now)| {
@@ -107,9 +107,12 @@ fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
             });
         match outcome {
             Ok(connected) => return Some(connected),
-            Err(error) if told.is_none_or(|told| told.elapsed() > Duration::from_secs(60)) => {
+            Err(error)
+                if last_warning
+                    .is_none_or(|last_warning| last_warning.elapsed() > Duration::from_secs(60)) =>
+            {
                 tracing::warn!(server = %shared.address, %error, "NBD: cannot connect; retrying");
-                told = Some(Instant::now());
+                last_warning = Some(Instant::now());
             }
             Err(_) => {}
         }
@@ -120,20 +123,20 @@ fn again(shared: &Shared) -> Option<(Stream, Agreed)> {
 }
 
 struct Receiver {
-    shared: Arc<Shared>,
-    line: Arc<Line>,
-    agreed: Agreed,
+    shared: Arc<DiskState>,
+    connection: Arc<Connection>,
+    negotiated: Negotiated,
     epoll: Epoll,
     wake: Arc<EventFd>,
     received: ReceiveBuffer,
 }
 
 impl Receiver {
-    fn new(shared: Arc<Shared>, line: Arc<Line>, agreed: Agreed) -> Result<Self> {
+    fn new(shared: Arc<DiskState>, connection: Arc<Connection>, negotiated: Negotiated) -> Result<Self> {
         let (epoll, wake) = (Epoll::new()?, shared.wake.clone());
-        epoll.add(line.stream.socket(), 0, Interest::Changes)?;
+        epoll.add(connection.stream.socket(), 0, Interest::Changes)?;
         epoll.add(&*wake, 1, Interest::Readable)?;
-        Ok(Self { shared, line, agreed, epoll, wake, received: ReceiveBuffer::default() })
+        Ok(Self { shared, connection, negotiated, epoll, wake, received: ReceiveBuffer::default() })
     }
 
     /// Receives replies until the disk is dropped.
@@ -142,7 +145,7 @@ impl Receiver {
             let mut wanted = 4;
             let (head, used) = loop {
                 self.fill(wanted)?;
-                match ReplyHead::decode(self.agreed.style, self.received.bytes())? {
+                match ReplyHead::decode(self.negotiated.style, self.received.bytes())? {
                     Some(decoded) => break decoded,
                     None if wanted >= HEAD_BYTES => return Err(Malformed::Short.into()),
                     None => wanted = self.received.len() + 1,
@@ -170,7 +173,7 @@ impl Receiver {
         });
         let sink = sink.ok_or(Malformed::Value)?;
         if let Some(sink) = sink.filter(|_| status == Status::Ok) {
-            if self.agreed.style != ReplyStyle::Simple {
+            if self.negotiated.style != ReplyStyle::Simple {
                 return Err(Malformed::Value.into());
             }
             self.data(sink)?;
@@ -192,7 +195,7 @@ impl Receiver {
         }
         self.fill(len)?;
         let payload = self.received.take(len);
-        let context = self.agreed.context;
+        let context = self.negotiated.context;
         let noted = self.shared.with(cookie, |pending| note(pending, kind, payload, context));
         noted.ok_or(Malformed::Value)?.map_err(Lost::from)
     }
@@ -200,13 +203,13 @@ impl Receiver {
     /// Receives data directly into the caller's memory, which stays in use until its answer, given by this
     /// thread.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
-        let Self { shared, line, epoll, wake, received, .. } = self;
-        received.take_into(into, |into| receive(shared, line, epoll, wake, into))
+        let Self { shared, connection, epoll, wake, received, .. } = self;
+        received.take_into(into, |into| receive(shared, connection, epoll, wake, into))
     }
 
     fn fill(&mut self, len: usize) -> std::result::Result<(), Lost> {
-        let Self { shared, line, epoll, wake, received, .. } = self;
-        received.fill(len, |into, _| receive(shared, line, epoll, wake, into))
+        let Self { shared, connection, epoll, wake, received, .. } = self;
+        received.fill(len, |into, _| receive(shared, connection, epoll, wake, into))
     }
 }
 
@@ -241,15 +244,15 @@ fn failed(status: Status) -> std::result::Result<(), Status> {
 }
 
 fn receive(
-    shared: &Shared,
-    line: &Line,
+    shared: &DiskState,
+    connection: &Connection,
     epoll: &Epoll,
     wake: &EventFd,
     into: &Sink,
 ) -> std::result::Result<usize, Lost> {
     let mut events = Vec::new();
     loop {
-        match line.stream.receive(into) {
+        match connection.stream.receive(into) {
             Ok(0) => return Err(Lost::Closed),
             Ok(received) => return Ok(received),
             Err(Errno::AGAIN) => {}
@@ -260,7 +263,7 @@ fn receive(
             if event.token == 1 {
                 wake.clear();
             } else if event.writable {
-                line.queue.writable(line)?;
+                connection.queue.writable(connection)?;
             }
         }
         if shared.is_closed() {

@@ -19,8 +19,8 @@ use tombolo_sys::epoll::EventFd;
 use tombolo_wire_nbd::status::{Status, from_status};
 use tombolo_wire_nbd::{Command, CommandFlags, Request, TransmissionFlags as Flags};
 
-use crate::connection::{Line, all_data, run};
-use crate::handshake::{Agreed, ConnectError, connect};
+use crate::connection::{Connection, all_data, run};
+use crate::handshake::{ConnectError, Negotiated, connect};
 use crate::unflushed::Unflushed;
 
 /// Longest range of a request without data, in bytes; compact headers have 32 bits for it.
@@ -45,14 +45,14 @@ impl fmt::Display for Address {
 }
 
 /// A disk of an NBD server. Dropping it closes the connection; pending requests fail.
-pub struct NbdDisk(Arc<Shared>);
+pub struct NbdDisk(Arc<DiskState>);
 
-pub(crate) struct Shared {
+pub(crate) struct DiskState {
     pub(crate) address: Address,
     pub(crate) tls: Option<ClientTls>,
     pub(crate) export: String,
     /// Result of the first negotiation; later ones must be equivalent.
-    pub(crate) first: Agreed,
+    pub(crate) first: Negotiated,
     pub(crate) wake: Arc<EventFd>,
     requests: Mutex<Requests>,
     closed: AtomicBool,
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 struct Requests {
-    line: Option<Arc<Line>>,
+    connection: Option<Arc<Connection>>,
     pending: BTreeMap<u64, Pending>,
     next_cookie: u64,
     unflushed: Unflushed,
@@ -118,9 +118,9 @@ impl NbdDisk {
         export: &str,
     ) -> Result<Arc<Self>, ConnectError> {
         let (stream, first) = connect(&address, tls.as_ref(), export)?;
-        let line = Arc::new(Line::new(stream));
-        let requests = Requests { line: Some(line.clone()), ..Requests::default() };
-        let shared = Arc::new(Shared {
+        let connection = Arc::new(Connection::new(stream));
+        let requests = Requests { connection: Some(connection.clone()), ..Requests::default() };
+        let shared = Arc::new(DiskState {
             address,
             tls,
             export: export.to_owned(),
@@ -132,7 +132,7 @@ impl NbdDisk {
         });
         let of_thread = shared.clone();
         thread::Builder::new().name("nbd-client".into()).spawn(move || {
-            run(&of_thread, line, first);
+            run(&of_thread, connection, first);
             of_thread.fail_all();
         })?;
         Ok(Arc::new(Self(shared)))
@@ -143,7 +143,7 @@ impl NbdDisk {
         &self,
         range: Range,
         piece_bytes: u64,
-        mut send: impl FnMut(&Shared, Range) -> Sent,
+        mut send: impl FnMut(&DiskState, Range) -> Sent,
     ) -> Answer<()> {
         let mut sent = Vec::with_capacity(1);
         let mut at = range.offset;
@@ -199,8 +199,8 @@ impl Drop for NbdDisk {
         self.0.closed.store(true, Ordering::SeqCst);
         self.0.wake.notify();
         self.0.closes.notify_all();
-        let line = lock(&self.0.requests).line.take();
-        if let Some(line) = line {
+        let connection = lock(&self.0.requests).connection.take();
+        if let Some(connection) = connection {
             let leave = Request {
                 flags: CommandFlags::empty(),
                 command: Command::DISC,
@@ -208,16 +208,16 @@ impl Drop for NbdDisk {
                 offset: 0,
                 len_bytes: 0,
             };
-            line.queue.push(self.0.message(&leave, &Source::new()));
-            line.flush();
-            line.shut_down();
+            connection.queue.push(self.0.message(&leave, &Source::new()));
+            connection.flush();
+            connection.shut_down();
         }
     }
 }
 
 type Sent = Arc<Promise<Outcome>>;
 
-impl Shared {
+impl DiskState {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -239,7 +239,7 @@ impl Shared {
         sink: Option<Sink>,
     ) -> Sent {
         let promise = Sent::default();
-        let line = {
+        let connection = {
             let mut requests = lock(&self.requests);
             requests.next_cookie += 1;
             let cookie = requests.next_cookie;
@@ -256,18 +256,18 @@ impl Shared {
                 mark,
                 promise: promise.clone(),
             };
-            let line = requests.line.clone();
-            if let Some(line) = &line {
+            let connection = requests.connection.clone();
+            if let Some(connection) = &connection {
                 // Under the lock, because a new connection is sent all pending requests.
-                line.queue.push(self.message(&request, &pending.source));
+                connection.queue.push(self.message(&request, &pending.source));
             }
             requests.pending.insert(cookie, pending);
-            line
+            connection
         };
         if self.is_closed() {
             self.fail_all();
-        } else if let Some(line) = line {
-            line.flush();
+        } else if let Some(connection) = connection {
+            connection.flush();
         }
         promise
     }
@@ -332,25 +332,25 @@ impl Shared {
 
     pub(crate) fn connection_lost(&self) {
         let mut requests = lock(&self.requests);
-        if let Some(line) = requests.line.take() {
-            line.queue.clear();
+        if let Some(connection) = requests.connection.take() {
+            connection.queue.clear();
         }
         requests.unflushed.connection_lost();
     }
 
     /// Sends all pending requests again, in their original order.
-    pub(crate) fn connected(&self, line: &Arc<Line>) {
+    pub(crate) fn connected(&self, connection: &Arc<Connection>) {
         let mut requests = lock(&self.requests);
         if self.is_closed() {
             return;
         }
         for pending in requests.pending.values_mut() {
             (pending.status, pending.extents, pending.read_bytes) = (Ok(()), Vec::new(), 0);
-            line.queue.push(self.message(&pending.request, &pending.source));
+            connection.queue.push(self.message(&pending.request, &pending.source));
         }
-        requests.line = Some(line.clone());
+        requests.connection = Some(connection.clone());
         drop(requests);
-        line.flush();
+        connection.flush();
     }
 
     /// Fails all pending requests.

@@ -22,7 +22,7 @@ use tombolo_wire_nbd::{
 use crate::disk::Address;
 
 /// Time limit for each step of the handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reasons why a connection was not established.
 #[derive(Debug, ThisError)]
@@ -58,7 +58,7 @@ pub enum ConnectError {
 
 /// Result of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreed {
+pub(crate) struct Negotiated {
     pub(crate) style: ReplyStyle,
     /// Id of `base:allocation` in replies.
     pub(crate) context: Option<u32>,
@@ -68,7 +68,7 @@ pub(crate) struct Agreed {
     pub(crate) sizes: BlockSizes,
 }
 
-impl Agreed {
+impl Negotiated {
     pub(crate) fn header_style(&self) -> HeaderStyle {
         if self.style == ReplyStyle::Extended { HeaderStyle::Extended } else { HeaderStyle::Compact }
     }
@@ -115,7 +115,7 @@ pub(crate) fn connect(
     address: &Address,
     tls: Option<&ClientTls>,
     export: &str,
-) -> Result<(Stream, Agreed), ConnectError> {
+) -> Result<(Stream, Negotiated), ConnectError> {
     let socket: OwnedFd = match address {
         Address::Unix(path) => UnixStream::connect(path)?.into(),
         Address::Tcp(host, port) => {
@@ -126,22 +126,23 @@ pub(crate) fn connect(
             stream.into()
         }
     };
-    let mut talk = Talk::new(socket)?;
-    let agreed = shake_hands(&mut talk, tls, export).map_err(|error| match talk.stream.fault() {
-        Some(fault) => ConnectError::Tls(fault),
-        None => error,
-    })?;
-    Ok((talk.stream, agreed))
+    let mut handshake = Handshake::new(socket)?;
+    let negotiated =
+        negotiate_session(&mut handshake, tls, export).map_err(|error| match handshake.stream.fault() {
+            Some(fault) => ConnectError::Tls(fault),
+            None => error,
+        })?;
+    Ok((handshake.stream, negotiated))
 }
 
 /// A blocking exchange with a server.
-struct Talk {
+struct Handshake {
     stream: Stream,
     epoll: Epoll,
     events: Vec<Event>,
 }
 
-impl Talk {
+impl Handshake {
     fn new(socket: OwnedFd) -> io::Result<Self> {
         let (stream, epoll) = (Stream::new(socket), Epoll::new()?);
         epoll.add(stream.socket(), 0, Interest::Changes)?;
@@ -149,8 +150,8 @@ impl Talk {
     }
 
     /// Performs a non-blocking step, waiting for the socket as needed.
-    fn patiently<T>(&mut self, mut step: impl FnMut(&Stream) -> Result<T, Errno>) -> io::Result<T> {
-        let until = Instant::now() + PATIENCE;
+    fn block_on<T>(&mut self, mut step: impl FnMut(&Stream) -> Result<T, Errno>) -> io::Result<T> {
+        let until = Instant::now() + HANDSHAKE_TIMEOUT;
         loop {
             match step(&self.stream) {
                 Err(Errno::AGAIN) => {}
@@ -164,10 +165,10 @@ impl Talk {
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
-            sent += self.patiently(|stream| {
+            sent += self.block_on(|stream| {
                 let mut gather = Gather::new(sent);
                 gather.bytes(bytes);
                 stream.send(&mut gather)
@@ -176,42 +177,42 @@ impl Talk {
         Ok(())
     }
 
-    fn hear(&mut self, len: usize) -> io::Result<Vec<u8>> {
-        let mut heard = Buffer::new(len);
-        let mut missing = heard.sink(0..len);
+    fn receive(&mut self, len: usize) -> io::Result<Vec<u8>> {
+        let mut received = Buffer::new(len);
+        let mut missing = received.sink(0..len);
         while !missing.is_empty() {
-            match self.patiently(|stream| stream.receive(&missing))? {
+            match self.block_on(|stream| stream.receive(&missing))? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 some => missing.advance(some),
             }
         }
         drop(missing);
-        Ok(heard.as_slice().unwrap_or_default().to_vec())
+        Ok(received.as_slice().unwrap_or_default().to_vec())
     }
 
-    fn hear_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
-        self.hear(N)?.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
+    fn receive_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        self.receive(N)?.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Negotiates an option; returns the refusal, if it is refused.
-    fn ask(
+    fn negotiate(
         &mut self,
         code: OptionCode,
         export: &str,
-        mut hear: impl FnMut(OptionReply<'_>),
+        mut receive: impl FnMut(OptionReply<'_>),
     ) -> Result<Option<(Refusal, String)>, ConnectError> {
         let mut question = Vec::new();
         encode_option(&mut question, code, export);
-        self.say(&question)?;
+        self.send(&question)?;
         // More replies than any option has: a server must not keep the client in this loop.
         for _ in 0..1024 {
-            let head = OptionReplyHead::decode(&self.hear_array()?)?;
-            let data = self.hear(head.data_bytes)?;
+            let head = OptionReplyHead::decode(&self.receive_array()?)?;
+            let data = self.receive(head.data_bytes)?;
             match OptionReply::decode(&head, &data)? {
                 OptionReply::Ack => return Ok(None),
                 OptionReply::Refused(Refusal::TLS_REQUIRED, _) => return Err(ConnectError::TlsDemanded),
                 OptionReply::Refused(why, word) => return Ok(Some((why, word.to_owned()))),
-                reply => hear(reply),
+                reply => receive(reply),
             }
         }
         Err(Malformed::Value.into())
@@ -219,11 +220,11 @@ impl Talk {
 
     /// Switches to TLS.
     fn start_tls(&mut self, tls: &ClientTls) -> Result<(), ConnectError> {
-        if self.ask(OptionCode::STARTTLS, "", |_| {})?.is_some() {
+        if self.negotiate(OptionCode::STARTTLS, "", |_| {})?.is_some() {
             return Err(ConnectError::NoTls);
         }
         let session = tls.session()?;
-        let done = self.patiently(|stream| session.handshake(stream.socket()));
+        let done = self.block_on(|stream| session.handshake(stream.socket()));
         done.map_err(|error| session.fault().map_or(error.into(), ConnectError::Tls))?;
         tracing::info!(server = session.peer().map(|peer| peer.to_string()), "NBD: TLS session established");
         self.stream.secure(session);
@@ -231,43 +232,47 @@ impl Talk {
     }
 }
 
-fn shake_hands(talk: &mut Talk, tls: Option<&ClientTls>, export: &str) -> Result<Agreed, ConnectError> {
-    let Greeting(flags) = Greeting::decode(&talk.hear_array()?)?;
+fn negotiate_session(
+    handshake: &mut Handshake,
+    tls: Option<&ClientTls>,
+    export: &str,
+) -> Result<Negotiated, ConnectError> {
+    let Greeting(flags) = Greeting::decode(&handshake.receive_array()?)?;
     let mut ours = ClientFlags::FIXED_NEWSTYLE;
     ours.set(ClientFlags::NO_ZEROES, flags.contains(HandshakeFlags::NO_ZEROES));
-    talk.say(&ours.bits().to_be_bytes())?;
+    handshake.send(&ours.bits().to_be_bytes())?;
     if let Some(tls) = tls {
-        talk.start_tls(tls)?;
+        handshake.start_tls(tls)?;
     }
     let mut style = ReplyStyle::Simple;
     for (code, better) in [
         (OptionCode::EXTENDED_HEADERS, ReplyStyle::Extended),
         (OptionCode::STRUCTURED_REPLY, ReplyStyle::Structured),
     ] {
-        if style == ReplyStyle::Simple && talk.ask(code, export, |_| {})?.is_none() {
+        if style == ReplyStyle::Simple && handshake.negotiate(code, export, |_| {})?.is_none() {
             style = better;
         }
     }
     let mut context = None;
     if style != ReplyStyle::Simple {
         // A refusal means no context.
-        talk.ask(OptionCode::SET_META_CONTEXT, export, |reply| {
+        handshake.negotiate(OptionCode::SET_META_CONTEXT, export, |reply| {
             if let OptionReply::MetaContext { id, .. } = reply {
                 context = Some(id);
             }
         })?;
     }
-    let mut told = None;
+    let mut export_info = None;
     let mut sizes = BlockSizes { minimum: SECTOR_BYTES, preferred: 4096, payload_max: PAYLOAD_BYTES_MAX };
-    let refused = talk.ask(OptionCode::GO, export, |reply| match reply {
-        OptionReply::Info(Info::Export { size_bytes, flags }) => told = Some((size_bytes, flags)),
+    let refused = handshake.negotiate(OptionCode::GO, export, |reply| match reply {
+        OptionReply::Info(Info::Export { size_bytes, flags }) => export_info = Some((size_bytes, flags)),
         OptionReply::Info(Info::BlockSize(theirs)) => sizes = theirs,
         _ => {}
     })?;
     if let Some((refusal, word)) = refused {
         return Err(ConnectError::Refused(refusal, word));
     }
-    let (size_bytes, flags) = told.ok_or(Malformed::Value)?;
+    let (size_bytes, flags) = export_info.ok_or(Malformed::Value)?;
     if sizes.minimum > Geometry::BLOCK_BYTES_MAX || !sizes.minimum.is_power_of_two() {
         return Err(ConnectError::Blocks(sizes.minimum));
     }
@@ -279,5 +284,5 @@ fn shake_hands(talk: &mut Talk, tls: Option<&ClientTls>, export: &str) -> Result
     if sizes.payload_max == 0 {
         return Err(Malformed::Value.into());
     }
-    Ok(Agreed { style, context, flags, size_bytes, sizes })
+    Ok(Negotiated { style, context, flags, size_bytes, sizes })
 }
