@@ -37,7 +37,7 @@ struct Slot {
     group: AtomicU32,
     has_groups: AtomicBool,
     /// The server has acknowledged the identity.
-    known: AtomicBool,
+    introduced: AtomicBool,
 }
 
 /// The number has no identity. A thread may briefly add a use before it notices.
@@ -45,11 +45,11 @@ const VACANT: u32 = 1 << 31;
 
 /// Result of allocating a number for a request. The number is in use until [`Callers::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entered {
+pub(crate) enum CallerNumber {
     /// The server knows its identity.
-    Known(CallerId),
+    Introduced(CallerId),
     /// The server must be sent the identity before any request with this number.
-    Unknown(CallerId),
+    NotIntroduced(CallerId),
     /// All numbers are in use.
     Full,
 }
@@ -62,15 +62,15 @@ impl Callers {
 
     /// Returns the number of an identity, for one request.
     #[inline]
-    pub(crate) fn enter(&self, identity: &Identity) -> Entered {
+    pub(crate) fn enter(&self, identity: &Identity) -> CallerNumber {
         let last = self.last.load(Ordering::Relaxed);
         match self.slots.get(usize::from(last)).and_then(|slot| slot.enter_as(identity)) {
-            Some(is_known) => Entered::new(last, is_known),
+            Some(is_introduced) => CallerNumber::new(last, is_introduced),
             None => self.find(identity),
         }
     }
 
-    fn find(&self, identity: &Identity) -> Entered {
+    fn find(&self, identity: &Identity) -> CallerNumber {
         let found = {
             let table = self.read();
             // No number is reassigned while the lock is held.
@@ -83,15 +83,15 @@ impl Callers {
             let number = table.find(identity).or_else(|| table.add(identity, &self.slots))?;
             Some((number, self.slots.get(usize::from(number))?.enter()))
         });
-        let Some((number, is_known)) = found else { return Entered::Full };
+        let Some((number, is_introduced)) = found else { return CallerNumber::Full };
         self.last.store(number, Ordering::Relaxed);
-        Entered::new(number, is_known)
+        CallerNumber::new(number, is_introduced)
     }
 
     /// Records that the server knows the number, which is in use.
-    pub(crate) fn is_known(&self, caller: CallerId) {
+    pub(crate) fn set_introduced(&self, caller: CallerId) {
         if let Some(slot) = self.slots.get(usize::from(caller.0)) {
-            slot.known.store(true, Ordering::Release);
+            slot.introduced.store(true, Ordering::Release);
         }
     }
 
@@ -112,10 +112,10 @@ impl Callers {
     }
 }
 
-impl Entered {
-    fn new(number: u16, is_known: bool) -> Self {
+impl CallerNumber {
+    fn new(number: u16, is_introduced: bool) -> Self {
         let caller = CallerId(number);
-        if is_known { Self::Known(caller) } else { Self::Unknown(caller) }
+        if is_introduced { Self::Introduced(caller) } else { Self::NotIntroduced(caller) }
     }
 }
 
@@ -126,7 +126,7 @@ impl Default for Slot {
             user: AtomicU32::new(0),
             group: AtomicU32::new(0),
             has_groups: AtomicBool::new(false),
-            known: AtomicBool::new(false),
+            introduced: AtomicBool::new(false),
         }
     }
 }
@@ -146,7 +146,7 @@ impl Slot {
             self.uses.fetch_sub(1, Ordering::Release);
             return None;
         }
-        Some(self.known.load(Ordering::Acquire))
+        Some(self.introduced.load(Ordering::Acquire))
     }
 
     #[inline]
@@ -159,7 +159,7 @@ impl Slot {
     /// Adds a use of a number with an identity. Returns `true` if the server knows it.
     fn enter(&self) -> bool {
         self.uses.fetch_add(1, Ordering::Relaxed);
-        self.known.load(Ordering::Acquire)
+        self.introduced.load(Ordering::Acquire)
     }
 
     /// Removes the identity if no request carries the number. Requires the table's lock.
@@ -172,7 +172,7 @@ impl Slot {
         self.user.store(identity.uid, Ordering::Relaxed);
         self.group.store(identity.gid, Ordering::Relaxed);
         self.has_groups.store(identity.groups.is_some(), Ordering::Relaxed);
-        self.known.store(false, Ordering::Relaxed);
+        self.introduced.store(false, Ordering::Relaxed);
         // Not a store: a thread may be about to undo a use.
         self.uses.fetch_sub(VACANT, Ordering::Release);
     }
@@ -234,28 +234,28 @@ mod tests {
     #[test]
     fn an_identity_keeps_its_number_and_groups_tell_identities_apart() {
         let callers = Callers::new(8);
-        assert_eq!(callers.enter(&user(1, &[])), Entered::Unknown(CallerId(0)));
-        assert_eq!(callers.enter(&user(1, &[5])), Entered::Unknown(CallerId(1)));
-        callers.is_known(CallerId(0));
-        assert_eq!(callers.enter(&user(1, &[])), Entered::Known(CallerId(0)));
-        assert_eq!(callers.enter(&user(1, &[5])), Entered::Unknown(CallerId(1)));
+        assert_eq!(callers.enter(&user(1, &[])), CallerNumber::NotIntroduced(CallerId(0)));
+        assert_eq!(callers.enter(&user(1, &[5])), CallerNumber::NotIntroduced(CallerId(1)));
+        callers.set_introduced(CallerId(0));
+        assert_eq!(callers.enter(&user(1, &[])), CallerNumber::Introduced(CallerId(0)));
+        assert_eq!(callers.enter(&user(1, &[5])), CallerNumber::NotIntroduced(CallerId(1)));
     }
 
     #[test]
     fn a_number_in_use_is_not_reused() {
         let callers = Callers::new(2);
         for uid in 1..=2 {
-            assert!(matches!(callers.enter(&user(uid, &[])), Entered::Unknown(_)));
+            assert!(matches!(callers.enter(&user(uid, &[])), CallerNumber::NotIntroduced(_)));
         }
-        callers.is_known(CallerId(1));
-        assert_eq!(callers.enter(&user(3, &[])), Entered::Full);
+        callers.set_introduced(CallerId(1));
+        assert_eq!(callers.enter(&user(3, &[])), CallerNumber::Full);
         callers.leave(CallerId(1));
         assert_eq!(
             callers.enter(&user(3, &[])),
-            Entered::Unknown(CallerId(1)),
+            CallerNumber::NotIntroduced(CallerId(1)),
             "the server must be told anew"
         );
-        assert_eq!(callers.enter(&user(2, &[])), Entered::Full);
+        assert_eq!(callers.enter(&user(2, &[])), CallerNumber::Full);
     }
 
     #[test]
@@ -263,16 +263,16 @@ mod tests {
         let callers = Callers::new(1);
         let known = |uid: u32, groups: &[u32]| {
             let entered = callers.enter(&user(uid, groups));
-            callers.is_known(CallerId(0));
+            callers.set_introduced(CallerId(0));
             callers.leave(CallerId(0));
             entered
         };
-        assert_eq!(known(1, &[]), Entered::Unknown(CallerId(0)));
-        assert_eq!(known(1, &[]), Entered::Known(CallerId(0)));
+        assert_eq!(known(1, &[]), CallerNumber::NotIntroduced(CallerId(0)));
+        assert_eq!(known(1, &[]), CallerNumber::Introduced(CallerId(0)));
         for (uid, groups) in [(1, &[5][..]), (1, &[]), (2, &[]), (1, &[])] {
             assert_eq!(
                 known(uid, groups),
-                Entered::Unknown(CallerId(0)),
+                CallerNumber::NotIntroduced(CallerId(0)),
                 "{uid} {groups:?}: the server must be told"
             );
         }
@@ -288,7 +288,7 @@ mod tests {
                 let (callers, bearers) = (&callers, &bearers);
                 scope.spawn(move || {
                     for _ in 0..20_000 {
-                        let (Entered::Known(caller) | Entered::Unknown(caller)) =
+                        let (CallerNumber::Introduced(caller) | CallerNumber::NotIntroduced(caller)) =
                             callers.enter(&user(uid, &[]))
                         else {
                             std::thread::yield_now();

@@ -11,7 +11,7 @@ use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
 use crate::connect::{Connect, ConnectError, Connected, Patience};
-use crate::link::{Link, Things};
+use crate::link::{Link, SessionObjects};
 use crate::links::Links;
 use crate::session::VrpcFileSystem;
 use crate::supervisor::{Supervisor, answer_until};
@@ -69,10 +69,10 @@ impl VrpcExport {
                 (Incarnation(incarnation), connected.map_err(|source| failed(AttachError::Connect(source)))?)
             }
         };
-        let things = Arc::<Things>::default();
+        let objects = Arc::<SessionObjects>::default();
         let until = Instant::now() + ANSWER_TIMEOUT;
-        let link = Link::begin(connected, 1, things, |call| answer_until(call, until))?;
-        link.things.nodes.begin(1);
+        let link = Link::begin(connected, 1, objects, |call| answer_until(call, until))?;
+        link.objects.nodes.begin(1);
         // A capacity of one coalesces the requests to check.
         let (poke, pokes) = mpsc::sync_channel(1);
         let links = Arc::new(Links::new(link, self.patience, poke));

@@ -51,7 +51,7 @@ impl VrpcFileSystem {
         len_bytes: usize,
     ) -> Answer<Written> {
         let link = lent.link.clone();
-        if !Arc::ptr_eq(&link.things, &self.links.things) {
+        if !Arc::ptr_eq(&link.objects, &self.links.objects) {
             return Answer::err(Error::InvalidArgument);
         }
         let Some(span) = lent.span.take() else { return Answer::err(Error::InvalidArgument) };
@@ -63,8 +63,8 @@ impl VrpcFileSystem {
         };
         let request = Request::Write { file, how, data };
         let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-        let sequence = self.links.things.next_sequence();
-        self.links.ask_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
+        let sequence = self.links.objects.next_sequence();
+        self.links.call_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
     /// Reads at most `len_bytes` and leaves the data where the server put it. [`Error::NoMemory`] as for
@@ -82,8 +82,8 @@ impl VrpcFileSystem {
             let request = Request::Read { file, offset, destination };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             let kept = link.clone();
-            let sequence = links.things.next_sequence();
-            links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
+            let sequence = links.objects.next_sequence();
+            links.call_on(link, cx, sequence, outgoing, move |link, answered| {
                 let (data, eof) = match answered.success(link)? {
                     Reply::Read(data, eof) => (answered.placed(link, &data, len)?, eof),
                     _ => return Err(link.protocol_violation("a reply of another kind")),

@@ -19,8 +19,8 @@ use crate::connect::Connected;
 use crate::frame::Frame;
 use crate::nodes::Nodes;
 use crate::openings::{Opening, Openings};
-use crate::released::{ReleaseQueue, Released, What};
-use crate::slab::Theirs;
+use crate::released::{ReleaseQueue, Released, ReleasedKind};
+use crate::slab::ServerId;
 
 /// A link of a session.
 pub(crate) struct Link {
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) terms: Session,
     pub(crate) callers: Arc<Callers>,
     pub(crate) bulk_waiters: BulkWaiters,
-    pub(crate) things: Arc<Things>,
+    pub(crate) objects: Arc<SessionObjects>,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) const NO_LINK: u32 = 0;
 
 /// State of a session that outlives its links.
 #[derive(Debug)]
-pub(crate) struct Things {
+pub(crate) struct SessionObjects {
     pub(crate) nodes: Nodes,
     pub(crate) openings: Openings,
     pub(crate) releases: ReleaseQueue,
@@ -49,7 +49,7 @@ pub(crate) struct Things {
     sequence: AtomicU64,
 }
 
-impl Default for Things {
+impl Default for SessionObjects {
     fn default() -> Self {
         Self {
             nodes: Nodes::default(),
@@ -61,15 +61,15 @@ impl Default for Things {
     }
 }
 
-impl Things {
+impl SessionObjects {
     /// Returns the release to send for an unneeded opening, given the link whose server has it and its id
     /// there.
     pub(crate) fn opening_gone(&self, node: NodeId, (link, open): (u32, OpenId)) -> Option<Released> {
-        match self.nodes.theirs(node, link) {
-            Theirs::Bound(node) => {
-                Some(Released { link, what: What::Opening(File { node: NodeId(node), open }) })
+        match self.nodes.server_id(node, link) {
+            ServerId::Bound(node) => {
+                Some(Released { link, kind: ReleasedKind::Opening(File { node: NodeId(node), open }) })
             }
-            Theirs::Unbound | Theirs::Gone => None,
+            ServerId::Unbound | ServerId::Gone => None,
         }
     }
 
@@ -79,10 +79,10 @@ impl Things {
         node: NodeId,
         flags: OpenFlags,
         identity: Identity,
-        (link, theirs): (u32, OpenId),
+        (link, server_id): (u32, OpenId),
     ) -> OpenId {
         self.nodes.opened(node);
-        self.openings.add(Opening::new(node, flags, identity), link, theirs)
+        self.openings.add(Opening::new(node, flags, identity), link, server_id)
     }
 
     /// Returns the sequence number of a new request.
@@ -94,7 +94,7 @@ impl Things {
 
 /// Reasons why a request cannot be sent.
 #[derive(Debug)]
-pub(crate) enum Unknown {
+pub(crate) enum Untranslatable {
     /// The server does not know the node yet.
     Node(NodeId),
     /// The server does not know the opening yet.
@@ -108,18 +108,18 @@ impl Link {
     pub(crate) fn begin(
         connected: Connected,
         number: u32,
-        things: Arc<Things>,
+        objects: Arc<SessionObjects>,
         wait: impl FnOnce(Call) -> Result<tombolo_host_links::client::Reply, LineError>,
     ) -> Result<Arc<Self>, Error> {
         let Connected { line, keep } = connected;
-        let terms = profile(&line, things.next_sequence(), wait)?;
-        things.volume.get_or_init(|| terms.volume);
+        let terms = profile(&line, objects.next_sequence(), wait)?;
+        objects.volume.get_or_init(|| terms.volume);
         let callers = Arc::new(Callers::new(terms.callers_max));
         Ok(Arc::new(Self {
             number,
             callers,
             bulk_waiters: BulkWaiters::default(),
-            things,
+            objects,
             terms,
             line,
             _keep: keep,
@@ -133,7 +133,7 @@ impl Link {
 
     /// Returns `true` if its server has the volume of the session's nodes, and finds them by handle.
     pub(crate) fn knows_handles(&self) -> bool {
-        self.has_handles() && self.things.volume.get() == Some(&self.terms.volume)
+        self.has_handles() && self.objects.volume.get() == Some(&self.terms.volume)
     }
 
     /// Ends the link, because the server violated the protocol.
@@ -149,7 +149,7 @@ impl Link {
 
     /// Requests the interruption of the request with this id, without waiting for the reply.
     pub(crate) fn interrupt(&self, id: u32) {
-        let header = Header { sequence: self.things.next_sequence(), ..Header::default() };
+        let header = Header { sequence: self.objects.next_sequence(), ..Header::default() };
         let mut body = [0; BODY_BYTES];
         let request = Request::Interrupt { id };
         if request.encode(&header, &mut body, &mut Frame::default()).is_ok() {
@@ -160,13 +160,13 @@ impl Link {
     /// Returns the session's id of a node in a reply.
     pub(crate) fn adopt(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
-        Entry { node: self.things.nodes.adopt(self.number, entry.node, handle), ..entry }
+        Entry { node: self.objects.nodes.adopt(self.number, entry.node, handle), ..entry }
     }
 
     /// Returns the session's id of a node in a listing.
     pub(crate) fn adopt_listed(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
-        Entry { node: self.things.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
+        Entry { node: self.objects.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
     }
 
     /// Returns the session's id of an opening in a reply.
@@ -175,14 +175,14 @@ impl Link {
         node: NodeId,
         flags: OpenFlags,
         identity: Identity,
-        theirs: OpenId,
+        server_id: OpenId,
     ) -> OpenId {
-        self.things.opened(node, flags, identity, (self.number, theirs))
+        self.objects.opened(node, flags, identity, (self.number, server_id))
     }
 
     /// Translates the request to the server's ids.
     #[inline]
-    pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Unknown> {
+    pub(crate) fn translated<'a>(&self, request: &Request<'a>) -> Result<Request<'a>, Untranslatable> {
         request.translated(&mut Numbers(self))
     }
 }
@@ -190,23 +190,23 @@ impl Link {
 struct Numbers<'a>(&'a Link);
 
 impl Translate for Numbers<'_> {
-    type Error = Unknown;
+    type Error = Untranslatable;
 
     #[inline]
-    fn node(&mut self, node: NodeId) -> Result<NodeId, Unknown> {
-        match self.0.things.nodes.theirs(node, self.0.number) {
-            Theirs::Bound(theirs) => Ok(NodeId(theirs)),
-            Theirs::Unbound => Err(Unknown::Node(node)),
-            Theirs::Gone => Err(Unknown::Gone(Error::Stale)),
+    fn node(&mut self, node: NodeId) -> Result<NodeId, Untranslatable> {
+        match self.0.objects.nodes.server_id(node, self.0.number) {
+            ServerId::Bound(server_id) => Ok(NodeId(server_id)),
+            ServerId::Unbound => Err(Untranslatable::Node(node)),
+            ServerId::Gone => Err(Untranslatable::Gone(Error::Stale)),
         }
     }
 
     #[inline]
-    fn open(&mut self, open: OpenId) -> Result<OpenId, Unknown> {
-        match self.0.things.openings.theirs(open, self.0.number) {
-            Theirs::Bound(theirs) => Ok(OpenId(theirs)),
-            Theirs::Unbound => Err(Unknown::Open(open)),
-            Theirs::Gone => Err(Unknown::Gone(Error::BadOpen)),
+    fn open(&mut self, open: OpenId) -> Result<OpenId, Untranslatable> {
+        match self.0.objects.openings.server_id(open, self.0.number) {
+            ServerId::Bound(server_id) => Ok(OpenId(server_id)),
+            ServerId::Unbound => Err(Untranslatable::Open(open)),
+            ServerId::Gone => Err(Untranslatable::Gone(Error::BadOpen)),
         }
     }
 }

@@ -20,27 +20,27 @@ use tombolo_host_links::End;
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
 use crate::connect::Patience;
-use crate::link::{Link, Things, Unknown};
+use crate::link::{Link, SessionObjects, Untranslatable};
 use crate::owned::Owned;
-use crate::released::{Released, What};
+use crate::released::{Released, ReleasedKind};
 use crate::reply::Answered;
 use crate::request::{InFlight, NoAnswer, Outcome, OutgoingRequest, Sent};
 
 /// Time without a link after which waiting requests can be interrupted.
-const SILENT: Duration = Duration::from_secs(2);
+const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 
 /// The successive links of a session.
 pub(crate) struct Links {
     current: ArcSwap<Link>,
     /// The session as described when it began; stays valid for its users.
     pub(crate) terms: Session,
-    pub(crate) things: Arc<Things>,
+    pub(crate) objects: Arc<SessionObjects>,
     patience: Patience,
     link_waiters: Mutex<LinkWaiters>,
     /// Notifies the supervisor that a link may be lost.
     supervisor: SyncSender<()>,
     /// The server reports all changes.
-    is_told_all: AtomicBool,
+    reports_all_changes: AtomicBool,
 }
 
 /// Requests waiting for the next link.
@@ -56,15 +56,15 @@ struct LinkWaiters {
 impl Links {
     /// Creates the state of a session that has its first link.
     pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
-        let (terms, things) = (first.terms, first.things.clone());
+        let (terms, objects) = (first.terms, first.objects.clone());
         let links = Self {
             current: ArcSwap::new(first),
             terms,
-            things,
+            objects,
             patience,
             link_waiters: Mutex::default(),
             supervisor,
-            is_told_all: AtomicBool::new(false),
+            reports_all_changes: AtomicBool::new(false),
         };
         links.watch(&links.current.load());
         links
@@ -75,7 +75,7 @@ impl Links {
         let supervisor = self.supervisor.clone();
         // A full channel means that it is notified already.
         link.line.on_end(move || {
-            let _told = supervisor.try_send(());
+            let _ = supervisor.try_send(());
         });
     }
 
@@ -91,19 +91,19 @@ impl Links {
     }
 
     /// Sends a request. `finish` converts the reply to the waist's result, on the thread that receives it.
-    pub(crate) fn ask<T: Send + 'static>(
+    pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
         request: Request<'_>,
         finish: impl FnOnce(&Link, Answered) -> Result<T> + Send + 'static,
     ) -> Answer<T> {
-        self.ask_again(cx, self.things.next_sequence(), (request, &[]), finish)
+        self.call_with_tail(cx, self.objects.next_sequence(), (request, &[]), finish)
     }
 
-    /// Sends a request like [`ask`](Self::ask), with a sequence number that may have been used for it before,
-    /// and with bytes that follow its frame.
+    /// Sends a request like [`call`](Self::call), with a sequence number that it may have been sent with
+    /// before, and with bytes that follow its frame.
     #[inline]
-    pub(crate) fn ask_again<T: Send + 'static>(
+    pub(crate) fn call_with_tail<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
         sequence: u64,
@@ -121,33 +121,33 @@ impl Links {
                 Sent::Ended(Err(NoAnswer::Lost)) => {}
                 Sent::Pending(pending) => in_flight = Some(pending),
             },
-            Err(Unknown::Gone(error)) => return Answer::err(error),
+            Err(Untranslatable::Gone(error)) => return Answer::err(error),
             Err(_) => {}
         }
         match Owned::new(&request, tail, sequence, cx) {
-            Ok(owned) => Answer::later(self.clone().carry_on(owned, in_flight, cx.clone(), finish)),
+            Ok(owned) => Answer::later(self.clone().resume(owned, in_flight, cx.clone(), finish)),
             Err(error) => Answer::err(error),
         }
     }
 
-    /// Sends a request like [`ask`](Self::ask), and returns the part of the reply that `pick` extracts.
-    pub(crate) fn ask_for<T: Send + 'static>(
+    /// Sends a request like [`call`](Self::call), and returns the part of the reply that `pick` extracts.
+    pub(crate) fn call_for<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
         request: Request<'_>,
         pick: impl FnOnce(Reply<'_>) -> Option<T> + Send + 'static,
     ) -> Answer<T> {
-        self.ask(cx, request, |link, answered| answered.picked(link, pick))
+        self.call(cx, request, |link, answered| answered.extract(link, pick))
     }
 
-    /// Sends a request like [`ask`](Self::ask) that has no result.
-    pub(crate) fn ask_to(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
-        self.ask_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
+    /// Sends a request like [`call`](Self::call) that has no result.
+    pub(crate) fn call_unit(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
+        self.call_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
     }
 
     /// Sends a request over one link, whose memory it references. [`Error::Disconnected`] if the link is
     /// lost.
-    pub(crate) fn ask_on<T: Send + 'static>(
+    pub(crate) fn call_on<T: Send + 'static>(
         self: &Arc<Self>,
         link: &Arc<Link>,
         cx: &Ctx,
@@ -163,7 +163,7 @@ impl Links {
                 Sent::Ended(Err(NoAnswer::Lost)) => return Answer::err(Error::Disconnected),
                 Sent::Pending(pending) => pending,
             },
-            Err(Unknown::Gone(error)) => return Answer::err(error),
+            Err(Untranslatable::Gone(error)) => return Answer::err(error),
             Err(_) => {
                 let owned = match Owned::new(&outgoing.request, outgoing.tail, sequence, cx) {
                     Ok(owned) => owned,
@@ -190,7 +190,7 @@ impl Links {
         })
     }
 
-    /// Repeats an operation that uses [`ask_on`](Self::ask_on) on the current link, and on following ones,
+    /// Repeats an operation that uses [`call_on`](Self::call_on) on the current link, and on following ones,
     /// until its link lasts long enough.
     pub(crate) fn repeat<T: Send + 'static>(
         self: &Arc<Self>,
@@ -231,24 +231,24 @@ impl Links {
 
     /// Releases nodes and openings at the server of the link whose ids they are: now, or once that link is
     /// the current one; not at all for a former link.
-    pub(crate) fn tell_gone(&self, cx: &Ctx, gone: &[Released]) {
+    pub(crate) fn release(&self, cx: &Ctx, gone: &[Released]) {
         let link = self.current.load();
-        tell(&link, cx, gone);
+        send_releases(&link, cx, gone);
         let later = gone.iter().filter(|gone| gone.link > link.number);
-        let is_any = later.map(|gone| self.things.releases.put(*gone)).count() > 0;
+        let is_any = later.map(|gone| self.objects.releases.put(*gone)).count() > 0;
         if is_any {
             // The link may have become current before the entry was queued.
-            self.tell_left();
+            self.send_queued_releases();
         }
     }
 
-    fn tell_left(&self) {
+    fn send_queued_releases(&self) {
         let link = self.current.load();
-        tell(&link, &Ctx::root(SessionId(0)), &self.things.releases.take(link.number));
+        send_releases(&link, &Ctx::root(SessionId(0)), &self.objects.releases.take(link.number));
     }
 
     /// Continues a request until it has a reply.
-    async fn carry_on<T>(
+    async fn resume<T>(
         self: Arc<Self>,
         owned: Owned,
         in_flight: Option<InFlight>,
@@ -295,7 +295,7 @@ impl Links {
                 return Poll::Ready(Err(Error::Disconnected));
             }
             let away = state.since.get_or_insert_with(Instant::now).elapsed();
-            if is_raised && away >= SILENT {
+            if is_raised && away >= UNINTERRUPTIBLE {
                 return Poll::Ready(Err(Error::Interrupted));
             }
             if let Patience::Soft(timeout) = self.patience
@@ -307,21 +307,21 @@ impl Links {
                 state.waiters.push(context.waker().clone());
             }
             drop(state);
-            self.look_after();
+            self.check_link();
             Poll::Pending
         })
         .await
     }
 
     /// Asks the supervisor to check the link.
-    pub(crate) fn look_after(&self) {
+    pub(crate) fn check_link(&self) {
         // A full channel means that it is notified already; a supervisor that has ended blocks no request.
         let _ = self.supervisor.try_send(());
     }
 
     /// Records the loss of the current link. Requests that a silent server left unanswered have waited long
     /// enough.
-    pub(crate) fn lost(&self, end: &End) {
+    pub(crate) fn link_lost(&self, end: &End) {
         let waited = match (end, self.patience) {
             (End::Silent, Patience::Soft(timeout)) => timeout,
             _ => Duration::ZERO,
@@ -330,27 +330,27 @@ impl Links {
         self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         self.current.load().bulk_waiters.changed();
         // Cached results are invalid until the next link reports changes.
-        self.told(false);
-        self.things.nodes.notice(Notice::Everything);
+        self.set_reports_all_changes(false);
+        self.objects.nodes.notice(Notice::Everything);
     }
 
     /// Records if the server reports all changes, according to its latest reply.
-    pub(crate) fn told(&self, all: bool) {
-        self.is_told_all.store(all, Ordering::SeqCst);
+    pub(crate) fn set_reports_all_changes(&self, all: bool) {
+        self.reports_all_changes.store(all, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_told_all(&self) -> bool {
-        self.is_told_all.load(Ordering::SeqCst)
+    pub(crate) fn reports_all_changes(&self) -> bool {
+        self.reports_all_changes.load(Ordering::SeqCst)
     }
 
     /// Installs a new link.
-    pub(crate) fn found(&self, link: Arc<Link>) {
+    pub(crate) fn install(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
         // Not earlier: the supervisor checks the current link.
         self.watch(&self.current.load());
         self.link_waiters().since = None;
         former.bulk_waiters.changed();
-        self.tell_left();
+        self.send_queued_releases();
         self.wake_all();
     }
 
@@ -362,7 +362,7 @@ impl Links {
     }
 
     /// Returns the start of the time without a link; `None` while there is one.
-    pub(crate) fn waits_since(&self) -> Option<Instant> {
+    pub(crate) fn without_link_since(&self) -> Option<Instant> {
         self.link_waiters().since
     }
 
@@ -378,15 +378,15 @@ impl Links {
 }
 
 /// Releases the entries whose ids are those of this link's server.
-fn tell(link: &Arc<Link>, cx: &Ctx, gone: &[Released]) {
+fn send_releases(link: &Arc<Link>, cx: &Ctx, gone: &[Released]) {
     let mut forgotten: SmallVec<[(NodeId, u64); 4]> = SmallVec::new();
     for gone in gone.iter().filter(|gone| gone.link == link.number) {
-        match gone.what {
-            What::Opening(file) => link.tell(cx, Request::Release { file }),
-            What::LookUps(node, look_ups) => forgotten.push((node, look_ups)),
+        match gone.kind {
+            ReleasedKind::Opening(file) => link.send_detached(cx, Request::Release { file }),
+            ReleasedKind::LookUps(node, look_ups) => forgotten.push((node, look_ups)),
         }
     }
     for some in forgotten.chunks(tombolo_wire_vrpc::FORGETS_MAX) {
-        link.tell(cx, Request::Forget { forgets: Forgets::new(some) });
+        link.send_detached(cx, Request::Forget { forgets: Forgets::new(some) });
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::Identity;
 use tombolo_core::fs::{Granted, HeldLocks, NodeId, Notice, NoticeQueue, OpenId, PersistentHandle};
 
-use crate::released::{Released, What};
-use crate::slab::{Held, Slab, Theirs};
+use crate::released::{Released, ReleasedKind};
+use crate::slab::{ServerId, Slab, SlabEntry};
 
 /// The nodes of a session: by the session's own ids, by the current server's ids, and by handle.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ pub(crate) struct Nodes {
     /// Pending notices, with the session's ids.
     pub(crate) notices: Arc<NoticeQueue>,
     /// Number of possible changes of permissions.
-    rights: AtomicU64,
-    /// Value of `rights` when all permissions may have changed.
-    all_rights: AtomicU64,
+    permission_changes: AtomicU64,
+    /// Value of `permission_changes` when all permissions may have changed.
+    all_changed_at: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -28,14 +28,14 @@ struct Node {
     /// As counted by this session's callers.
     look_ups: u64,
     /// As counted by the server of the link on which it is bound.
-    theirs: u64,
+    server_look_ups: u64,
     /// Number of openings that keep it alive.
     openings: u32,
     /// Known from listings only, not looked up.
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: HeldLocks<Identity>,
-    /// The last identity that opened it for listing, and the value of `rights` before.
+    /// The last identity that opened it for listing, and the value of `permission_changes` before.
     lister: Option<(Identity, u64)>,
 }
 
@@ -47,7 +47,7 @@ struct Index {
     /// The newest link.
     link: u32,
     /// Nodes by that server's ids.
-    by_theirs: HashMap<u64, NodeId>,
+    by_server_id: HashMap<u64, NodeId>,
     by_handle: HashMap<PersistentHandle, NodeId>,
     /// Number of nodes known from listings only.
     listed: usize,
@@ -64,7 +64,7 @@ impl Default for Nodes {
         let slab = Slab::default();
         let root = Node {
             look_ups: 0,
-            theirs: 0,
+            server_look_ups: 0,
             openings: 0,
             listed: false,
             handle: None,
@@ -77,8 +77,8 @@ impl Default for Nodes {
             slab,
             index: Mutex::default(),
             notices: Arc::default(),
-            rights: AtomicU64::new(0),
-            all_rights: AtomicU64::new(0),
+            permission_changes: AtomicU64::new(0),
+            all_changed_at: AtomicU64::new(0),
         }
     }
 }
@@ -88,9 +88,9 @@ impl Nodes {
     pub(crate) fn begin(&self, link: u32) {
         let mut index = self.index();
         index.link = link;
-        index.by_theirs.clear();
+        index.by_server_id.clear();
         index.missed.clear();
-        index.by_theirs.insert(NodeId::ROOT.0, NodeId::ROOT);
+        index.by_server_id.insert(NodeId::ROOT.0, NodeId::ROOT);
         self.slab.with(NodeId::ROOT.0, |root| {
             root.bind(link, NodeId::ROOT.0);
         });
@@ -104,35 +104,40 @@ impl Nodes {
 
     /// Returns the node's id at the server of that link.
     #[inline]
-    pub(crate) fn theirs(&self, node: NodeId, link: u32) -> Theirs {
-        self.slab.theirs(node.0, link)
+    pub(crate) fn server_id(&self, node: NodeId, link: u32) -> ServerId {
+        self.slab.server_id(node.0, link)
     }
 
     /// Registers a node in a reply of that link's server, and counts a look-up.
-    pub(crate) fn adopt(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
-        self.adopt_from(false, link, theirs, handle)
+    pub(crate) fn adopt(&self, link: u32, server_id: NodeId, handle: Option<PersistentHandle>) -> NodeId {
+        self.adopt_from(false, link, server_id, handle)
     }
 
     /// Registers a node from a listing like [`Nodes::adopt`]; it may never be looked up.
-    pub(crate) fn adopt_listed(&self, link: u32, theirs: NodeId, handle: Option<PersistentHandle>) -> NodeId {
-        self.adopt_from(true, link, theirs, handle)
+    pub(crate) fn adopt_listed(
+        &self,
+        link: u32,
+        server_id: NodeId,
+        handle: Option<PersistentHandle>,
+    ) -> NodeId {
+        self.adopt_from(true, link, server_id, handle)
     }
 
     /// Returns the node with this server id, if it is known.
-    pub(crate) fn known(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
+    pub(crate) fn node_of(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
         let index = self.index();
-        (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten()
+        (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten()
     }
 
     /// Returns the node with this server id for a notice, and records the id if it is unknown.
-    pub(crate) fn told(&self, link: u32, theirs: NodeId) -> Option<NodeId> {
+    pub(crate) fn node_for_notice(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
         let mut index = self.index();
         if index.link != link {
             return None;
         }
-        let known = index.by_theirs.get(&theirs.0).copied();
+        let known = index.by_server_id.get(&server_id.0).copied();
         if known.is_none() {
-            index.missed.insert(theirs.0);
+            index.missed.insert(server_id.0);
             if index.missed.len() > MISSED_MAX {
                 index.missed.clear();
                 drop(index);
@@ -146,13 +151,13 @@ impl Nodes {
         &self,
         listed: bool,
         link: u32,
-        theirs: NodeId,
+        server_id: NodeId,
         handle: Option<PersistentHandle>,
     ) -> NodeId {
-        let node = self.adopt_known_or_new(listed, link, theirs, handle);
+        let node = self.adopt_known_or_new(listed, link, server_id, handle);
         let is_missed = {
             let mut index = self.index();
-            index.link == link && !index.missed.is_empty() && index.missed.remove(&theirs.0)
+            index.link == link && !index.missed.is_empty() && index.missed.remove(&server_id.0)
         };
         if is_missed {
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
@@ -164,24 +169,24 @@ impl Nodes {
         &self,
         listed: bool,
         link: u32,
-        theirs: NodeId,
+        server_id: NodeId,
         handle: Option<PersistentHandle>,
     ) -> NodeId {
-        if theirs == NodeId::ROOT {
+        if server_id == NodeId::ROOT {
             return NodeId::ROOT;
         }
         let mut guard = self.index();
         let index = &mut *guard;
-        let known = (index.link == link).then(|| index.by_theirs.get(&theirs.0).copied()).flatten();
+        let known = (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten();
         if let Some(node) = known
-            && let Some(has_handle) = self.slab.with(node.0, |mut held| {
-                count(&mut held, link);
+            && let Some(has_handle) = self.slab.with(node.0, |mut item| {
+                count(&mut item, link);
                 if !listed {
-                    held.thing.is_asked_for(&mut index.listed);
+                    item.value.is_asked_for(&mut index.listed);
                 }
-                let has_handle = held.thing.handle.is_some();
+                let has_handle = item.value.handle.is_some();
                 if !has_handle {
-                    held.thing.handle.clone_from(&handle);
+                    item.value.handle.clone_from(&handle);
                 }
                 has_handle
             })
@@ -193,37 +198,44 @@ impl Nodes {
             return node;
         }
         if let Some(node) = handle.as_ref().and_then(|handle| index.by_handle.get(handle).copied()) {
-            let is_it = self.slab.with(node.0, |mut held| {
-                match held.theirs(link) {
+            let is_it = self.slab.with(node.0, |mut item| {
+                match item.server_id(link) {
                     // A node has one id per server.
-                    Some(other) if other != theirs.0 => return false,
-                    Some(_) => count(&mut held, link),
+                    Some(other) if other != server_id.0 => return false,
+                    Some(_) => count(&mut item, link),
                     None => {
-                        held.thing.look_ups = held.thing.look_ups.saturating_add(1);
-                        if held.bind(link, theirs.0) {
-                            held.thing.theirs = 1;
+                        item.value.look_ups = item.value.look_ups.saturating_add(1);
+                        if item.bind(link, server_id.0) {
+                            item.value.server_look_ups = 1;
                         }
                     }
                 }
                 if !listed {
-                    held.thing.is_asked_for(&mut index.listed);
+                    item.value.is_asked_for(&mut index.listed);
                 }
                 true
             });
             if is_it == Some(true) {
                 if index.link == link {
-                    index.by_theirs.insert(theirs.0, node);
+                    index.by_server_id.insert(server_id.0, node);
                 }
                 return node;
             }
         }
         let (handle_kept, locks) = (handle.clone(), HeldLocks::default());
-        let node =
-            Node { look_ups: 1, theirs: 1, openings: 0, listed, handle: handle_kept, locks, lister: None };
+        let node = Node {
+            look_ups: 1,
+            server_look_ups: 1,
+            openings: 0,
+            listed,
+            handle: handle_kept,
+            locks,
+            lister: None,
+        };
         index.listed += usize::from(listed);
-        let node = NodeId(self.slab.insert(node, link, theirs.0));
+        let node = NodeId(self.slab.insert(node, link, server_id.0));
         if index.link == link {
-            index.by_theirs.insert(theirs.0, node);
+            index.by_server_id.insert(server_id.0, node);
         }
         if let Some(handle) = handle {
             index.by_handle.entry(handle).or_insert(node);
@@ -232,33 +244,33 @@ impl Nodes {
     }
 
     /// Binds a node found again by its handle. Returns the look-up to give back, if it was superfluous.
-    pub(crate) fn found_again(&self, link: u32, node: NodeId, theirs: NodeId) -> Option<(NodeId, u64)> {
+    pub(crate) fn rebind(&self, link: u32, node: NodeId, server_id: NodeId) -> Option<(NodeId, u64)> {
         let mut index = self.index();
-        let is_kept = self.slab.with(node.0, |held| match held.theirs(link) {
-            Some(same) if same == theirs.0 => {
-                held.thing.theirs = held.thing.theirs.saturating_add(1);
+        let is_kept = self.slab.with(node.0, |item| match item.server_id(link) {
+            Some(same) if same == server_id.0 => {
+                item.value.server_look_ups = item.value.server_look_ups.saturating_add(1);
                 true
             }
             Some(_) => false,
             None => {
-                if held.bind(link, theirs.0) {
-                    held.thing.theirs = 1;
+                if item.bind(link, server_id.0) {
+                    item.value.server_look_ups = 1;
                 }
                 true
             }
         });
         if is_kept != Some(true) {
-            return Some((theirs, 1));
+            return Some((server_id, 1));
         }
         if index.link == link {
-            index.by_theirs.entry(theirs.0).or_insert(node);
+            index.by_server_id.entry(server_id.0).or_insert(node);
         }
         None
     }
 
     /// Returns the handle of a node, if it has one.
     pub(crate) fn handle(&self, node: NodeId) -> Option<PersistentHandle> {
-        self.slab.with(node.0, |held| held.thing.handle.clone()).flatten()
+        self.slab.with(node.0, |item| item.value.handle.clone()).flatten()
     }
 
     /// Subtracts look-ups. Returns the release to send once none are left.
@@ -268,7 +280,7 @@ impl Nodes {
 
     /// Counts an opening, which keeps the node alive.
     pub(crate) fn opened(&self, node: NodeId) {
-        self.slab.with(node.0, |held| held.thing.openings += 1);
+        self.slab.with(node.0, |item| item.value.openings += 1);
     }
 
     /// Discounts an opening, and drops its locks.
@@ -279,18 +291,18 @@ impl Nodes {
         })
     }
 
-    /// Returns the count to pass to [`Nodes::may_list`], read before the request is sent.
-    pub(crate) fn rights(&self) -> u64 {
-        self.rights.load(Ordering::SeqCst)
+    /// Returns the count to pass to [`Nodes::set_lister`], read before the request is sent.
+    pub(crate) fn permission_changes(&self) -> u64 {
+        self.permission_changes.load(Ordering::SeqCst)
     }
 
     /// Records that the server let that identity open the directory for listing, by a request sent after
-    /// `rights` was read.
-    pub(crate) fn may_list(&self, node: NodeId, lister: &Identity, rights: u64) {
-        self.slab.with(node.0, |held| {
+    /// `permission_changes` was read.
+    pub(crate) fn set_lister(&self, node: NodeId, lister: &Identity, permission_changes: u64) {
+        self.slab.with(node.0, |item| {
             // Later changes reset this.
-            if self.rights() == rights {
-                held.thing.lister = Some((lister.clone(), rights));
+            if self.permission_changes() == permission_changes {
+                item.value.lister = Some((lister.clone(), permission_changes));
             }
         });
     }
@@ -298,32 +310,34 @@ impl Nodes {
     /// Returns `true` if the server would let that identity open the directory for listing, as far as is
     /// known.
     pub(crate) fn is_lister(&self, node: NodeId, identity: &Identity) -> bool {
-        let look = |held: Held<'_, Node>| match &held.thing.lister {
-            Some((lister, since)) => *since >= self.all_rights.load(Ordering::SeqCst) && lister == identity,
+        let look = |item: SlabEntry<'_, Node>| match &item.value.lister {
+            Some((lister, since)) => {
+                *since >= self.all_changed_at.load(Ordering::SeqCst) && lister == identity
+            }
             None => false,
         };
         self.slab.with(node.0, look).unwrap_or(false)
     }
 
     /// Records that the permissions of a node may have changed.
-    pub(crate) fn new_rights(&self, node: NodeId) {
-        self.rights.fetch_add(1, Ordering::SeqCst);
-        self.slab.with(node.0, |held| held.thing.lister = None);
+    pub(crate) fn permissions_changed(&self, node: NodeId) {
+        self.permission_changes.fetch_add(1, Ordering::SeqCst);
+        self.slab.with(node.0, |item| item.value.lister = None);
     }
 
     /// Records that all permissions may have changed.
-    fn all_new_rights(&self) {
-        let now = self.rights.fetch_add(1, Ordering::SeqCst) + 1;
-        self.all_rights.fetch_max(now, Ordering::SeqCst);
+    fn all_permissions_changed(&self) {
+        let now = self.permission_changes.fetch_add(1, Ordering::SeqCst) + 1;
+        self.all_changed_at.fetch_max(now, Ordering::SeqCst);
     }
 
     /// Queues a notice for the session.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
             Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {
-                self.new_rights(*node);
+                self.permissions_changed(*node);
             }
-            Notice::Everything => self.all_new_rights(),
+            Notice::Everything => self.all_permissions_changed(),
             Notice::Name { .. } => {}
         }
         self.notices.push(notice);
@@ -335,7 +349,7 @@ impl Nodes {
         node: NodeId,
         look: impl FnOnce(&mut HeldLocks<Identity>) -> R,
     ) -> Option<R> {
-        self.slab.with(node.0, |held| look(&mut held.thing.locks))
+        self.slab.with(node.0, |item| look(&mut item.value.locks))
     }
 
     /// Returns the locks taken through an opening.
@@ -346,25 +360,25 @@ impl Nodes {
     /// Changes the references to a node. If none is left, removes it and returns the release to send.
     fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Released> {
         let mut index = self.index();
-        let is_kept = self.slab.with(node.0, |held| {
-            change(held.thing);
-            node == NodeId::ROOT || held.thing.look_ups > 0 || held.thing.openings > 0
+        let is_kept = self.slab.with(node.0, |item| {
+            change(item.value);
+            node == NodeId::ROOT || item.value.look_ups > 0 || item.value.openings > 0
         })?;
         if is_kept {
             return None;
         }
-        let (mut gone, theirs) = self.slab.remove(node.0)?;
+        let (mut gone, server_id) = self.slab.remove(node.0)?;
         gone.is_asked_for(&mut index.listed);
         if let Some(handle) = &gone.handle
             && index.by_handle.get(handle) == Some(&node)
         {
             index.by_handle.remove(handle);
         }
-        let (link, theirs) = theirs?;
-        if index.link == link && index.by_theirs.get(&theirs) == Some(&node) {
-            index.by_theirs.remove(&theirs);
+        let (link, server_id) = server_id?;
+        if index.link == link && index.by_server_id.get(&server_id) == Some(&node) {
+            index.by_server_id.remove(&server_id);
         }
-        Some(Released { link, what: What::LookUps(NodeId(theirs), gone.theirs) })
+        Some(Released { link, kind: ReleasedKind::LookUps(NodeId(server_id), gone.server_look_ups) })
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
@@ -380,10 +394,10 @@ impl Node {
 }
 
 /// Counts a look-up granted by the server of that link.
-fn count(held: &mut Held<'_, Node>, link: u32) {
-    held.thing.look_ups = held.thing.look_ups.saturating_add(1);
-    if held.theirs(link).is_some() {
-        held.thing.theirs = held.thing.theirs.saturating_add(1);
+fn count(item: &mut SlabEntry<'_, Node>, link: u32) {
+    item.value.look_ups = item.value.look_ups.saturating_add(1);
+    if item.server_id(link).is_some() {
+        item.value.server_look_ups = item.value.server_look_ups.saturating_add(1);
     }
 }
 
@@ -395,8 +409,8 @@ mod tests {
         Some(PersistentHandle { kind: 1, bytes: [byte; 8].as_slice().into() })
     }
 
-    fn gone(link: u32, theirs: u64, look_ups: u64) -> Option<Released> {
-        Some(Released { link, what: What::LookUps(NodeId(theirs), look_ups) })
+    fn gone(link: u32, server_id: u64, look_ups: u64) -> Option<Released> {
+        Some(Released { link, kind: ReleasedKind::LookUps(NodeId(server_id), look_ups) })
     }
 
     fn on_a_link() -> Nodes {
@@ -412,9 +426,9 @@ mod tests {
         assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
         assert_ne!(nodes.adopt(1, NodeId(71), handle(2)), node);
         assert_eq!(nodes.forget(node, 1), None);
-        assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
+        assert_eq!(nodes.server_id(node, 1), ServerId::Bound(70));
         assert_eq!(nodes.forget(node, 1), gone(1, 70, 2));
-        assert_eq!(nodes.theirs(node, 1), Theirs::Gone);
+        assert_eq!(nodes.server_id(node, 1), ServerId::Gone);
         assert_ne!(nodes.adopt(1, NodeId(70), handle(1)), node);
     }
 
@@ -423,10 +437,10 @@ mod tests {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.begin(2);
-        assert_eq!(nodes.theirs(node, 2), Theirs::Unbound);
-        assert_eq!(nodes.theirs(NodeId::ROOT, 2), Theirs::Bound(1));
+        assert_eq!(nodes.server_id(node, 2), ServerId::Unbound);
+        assert_eq!(nodes.server_id(NodeId::ROOT, 2), ServerId::Bound(1));
         assert_eq!(nodes.adopt(2, NodeId(5), handle(1)), node);
-        assert_eq!(nodes.theirs(node, 2), Theirs::Bound(5));
+        assert_eq!(nodes.server_id(node, 2), ServerId::Bound(5));
         assert_eq!(nodes.forget(node, 2), gone(2, 5, 1), "the new server gave one look-up");
     }
 
@@ -446,12 +460,12 @@ mod tests {
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.begin(2);
         assert_ne!(nodes.adopt(2, NodeId(70), handle(2)), node);
-        assert_eq!(nodes.found_again(2, node, NodeId(9)), None);
-        assert_eq!(nodes.theirs(node, 2), Theirs::Bound(9));
-        assert_eq!(nodes.found_again(2, node, NodeId(9)), None, "asked twice");
-        assert_eq!(nodes.found_again(2, node, NodeId(10)), Some((NodeId(10), 1)), "another each time");
+        assert_eq!(nodes.rebind(2, node, NodeId(9)), None);
+        assert_eq!(nodes.server_id(node, 2), ServerId::Bound(9));
+        assert_eq!(nodes.rebind(2, node, NodeId(9)), None, "asked twice");
+        assert_eq!(nodes.rebind(2, node, NodeId(10)), Some((NodeId(10), 1)), "another each time");
         assert_eq!(nodes.forget(node, 1), gone(2, 9, 2));
-        assert_eq!(nodes.found_again(2, node, NodeId(9)), Some((NodeId(9), 1)), "forgotten meanwhile");
+        assert_eq!(nodes.rebind(2, node, NodeId(9)), Some((NodeId(9), 1)), "forgotten meanwhile");
     }
 
     #[test]
@@ -480,9 +494,9 @@ mod tests {
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.opened(node);
         assert_eq!(nodes.forget(node, 1), None);
-        assert_eq!(nodes.theirs(node, 1), Theirs::Bound(70));
+        assert_eq!(nodes.server_id(node, 1), ServerId::Bound(70));
         assert_eq!(nodes.released(node, OpenId(3)), gone(1, 70, 1));
         assert_eq!(nodes.forget(NodeId::ROOT, 5), None);
-        assert_eq!(nodes.theirs(NodeId::ROOT, 1), Theirs::Bound(1));
+        assert_eq!(nodes.server_id(NodeId::ROOT, 1), ServerId::Bound(1));
     }
 }

@@ -3,7 +3,7 @@
 use tombolo_core::Identity;
 use tombolo_core::fs::{NodeId, OpenFlags, OpenId};
 
-use crate::slab::{Slab, Theirs};
+use crate::slab::{ServerId, Slab};
 
 /// The openings of a session.
 #[derive(Debug, Default)]
@@ -29,26 +29,26 @@ impl Opening {
 
 impl Openings {
     /// Registers an opening of that link's server.
-    pub(crate) fn add(&self, opening: Opening, link: u32, theirs: OpenId) -> OpenId {
-        OpenId(self.0.insert(opening, link, theirs.0))
+    pub(crate) fn add(&self, opening: Opening, link: u32, server_id: OpenId) -> OpenId {
+        OpenId(self.0.insert(opening, link, server_id.0))
     }
 
     /// Returns the opening's id at the server of that link.
     #[inline]
-    pub(crate) fn theirs(&self, open: OpenId, link: u32) -> Theirs {
-        self.0.theirs(open.0, link)
+    pub(crate) fn server_id(&self, open: OpenId, link: u32) -> ServerId {
+        self.0.server_id(open.0, link)
     }
 
     pub(crate) fn get(&self, open: OpenId) -> Option<Opening> {
-        self.0.with(open.0, |held| held.thing.clone())
+        self.0.with(open.0, |item| item.value.clone())
     }
 
     /// Records that it was reopened; `false` if that was not needed.
-    pub(crate) fn opened_again(&self, open: OpenId, link: u32, theirs: OpenId) -> bool {
-        let is_needed = self.0.with(open.0, |held| {
-            let is_needed = held.theirs(link).is_none();
+    pub(crate) fn reopened(&self, open: OpenId, link: u32, server_id: OpenId) -> bool {
+        let is_needed = self.0.with(open.0, |item| {
+            let is_needed = item.server_id(link).is_none();
             if is_needed {
-                held.bind(link, theirs.0);
+                item.bind(link, server_id.0);
             }
             is_needed
         });
@@ -58,22 +58,22 @@ impl Openings {
     /// Unbinds the opening, so that the next use reopens it. Returns the link whose server had it and its id
     /// there, if any.
     pub(crate) fn unbind(&self, open: OpenId) -> Option<(u32, OpenId)> {
-        let (link, theirs) = self.0.with(open.0, |held| held.unbind())??;
-        Some((link, OpenId(theirs)))
+        let (link, server_id) = self.0.with(open.0, |item| item.unbind())??;
+        Some((link, OpenId(server_id)))
     }
 
     /// Marks it as broken by a lost lock.
-    pub(crate) fn break_off(&self, open: OpenId) {
-        self.0.with(open.0, |held| {
-            held.thing.is_broken = true;
-            held.unbind();
+    pub(crate) fn mark_broken(&self, open: OpenId) {
+        self.0.with(open.0, |item| {
+            item.value.is_broken = true;
+            item.unbind();
         });
     }
 
     /// Removes an opening. Also returns the link whose server has it and its id there, if any.
     pub(crate) fn remove(&self, open: OpenId) -> Option<(Opening, Option<(u32, OpenId)>)> {
-        let (opening, theirs) = self.0.remove(open.0)?;
-        Some((opening, theirs.map(|(link, theirs)| (link, OpenId(theirs)))))
+        let (opening, server_id) = self.0.remove(open.0)?;
+        Some((opening, server_id.map(|(link, server_id)| (link, OpenId(server_id)))))
     }
 
     pub(crate) fn all(&self) -> Vec<OpenId> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::frame::{Frame, cannot_be_encoded};
 use crate::link::Link;
-use crate::recovery::found_again;
+use crate::recovery::restore;
 use crate::request::{NoAnswer, Outcome, OutgoingRequest, Sent};
 
 /// An encoded request, in the session's own ids.
@@ -39,7 +39,7 @@ impl Owned {
         let request = loop {
             match link.translated(&request) {
                 Ok(request) => break request,
-                Err(unknown) => found_again(link, cx, unknown).await?,
+                Err(unknown) => restore(link, cx, unknown).await?,
             }
         };
         match link.send(cx, self.sequence, OutgoingRequest { request, tail: &[], spans }) {

@@ -9,12 +9,12 @@ use tombolo_core::fs::{File, NodeId};
 pub(crate) struct Released {
     /// The link.
     pub(crate) link: u32,
-    pub(crate) what: What,
+    pub(crate) kind: ReleasedKind,
 }
 
 /// The released object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum ReleasedKind {
     Opening(File),
     LookUps(NodeId, u64),
 }
@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn each_server_is_told_what_is_its_own() {
         let releases = ReleaseQueue::default();
-        let gone = |link| Released { link, what: What::LookUps(NodeId(7), 1) };
+        let gone = |link| Released { link, kind: ReleasedKind::LookUps(NodeId(7), 1) };
         [2, 3, 4].into_iter().for_each(|link| releases.put(gone(link)));
         assert_eq!(releases.take(3), [gone(3)]);
         assert_eq!(releases.take(2), []);

@@ -29,7 +29,7 @@ impl Answered {
     }
 
     /// Returns the part of the reply that `pick` extracts.
-    pub(crate) fn picked<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
+    pub(crate) fn extract<T>(&self, link: &Link, pick: impl FnOnce(Reply<'_>) -> Option<T>) -> Result<T> {
         pick(self.success(link)?).ok_or_else(|| link.protocol_violation("a reply of another kind"))
     }
 
@@ -39,7 +39,7 @@ impl Answered {
         match self.placed(link, returned, limit_bytes)? {
             Some(source) => {
                 let bytes = source.to_vec(limit_bytes);
-                still_theirs(link, &source)?;
+                check_link_alive(link, &source)?;
                 Ok(bytes)
             }
             None => match returned {
@@ -73,12 +73,12 @@ impl Answered {
 }
 
 /// Fails if the memory read has lost its backing, in which case zeroes were read.
-pub(crate) fn whole(source: &Source) -> Result<()> {
+pub(crate) fn check_unpoisoned(source: &Source) -> Result<()> {
     if source.is_poisoned() { Err(Error::Disconnected) } else { Ok(()) }
 }
 
 /// Fails if the data just read from the server's memory may be other data: once the link is lost, the server
 /// may reuse the memory for the next one.
-pub(crate) fn still_theirs(link: &Link, source: &Source) -> Result<()> {
-    if link.line.is_lost() { Err(Error::Disconnected) } else { whole(source) }
+pub(crate) fn check_link_alive(link: &Link, source: &Source) -> Result<()> {
+    if link.line.is_lost() { Err(Error::Disconnected) } else { check_unpoisoned(source) }
 }

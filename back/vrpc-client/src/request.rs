@@ -10,7 +10,7 @@ use tombolo_host_links::client::{Call, LineError, Reply as Raw, Spans};
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, CallerId, Groups, Header, Kind, Reply, Request};
 
-use crate::callers::{Callers, Entered};
+use crate::callers::{CallerNumber, Callers};
 use crate::frame::{Frame, cannot_be_encoded};
 use crate::link::Link;
 use crate::reply::Answered;
@@ -65,10 +65,10 @@ impl Link {
     pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, outgoing: OutgoingRequest<'_>) -> Sent {
         let OutgoingRequest { request, tail, spans } = outgoing;
         let failed = |error| Sent::Ended(Err(NoAnswer::Failed(error)));
-        let (caller, is_known) = match self.callers.enter(&cx.identity) {
-            Entered::Known(caller) => (caller, true),
-            Entered::Unknown(caller) => (caller, false),
-            Entered::Full => return failed(Error::WouldBlock),
+        let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
+            CallerNumber::Introduced(caller) => (caller, true),
+            CallerNumber::NotIntroduced(caller) => (caller, false),
+            CallerNumber::Full => return failed(Error::WouldBlock),
         };
         let caller = CallerGuard { link: self, caller };
         let kind = request.kind();
@@ -79,7 +79,7 @@ impl Link {
         if let Err(error) = request.encode(&header, &mut body, &mut frame) {
             return failed(cannot_be_encoded(error));
         }
-        if !is_known {
+        if !is_introduced {
             match self.introduce(cx, caller.caller) {
                 Introduced::Done => {}
                 Introduced::Failed(error) => return Sent::Ended(Err(error)),
@@ -109,8 +109,8 @@ impl Link {
     }
 
     /// Sends a request and waits for its reply.
-    pub(crate) async fn asked(self: &Arc<Self>, cx: &Ctx, outgoing: OutgoingRequest<'_>) -> Outcome {
-        match self.send(cx, self.things.next_sequence(), outgoing) {
+    pub(crate) async fn exchange(self: &Arc<Self>, cx: &Ctx, outgoing: OutgoingRequest<'_>) -> Outcome {
+        match self.send(cx, self.objects.next_sequence(), outgoing) {
             Sent::Ended(outcome) => outcome,
             Sent::Pending(pending) => pending.outcome(&cx.interrupt).await,
         }
@@ -131,12 +131,12 @@ impl Link {
     }
 
     /// Sends a request whose result the waist ignores; not sent again if the link is lost.
-    pub(crate) fn tell(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
+    pub(crate) fn send_detached(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
         let kind = request.kind();
         let heard = move |link: &Link, reply| {
             let _ = link.finish(kind, reply, |link, answered| answered.success(link).map(|_| ()));
         };
-        match self.send(cx, self.things.next_sequence(), request.into()) {
+        match self.send(cx, self.objects.next_sequence(), request.into()) {
             Sent::Ended(Ok(reply)) => heard(self, reply),
             Sent::Ended(Err(_)) => {}
             Sent::Pending(pending) => {
@@ -155,7 +155,7 @@ impl Link {
         let identity = &cx.identity;
         let groups = Groups::new(identity.groups());
         let request = Request::Caller { uid: identity.uid, gid: identity.gid, groups };
-        let header = Header { sequence: self.things.next_sequence(), caller, ..Header::default() };
+        let header = Header { sequence: self.objects.next_sequence(), caller, ..Header::default() };
         let mut body = [0; BODY_BYTES];
         let mut frame = Frame::default();
         if let Err(error) = request.encode(&header, &mut body, &mut frame) {
@@ -177,9 +177,9 @@ impl Link {
         outcome: std::result::Result<Raw, LineError>,
     ) -> std::result::Result<(), NoAnswer> {
         let done = |reply: Reply<'_>| matches!(reply, Reply::Done).then_some(());
-        self.finish(Kind::Caller, outcome?, |link, answered| answered.picked(link, done))
+        self.finish(Kind::Caller, outcome?, |link, answered| answered.extract(link, done))
             .map_err(NoAnswer::Failed)?;
-        self.callers.is_known(caller);
+        self.callers.set_introduced(caller);
         Ok(())
     }
 }

@@ -28,16 +28,16 @@ struct Free {
 #[derive(Debug)]
 struct Slot<T> {
     generation: AtomicU32,
-    /// The link on which `theirs` is its id; stored after `theirs`, so that a reader sees that id or one of a
+    /// The link on which `server_id` is its id; stored after it, so that a reader sees that id or one of a
     /// later link.
     link: AtomicU32,
-    theirs: AtomicU64,
-    thing: Mutex<Option<T>>,
+    server_id: AtomicU64,
+    value: Mutex<Option<T>>,
 }
 
 /// The id of an object at a link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Theirs {
+pub(crate) enum ServerId {
     /// Known by this id.
     Bound(u64),
     /// Not known to the server yet; possibly nonexistent.
@@ -47,22 +47,22 @@ pub(crate) enum Theirs {
 }
 
 /// A locked object.
-pub(crate) struct Held<'a, T> {
-    pub(crate) thing: &'a mut T,
+pub(crate) struct SlabEntry<'a, T> {
+    pub(crate) value: &'a mut T,
     slot: &'a Slot<T>,
 }
 
-impl<T> Held<'_, T> {
+impl<T> SlabEntry<'_, T> {
     /// Returns the object's id at the server of a link.
-    pub(crate) fn theirs(&self, link: u32) -> Option<u64> {
-        (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.theirs.load(Ordering::Relaxed))
+    pub(crate) fn server_id(&self, link: u32) -> Option<u64> {
+        (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.server_id.load(Ordering::Relaxed))
     }
 
     /// Sets the object's id at the server of that link; `false` if it is bound on a later link.
-    pub(crate) fn bind(&self, link: u32, theirs: u64) -> bool {
+    pub(crate) fn bind(&self, link: u32, server_id: u64) -> bool {
         let is_newer = self.slot.link.load(Ordering::Acquire) <= link;
         if is_newer {
-            self.slot.theirs.store(theirs, Ordering::Relaxed);
+            self.slot.server_id.store(server_id, Ordering::Relaxed);
             self.slot.link.store(link, Ordering::Release);
         }
         is_newer
@@ -71,7 +71,7 @@ impl<T> Held<'_, T> {
     /// Unbinds the object. Returns the link on which it was bound and its id there, if any.
     pub(crate) fn unbind(&self) -> Option<(u32, u64)> {
         let link = self.slot.link.swap(0, Ordering::AcqRel);
-        (link != 0).then(|| (link, self.slot.theirs.load(Ordering::Relaxed)))
+        (link != 0).then(|| (link, self.slot.server_id.load(Ordering::Relaxed)))
     }
 }
 
@@ -84,7 +84,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Adds an object and returns its id.
-    pub(crate) fn insert(&self, thing: T, link: u32, theirs: u64) -> u64 {
+    pub(crate) fn insert(&self, thing: T, link: u32, server_id: u64) -> u64 {
         let at = {
             let mut free = lock(&self.free);
             free.slots.pop().unwrap_or_else(|| {
@@ -95,8 +95,8 @@ impl<T> Slab<T> {
             })
         };
         let slot = self.made(at);
-        let mut content = lock(&slot.thing);
-        slot.theirs.store(theirs, Ordering::Relaxed);
+        let mut content = lock(&slot.value);
+        slot.server_id.store(server_id, Ordering::Relaxed);
         slot.link.store(link, Ordering::Release);
         *content = Some(thing);
         number(at, slot.generation.load(Ordering::Acquire))
@@ -104,41 +104,41 @@ impl<T> Slab<T> {
 
     /// Returns the object's id at the server of that link.
     #[inline]
-    pub(crate) fn theirs(&self, number: u64, link: u32) -> Theirs {
-        let Some(slot) = self.slot(number) else { return Theirs::Gone };
+    pub(crate) fn server_id(&self, number: u64, link: u32) -> ServerId {
+        let Some(slot) = self.slot(number) else { return ServerId::Gone };
         if slot.generation.load(Ordering::Acquire) != generation(number) {
-            return Theirs::Gone;
+            return ServerId::Gone;
         }
         if slot.link.load(Ordering::Acquire) == link {
-            Theirs::Bound(slot.theirs.load(Ordering::Relaxed))
+            ServerId::Bound(slot.server_id.load(Ordering::Relaxed))
         } else {
-            Theirs::Unbound
+            ServerId::Unbound
         }
     }
 
     /// Calls `look` with an object; `None` if it does not exist.
-    pub(crate) fn with<R>(&self, number: u64, look: impl FnOnce(Held<'_, T>) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, number: u64, look: impl FnOnce(SlabEntry<'_, T>) -> R) -> Option<R> {
         let slot = self.slot(number)?;
-        let mut content = lock(&slot.thing);
+        let mut content = lock(&slot.value);
         if slot.generation.load(Ordering::Acquire) != generation(number) {
             return None;
         }
-        content.as_mut().map(|thing| look(Held { thing, slot }))
+        content.as_mut().map(|thing| look(SlabEntry { value: thing, slot }))
     }
 
     /// Removes an object. Also returns the link on which it was bound and its id there, if any.
     pub(crate) fn remove(&self, number: u64) -> Option<(T, Option<(u32, u64)>)> {
         let slot = self.slot(number)?;
         let removed = {
-            let mut content = lock(&slot.thing);
+            let mut content = lock(&slot.value);
             if slot.generation.load(Ordering::Acquire) != generation(number) {
                 return None;
             }
             let thing = content.take()?;
             let link = slot.link.swap(0, Ordering::AcqRel);
-            let theirs = (link != 0).then(|| (link, slot.theirs.load(Ordering::Relaxed)));
+            let server_id = (link != 0).then(|| (link, slot.server_id.load(Ordering::Relaxed)));
             slot.generation.fetch_add(1, Ordering::AcqRel);
-            (thing, theirs)
+            (thing, server_id)
         };
         lock(&self.free).slots.push(at(number));
         Some(removed)
@@ -148,7 +148,7 @@ impl<T> Slab<T> {
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let unused = lock(&self.free).unused;
         let slots = (1..unused).filter_map(|at| self.at(at).map(|slot| (at, slot)));
-        let taken = slots.filter(|(_, slot)| lock(&slot.thing).is_some());
+        let taken = slots.filter(|(_, slot)| lock(&slot.value).is_some());
         taken.map(|(at, slot)| number(at, slot.generation.load(Ordering::Acquire))).collect()
     }
 
@@ -170,8 +170,8 @@ impl<T> Slab<T> {
             let empty = || Slot {
                 generation: AtomicU32::new(0),
                 link: AtomicU32::new(0),
-                theirs: AtomicU64::new(0),
-                thing: Mutex::new(None),
+                server_id: AtomicU64::new(0),
+                value: Mutex::new(None),
             };
             (0..FIRST_LEN << chunk).map(|_| empty()).collect()
         });
@@ -214,17 +214,17 @@ mod tests {
         let slab = Slab::default();
         let first = slab.insert("a", 1, 70);
         assert_eq!(first, 1);
-        assert_eq!(slab.theirs(first, 1), Theirs::Bound(70));
-        assert_eq!(slab.theirs(first, 2), Theirs::Unbound);
+        assert_eq!(slab.server_id(first, 1), ServerId::Bound(70));
+        assert_eq!(slab.server_id(first, 2), ServerId::Unbound);
         assert_eq!(slab.remove(first), Some(("a", Some((1, 70)))));
         let second = slab.insert("b", 1, 71);
         assert_ne!(second, first);
-        assert_eq!(slab.theirs(first, 1), Theirs::Gone);
+        assert_eq!(slab.server_id(first, 1), ServerId::Gone);
         assert_eq!(slab.with(first, |_| ()), None);
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.numbers(), [second]);
         for made_up in [0, 2, u64::MAX, u64::from(u32::MAX), 1 << 33] {
-            assert!(!matches!(slab.theirs(made_up, 1), Theirs::Bound(_)), "{made_up}");
+            assert!(!matches!(slab.server_id(made_up, 1), ServerId::Bound(_)), "{made_up}");
             assert_eq!(slab.with(made_up, |_| ()), None);
         }
     }
@@ -235,9 +235,9 @@ mod tests {
         let number = slab.insert((), 1, 70);
         slab.with(number, |held| held.bind(3, 90));
         slab.with(number, |held| held.bind(2, 80));
-        assert_eq!(slab.theirs(number, 3), Theirs::Bound(90));
+        assert_eq!(slab.server_id(number, 3), ServerId::Bound(90));
         slab.with(number, |held| held.unbind());
-        assert_eq!(slab.theirs(number, 3), Theirs::Unbound);
+        assert_eq!(slab.server_id(number, 3), ServerId::Unbound);
     }
 
     #[test]
@@ -245,7 +245,7 @@ mod tests {
         let slab = Slab::default();
         let numbers: Vec<u64> = (0..5000).map(|thing| slab.insert(thing, 1, thing)).collect();
         for (thing, number) in (0..).zip(&numbers) {
-            assert_eq!(slab.theirs(*number, 1), Theirs::Bound(thing));
+            assert_eq!(slab.server_id(*number, 1), ServerId::Bound(thing));
         }
         assert_eq!(position(0), (0, 0));
         assert_eq!(position(63), (0, 63));

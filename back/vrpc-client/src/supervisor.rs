@@ -23,13 +23,13 @@ use crate::recovery;
 use crate::request::NoAnswer;
 
 /// Interval at which requests waiting for a link check their deadlines.
-const LOOK: Duration = Duration::from_millis(100);
+const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause after the first failed attempt; doubled after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Lifetime of a link that counts as a success.
-const LASTING: Duration = Duration::from_secs(1);
+const USEFUL_LIFETIME: Duration = Duration::from_secs(1);
 /// Time limit for the server's description of the session, and for reopening each file.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -52,9 +52,9 @@ struct Latest {
 impl Latest {
     /// Returns `true` if the link was useless: the next attempt is then delayed, so that a server that fails
     /// at once is not contacted in a tight loop.
-    fn was_in_vain(&self, link: &Link, end: &End) -> bool {
+    fn was_useless(&self, link: &Link, end: &End) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
-        self.since.elapsed() < LASTING && (matches!(end, End::ProtocolError(_)) || !was_useful)
+        self.since.elapsed() < USEFUL_LIFETIME && (matches!(end, End::ProtocolError(_)) || !was_useful)
     }
 }
 
@@ -80,23 +80,23 @@ impl Supervisor {
             let Some(current) = links.upgrade() else { return };
             let link = current.current();
             let Some(end) = link.line.end() else { continue };
-            current.lost(&end);
+            current.link_lost(&end);
             if matches!(self.patience, Patience::None) {
                 current.end();
                 return;
             }
             let label = link.line.label().clone();
             // Short-lived links must not flood the log.
-            let is_news = latest.is_first || latest.since.elapsed() >= LASTING;
-            if is_news {
+            let is_logged = latest.is_first || latest.since.elapsed() >= USEFUL_LIFETIME;
+            if is_logged {
                 tracing::warn!(link = &*label, why = %end, "link to the server lost, reconnecting");
             }
-            pause = if latest.was_in_vain(&link, &end) { longer(pause) } else { Duration::ZERO };
+            pause = if latest.was_useless(&link, &end) { longer(pause) } else { Duration::ZERO };
             let number = link.number.saturating_add(1);
             drop((current, link));
-            let Some(answers) = self.link_anew(links, pokes, number, &mut pause) else { return };
+            let Some(answers) = self.reconnect(links, pokes, number, &mut pause) else { return };
             latest = Latest { since: Instant::now(), answers, is_first: false };
-            if is_news {
+            if is_logged {
                 tracing::warn!(link = &*label, "reconnected to the server");
             }
         }
@@ -105,7 +105,7 @@ impl Supervisor {
     /// Retries until there is a link, while a second thread checks the deadlines of waiting requests, because
     /// an attempt may take long. Returns the link's number of replies so far; `None` once the session is
     /// gone.
-    fn link_anew(
+    fn reconnect(
         &self,
         links: &Weak<Links>,
         pokes: &Receiver<()>,
@@ -115,7 +115,7 @@ impl Supervisor {
         let _clock = clock(links.clone());
         let mut was_refused = false;
         loop {
-            if !rest(links, pokes, *pause) {
+            if !wait_pause(links, pokes, *pause) {
                 return None;
             }
             let failed = match self.attempt(links, number) {
@@ -147,16 +147,16 @@ impl Supervisor {
         let Some(links) = links.upgrade() else { return Err(Failed::Lost) };
         let until = Instant::now() + ANSWER_TIMEOUT;
         let wait = |call: Call| answer_until(call, until);
-        let link = Link::begin(connected, number, links.things.clone(), wait).map_err(Failed::Session)?;
+        let link = Link::begin(connected, number, links.objects.clone(), wait).map_err(Failed::Session)?;
         let (then, now) = (links.terms.profile.permission_check, link.terms.profile.permission_check);
         if then == PermissionCheck::BackEnd && now == PermissionCheck::Caller {
             return Err(Failed::Unchecked);
         }
         // Handles of another volume would name other files.
-        links.things.nodes.begin(number);
-        all_openings(&link)?;
+        links.objects.nodes.begin(number);
+        restore_openings(&link)?;
         let answers = link.line.counts().answers;
-        links.found(link);
+        links.install(link);
         Ok(answers)
     }
 }
@@ -200,8 +200,8 @@ impl fmt::Display for Failed {
 
 /// Reopens all files and takes their locks before other requests use the link. Failures surface when a file
 /// is used. An error if the link is lost, or the server does not reply at all.
-fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
-    for open in link.things.openings.all() {
+fn restore_openings(link: &Arc<Link>) -> Result<(), Failed> {
+    for open in link.objects.openings.all() {
         let again = link.clone();
         let mut again = Box::pin(async move { recovery::opening(&again, open).await });
         match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
@@ -234,7 +234,7 @@ fn all_openings(link: &Arc<Link>) -> Result<(), Failed> {
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
     let tick = move || {
-        while stop.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while stop.recv_timeout(CLOCK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let Some(links) = links.upgrade() else { return };
             links.wake_all();
         }
@@ -253,7 +253,7 @@ fn longer(pause: Duration) -> Duration {
 }
 
 /// Pauses before the next attempt; `false` if the session is gone.
-fn rest(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
+fn wait_pause(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -40,9 +40,9 @@ impl Changes for VrpcFileSystem {
         let answered = self.watch.answered.clone();
         self.watch.begun.call_once(|| {
             let cx = Ctx { interrupt: self.watch.interrupt.clone(), ..cx.clone() };
-            task::spawn(ask_on(self.links.clone(), cx, answered.clone()));
+            task::spawn(watch(self.links.clone(), cx, answered.clone()));
         });
-        let (notices, cx) = (self.links.things.nodes.notices.clone(), cx.clone());
+        let (notices, cx) = (self.links.objects.nodes.notices.clone(), cx.clone());
         Answer::later(async move {
             // Results from before the server watches are invalidated by the first reply.
             answered.kept().await;
@@ -51,20 +51,20 @@ impl Changes for VrpcFileSystem {
     }
 
     fn is_complete(&self) -> bool {
-        self.links.is_told_all()
+        self.links.reports_all_changes()
     }
 }
 
-async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
+async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
     let mut since = 0;
     loop {
-        let told = links.clone();
-        let asked = links.ask(&cx, Request::Changes { since }, move |link, answered| {
+        let session_links = links.clone();
+        let asked = links.call(&cx, Request::Changes { since }, move |link, answered| {
             let (last, is_complete) = received(link, &answered)?;
             // A link lost in the meantime is recorded after this, or detected here.
-            told.told(is_complete);
+            session_links.set_reports_all_changes(is_complete);
             if link.line.end().is_some() {
-                told.told(false);
+                session_links.set_reports_all_changes(false);
             }
             Ok(last)
         });
@@ -76,8 +76,8 @@ async fn ask_on(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
                 if !cx.interrupt.is_raised() {
                     tracing::warn!(%error, "change notifications lost: clients revalidate");
                 }
-                links.told(false);
-                return links.things.nodes.notice(Notice::Everything);
+                links.set_reports_all_changes(false);
+                return links.objects.nodes.notice(Notice::Everything);
             }
         }
     }
@@ -89,8 +89,8 @@ fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
     let Reply::Changes(last, list, is_complete) = answered.success(link)? else {
         return Err(link.protocol_violation("a reply of another kind"));
     };
-    let nodes = &link.things.nodes;
-    let ours = |node: NodeId| nodes.told(link.number, node);
+    let nodes = &link.objects.nodes;
+    let ours = |node: NodeId| nodes.node_for_notice(link.number, node);
     for notice in list.to_vec() {
         let translated = match notice {
             Notice::Attributes(node) => ours(node).map(Notice::Attributes),
@@ -98,7 +98,7 @@ fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
             Notice::Name { dir, name } => ours(dir).map(|dir| Notice::Name { dir, name }),
             Notice::Gone { node, name } => {
                 // A directory that is not known here gets its own notices later.
-                let name = name.and_then(|(dir, name)| Some((nodes.known(link.number, dir)?, name)));
+                let name = name.and_then(|(dir, name)| Some((nodes.node_of(link.number, dir)?, name)));
                 ours(node).map(|node| Notice::Gone { node, name })
             }
             Notice::Everything => Some(Notice::Everything),

@@ -17,7 +17,7 @@ use super::replies::{Piece, written};
 use crate::bulk_memory::largest;
 use crate::link::Link;
 use crate::links::Links;
-use crate::reply::{Answered, still_theirs, whole};
+use crate::reply::{Answered, check_link_alive, check_unpoisoned};
 use crate::request::OutgoingRequest;
 
 /// Largest READ and WRITE in the frame: one copy more, but no bulk memory to allocate. Measured on one link
@@ -69,8 +69,8 @@ fn read_piece(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: Sink)
         let spans = span.map_or_else(Spans::none, Spans::from);
         let outgoing =
             OutgoingRequest { request: Request::Read { file, offset, destination }, tail: &[], spans };
-        let sequence = links.things.next_sequence();
-        links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
+        let sequence = links.objects.next_sequence();
+        links.call_on(link, cx, sequence, outgoing, move |link, answered| {
             received(link, &answered, &into).map(|done| (len, done))
         })
     })
@@ -84,7 +84,7 @@ fn received(link: &Link, answered: &Answered, into: &Sink) -> Result<ReadDone> {
     let count = match answered.placed(link, &data, into.len())? {
         Some(source) => {
             let count = source.copy_to_sink(into);
-            still_theirs(link, &source)?;
+            check_link_alive(link, &source)?;
             count
         }
         None => match data {
@@ -133,7 +133,7 @@ fn write_piece(
 ) -> Answer<Piece<Written>> {
     // The memory that the server reads is reused after the reply.
     let how = Write { retainable: false, ..how };
-    let sequence = links.things.next_sequence();
+    let sequence = links.objects.next_sequence();
     if from.len() <= FRAME_WRITE_MAX {
         return write_in_frame::<FRAME_WRITE_MAX>(links, cx, (sequence, file, how), from);
     }
@@ -150,7 +150,7 @@ fn write_piece(
         let len = span.len() as usize;
         let data = link.line.out_sink(&span).map_err(Error::io).and_then(|sink| {
             let copied = from.copy_to_sink(&sink);
-            whole(&from)?;
+            check_unpoisoned(&from)?;
             debug_assert_eq!(copied, len);
             out_reference(link, &span, len)
         });
@@ -158,7 +158,7 @@ fn write_piece(
             Ok(reference) => {
                 let request = Request::Write { file, how, data: Data::One(reference) };
                 let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-                links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
+                links.call_on(link, cx, sequence, outgoing, move |link, answered| {
                     written(link, &answered, limit).map(|written| (len, written))
                 })
             }
@@ -175,13 +175,13 @@ fn write_in_frame<const MAX: usize>(
 ) -> Answer<Piece<Written>> {
     let mut buffer = [0; MAX];
     let len = from.read_at(0, &mut buffer);
-    if let Err(error) = whole(from) {
+    if let Err(error) = check_unpoisoned(from) {
         return Answer::err(error);
     }
     let request = Request::Write { file, how, data: Data::Follows { len_bytes: len as u32 } };
     let tail = buffer.get(..len).unwrap_or_default();
     let limit = from.len();
-    links.ask_again(cx, sequence, (request, tail), move |link, answered| {
+    links.call_with_tail(cx, sequence, (request, tail), move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))
     })
 }

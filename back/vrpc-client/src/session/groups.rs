@@ -30,7 +30,7 @@ impl VrpcFileSystem {
         let limit = limit_bytes.min(XATTR_BYTES_MAX);
         if limit <= FRAME_BYTES {
             let request = xattr_request(node, name, Destination::Inline { len_bytes: limit as u32 });
-            return self.links.ask(cx, request, move |link, answered| bytes(link, &answered, limit));
+            return self.links.call(cx, request, move |link, answered| bytes(link, &answered, limit));
         }
         let name = name.map(XattrName::to_owned);
         let capacity_bytes = self.links.current().line.in_area().capacity_bytes();
@@ -43,8 +43,8 @@ impl VrpcFileSystem {
             let name = name.as_ref().map(XattrNameBuf::as_name);
             let request = xattr_request(node, name, destination);
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-            let sequence = links.things.next_sequence();
-            links.ask_on(link, cx, sequence, outgoing, move |link, answered| bytes(link, &answered, limit))
+            let sequence = links.objects.next_sequence();
+            links.call_on(link, cx, sequence, outgoing, move |link, answered| bytes(link, &answered, limit))
         })
     }
 }
@@ -57,8 +57,8 @@ fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Des
 }
 
 /// Handles the reply to a change that may have set an access list.
-fn rights_set(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
-    link.things.nodes.new_rights(node);
+fn xattr_changed(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
+    link.objects.nodes.permissions_changed(node);
     answered.success(link).map(|_| ())
 }
 
@@ -82,10 +82,10 @@ impl Xattrs for VrpcFileSystem {
         if value.len() <= FRAME_DATA_MAX {
             let value = Data::Inline(value);
             let request = Request::XattrSet { node, name, value, how, kill_set_gid };
-            return self.links.ask(cx, request, move |link, answered| rights_set(link, &answered, node));
+            return self.links.call(cx, request, move |link, answered| xattr_changed(link, &answered, node));
         }
         let (name, value) = (name.to_owned(), value.to_vec());
-        let sequence = self.links.things.next_sequence();
+        let sequence = self.links.objects.next_sequence();
         self.links.with_out_span(cx, value.len(), move |links, link, cx, span| {
             let value = match filled(link, &span, &value) {
                 Ok(data) => data,
@@ -93,8 +93,9 @@ impl Xattrs for VrpcFileSystem {
             };
             let request = Request::XattrSet { node, name: name.as_name(), value, how, kill_set_gid };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-            links
-                .ask_on(link, cx, sequence, outgoing, move |link, answered| rights_set(link, &answered, node))
+            links.call_on(link, cx, sequence, outgoing, move |link, answered| {
+                xattr_changed(link, &answered, node)
+            })
         })
     }
 
@@ -104,20 +105,20 @@ impl Xattrs for VrpcFileSystem {
 
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
         let request = Request::XattrRemove { node, name };
-        self.links.ask(cx, request, move |link, answered| rights_set(link, &answered, node))
+        self.links.call(cx, request, move |link, answered| xattr_changed(link, &answered, node))
     }
 }
 
 impl Locks for VrpcFileSystem {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        self.links.ask_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
+        self.links.call_for(cx, Request::LockTest { file, lock: *lock }, pick!(Conflict))
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
         if wait {
             locks::wait(&self.links, cx, file, *lock)
         } else {
-            locks::ask(&self.links, cx, file, *lock, wait)
+            locks::request(&self.links, cx, file, *lock, wait)
         }
     }
 
@@ -130,8 +131,8 @@ impl Locks for VrpcFileSystem {
         owner: LockOwner,
     ) -> Answer<()> {
         // Before the request: a released lock must not be taken again on another link.
-        self.links.things.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
-        self.links.ask_to(cx, Request::Unlock { file, family, range, owner })
+        self.links.objects.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
+        self.links.call_unit(cx, Request::Unlock { file, family, range, owner })
     }
 }
 
@@ -141,28 +142,28 @@ impl PersistentHandles for VrpcFileSystem {
     }
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        self.links.ask_for(cx, Request::HandleOf { node }, |reply| match reply {
+        self.links.call_for(cx, Request::HandleOf { node }, |reply| match reply {
             Reply::Handle(handle) => Some(handle.into()),
             _ => None,
         })
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        self.links.ask(cx, Request::Resolve { handle: handle.into() }, entry)
+        self.links.call(cx, Request::Resolve { handle: handle.into() }, entry)
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.links.ask(cx, Request::Parent { node }, entry)
+        self.links.call(cx, Request::Parent { node }, entry)
     }
 }
 
 impl Ranges for VrpcFileSystem {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
-        self.links.ask_to(cx, Request::Allocate { file, offset, len_bytes: len, mode })
+        self.links.call_unit(cx, Request::Allocate { file, offset, len_bytes: len, mode })
     }
 
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        self.links.ask_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
+        self.links.call_for(cx, Request::Seek { file, offset, whence }, pick!(Offset))
     }
 
     fn copy(
@@ -175,6 +176,6 @@ impl Ranges for VrpcFileSystem {
         len: u64,
     ) -> Answer<u64> {
         let request = Request::Copy { from, from_offset, to, to_offset, len_bytes: len };
-        self.links.ask_for(cx, request, pick!(Offset))
+        self.links.call_for(cx, request, pick!(Offset))
     }
 }

@@ -21,10 +21,16 @@ const LISTING_BYTES_MAX: usize = 64 << 10;
 /// Opens a directory without a request, while the server reports all changes and has reported none since it
 /// let this identity open the directory. The server opens it on first use, as after a lost link: often there
 /// is none, because the kernel in front caches listings too.
-pub(super) fn opened_as_before(links: &Links, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Option<OpenId> {
-    let things = &links.things;
-    let is_known = links.is_told_all() && cx.want.is_empty() && things.nodes.is_lister(node, &cx.identity);
-    is_known.then(|| things.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0))))
+pub(super) fn open_without_request(
+    links: &Links,
+    cx: &Ctx,
+    node: NodeId,
+    flags: OpenFlags,
+) -> Option<OpenId> {
+    let objects = &links.objects;
+    let is_known =
+        links.reports_all_changes() && cx.want.is_empty() && objects.nodes.is_lister(node, &cx.identity);
+    is_known.then(|| objects.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0))))
 }
 
 pub(super) fn readdir(
@@ -50,7 +56,7 @@ fn readdir_on(
     (file, cookie): (File, Cookie),
     mut page: DirPage,
 ) -> Answer<DirPage> {
-    let plus = page.wants_entries() && link.things.nodes.takes_listed();
+    let plus = page.wants_entries() && link.objects.nodes.takes_listed();
     let budget = DirBudget { plus, ..page.budget() };
     let wanted = budget.size_bytes.min(LISTING_BYTES_MAX);
     let span = if wanted > FRAME_BYTES { largest(link.line.in_area(), wanted, FRAME_BYTES) } else { None };
@@ -64,17 +70,17 @@ fn readdir_on(
     };
     let spans = span.map_or_else(Spans::none, Spans::from);
     let request = Request::Readdir { file, cookie, budget, destination };
-    let (teller, teller_cx) = (links.clone(), cx.clone());
+    let (all_links, release_cx) = (links.clone(), cx.clone());
     let outgoing = OutgoingRequest { request, tail: &[], spans };
-    let sequence = links.things.next_sequence();
-    links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
+    let sequence = links.objects.next_sequence();
+    links.call_on(link, cx, sequence, outgoing, move |link, answered| {
         let mut adopted = Vec::new();
         let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
         // Release the nodes of entries that did not fit; all of them after a malformed entry.
         let kept = *filled.as_ref().unwrap_or(&0);
-        let nodes = &link.things.nodes;
+        let nodes = &link.objects.nodes;
         let gone: Vec<_> = adopted.iter().skip(kept).filter_map(|node| nodes.forget(*node, 1)).collect();
-        teller.tell_gone(&teller_cx, &gone);
+        all_links.release(&release_cx, &gone);
         filled.map(|_| page)
     })
 }

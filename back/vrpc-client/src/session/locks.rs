@@ -13,19 +13,20 @@ use tombolo_wire_vrpc::Request;
 use crate::links::Links;
 
 /// Requests a lock, and records it when granted.
-pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
+pub(super) fn request(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bool) -> Answer<()> {
     let identity = cx.identity.clone();
-    let (teller, teller_cx) = (links.clone(), cx.clone());
-    links.ask(cx, Request::Lock { file, lock, wait }, move |link, answered| {
+    let (all_links, release_cx) = (links.clone(), cx.clone());
+    links.call(cx, Request::Lock { file, lock, wait }, move |link, answered| {
         answered.success(link)?;
         let granted = Granted { open: file.open, lock, note: identity };
-        link.things.nodes.with_locks(file.node, |locks| locks.add(granted));
+        link.objects.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
             // The opening may have been reopened before this was recorded: reopen it once more, together with
             // the lock.
-            let unbound = link.things.openings.unbind(file.open);
-            if let Some(gone) = unbound.and_then(|theirs| link.things.opening_gone(file.node, theirs)) {
-                teller.tell_gone(&teller_cx, &[gone]);
+            let unbound = link.objects.openings.unbind(file.open);
+            if let Some(gone) = unbound.and_then(|server_id| link.objects.opening_gone(file.node, server_id))
+            {
+                all_links.release(&release_cx, &[gone]);
             }
         }
         Ok(())
@@ -37,13 +38,13 @@ pub(super) fn ask(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait: bo
 pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();
     let own = Ctx { interrupt: interrupt.clone(), ..cx.clone() };
-    match ask(links, &own, file, lock, true) {
+    match request(links, &own, file, lock, true) {
         Answer::Done(result) => Answer::Done(result),
         Answer::Later(later) => {
-            let wish = cx.interrupt.can_be_raised().then(|| cx.interrupt.raised());
+            let caller_interrupt = cx.interrupt.can_be_raised().then(|| cx.interrupt.raised());
             Answer::later(Waiting {
                 later: Some(later),
-                wish,
+                caller_interrupt,
                 interrupt,
                 links: links.clone(),
                 cx: own,
@@ -58,7 +59,7 @@ struct Waiting {
     /// `None` once answered.
     later: Option<Later<()>>,
     /// The caller's interrupt.
-    wish: Option<Raised>,
+    caller_interrupt: Option<Raised>,
     /// The request's interrupt, also raised when the answer is dropped.
     interrupt: Interrupt,
     links: Arc<Links>,
@@ -72,10 +73,10 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = &mut *self;
-        if let Some(wish) = &mut this.wish
-            && Pin::new(wish).poll(context).is_ready()
+        if let Some(caller_interrupt) = &mut this.caller_interrupt
+            && Pin::new(caller_interrupt).poll(context).is_ready()
         {
-            this.wish = None;
+            this.caller_interrupt = None;
             this.interrupt.raise();
         }
         let Some(later) = &mut this.later else { return Poll::Pending };
@@ -95,9 +96,9 @@ impl Drop for Waiting {
         task::spawn(async move {
             if later.await.is_ok() {
                 let Lock { family, range, owner, .. } = lock;
-                links.things.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
+                links.objects.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
                 let own = Ctx { interrupt: Interrupt::default(), ..cx };
-                drop(links.ask_to(&own, Request::Unlock { file, family, range, owner }).resolve().await);
+                drop(links.call_unit(&own, Request::Unlock { file, family, range, owner }).resolve().await);
             }
         });
     }

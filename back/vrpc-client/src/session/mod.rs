@@ -41,7 +41,7 @@ impl VrpcFileSystem {
 
     /// Performs an empty round trip.
     pub fn null(&self, cx: &Ctx) -> Answer<()> {
-        self.links.ask_to(cx, Request::Null)
+        self.links.call_unit(cx, Request::Null)
     }
 
     /// Returns the counters of the current link.
@@ -65,7 +65,7 @@ impl VrpcFileSystem {
     /// Returns the time without a link; `None` while there is one.
     #[must_use]
     pub fn waits_for(&self) -> Option<std::time::Duration> {
-        self.links.waits_since().map(|since| since.elapsed())
+        self.links.without_link_since().map(|since| since.elapsed())
     }
 
     fn offers(&self, group: Offers) -> bool {
@@ -89,26 +89,26 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        self.links.ask(cx, Request::Lookup { parent, name }, replies::entry)
+        self.links.call(cx, Request::Lookup { parent, name }, replies::entry)
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        let nodes = &self.links.things.nodes;
+        let nodes = &self.links.objects.nodes;
         let gone = look_ups.iter().filter_map(|(node, count)| nodes.forget(*node, *count));
         let gone: SmallVec<[_; 4]> = gone.collect();
-        self.links.tell_gone(cx, &gone);
+        self.links.release(cx, &gone);
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let open = file.map(|file| file.open);
-        self.links.ask_for(cx, Request::Getattr { node, open }, pick!(Attr))
+        self.links.call_for(cx, Request::Getattr { node, open }, pick!(Attr))
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let request = Request::Setattr { node, open: file.map(|file| file.open), set: *set };
-        self.links.ask(cx, request, move |link, answered| {
-            link.things.nodes.new_rights(node);
-            answered.picked(link, |reply| match reply {
+        self.links.call(cx, request, move |link, answered| {
+            link.objects.nodes.permissions_changed(node);
+            answered.extract(link, |reply| match reply {
                 Reply::Setattr(attr, change) => Some((attr, change)),
                 _ => None,
             })
@@ -116,7 +116,7 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.links.ask_to(cx, Request::Access { node, mask })
+        self.links.call_unit(cx, Request::Access { node, mask })
     }
 
     fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
@@ -126,7 +126,7 @@ impl FileSystem for VrpcFileSystem {
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let opener = cx.identity.clone();
         let flags = how.flags;
-        self.links.ask(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
+        self.links.call(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
             replies::created(link, &answered, flags, opener)
         })
     }
@@ -134,13 +134,13 @@ impl FileSystem for VrpcFileSystem {
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
         let opener = cx.identity.clone();
         let flags = how.flags;
-        self.links.ask(cx, Request::CreateUnnamed { parent, how: *how }, move |link, answered| {
+        self.links.call(cx, Request::CreateUnnamed { parent, how: *how }, move |link, answered| {
             replies::created(link, &answered, flags, opener)
         })
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.links.ask(cx, Request::Mkdir { parent, name, mode }, replies::made)
+        self.links.call(cx, Request::Mkdir { parent, name, mode }, replies::made)
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
@@ -156,19 +156,19 @@ impl FileSystem for VrpcFileSystem {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        self.links.ask(cx, Request::Mknod { parent, name, file_type, mode, rdev }, replies::made)
+        self.links.call(cx, Request::Mknod { parent, name, file_type, mode, rdev }, replies::made)
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.links.ask(cx, Request::Link { node, parent, name }, replies::made)
+        self.links.call(cx, Request::Link { node, parent, name }, replies::made)
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.links.ask_for(cx, Request::Unlink { parent, name }, pick!(Change))
+        self.links.call_for(cx, Request::Unlink { parent, name }, pick!(Change))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.links.ask_for(cx, Request::Rmdir { parent, name }, pick!(Change))
+        self.links.call_for(cx, Request::Rmdir { parent, name }, pick!(Change))
     }
 
     fn rename(
@@ -180,41 +180,41 @@ impl FileSystem for VrpcFileSystem {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        self.links.ask_for(cx, Request::Rename { from_parent, from, to_parent, to, flags }, pick!(Renamed))
+        self.links.call_for(cx, Request::Rename { from_parent, from, to_parent, to, flags }, pick!(Renamed))
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
         let opener = cx.identity.clone();
         let lists = flags == OpenFlags::READ | OpenFlags::DIRECTORY;
-        if lists && let Some(open) = listing::opened_as_before(&self.links, cx, node, flags) {
+        if lists && let Some(open) = listing::open_without_request(&self.links, cx, node, flags) {
             return Answer::Done(Ok(Opened { open, attr: None }));
         }
-        let rights = self.links.things.nodes.rights();
-        self.links.ask(cx, Request::Open { node, flags }, move |link, answered| {
-            let opened = answered.picked(link, pick!(Opened))?;
+        let permission_changes = self.links.objects.nodes.permission_changes();
+        self.links.call(cx, Request::Open { node, flags }, move |link, answered| {
+            let opened = answered.extract(link, pick!(Opened))?;
             if lists {
-                link.things.nodes.may_list(node, &opener, rights);
+                link.objects.nodes.set_lister(node, &opener, permission_changes);
             }
             Ok(Opened { open: link.opened(node, flags, opener, opened.open), ..opened })
         })
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let things = &self.links.things;
-        let Some((Opening { node, .. }, theirs)) = things.openings.remove(file.open) else { return };
+        let objects = &self.links.objects;
+        let Some((Opening { node, .. }, server_id)) = objects.openings.remove(file.open) else { return };
         let mut gone: SmallVec<[_; 2]> = SmallVec::new();
-        gone.extend(theirs.and_then(|theirs| things.opening_gone(node, theirs)));
-        gone.extend(things.nodes.released(node, file.open));
-        self.links.tell_gone(cx, &gone);
+        gone.extend(server_id.and_then(|server_id| objects.opening_gone(node, server_id)));
+        gone.extend(objects.nodes.released(node, file.open));
+        self.links.release(cx, &gone);
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.links.things.nodes.with_locks(file.node, |locks| locks.closed(owner));
-        self.links.ask_to(cx, Request::Flush { file, owner })
+        self.links.objects.nodes.with_locks(file.node, |locks| locks.closed(owner));
+        self.links.call_unit(cx, Request::Flush { file, owner })
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
-        self.links.ask_to(cx, Request::Fsync { file, what })
+        self.links.call_unit(cx, Request::Fsync { file, what })
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -230,11 +230,11 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.links.ask_for(cx, Request::Statfs { node }, pick!(StatFs))
+        self.links.call_for(cx, Request::Statfs { node }, pick!(StatFs))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
-        self.links.ask_to(cx, Request::Syncfs)
+        self.links.call_unit(cx, Request::Syncfs)
     }
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {

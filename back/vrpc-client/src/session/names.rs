@@ -20,7 +20,7 @@ const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(links: &Arc<Links>, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
     let destination = Destination::Inline { len_bytes: FRAME_BYTES as u32 };
-    links.ask(cx, Request::Readlink { node, destination }, |link, answered| {
+    links.call(cx, Request::Readlink { node, destination }, |link, answered| {
         bytes(link, &answered, FRAME_BYTES)
     })
 }
@@ -36,10 +36,10 @@ pub(super) fn symlink(
         return Answer::err(Error::NameTooLong);
     }
     if target.len() <= FRAME_DATA_MAX {
-        return links.ask(cx, Request::Symlink { parent, name, target: Data::Inline(target) }, made);
+        return links.call(cx, Request::Symlink { parent, name, target: Data::Inline(target) }, made);
     }
     let (name, target) = (name.to_owned(), target.to_vec());
-    let sequence = links.things.next_sequence();
+    let sequence = links.objects.next_sequence();
     links.with_out_span(cx, target.len(), move |links, link, cx, span| {
         let data = match filled(link, &span, &target) {
             Ok(data) => data,
@@ -47,7 +47,7 @@ pub(super) fn symlink(
         };
         let request = Request::Symlink { parent, name: name.as_name(), target: data };
         let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-        links.ask_on(link, cx, sequence, outgoing, made)
+        links.call_on(link, cx, sequence, outgoing, made)
     })
 }
 

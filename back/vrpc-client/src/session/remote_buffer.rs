@@ -48,7 +48,7 @@ pub(super) fn write(
     let request = Request::Write { file, how, data };
     // Held while the server may be reading.
     let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(loan) };
-    Some(links.ask_on(link, cx, sequence, outgoing, move |link, answered| {
+    Some(links.call_on(link, cx, sequence, outgoing, move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))
     }))
 }

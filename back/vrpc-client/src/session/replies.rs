@@ -65,7 +65,7 @@ pub(super) type Piece<T> = (usize, T);
 
 /// Returns the result of a WRITE of at most `limit` bytes.
 pub(crate) fn written(link: &Link, answered: &Answered, limit: usize) -> Result<Written> {
-    let written = answered.picked(link, pick!(Written))?;
+    let written = answered.extract(link, pick!(Written))?;
     match written.count <= limit {
         true => Ok(written),
         false => Err(link.protocol_violation("more was written than was sent")),

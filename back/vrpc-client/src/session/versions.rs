@@ -12,7 +12,7 @@ use crate::link::Link;
 
 impl Versions for VrpcFileSystem {
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
-        self.links.ask(cx, Request::Look { node }, |link, answered| match answered.success(link)? {
+        self.links.call(cx, Request::Look { node }, |link, answered| match answered.success(link)? {
             Reply::Looked(version, attr) => {
                 let seen = version.filter(|_| link.line.window().is_some());
                 Ok((attr, seen.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
