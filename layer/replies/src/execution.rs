@@ -9,15 +9,15 @@ use tombolo_core::fs::{FileSystem, PersistentHandle};
 use tombolo_core::{Answer, Ctx, Error, Later, Result};
 use tombolo_host_runtime::task;
 
-use super::below::Below;
 use super::call::{Call, Reply};
 use super::failure::{Failure, is_passing};
-use super::intent::Trail;
+use super::inner::InnerSession;
+use super::intent::ExpectedEffect;
 use super::journal::{Journal, Reserved};
 use super::key::EntryKey;
-use super::look::look;
+use super::observe::observe;
 use super::outcome::{Inode, NodeMark, Outcome, PendingReply};
-use super::table::{Begin, Entry, Table};
+use super::table::{Begin, RunningEntry, Table};
 
 /// A request, and the inner session that performs it.
 #[derive(Clone, Copy)]
@@ -29,23 +29,23 @@ pub(super) struct Execution<'a> {
 impl Execution<'_> {
     /// Performs the operation and keeps its outcome in `entry`. With a journal, the present state and the
     /// intent are recorded first.
-    pub fn first<C: Call>(self, call: C, entry: Entry) -> Answer<C::Reply> {
-        let (Some(journal), Some(trail)) = (entry.journal(), call.trail()) else {
+    pub fn first<C: Call>(self, call: C, entry: RunningEntry) -> Answer<C::Reply> {
+        let (Some(journal), Some(expected_effect)) = (entry.journal(), call.expected_effect()) else {
             return self.run(call, entry);
         };
-        if let Some(room) = journal.room() {
+        if let Some(slot_reservation) = journal.reserve_intent_slot() {
             let sequence = journal.next_sequence();
-            return self.intended(call, entry, trail, room, sequence);
+            return self.intended(call, entry, expected_effect, slot_reservation, sequence);
         }
-        let (waiting, fs, cx) = (journal.wait_for_room(), self.fs.clone(), self.cx.clone());
-        self.to_its_end(async move {
-            let Some(room) = unless_interrupted(waiting, &cx).await else {
-                entry.drop_with(Failure::INTERRUPTED);
+        let (waiting, fs, cx) = (journal.wait_for_intent_slot(), self.fs.clone(), self.cx.clone());
+        self.run_detached(async move {
+            let Some(slot_reservation) = unless_interrupted(waiting, &cx).await else {
+                entry.abandon(Failure::INTERRUPTED);
                 return Err(Error::Interrupted);
             };
             let sequence = entry.journal().map_or(0, Journal::next_sequence);
             let execution = Execution { fs: &fs, cx: &cx };
-            execution.intended(call, entry, trail, room, sequence).resolve().await
+            execution.intended(call, entry, expected_effect, slot_reservation, sequence).resolve().await
         })
     }
 
@@ -54,20 +54,20 @@ impl Execution<'_> {
     fn intended<C: Call>(
         self,
         call: C,
-        mut entry: Entry,
-        trail: Trail,
-        room: Reserved,
+        mut entry: RunningEntry,
+        expected_effect: ExpectedEffect,
+        slot_reservation: Reserved,
         sequence: u64,
     ) -> Answer<C::Reply> {
-        match look(self.fs, self.cx, C::OP, trail) {
-            Answer::Done(seen) => {
-                entry.intend(seen.ok().flatten(), sequence, room);
+        match observe(self.fs, self.cx, C::OP, expected_effect) {
+            Answer::Done(observed) => {
+                entry.intend(observed.ok().flatten(), sequence, slot_reservation);
                 self.run(call, entry)
             }
             Answer::Later(later) => {
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
-                self.to_its_end(async move {
-                    entry.intend(later.await.ok().flatten(), sequence, room);
+                self.run_detached(async move {
+                    entry.intend(later.await.ok().flatten(), sequence, slot_reservation);
                     let answer = Execution { fs: &fs, cx: &cx }.run(call, entry);
                     answer.resolve().await
                 })
@@ -75,13 +75,13 @@ impl Execution<'_> {
         }
     }
 
-    fn run<C: Call>(self, call: C, mut entry: Entry) -> Answer<C::Reply> {
-        let is_given_up = call.is_given_up();
+    fn run<C: Call>(self, call: C, mut entry: RunningEntry) -> Answer<C::Reply> {
+        let is_cancellable = call.is_cancellable();
         match call.run(&**self.fs, self.cx) {
             Answer::Done(result) => self.keep(entry, result),
             Answer::Later(later) => {
-                if is_given_up {
-                    entry.may_be_given_up();
+                if is_cancellable {
+                    entry.set_cancellable();
                 }
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
                 let kept = async move {
@@ -89,7 +89,7 @@ impl Execution<'_> {
                     let kept = Execution { fs: &fs, cx: &cx }.keep(entry, result);
                     kept.resolve().await
                 };
-                if is_given_up { Answer::later(kept) } else { self.to_its_end(kept) }
+                if is_cancellable { Answer::later(kept) } else { self.run_detached(kept) }
             }
         }
     }
@@ -98,7 +98,7 @@ impl Execution<'_> {
     pub fn again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
         match outcome {
             Outcome::Failed(failure) => Answer::err(failure.error()),
-            outcome => Answer::later(call.again(self.below(), outcome)),
+            outcome => Answer::later(call.answer_duplicate(self.inner(), outcome)),
         }
     }
 
@@ -112,18 +112,18 @@ impl Execution<'_> {
         table: Arc<Table>,
         key: EntryKey,
     ) -> Answer<C::Reply> {
-        let below = self.below();
+        let inner = self.inner();
         Answer::later(async move {
             loop {
-                match outcome_of(pending, &below.cx).await? {
-                    Outcome::Failed(Failure::INTERRUPTED) if !call.is_given_up() => {}
+                match outcome_of(pending, &inner.cx).await? {
+                    Outcome::Failed(Failure::INTERRUPTED) if !call.is_cancellable() => {}
                     Outcome::Failed(failure) => return Err(failure.error()),
-                    outcome => return call.again(below, outcome).await,
+                    outcome => return call.answer_duplicate(inner, outcome).await,
                 }
-                let execution = Execution { fs: &below.fs, cx: &below.cx };
+                let execution = Execution { fs: &inner.fs, cx: &inner.cx };
                 let answer = match table.begin(key) {
                     Begin::First(entry) => execution.first(call, entry),
-                    Begin::Unremembered => call.run(&*below.fs, &below.cx),
+                    Begin::Unrecorded => call.run(&*inner.fs, &inner.cx),
                     Begin::Answered(outcome) => execution.again(call, outcome),
                     Begin::Running(another) => {
                         pending = another;
@@ -136,13 +136,13 @@ impl Execution<'_> {
     }
 
     /// Keeps the outcome of a performed operation.
-    fn keep<R: Reply>(self, entry: Entry, result: Result<R>) -> Answer<R> {
+    fn keep<R: Reply>(self, entry: RunningEntry, result: Result<R>) -> Answer<R> {
         let reply = match result {
             Ok(reply) => reply,
             Err(error) => {
                 let failure = Failure::from(&error);
                 if is_passing(&error) {
-                    entry.drop_with(failure);
+                    entry.abandon(failure);
                 } else {
                     entry.keep(Outcome::Failed(failure), None);
                 }
@@ -158,8 +158,8 @@ impl Execution<'_> {
             Outcome::Node(handle.map_or(NodeMark::Inode(inode), NodeMark::Handle))
         };
         // The operation is done, even if the caller has been interrupted since.
-        let beside = self.cx.beside();
-        match self.fs.persistent_handles().map(|handles| handles.handle_of(&beside, node.node)) {
+        let detached_cx = self.cx.beside();
+        match self.fs.persistent_handles().map(|handles| handles.handle_of(&detached_cx, node.node)) {
             None => entry.keep(mark(Err(Error::NotSupported)), Some(inode)),
             Some(Answer::Done(handle)) => entry.keep(mark(handle), Some(inode)),
             Some(Answer::Later(later)) => {
@@ -173,13 +173,13 @@ impl Execution<'_> {
     }
 
     /// Makes an answer complete even if the caller goes away.
-    fn to_its_end<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
-        let below = self.below();
-        Answer::Later(Box::pin(ToItsEnd { later: Some(Box::pin(later)), below: Some(below) }))
+    fn run_detached<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
+        let inner = self.inner();
+        Answer::Later(Box::pin(Detached { later: Some(Box::pin(later)), inner: Some(inner) }))
     }
 
-    fn below(self) -> Below {
-        Below { fs: self.fs.clone(), cx: self.cx.clone() }
+    fn inner(self) -> InnerSession {
+        InnerSession { fs: self.fs.clone(), cx: self.cx.clone() }
     }
 }
 
@@ -200,17 +200,19 @@ async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Op
 
 /// An operation in progress. It continues if its caller goes away, because the work does so anyway, and its
 /// outcome is needed for the expected duplicate.
-struct ToItsEnd<R: Reply> {
+struct Detached<R: Reply> {
     later: Option<Later<R>>,
-    below: Option<Below>,
+    inner: Option<InnerSession>,
 }
 
-impl<R: Reply> Future for ToItsEnd<R> {
+impl<R: Reply> Future for Detached<R> {
     type Output = Result<R>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<R>> {
         // Taken while polled: after a panic it cannot be continued.
-        let Some(mut later) = self.later.take() else { return Poll::Ready(Err(Error::Interrupted)) };
+        let Some(mut later) = self.later.take() else {
+            return Poll::Ready(Err(Error::Interrupted));
+        };
         let polled = later.as_mut().poll(context);
         if polled.is_pending() {
             self.later = Some(later);
@@ -219,12 +221,12 @@ impl<R: Reply> Future for ToItsEnd<R> {
     }
 }
 
-impl<R: Reply> Drop for ToItsEnd<R> {
+impl<R: Reply> Drop for Detached<R> {
     fn drop(&mut self) {
-        let (Some(later), Some(below)) = (self.later.take(), self.below.take()) else { return };
+        let (Some(later), Some(inner)) = (self.later.take(), self.inner.take()) else { return };
         task::spawn(async move {
             if let Ok(reply) = later.await {
-                reply.give_back(&*below.fs, &below.cx);
+                reply.give_back(&*inner.fs, &inner.cx);
             }
         });
     }

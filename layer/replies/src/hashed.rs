@@ -24,13 +24,13 @@ impl<K> Hash for Hashed<K> {
 }
 
 /// Hasher that uses a precomputed hash unchanged.
-pub(super) type Ready = BuildHasherDefault<Taken>;
+pub(super) type BuildPrecomputed = BuildHasherDefault<PrecomputedHasher>;
 
-/// The state of [`Ready`].
+/// The state of [`BuildPrecomputed`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken(u64);
+pub(super) struct PrecomputedHasher(u64);
 
-impl Hasher for Taken {
+impl Hasher for PrecomputedHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -10,7 +10,7 @@ use tombolo_core::fs::Op;
 
 /// Effects of an operation by which its execution can be detected.
 #[derive(Clone, Debug)]
-pub(super) enum Trail {
+pub(super) enum ExpectedEffect {
     /// Creates a node of this type, with this name.
     Makes { parent: NodeId, name: NameBuf, file_type: FileType },
     /// Gives a node this name.
@@ -33,12 +33,12 @@ pub(super) struct Intent {
     /// The operation.
     pub op: Op,
     /// Its effect.
-    pub deed: Deed,
+    pub effect: RecordedEffect,
 }
 
 /// Effect of an operation, and the state before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum RecordedEffect {
     /// Creates a node of this type.
     Make { at: NamedEntry, file_type: FileType },
     /// Gives this node a name.
@@ -97,7 +97,7 @@ pub(super) enum Claim {
     Making(u32),
 }
 
-impl Deed {
+impl RecordedEffect {
     /// Returns the name concerned, for the log.
     pub fn name(&self) -> String {
         match self {

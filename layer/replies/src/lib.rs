@@ -4,8 +4,9 @@
 //! progress, or after the reply was lost. A repeated `mkdir` would then report that the directory exists,
 //! `unlink` that the file does not. This layer keeps the outcome of each operation of each request with a
 //! [key](tombolo_core::RequestKey): key and operation identify an entry, so a request may perform several
-//! operations, but each only once. Requests without a key and operations without changes pass at no cost. Positioned writes of fenced clients pass too: they are idempotent, and no copy of one is in progress when the
-//! client's next link begins.
+//! operations, but each only once. Requests without a key and operations without changes pass at no cost.
+//! Positioned writes of fenced clients pass too: they are idempotent, and no copy of one is in progress when
+//! the client's next link begins.
 //!
 //! - A duplicate of a request in progress waits for it, without blocking a thread.
 //! - A duplicate of an answered request gets the same outcome. Node references would be invalid by then, so
@@ -22,13 +23,12 @@
 //! Non-goals: identifying requests (front ends supply the key), and power loss.
 //!
 //! Reading order: `session` (which operations), `execution` (originals and duplicates), `call` (each
-//! operation), `table` and `shard` (entries); then `intent`, `look` (before), `journal` (the file) and
+//! operation), `table` and `shard` (entries); then `intent`, `observe` (before), `journal` (the file) and
 //! `reconcile` (after).
 #![forbid(unsafe_code)]
 
 mod append_locks;
 mod appending;
-mod below;
 mod call;
 mod chain;
 mod counters;
@@ -36,10 +36,11 @@ mod execution;
 mod failure;
 mod groups;
 mod hashed;
+mod inner;
 mod intent;
 mod journal;
 mod key;
-mod look;
+mod observe;
 mod options;
 mod outcome;
 mod reconcile;
@@ -66,11 +67,11 @@ use table::Table;
 /// An export whose requests are performed once. Its sessions share the entries.
 pub struct Replies {
     inner: Arc<dyn Export>,
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
 }
 
 /// State shared by the sessions.
-struct Shared {
+struct LayerState {
     durable: Arc<Table>,
     fleeting: Arc<Table>,
     counters: Arc<Counters>,
@@ -129,7 +130,10 @@ impl Replies {
     ) -> Self {
         let durable = Table::new(options.durable, counters.clone(), journal);
         let fleeting = Table::new(options.fleeting, counters.clone(), None);
-        Self { inner, shared: Arc::new(Shared { durable, fleeting, counters, append_locks: Arc::default() }) }
+        Self {
+            inner,
+            shared: Arc::new(LayerState { durable, fleeting, counters, append_locks: Arc::default() }),
+        }
     }
 
     /// Returns `true` if outcomes survive the process.
@@ -150,8 +154,8 @@ impl Export for Replies {
     }
 }
 
-impl Shared {
+impl LayerState {
     fn table_of<C: Call>(&self, call: &C) -> &Arc<Table> {
-        if call.is_fleeting() { &self.fleeting } else { &self.durable }
+        if call.is_in_memory_only() { &self.fleeting } else { &self.durable }
     }
 }

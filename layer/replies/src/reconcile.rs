@@ -16,10 +16,10 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Result, Stability};
 
 use super::counters::Counters;
-use super::intent::{Deed, NamedEntry, ValueMark, XattrChange};
-use super::journal::{Found, FoundIntent, StoredOutcome};
+use super::intent::{NamedEntry, RecordedEffect, ValueMark, XattrChange};
+use super::journal::{RecoveredRecords, StoredIntent, StoredOutcome};
 use super::key::EntryKey;
-use super::look::value_of;
+use super::observe::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
 /// Maximum lag of the file system's clock behind ours, in seconds. Locally a kernel tick (10 ms at most);
@@ -31,7 +31,7 @@ struct Verdict {
     /// `None`: it did not happen.
     happened: Option<Happened>,
     /// `true` if nothing else could explain the present state.
-    sure: bool,
+    is_certain: bool,
 }
 
 /// Evidence of an operation that happened.
@@ -41,12 +41,12 @@ struct Happened {
 }
 
 impl Verdict {
-    fn no(sure: bool) -> Self {
-        Self { happened: None, sure }
+    fn no(is_certain: bool) -> Self {
+        Self { happened: None, is_certain }
     }
 
-    fn yes(sure: bool) -> Self {
-        Self { happened: Some(Happened { outcome: Outcome::Done, node: None }), sure }
+    fn yes(is_certain: bool) -> Self {
+        Self { happened: Some(Happened { outcome: Outcome::Done, node: None }), is_certain }
     }
 }
 
@@ -65,7 +65,7 @@ impl<'a> Reconciler<'a> {
     /// Returns the valid outcomes, oldest first: those found that are at most `age` older than the newest
     /// record, and those of intents that happened. The newest record is the one with the highest sequence
     /// number, because clocks may be set back; records with later times are not old.
-    pub fn reconcile(&self, mut found: Found, age: Duration) -> Vec<StoredOutcome> {
+    pub fn reconcile(&self, mut found: RecoveredRecords, age: Duration) -> Vec<StoredOutcome> {
         let outcomes = found.outcomes.iter().map(|outcome| (outcome.ended, outcome.time.secs));
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
         let newest = outcomes.chain(intents).max().map_or(0, |(_, secs)| secs);
@@ -89,7 +89,7 @@ impl<'a> Reconciler<'a> {
                 claimed.contains(&claim)
                     || recorded.iter().any(|&(other, ended)| other == claim && ended > intent.sequence)
             };
-            if let Some(outcome) = self.settle(&intent, overlaps) {
+            if let Some(outcome) = self.reconcile_intent(&intent, overlaps) {
                 claimed.insert(outcome.claim);
                 kept.insert(outcome.key, outcome);
             }
@@ -101,24 +101,24 @@ impl<'a> Reconciler<'a> {
 
     /// Returns the outcome of an intent that happened. `taken` tells if another request already has the same
     /// claim.
-    fn settle(&self, found: &FoundIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
+    fn reconcile_intent(&self, found: &StoredIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot examine an operation in progress at the crash");
             Verdict::no(false)
         });
-        let claim = |happened: &Happened| found.intent.deed.claim().with(happened.node).number();
-        let (happened, sure) = match verdict.happened {
+        let claim = |happened: &Happened| found.intent.effect.claim().with(happened.node).number();
+        let (happened, is_certain) = match verdict.happened {
             // Two requests had the same effect concurrently, and only one of them succeeded.
             Some(happened) if claim(&happened) != 0 && taken(claim(&happened)) => (None, false),
-            happened => (happened, verdict.sure),
+            happened => (happened, verdict.is_certain),
         };
         let counters = self.counters;
         if happened.is_some() { &counters.reconciled_done } else { &counters.reconciled_not_done }.count();
-        if !sure {
+        if !is_certain {
             counters.reconciled_ambiguous.count();
             tracing::warn!(
                 operation = found.intent.op.name(),
-                name = found.intent.deed.name(),
+                name = found.intent.effect.name(),
                 "in progress at the crash, with uncertain outcome; assumed {}",
                 if happened.is_some() { "done" } else { "not done" }
             );
@@ -134,25 +134,27 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    fn judge(&self, found: &FoundIntent) -> Result<Verdict> {
-        match &found.intent.deed {
-            Deed::Make { at, file_type } => self.judge_making(at, *file_type, found.time),
-            Deed::Link { at, node } => self.judge_link(at, node),
-            Deed::Remove { at } => self.judge_removal(at),
-            Deed::Rename { from, to } => self.judge_rename(from, to),
-            Deed::Change { node, set, ctime_before, size_before } => {
+    fn judge(&self, found: &StoredIntent) -> Result<Verdict> {
+        match &found.intent.effect {
+            RecordedEffect::Make { at, file_type } => self.judge_making(at, *file_type, found.time),
+            RecordedEffect::Link { at, node } => self.judge_link(at, node),
+            RecordedEffect::Remove { at } => self.judge_removal(at),
+            RecordedEffect::Rename { from, to } => self.judge_rename(from, to),
+            RecordedEffect::Change { node, set, ctime_before, size_before } => {
                 self.judge_change(node, set, *ctime_before, *size_before)
             }
-            Deed::Xattr { node, name, before, change } => self.judge_xattr(node, name, *before, *change),
-            Deed::Append { node, size_before, len } => self.judge_append(node, *size_before, *len),
+            RecordedEffect::Xattr { node, name, before, change } => {
+                self.judge_xattr(node, name, *before, *change)
+            }
+            RecordedEffect::Append { node, size_before, len } => self.judge_append(node, *size_before, *len),
         }
     }
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
-        let there = match self.there(at)? {
+        let there = match self.present_entry(at)? {
             // Indistinguishable from creation followed by removal by another client.
-            There::NoParent | There::Nothing => return Ok(Verdict::no(true)),
-            There::Node(there) => there,
+            PresentEntry::NoParent | PresentEntry::Nothing => return Ok(Verdict::no(true)),
+            PresentEntry::Node(there) => there,
         };
         if at.found == Some(there.inode) || there.attr.file_type != file_type {
             return Ok(Verdict::no(true));
@@ -162,14 +164,14 @@ impl<'a> Reconciler<'a> {
             // An older node, moved to this name in between.
             return Ok(Verdict::no(false));
         }
-        let sure = born_since == Some(true) && at.found.is_none();
-        Ok(Verdict { happened: Some(there.made()), sure })
+        let is_certain = born_since == Some(true) && at.found.is_none();
+        Ok(Verdict { happened: Some(there.made()), is_certain })
     }
 
     fn judge_link(&self, at: &NamedEntry, node: &Inode) -> Result<Verdict> {
-        Ok(match self.there(at)? {
-            There::Node(there) if there.inode == *node && at.found.is_none() => {
-                Verdict { happened: Some(there.made()), sure: true }
+        Ok(match self.present_entry(at)? {
+            PresentEntry::Node(there) if there.inode == *node && at.found.is_none() => {
+                Verdict { happened: Some(there.made()), is_certain: true }
             }
             _ => Verdict::no(true),
         })
@@ -177,22 +179,23 @@ impl<'a> Reconciler<'a> {
 
     fn judge_removal(&self, at: &NamedEntry) -> Result<Verdict> {
         let Some(before) = at.found else { return Ok(Verdict::no(true)) };
-        Ok(match self.there(at)? {
-            There::Nothing => Verdict::yes(true),
-            There::Node(there) if there.inode == before => Verdict::no(true),
+        Ok(match self.present_entry(at)? {
+            PresentEntry::Nothing => Verdict::yes(true),
+            PresentEntry::Node(there) if there.inode == before => Verdict::no(true),
             // Another client's change followed ours, or preceded it.
-            There::Node(_) | There::NoParent => Verdict::yes(false),
+            PresentEntry::Node(_) | PresentEntry::NoParent => Verdict::yes(false),
         })
     }
 
     fn judge_rename(&self, from: &NamedEntry, to: &NamedEntry) -> Result<Verdict> {
         let Some(moved) = from.found else { return Ok(Verdict::no(true)) };
-        let is_moved = |there: &There| matches!(there, There::Node(there) if there.inode == moved);
-        if is_moved(&self.there(from)?) {
+        let is_moved =
+            |there: &PresentEntry| matches!(there, PresentEntry::Node(there) if there.inode == moved);
+        if is_moved(&self.present_entry(from)?) {
             // Also if both are names of one node: renaming it does nothing (rename(2)), and can be repeated.
             return Ok(Verdict::no(true));
         }
-        Ok(Verdict::yes(is_moved(&self.there(to)?)))
+        Ok(Verdict::yes(is_moved(&self.present_entry(to)?)))
     }
 
     fn judge_change(
@@ -249,17 +252,17 @@ impl<'a> Reconciler<'a> {
         // Fewer bytes: the process was killed midway, and the result is a short write. More: others appended
         // later.
         let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
-        Ok(Verdict { happened: Some(Happened { outcome, node: None }), sure: grown <= len })
+        Ok(Verdict { happened: Some(Happened { outcome, node: None }), is_certain: grown <= len })
     }
 
     /// Returns the present node of a name.
-    fn there(&self, named_entry: &NamedEntry) -> Result<There> {
-        let Some(parent) = self.resolve(&named_entry.parent)? else { return Ok(There::NoParent) };
+    fn present_entry(&self, named_entry: &NamedEntry) -> Result<PresentEntry> {
+        let Some(parent) = self.resolve(&named_entry.parent)? else { return Ok(PresentEntry::NoParent) };
         let found = self.fs.lookup(&self.cx, parent.node, named_entry.name.as_name()).wait();
         self.forget(parent.node);
         let entry = match found {
             Ok(entry) => entry,
-            Err(Error::NotFound | Error::NotDirectory) => return Ok(There::Nothing),
+            Err(Error::NotFound | Error::NotDirectory) => return Ok(PresentEntry::Nothing),
             Err(error) => return Err(error),
         };
         let handle = self.fs.persistent_handles().map(|handles| handles.handle_of(&self.cx, entry.node));
@@ -270,7 +273,7 @@ impl<'a> Reconciler<'a> {
             Some(handle) => NodeMark::Handle(handle?),
             None => NodeMark::Inode(inode),
         };
-        Ok(There::Node(Box::new(Thing { attr: entry.attr, inode, mark })))
+        Ok(PresentEntry::Node(Box::new(PresentNode { attr: entry.attr, inode, mark })))
     }
 
     /// Returns the node of a handle; `None` if it is gone.
@@ -289,19 +292,19 @@ impl<'a> Reconciler<'a> {
 }
 
 /// The present node of a name.
-enum There {
+enum PresentEntry {
     NoParent,
     Nothing,
-    Node(Box<Thing>),
+    Node(Box<PresentNode>),
 }
 
-struct Thing {
+struct PresentNode {
     attr: Attr,
     inode: Inode,
     mark: NodeMark,
 }
 
-impl Thing {
+impl PresentNode {
     fn made(self) -> Happened {
         Happened { outcome: Outcome::Node(self.mark), node: Some(self.inode) }
     }

@@ -9,7 +9,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Source;
 
-use super::Shared;
+use super::LayerState;
 use super::appending::Appending;
 use super::call::{self, Call};
 use super::execution::Execution;
@@ -19,7 +19,7 @@ use super::table::Begin;
 /// A session of an export whose outcomes are kept.
 pub(super) struct Session {
     pub inner: Arc<dyn FileSystem>,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<LayerState>,
     pub appending: Arc<Appending>,
 }
 
@@ -34,16 +34,16 @@ impl Session {
     ) -> Answer<C::Reply> {
         match EntryKey::of(cx, C::OP) {
             None => plain(),
-            Some(key) => self.remembered(cx, key, call()),
+            Some(key) => self.perform_once(cx, key, call()),
         }
     }
 
-    fn remembered<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
+    fn perform_once<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
         let execution = Execution { fs: &self.inner, cx };
         let table = self.shared.table_of(&call);
         match table.begin(key) {
             Begin::First(entry) => execution.first(call, entry),
-            Begin::Unremembered => call.run(&*self.inner, cx),
+            Begin::Unrecorded => call.run(&*self.inner, cx),
             Begin::Running(pending) => execution.after(call, pending, table.clone(), key),
             Begin::Answered(outcome) => execution.again(call, outcome),
         }
@@ -143,7 +143,7 @@ impl FileSystem for Session {
         let Some(stability) = self.appending.stability(file.open).filter(|_| !how.in_place) else {
             return match EntryKey::of_repeatable(cx, call::Write::OP) {
                 None => self.inner.write(cx, file, &how, from),
-                Some(key) => self.remembered(cx, key, call::Write { file, how, from }),
+                Some(key) => self.perform_once(cx, key, call::Write { file, how, from }),
             };
         };
         match EntryKey::of(cx, call::Append::OP) {
@@ -151,7 +151,7 @@ impl FileSystem for Session {
             Some(key) => {
                 let (stability, append_locks) =
                     (stability.max(how.stability), self.shared.append_locks.clone());
-                self.remembered(cx, key, call::Append { file, how, from, stability, append_locks })
+                self.perform_once(cx, key, call::Append { file, how, from, stability, append_locks })
             }
         }
     }

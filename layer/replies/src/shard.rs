@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use slab::Slab;
 
 use super::chain::{Chain, Linked, Links};
-use super::hashed::{Hashed, Ready};
-use super::journal::Kept;
+use super::hashed::{BuildPrecomputed, Hashed};
+use super::journal::JournalRecord;
 use super::key::{ClientKey, EntryKey};
 use super::outcome::{Outcome, PendingReply};
 
 /// A shard of a [`Table`](super::table::Table). Numbers fit 32 bits: a table has far fewer entries.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    index: HashMap<Hashed<EntryKey>, u32, Ready>,
+    index: HashMap<Hashed<EntryKey>, u32, BuildPrecomputed>,
     entries: Slab<Entry>,
     /// All answered entries.
     answered: Chain,
-    client_index: HashMap<Hashed<ClientKey>, u32, Ready>,
+    client_index: HashMap<Hashed<ClientKey>, u32, BuildPrecomputed>,
     clients: Slab<Client>,
 }
 
@@ -35,14 +35,14 @@ struct Client {
 struct Entry {
     key: Hashed<EntryKey>,
     client: u32,
-    state: State,
+    state: EntryState,
     in_all: Links,
     in_client: Links,
 }
 
 /// State of an operation.
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum EntryState {
     /// In progress; others may wait for it.
     Running(Option<Arc<PendingReply>>),
     /// Answered.
@@ -55,7 +55,7 @@ pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
     /// Its record in the journal.
-    pub kept: Option<Kept>,
+    pub kept: Option<JournalRecord>,
 }
 
 impl Shard {
@@ -65,7 +65,7 @@ impl Shard {
     }
 
     /// Returns the state of an entry.
-    pub fn state(&mut self, number: u32) -> Option<&mut State> {
+    pub fn state(&mut self, number: u32) -> Option<&mut EntryState> {
         self.entries.get_mut(number as usize).map(|entry| &mut entry.state)
     }
 
@@ -79,7 +79,7 @@ impl Shard {
             client.entries += 1;
         }
         let (in_all, in_client) = (Links::default(), Links::default());
-        let entry = Entry { key, client, state: State::Running(None), in_all, in_client };
+        let entry = Entry { key, client, state: EntryState::Running(None), in_all, in_client };
         let number = self.entries.insert(entry) as u32;
         self.index.insert(key, number);
         number
@@ -88,9 +88,9 @@ impl Shard {
     /// Keeps the outcome of an operation in progress. Returns the promise to keep, if others wait for it.
     pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
         let entry = self.entries.get_mut(number as usize)?;
-        let State::Running(pending) = &mut entry.state else { return None };
+        let EntryState::Running(pending) = &mut entry.state else { return None };
         let waited_for = pending.take().map(|pending| (pending, answered.outcome.clone()));
-        entry.state = State::Answered(answered);
+        entry.state = EntryState::Answered(answered);
         let client = entry.client;
         self.answered.push(&mut InAll(&mut self.entries), number);
         if let Some(client) = self.clients.get_mut(client as usize) {
@@ -100,10 +100,10 @@ impl Shard {
     }
 
     /// Removes an entry.
-    pub fn remove(&mut self, number: u32) -> Option<State> {
+    pub fn remove(&mut self, number: u32) -> Option<EntryState> {
         let entry = self.entries.get_mut(number as usize)?;
         let (key, client) = (entry.key, entry.client);
-        let was_answered = matches!(entry.state, State::Answered(_));
+        let was_answered = matches!(entry.state, EntryState::Answered(_));
         self.index.remove(&key)?;
         if was_answered {
             self.answered.remove(&mut InAll(&mut self.entries), number);
@@ -136,7 +136,7 @@ impl Shard {
     /// Returns the oldest answered entry, and the time of its reply.
     pub fn oldest(&self) -> Option<(u32, Instant)> {
         let oldest = self.answered.oldest?;
-        let State::Answered(answered) = &self.entries.get(oldest as usize)?.state else { return None };
+        let EntryState::Answered(answered) = &self.entries.get(oldest as usize)?.state else { return None };
         Some((oldest, answered.at))
     }
 

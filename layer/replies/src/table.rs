@@ -10,12 +10,12 @@ use super::append_locks::AppendLock;
 use super::counters::Counters;
 use super::failure::Failure;
 use super::hashed::Hashed;
-use super::journal::{Intended, Journal, Kept, Reserved, StoredOutcome};
+use super::journal::{Intended, Journal, JournalRecord, Reserved, StoredOutcome};
 use super::key::{ClientKey, EntryKey};
-use super::look::Seen;
+use super::observe::Observation;
 use super::options::Limits;
 use super::outcome::{Inode, Outcome, PendingReply};
-use super::shard::{Answered, Shard, State};
+use super::shard::{Answered, EntryState, Shard};
 
 /// Number of locks; a client's entries are all behind the same one.
 const SHARDS: usize = 16;
@@ -39,9 +39,9 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) enum Begin {
     /// New. The entry must be finished.
-    First(Entry),
+    First(RunningEntry),
     /// New, but there is no space for an entry: it runs unrecorded.
-    Unremembered,
+    Unrecorded,
     /// In progress.
     Running(Arc<PendingReply>),
     /// Answered.
@@ -73,11 +73,11 @@ impl Table {
         if let Some(known) = self.known(&mut shard, &hashed, now) {
             return known;
         }
-        if !self.make_room(&mut shard, &client) {
+        if !self.make_space(&mut shard, &client) {
             drop(shard);
-            if !self.make_room_elsewhere(&client) {
+            if !self.make_space_elsewhere(&client) {
                 self.counters.unremembered.count();
-                return Begin::Unremembered;
+                return Begin::Unrecorded;
             }
             // Concurrent threads may have found the same gap: the limit may be exceeded by the number of
             // threads.
@@ -89,7 +89,7 @@ impl Table {
         self.entries.fetch_add(1, Ordering::Relaxed);
         let number = shard.begin(hashed, client);
         drop(shard);
-        Begin::First(Entry {
+        Begin::First(RunningEntry {
             table: self.clone(),
             key,
             client,
@@ -105,11 +105,11 @@ impl Table {
     fn known(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
         let number = shard.find(key)?;
         match shard.state(number)? {
-            State::Running(pending) => {
+            EntryState::Running(pending) => {
                 self.counters.hits_in_progress.count();
                 Some(Begin::Running(pending.get_or_insert_default().clone()))
             }
-            State::Answered(Answered { outcome, at, .. }) => {
+            EntryState::Answered(Answered { outcome, at, .. }) => {
                 if now.saturating_duration_since(*at) <= self.limits.age {
                     self.counters.hits_done.count();
                     return Some(Begin::Answered(outcome.clone()));
@@ -125,7 +125,7 @@ impl Table {
     pub fn restore(&self, kept: StoredOutcome) {
         let client = Hashed::new(kept.key.client(), &self.hasher);
         let key = Hashed::new(kept.key, &self.hasher);
-        if !self.make_room(&mut self.shard(&client), &client) && !self.make_room_elsewhere(&client) {
+        if !self.make_space(&mut self.shard(&client), &client) && !self.make_space_elsewhere(&client) {
             return;
         }
         let mut shard = self.shard(&client);
@@ -146,7 +146,7 @@ impl Table {
     /// Makes space for another entry of `client`, by evicting an older one if necessary; `false` if that is
     /// impossible. While the total permits, a client may exceed its share, unless it never needs more: its
     /// entries then stay in the CPU's cache.
-    fn make_room(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
+    fn make_space(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
         let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
         if !has_all_it_asks_for && self.entries.load(Ordering::Relaxed) < self.limits.entries {
@@ -161,9 +161,9 @@ impl Table {
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// Makes space like `make_room`, by evicting the oldest entry of all clients. Called without locks; locks
-    /// one shard at a time.
-    fn make_room_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
+    /// Makes space like `make_space`, by evicting the oldest entry of all clients. Called without locks;
+    /// locks one shard at a time.
+    fn make_space_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;
         }
@@ -176,7 +176,9 @@ impl Table {
 
     fn evict(&self, shard: &mut Shard, number: u32) -> bool {
         let Some(state) = shard.remove(number) else { return false };
-        if let (State::Answered(Answered { kept: Some(kept), .. }), Some(journal)) = (state, &self.journal) {
+        if let (EntryState::Answered(Answered { kept: Some(kept), .. }), Some(journal)) =
+            (state, &self.journal)
+        {
             journal.free(&kept);
         }
         self.entries.fetch_sub(1, Ordering::Relaxed);
@@ -198,7 +200,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 /// A request's entry, owned by its execution.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RunningEntry {
     table: Arc<Table>,
     key: EntryKey,
     client: Hashed<ClientKey>,
@@ -212,23 +214,25 @@ pub(super) struct Entry {
     finished: bool,
 }
 
-impl Entry {
+impl RunningEntry {
     /// Returns the journal, if this request is recorded there.
     pub fn journal(&self) -> Option<&Journal> {
         self.table.journal().filter(|_| self.key.outlives_the_process())
     }
 
     /// Marks the operation as cancellable.
-    pub fn may_be_given_up(&mut self) {
+    pub fn set_cancellable(&mut self) {
         self.if_dropped = Failure::INTERRUPTED;
     }
 
     /// Records the intent, with the state observed after `sequence` was taken. The operation runs even if the
     /// state could not be observed or does not fit.
-    pub fn intend(&mut self, seen: Option<Seen>, sequence: u64, room: Reserved) {
+    pub fn intend(&mut self, observed: Option<Observation>, sequence: u64, slot_reservation: Reserved) {
         let Some(journal) = self.journal() else { return };
-        let (intent, append_lock) = seen.map_or((None, None), |seen| (Some(seen.intent), seen.append_lock));
-        let intended = intent.and_then(|intent| journal.intend(&self.key, intent, sequence, room));
+        let (intent, append_lock) =
+            observed.map_or((None, None), |observed| (Some(observed.intent), observed.append_lock));
+        let intended =
+            intent.and_then(|intent| journal.intend(&self.key, intent, sequence, slot_reservation));
         if intended.is_none() {
             self.table.counters.unprotected.count();
         }
@@ -244,7 +248,7 @@ impl Entry {
             (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
         };
-        if matches!(kept, Some(Kept::Intent(_))) {
+        if matches!(kept, Some(JournalRecord::Intent(_))) {
             self.table.counters.unprotected.count();
         }
         let answered = Answered { outcome, at: Instant::now(), kept };
@@ -256,26 +260,26 @@ impl Entry {
     }
 
     /// Answers the waiters, without keeping the outcome.
-    pub fn drop_with(mut self, failure: Failure) {
+    pub fn abandon(mut self, failure: Failure) {
         if let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take()) {
             journal.withdraw(intended);
         }
-        self.take_out(failure);
+        self.remove(failure);
     }
 
-    fn take_out(&mut self, failure: Failure) {
+    fn remove(&mut self, failure: Failure) {
         self.finished = true;
         let removed = self.table.shard(&self.client).remove(self.number);
         if let Some(state) = removed {
             self.table.entries.fetch_sub(1, Ordering::Relaxed);
-            if let State::Running(Some(pending)) = state {
+            if let EntryState::Running(Some(pending)) = state {
                 pending.keep(Outcome::Failed(failure));
             }
         }
     }
 }
 
-impl Drop for Entry {
+impl Drop for RunningEntry {
     /// Answers the waiters of a cancelled operation, or of one with an unknown end (a panic). The intent
     /// stays for the next process; after a panic this process continues and needs its slot.
     fn drop(&mut self) {
@@ -285,7 +289,7 @@ impl Drop for Entry {
             {
                 journal.withdraw(intended);
             }
-            self.take_out(self.if_dropped);
+            self.remove(self.if_dropped);
         }
     }
 }

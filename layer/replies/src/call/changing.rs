@@ -9,8 +9,8 @@ use tombolo_mem::Source;
 
 use super::Call;
 use crate::append_locks::AppendLocks;
-use crate::below::Below;
-use crate::intent::{Trail, ValueMark, XattrChange};
+use crate::inner::InnerSession;
+use crate::intent::{ExpectedEffect, ValueMark, XattrChange};
 use crate::outcome::Outcome;
 use tombolo_core::fs::Op;
 
@@ -25,22 +25,22 @@ impl Call for Setattr {
     const OP: Op = Op::Setattr;
 
     /// Returns `false` for guards, which match once only, and for truncation, which would cut later writes.
-    fn is_fleeting(&self) -> bool {
+    fn is_in_memory_only(&self) -> bool {
         self.set.guard_ctime.is_none() && self.set.size.is_none()
     }
 
-    fn trail(&self) -> Option<Trail> {
-        let trail = Trail::Changes { node: self.node, set: self.set };
-        (!self.is_fleeting()).then_some(trail)
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
+        let expected_effect = ExpectedEffect::Changes { node: self.node, set: self.set };
+        (!self.is_in_memory_only()).then_some(expected_effect)
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<(Attr, Change)> {
         fs.setattr(cx, self.node, self.file, &self.set)
     }
 
-    async fn again(self, below: Below, _: Outcome) -> Result<(Attr, Change)> {
-        let attr = below.fs.getattr(&below.cx, self.node, self.file).resolve().await?;
-        let after = below.cx.want.contains(Want::CHANGE_ATTRS).then_some(attr);
+    async fn answer_duplicate(self, inner: InnerSession, _: Outcome) -> Result<(Attr, Change)> {
+        let attr = inner.fs.getattr(&inner.cx, self.node, self.file).resolve().await?;
+        let after = inner.cx.want.contains(Want::CHANGE_ATTRS).then_some(attr);
         Ok((attr, Change { before: None, after }))
     }
 }
@@ -55,7 +55,7 @@ impl Call for Write {
     type Reply = Written;
     const OP: Op = Op::Write;
 
-    fn is_fleeting(&self) -> bool {
+    fn is_in_memory_only(&self) -> bool {
         true
     }
 
@@ -63,12 +63,12 @@ impl Call for Write {
         fs.write(cx, self.file, &self.how, self.from)
     }
 
-    async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
+    async fn answer_duplicate(self, inner: InnerSession, outcome: Outcome) -> Result<Written> {
         let (count, stability) = match outcome {
             Outcome::Wrote { count, stability } => (count as usize, stability),
             _ => (0, Stability::Unstable),
         };
-        Ok(Written { count, stability, file: below.change(self.file.node).await })
+        Ok(Written { count, stability, file: inner.change(self.file.node).await })
     }
 }
 
@@ -86,23 +86,23 @@ impl Call for Append {
     type Reply = Written;
     const OP: Op = Op::Write;
 
-    fn trail(&self) -> Option<Trail> {
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
         let (len, append_locks) = (self.from.len() as u64, self.append_locks.clone());
-        Some(Trail::Appends { node: self.file.node, len, append_locks })
+        Some(ExpectedEffect::Appends { node: self.file.node, len, append_locks })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Written> {
         fs.write(cx, self.file, &self.how, self.from)
     }
 
-    async fn again(self, below: Below, outcome: Outcome) -> Result<Written> {
+    async fn answer_duplicate(self, inner: InnerSession, outcome: Outcome) -> Result<Written> {
         let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
         if stability < self.stability {
             // The process that wrote it was killed before making it stable.
-            below.fs.fsync(&below.cx, self.file, SyncWhat::All).resolve().await?;
+            inner.fs.fsync(&inner.cx, self.file, SyncWhat::All).resolve().await?;
         }
         let stability = stability.max(self.stability);
-        Ok(Written { count: count as usize, stability, file: below.change(self.file.node).await })
+        Ok(Written { count: count as usize, stability, file: inner.change(self.file.node).await })
     }
 }
 
@@ -111,7 +111,7 @@ macro_rules! answers_nothing {
     ($op:ident) => {
         answers_nothing!(lasting $op);
 
-        fn is_fleeting(&self) -> bool {
+        fn is_in_memory_only(&self) -> bool {
             true
         }
     };
@@ -119,7 +119,7 @@ macro_rules! answers_nothing {
         type Reply = ();
         const OP: Op = Op::$op;
 
-        async fn again(self, _: Below, _: Outcome) -> Result<()> {
+        async fn answer_duplicate(self, _: InnerSession, _: Outcome) -> Result<()> {
             Ok(())
         }
     };
@@ -137,18 +137,18 @@ impl Call for SetXattr {
     answers_nothing!(lasting Setxattr);
 
     /// Returns `true` for unconditional setting, which is idempotent.
-    fn is_fleeting(&self) -> bool {
+    fn is_in_memory_only(&self) -> bool {
         self.how == XattrSet::Any
     }
 
-    fn trail(&self) -> Option<Trail> {
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
         let value = ValueMark::of(&self.value);
         let change = match self.how {
             XattrSet::Any => return None,
             XattrSet::Create => XattrChange::Make(value),
             XattrSet::Replace => XattrChange::Replace(value),
         };
-        Some(Trail::Xattr { node: self.node, name: self.name.clone(), change })
+        Some(ExpectedEffect::Xattr { node: self.node, name: self.name.clone(), change })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
@@ -166,9 +166,9 @@ pub(crate) struct RemoveXattr {
 impl Call for RemoveXattr {
     answers_nothing!(lasting Removexattr);
 
-    fn trail(&self) -> Option<Trail> {
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
         let change = XattrChange::Remove;
-        Some(Trail::Xattr { node: self.node, name: self.name.clone(), change })
+        Some(ExpectedEffect::Xattr { node: self.node, name: self.name.clone(), change })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<()> {
@@ -185,7 +185,7 @@ pub(crate) struct TakeLock {
 impl Call for TakeLock {
     answers_nothing!(Lock);
 
-    fn is_given_up(&self) -> bool {
+    fn is_cancellable(&self) -> bool {
         self.wait
     }
 

@@ -12,8 +12,8 @@ use std::future::Future;
 use tombolo_core::fs::{Attr, Change, Created, Entry, File, FileSystem, Made, Renamed, Written};
 use tombolo_core::{Answer, Ctx, Result};
 
-use super::below::Below;
-use super::intent::Trail;
+use super::inner::InnerSession;
+use super::intent::ExpectedEffect;
 use super::outcome::Outcome;
 use tombolo_core::fs::Op;
 
@@ -30,19 +30,19 @@ pub(super) trait Call: Send + Sized + 'static {
 
     /// Returns `true` if the outcome is kept in memory only: the kind is too frequent (writes), meaningless
     /// after the process (locks), or idempotent.
-    fn is_fleeting(&self) -> bool {
+    fn is_in_memory_only(&self) -> bool {
         false
     }
 
     /// Returns the effects to record in the journal. `None`: they cannot be detected after a crash, or need
     /// not be.
-    fn trail(&self) -> Option<Trail> {
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
         None
     }
 
     /// Returns `true` if it is cancelled when its caller goes away: it only waits, and must not take what
     /// nobody wants.
-    fn is_given_up(&self) -> bool {
+    fn is_cancellable(&self) -> bool {
         false
     }
 
@@ -50,7 +50,11 @@ pub(super) trait Call: Send + Sized + 'static {
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
     /// Answers a duplicate whose original ended with `outcome`, which is not a failure.
-    fn again(self, below: Below, outcome: Outcome) -> impl Future<Output = Result<Self::Reply>> + Send;
+    fn answer_duplicate(
+        self,
+        inner: InnerSession,
+        outcome: Outcome,
+    ) -> impl Future<Output = Result<Self::Reply>> + Send;
 }
 
 /// A reply of an operation.

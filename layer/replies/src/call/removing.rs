@@ -2,8 +2,8 @@ use tombolo_core::fs::{Change, FileSystem, NameBuf, NodeId, RenameFlags, Renamed
 use tombolo_core::{Answer, Ctx, Result};
 
 use super::Call;
-use crate::below::Below;
-use crate::intent::Trail;
+use crate::inner::InnerSession;
+use crate::intent::ExpectedEffect;
 use crate::outcome::Outcome;
 use tombolo_core::fs::Op;
 
@@ -16,16 +16,16 @@ impl Call for Unlink {
     type Reply = Change;
     const OP: Op = Op::Unlink;
 
-    fn trail(&self) -> Option<Trail> {
-        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
+        Some(ExpectedEffect::Removes { parent: self.parent, name: self.name.clone() })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
         fs.unlink(cx, self.parent, self.name.as_name())
     }
 
-    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
-        Ok(below.change(self.parent).await)
+    async fn answer_duplicate(self, inner: InnerSession, _: Outcome) -> Result<Change> {
+        Ok(inner.change(self.parent).await)
     }
 }
 
@@ -38,16 +38,16 @@ impl Call for Rmdir {
     type Reply = Change;
     const OP: Op = Op::Rmdir;
 
-    fn trail(&self) -> Option<Trail> {
-        Some(Trail::Removes { parent: self.parent, name: self.name.clone() })
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
+        Some(ExpectedEffect::Removes { parent: self.parent, name: self.name.clone() })
     }
 
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Change> {
         fs.rmdir(cx, self.parent, self.name.as_name())
     }
 
-    async fn again(self, below: Below, _: Outcome) -> Result<Change> {
-        Ok(below.change(self.parent).await)
+    async fn answer_duplicate(self, inner: InnerSession, _: Outcome) -> Result<Change> {
+        Ok(inner.change(self.parent).await)
     }
 }
 
@@ -63,8 +63,8 @@ impl Call for Rename {
     type Reply = Renamed;
     const OP: Op = Op::Rename;
 
-    fn trail(&self) -> Option<Trail> {
-        Some(Trail::Renames {
+    fn expected_effect(&self) -> Option<ExpectedEffect> {
+        Some(ExpectedEffect::Renames {
             from_parent: self.from_parent,
             from: self.from.clone(),
             to_parent: self.to_parent,
@@ -77,8 +77,8 @@ impl Call for Rename {
         fs.rename(cx, self.from_parent, from, self.to_parent, to, self.flags)
     }
 
-    async fn again(self, below: Below, _: Outcome) -> Result<Renamed> {
-        let from_dir = below.change(self.from_parent).await;
-        Ok(Renamed { from_dir, to_dir: below.change(self.to_parent).await })
+    async fn answer_duplicate(self, inner: InnerSession, _: Outcome) -> Result<Renamed> {
+        let from_dir = inner.change(self.from_parent).await;
+        Ok(Renamed { from_dir, to_dir: inner.change(self.to_parent).await })
     }
 }

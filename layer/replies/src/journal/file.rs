@@ -16,7 +16,7 @@ use tombolo_mem::{MapError, Region};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{self, HEADER_BYTES, HEADER_CHECKED_FROM, INTENT_BYTES, OUTCOME_BYTES, SLOTS_MAX, state};
-use super::record::{FoundIntent, StoredOutcome, handle_of, read_intent, read_outcome};
+use super::record::{StoredIntent, StoredOutcome, handle_of, read_intent, read_outcome};
 use super::slots::Slots;
 use super::{INTENTS, Journal, intent_offset};
 
@@ -69,8 +69,8 @@ pub struct Tree {
 
 /// Records of an earlier process.
 #[derive(Debug, Default)]
-pub struct Found {
-    pub intents: Vec<FoundIntent>,
+pub struct RecoveredRecords {
+    pub intents: Vec<StoredIntent>,
     pub outcomes: Vec<StoredOutcome>,
 }
 
@@ -114,14 +114,14 @@ impl Lock {
     }
 
     /// Reads the records of an earlier process about `tree`.
-    pub fn read(&self, tree: &Tree) -> Result<Found, OpenError> {
+    pub fn read(&self, tree: &Tree) -> Result<RecoveredRecords, OpenError> {
         let path = &self.path;
         let len = self.file.metadata().map_err(at(path))?.len();
         if len == 0 {
-            return Ok(Found::default());
+            return Ok(RecoveredRecords::default());
         }
-        let longest = HEADER_BYTES as u64 + u64::from(SLOTS_MAX) * (INTENT_BYTES + OUTCOME_BYTES) as u64;
-        let bytes = if len <= longest { fs::read(path).map_err(at(path))? } else { Vec::new() };
+        let len_max = HEADER_BYTES as u64 + u64::from(SLOTS_MAX) * (INTENT_BYTES + OUTCOME_BYTES) as u64;
+        let bytes = if len <= len_max { fs::read(path).map_err(at(path))? } else { Vec::new() };
         let Some((header, _)) =
             layout::Header::read_from_prefix(&bytes).ok().filter(|(header, _)| header.magic == layout::MAGIC)
         else {
@@ -133,24 +133,24 @@ impl Lock {
         if (1..layout::VERSION).contains(&header.version.get()) {
             return Ok(self.set_aside("older"));
         }
-        if !is_whole(&header, &bytes) {
+        if !is_undamaged(&header, &bytes) {
             return Ok(self.set_aside("damaged"));
         }
         if boot_id().is_none_or(|boot| boot != header.boot) {
             tracing::info!("{}: from an earlier boot of this machine; ignored", path.display());
-            return Ok(Found::default());
+            return Ok(RecoveredRecords::default());
         }
         let root = handle_of(&tree.root);
         let same_root = root.is_some_and(|root| root.as_bytes() == header.root.as_bytes());
         if header.volume != tree.volume.0 || !same_root {
             tracing::warn!("{}: belongs to another tree; ignored", path.display());
-            return Ok(Found::default());
+            return Ok(RecoveredRecords::default());
         }
         Ok(self.slots_of(&header, &bytes))
     }
 
-    fn slots_of(&self, header: &layout::Header, bytes: &[u8]) -> Found {
-        let (mut found, mut damaged) = (Found::default(), 0);
+    fn slots_of(&self, header: &layout::Header, bytes: &[u8]) -> RecoveredRecords {
+        let (mut found, mut damaged) = (RecoveredRecords::default(), 0);
         let (intents, outcomes) = bytes
             .get(HEADER_BYTES..)
             .unwrap_or_default()
@@ -176,7 +176,7 @@ impl Lock {
 
     /// Keeps a malformed file, or one of an older version, for the operator: by another name, because a full
     /// file system has no space for a copy. The server starts even if that fails.
-    fn set_aside(&self, what: &str) -> Found {
+    fn set_aside(&self, what: &str) -> RecoveredRecords {
         let aside = with_suffix(&self.path, &format!(".{what}"));
         let removed = match fs::remove_file(&aside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -191,7 +191,7 @@ impl Lock {
                 aside.display()
             ),
         }
-        Found::default()
+        RecoveredRecords::default()
     }
 
     /// Creates an empty file with space for `outcomes` outcomes. Sequence numbers begin after `sequence`.
@@ -231,7 +231,7 @@ fn is_taken(slot: &[u8]) -> bool {
 }
 
 /// Returns `true` if a header of the current version is undamaged and matches the file's length.
-fn is_whole(header: &layout::Header, bytes: &[u8]) -> bool {
+fn is_undamaged(header: &layout::Header, bytes: &[u8]) -> bool {
     let checked = header.as_bytes().get(HEADER_CHECKED_FROM..).unwrap_or_default();
     let (intents, outcomes) = (header.intents.get(), header.outcomes.get());
     let len = HEADER_BYTES + intents as usize * INTENT_BYTES + outcomes as usize * OUTCOME_BYTES;

@@ -25,8 +25,8 @@ use layout::state;
 use record::{intent_bytes, outcome_bytes};
 use slots::Slots;
 
-pub use file::{Found, Lock, OpenError, Tree};
-pub use record::{FoundIntent, StoredOutcome};
+pub use file::{Lock, OpenError, RecoveredRecords, Tree};
+pub use record::{StoredIntent, StoredOutcome};
 pub use slots::{FreeSlot, Reserved};
 
 /// Maximum number of operations with an intent in progress. Further ones wait.
@@ -64,7 +64,7 @@ pub struct Intended {
 
 /// Record of an answered operation.
 #[derive(Debug)]
-pub enum Kept {
+pub enum JournalRecord {
     /// Its outcome, in this slot.
     Outcome(u32),
     /// Its intent, with this sequence: the outcome could not be written, so the next process has to determine
@@ -79,23 +79,29 @@ impl Journal {
     }
 
     /// Reserves a slot for an intent, if one is free.
-    pub fn room(&self) -> Option<Reserved> {
+    pub fn reserve_intent_slot(&self) -> Option<Reserved> {
         self.intents.reserve()
     }
 
     /// Reserves a slot for an intent, waiting until one is free.
-    pub fn wait_for_room(&self) -> FreeSlot {
+    pub fn wait_for_intent_slot(&self) -> FreeSlot {
         self.intents.wait()
     }
 
     /// Records an intent. `None` if it does not fit.
-    pub fn intend(&self, key: &EntryKey, intent: Intent, sequence: u64, room: Reserved) -> Option<Intended> {
+    pub fn intend(
+        &self,
+        key: &EntryKey,
+        intent: Intent,
+        sequence: u64,
+        slot_reservation: Reserved,
+    ) -> Option<Intended> {
         if self.is_lost() {
             return None;
         }
-        let claim = intent.deed.claim();
-        let (bytes, len) = intent_bytes(&FoundIntent { key: *key, intent, sequence, time: now() })?;
-        let slot = room.into_number()?;
+        let claim = intent.effect.claim();
+        let (bytes, len) = intent_bytes(&StoredIntent { key: *key, intent, sequence, time: now() })?;
+        let slot = slot_reservation.into_number()?;
         self.publish(intent_offset(slot), bytes.get(..len)?, state::INTENT);
         Some(Intended { slot, sequence, claim })
     }
@@ -107,28 +113,28 @@ impl Journal {
         intended: Intended,
         outcome: &Outcome,
         node: Option<Inode>,
-    ) -> Kept {
+    ) -> JournalRecord {
         let (sequence, ended) = (intended.sequence, self.next_sequence());
         let claim = match outcome {
             Outcome::Failed(_) => 0,
             _ => intended.claim.with(node).number(),
         };
         let kept = StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
-        let Some(kept) = self.keep(&kept) else { return self.leave(intended) };
+        let Some(kept) = self.keep(&kept) else { return self.retain_intent(intended) };
         // Not earlier: while both exist, the outcome takes precedence.
         self.withdraw(intended);
         kept
     }
 
     /// Retains the intent of an answered operation.
-    fn leave(&self, intended: Intended) -> Kept {
+    fn retain_intent(&self, intended: Intended) -> JournalRecord {
         let sequence = intended.sequence;
         let mut answered = self.answered();
         answered.insert(sequence, intended);
         let oldest = if answered.len() > ANSWERED_INTENTS { answered.pop_first() } else { None };
         drop(answered);
         oldest.into_iter().for_each(|(_, oldest)| self.withdraw(oldest));
-        Kept::Intent(sequence)
+        JournalRecord::Intent(sequence)
     }
 
     fn answered(&self) -> MutexGuard<'_, BTreeMap<u64, Intended>> {
@@ -136,11 +142,11 @@ impl Journal {
     }
 
     /// Records an outcome. `None` if there is no slot, or it cannot be represented.
-    pub fn keep(&self, kept: &StoredOutcome) -> Option<Kept> {
+    pub fn keep(&self, kept: &StoredOutcome) -> Option<JournalRecord> {
         let bytes = outcome_bytes(kept)?;
         let slot = self.outcomes.take()?;
         self.publish(self.outcome_offset(slot), &bytes, state::OUTCOME);
-        Some(Kept::Outcome(slot))
+        Some(JournalRecord::Outcome(slot))
     }
 
     /// Removes an intent that had no effect or has an outcome.
@@ -151,13 +157,13 @@ impl Journal {
     }
 
     /// Frees the slot of an evicted entry.
-    pub fn free(&self, kept: &Kept) {
+    pub fn free(&self, kept: &JournalRecord) {
         match *kept {
-            Kept::Outcome(slot) => {
+            JournalRecord::Outcome(slot) => {
                 self.set_state(self.outcome_offset(slot), state::FREE);
                 self.outcomes.give_back(slot);
             }
-            Kept::Intent(sequence) => {
+            JournalRecord::Intent(sequence) => {
                 let intended = self.answered().remove(&sequence);
                 intended.into_iter().for_each(|intended| self.withdraw(intended));
             }

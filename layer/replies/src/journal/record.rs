@@ -8,14 +8,14 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, REQUEST_KEY_BYTES, state};
 use crate::failure::Failure;
-use crate::intent::{Deed, Intent, NamedEntry, ValueMark, XattrChange};
+use crate::intent::{Intent, NamedEntry, RecordedEffect, ValueMark, XattrChange};
 use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
 use tombolo_core::fs::Op;
 
 /// A recorded intent.
 #[derive(Clone, Debug)]
-pub struct FoundIntent {
+pub struct StoredIntent {
     pub key: EntryKey,
     pub intent: Intent,
     pub sequence: u64,
@@ -29,13 +29,13 @@ pub struct StoredOutcome {
     pub outcome: Outcome,
     pub sequence: u64,
     pub time: Timestamp,
-    /// See [`Deed::claim`].
+    /// See [`RecordedEffect::claim`].
     pub claim: u64,
     pub ended: u64,
 }
 
 /// Encodes an intent, except the slot's state, and returns the length used; `None` if it does not fit.
-pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> {
+pub fn intent_bytes(found: &StoredIntent) -> Option<([u8; INTENT_BYTES], usize)> {
     let mut fixed = layout::Intent::new_zeroed();
     fixed.operation = operation_number(found.intent.op)?.into();
     fixed.sequence = found.sequence.into();
@@ -56,27 +56,27 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
         (fixed.parent, fixed.found, fixed.name_len) = (parent, found, len.into());
         Some(())
     };
-    match &found.intent.deed {
-        Deed::Make { at, file_type } => {
+    match &found.intent.effect {
+        RecordedEffect::Make { at, file_type } => {
             first(at)?;
             fixed.file_type = type_number(*file_type).into();
         }
-        Deed::Link { at, node } => {
+        RecordedEffect::Link { at, node } => {
             first(at)?;
             fixed.other_found = mark_of(Some(node));
         }
-        Deed::Remove { at } => first(at)?,
-        Deed::Rename { from, to } => {
+        RecordedEffect::Remove { at } => first(at)?,
+        RecordedEffect::Rename { from, to } => {
             first(from)?;
             let (parent, found, len) = add(to)?;
             (fixed.other_parent, fixed.other_found, fixed.other_name_len) = (parent, found, len.into());
         }
-        Deed::Change { node, set, ctime_before, size_before } => {
+        RecordedEffect::Change { node, set, ctime_before, size_before } => {
             fixed.parent = handle_of(node)?;
             fixed.attributes = attributes_of(set, *ctime_before);
             fixed.size_before = (*size_before).into();
         }
-        Deed::Xattr { node, name, before, change } => {
+        RecordedEffect::Xattr { node, name, before, change } => {
             fixed.parent = handle_of(node)?;
             fixed.name_len = add_name(name.as_name().as_bytes())?.into();
             let (number, value) = xattr_change_of(*change);
@@ -84,7 +84,7 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
             fixed.size_before = before.map_or(NO_VALUE, |value| value.0).into();
             fixed.len = value.into();
         }
-        Deed::Append { node, size_before, len } => {
+        RecordedEffect::Append { node, size_before, len } => {
             fixed.parent = handle_of(node)?;
             fixed.size_before = (*size_before).into();
             fixed.len = (*len).into();
@@ -100,7 +100,7 @@ pub fn intent_bytes(found: &FoundIntent) -> Option<([u8; INTENT_BYTES], usize)> 
 }
 
 /// Decodes the intent in a slot; `None` if there is none, or it is damaged.
-pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
+pub fn read_intent(slot: &[u8]) -> Option<StoredIntent> {
     let (fixed, names) = layout::Intent::read_from_prefix(slot).ok()?;
     let (name, names) = names.split_at_checked(fixed.name_len.get().into())?;
     let (other_name, _) = names.split_at_checked(fixed.other_name_len.get().into())?;
@@ -116,37 +116,37 @@ pub fn read_intent(slot: &[u8]) -> Option<FoundIntent> {
         Some(NamedEntry { parent, name: read_name(name)?, found })
     };
     let at = || named_entry(&fixed.parent, name, &fixed.found);
-    let deed = match op {
+    let effect = match op {
         Op::Create | Op::Mkdir | Op::Symlink | Op::Mknod => {
-            Deed::Make { at: at()?, file_type: file_type(fixed.file_type.get())? }
+            RecordedEffect::Make { at: at()?, file_type: file_type(fixed.file_type.get())? }
         }
-        Op::Link => Deed::Link { at: at()?, node: read_mark(&fixed.other_found)?? },
-        Op::Unlink | Op::Rmdir => Deed::Remove { at: at()? },
-        Op::Rename => Deed::Rename {
+        Op::Link => RecordedEffect::Link { at: at()?, node: read_mark(&fixed.other_found)?? },
+        Op::Unlink | Op::Rmdir => RecordedEffect::Remove { at: at()? },
+        Op::Rename => RecordedEffect::Rename {
             from: at()?,
             to: named_entry(&fixed.other_parent, other_name, &fixed.other_found)?,
         },
-        Op::Write => Deed::Append {
+        Op::Write => RecordedEffect::Append {
             node: read_handle(&fixed.parent)?,
             size_before: fixed.size_before.get(),
             len: fixed.len.get(),
         },
-        Op::Setxattr | Op::Removexattr => Deed::Xattr {
+        Op::Setxattr | Op::Removexattr => RecordedEffect::Xattr {
             node: read_handle(&fixed.parent)?,
             name: XattrName::new(name).ok()?.to_owned(),
             before: Some(fixed.size_before.get()).filter(|value| *value != NO_VALUE).map(ValueMark),
             change: read_xattr_change(fixed.file_type.get(), fixed.len.get())?,
         },
-        _ => Deed::Change {
+        _ => RecordedEffect::Change {
             node: read_handle(&fixed.parent)?,
             set: read_attributes(&fixed.attributes),
             ctime_before: read_time(&fixed.attributes.ctime_before),
             size_before: fixed.size_before.get(),
         },
     };
-    Some(FoundIntent {
+    Some(StoredIntent {
         key: read_key(&fixed.key, op)?,
-        intent: Intent { op, deed },
+        intent: Intent { op, effect },
         sequence: fixed.sequence.get(),
         time: read_time(&fixed.time),
     })

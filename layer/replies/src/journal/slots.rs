@@ -6,17 +6,17 @@ use std::task::{Context, Poll, Waker};
 
 /// Allocator of slot numbers, with waiters in order of arrival.
 #[derive(Debug)]
-pub struct Slots(Mutex<State>);
+pub struct Slots(Mutex<SlotsState>);
 
 #[derive(Debug)]
-struct State {
+struct SlotsState {
     free: Vec<u32>,
     /// In order of arrival.
     waiting: BTreeMap<u64, Waker>,
-    came: u64,
+    arrivals: u64,
 }
 
-impl State {
+impl SlotsState {
     /// Returns the wakers of the waiters that a free slot is available for.
     fn next(&self) -> Vec<Waker> {
         self.waiting.values().take(self.free.len()).cloned().collect()
@@ -26,7 +26,11 @@ impl State {
 impl Slots {
     /// Creates the numbers below `count`, all free.
     pub fn new(count: u32) -> Self {
-        Self(Mutex::new(State { free: (0..count).rev().collect(), waiting: BTreeMap::new(), came: 0 }))
+        Self(Mutex::new(SlotsState {
+            free: (0..count).rev().collect(),
+            waiting: BTreeMap::new(),
+            arrivals: 0,
+        }))
     }
 
     /// Takes a free number that no waiter is entitled to.
@@ -52,10 +56,10 @@ impl Slots {
 
     /// Reserves a slot, waiting until one is free.
     pub fn wait(self: &Arc<Self>) -> FreeSlot {
-        FreeSlot { slots: self.clone(), place: None }
+        FreeSlot { slots: self.clone(), ticket: None }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlotsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -85,7 +89,7 @@ impl Drop for Reserved {
 pub struct FreeSlot {
     slots: Arc<Slots>,
     /// Position in the queue.
-    place: Option<u64>,
+    ticket: Option<u64>,
 }
 
 impl Future for FreeSlot {
@@ -94,21 +98,21 @@ impl Future for FreeSlot {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reserved> {
         let slots = self.slots.clone();
         let mut state = slots.state();
-        let place = *self.place.get_or_insert_with(|| {
-            state.came += 1;
-            state.came
+        let ticket = *self.ticket.get_or_insert_with(|| {
+            state.arrivals += 1;
+            state.arrivals
         });
-        let before = state.waiting.range(..place).take(state.free.len()).count();
+        let before = state.waiting.range(..ticket).take(state.free.len()).count();
         if before == state.free.len() {
-            let earlier = state.waiting.insert(place, context.waker().clone());
+            let earlier = state.waiting.insert(ticket, context.waker().clone());
             drop(state);
             drop(earlier);
             return Poll::Pending;
         }
-        let (number, earlier) = (state.free.pop(), state.waiting.remove(&place));
+        let (number, earlier) = (state.free.pop(), state.waiting.remove(&ticket));
         drop(state);
         drop(earlier);
-        self.place = None;
+        self.ticket = None;
         Poll::Ready(Reserved { slots, number })
     }
 }
@@ -116,9 +120,9 @@ impl Future for FreeSlot {
 impl Drop for FreeSlot {
     /// Passes a slot available for this waiter to the next one.
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
+        let Some(ticket) = self.ticket else { return };
         let mut state = self.slots.state();
-        let earlier = state.waiting.remove(&place);
+        let earlier = state.waiting.remove(&ticket);
         let next = state.next();
         drop(state);
         drop(earlier);

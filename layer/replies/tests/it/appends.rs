@@ -1,4 +1,4 @@
-//! What is appended stands once: sent again, and over the death of the process, whenever that was.
+//! Appends performed exactly once: repeated, and after the death of the process at any moment.
 
 use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Written};
 use tombolo_core::{Answer, Ctx, Result, Stability};
@@ -69,7 +69,8 @@ fn a_file_that_is_made_to_be_appended_to_is_one_too() {
     assert_eq!(size(&*server.fs, &server.cx), RECORD.len());
 }
 
-/// What the next process makes of an append that its predecessor was killed in, after `happened` bytes of it.
+/// Simulates an append during which the process was killed after `happened` bytes, and starts the next
+/// process.
 fn killed_after(bottom: Bottom, happened: usize) -> (Server, Next) {
     let server = Server::new(bottom);
     let file = log(&*server.fs, &server.cx);
@@ -127,7 +128,7 @@ fn where_others_appended_after_it_cannot_be_told_for_sure() {
     assert_eq!(again(&next, 1).count, RECORD.len());
 }
 
-/// Were they performed together, it could not be told after a kill whose bytes are there.
+/// Checks serialization, without which the origin of the bytes would be uncertain after a kill.
 #[test]
 fn appends_to_one_file_take_turns() {
     let server = Server::new(Bottom::Memory);

@@ -1,5 +1,5 @@
-//! What the next process makes of the state file. It sees a copy, taken while the first one still serves:
-//! that is what a kill at that moment would leave.
+//! Recovery of the state file by the next process. It gets a copy, taken while the first process still
+//! serves: the state after a kill at that moment.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use crate::without_handles::WithoutHandles;
 
 const ROOT: NodeId = NodeId::ROOT;
 
-/// Keeps the answers of changes to itself.
+/// A layer that suppresses the answers of changes.
 #[derive(Default)]
 pub struct Silence(AtomicU8);
 
-/// What [`Silence`] does with changes.
+/// Treatment of changes by [`Silence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mood {
-    /// They are performed and answered.
+    /// Perform and answer.
     Answers,
-    /// They are performed.
+    /// Perform without an answer.
     Performs,
-    /// Nothing happens.
+    /// Neither perform nor answer.
     Sleeps,
-    /// Nothing happens, and then a panic.
+    /// Do not perform, and panic later.
     Panics,
-    /// The next one is performed and answered, and from then on nothing has a handle.
+    /// Perform and answer the next one, after which no node has a handle.
     LosesHandles,
     HasNoHandles,
 }
@@ -82,7 +82,7 @@ pub struct Server {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
     pub folder: TempDir,
-    /// Where the export lies, if it lies anywhere.
+    /// Directory of the export, if it has one.
     pub tree: Option<TempDir>,
 }
 
@@ -107,26 +107,26 @@ impl Server {
         keyed(&self.cx, fresh_key())
     }
 
-    /// The state file as it is now, under a name of its own.
+    /// Copies the current state file.
     pub fn copy(&self, text: &str) -> PathBuf {
         let copy = self.folder.path().join(text);
         std::fs::copy(&self.state, &copy).expect("copy");
         copy
     }
 
-    /// How many operations are under way, by the state file (docs/formats/replies.md).
+    /// Returns the number of intents in the state file (docs/formats/replies.md).
     pub fn intents(&self) -> usize {
         let bytes = std::fs::read(&self.state).expect("the state file");
         bytes[4096..].chunks(1024).take(1024).filter(|slot| slot[0] == 1).count()
     }
 
-    /// What would come after, were the first process killed now.
+    /// Starts the next process, as after a kill at this moment.
     pub fn next(&self) -> Next {
         Next::over(self.bottom.clone(), &self.copy("next"), &Options::default()).expect("the copy is good")
     }
 }
 
-/// A process that comes after another.
+/// A process after another one.
 pub struct Next {
     pub export: Replies,
     pub fs: Arc<dyn FileSystem>,
@@ -144,7 +144,7 @@ impl Next {
         Ok(Self { export, fs, cx })
     }
 
-    /// Done, not done, ambiguous.
+    /// Returns the numbers of operations done, not done and ambiguous.
     pub fn reconciled(&self) -> (u64, u64, u64) {
         let Snapshot { reconciled_done, reconciled_not_done, reconciled_ambiguous, .. } =
             self.export.counters().snapshot();
@@ -152,8 +152,7 @@ impl Next {
     }
 }
 
-/// One operation: what must be there before, and how it is sent. Most are changes that, made twice, fail the
-/// second time.
+/// An operation, with its preconditions. Most are changes that fail when repeated as a new request.
 struct Case {
     op: &'static str,
     prepare: fn(&dyn FileSystem, &Ctx),
@@ -161,7 +160,7 @@ struct Case {
 }
 
 impl Case {
-    /// Whether another request for the same cannot succeed too.
+    /// Returns `true` if a second request for the same effect must fail.
     fn fails_twice(&self) -> bool {
         !["cut", "replace an attribute", "create with a verifier"].contains(&self.op)
     }
@@ -179,7 +178,7 @@ fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<()> {
     fs.mkdir(cx, ROOT, name(text), NewMode::default()).wait().map(drop)
 }
 
-/// Each case over each bottom, made ready, with a request that is to be sent.
+/// Runs each case over each bottom, prepared, with a request to be sent.
 fn each_case(run: impl Fn(&Case, &Server, &Ctx, &str)) {
     for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
     {
@@ -189,7 +188,7 @@ fn each_case(run: impl Fn(&Case, &Server, &Ctx, &str)) {
     }
 }
 
-/// The request again, to the next process: it succeeds, and so often by what was kept.
+/// Repeats the request to the next process, and checks that it succeeds with this number of hits.
 fn assert_answered_again(case: &Case, next: &Next, request: &Ctx, hits: u64, what: &str) {
     sent(case, &*next.fs, &keyed(&next.cx, request.key))
         .unwrap_or_else(|error| panic!("{what}, again: {error}"));
@@ -321,7 +320,7 @@ fn sent(case: &Case, fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
     (case.send)(fs, cx).wait()
 }
 
-/// Whether a second request for the same fails: that the operation happened, and once.
+/// Checks by a second request for the same effect that the operation happened exactly once.
 fn assert_happened_once(case: &Case, fs: &dyn FileSystem, cx: &Ctx, what: &str) {
     let other = sent(case, fs, &keyed(cx, fresh_key()));
     assert_eq!(other.is_err(), case.fails_twice(), "{what}: another request came to {other:?}");
@@ -341,7 +340,7 @@ fn an_answer_is_known_to_the_next_process() {
 #[test]
 fn performed_but_unanswered_requests_are_recognized() {
     each_case(|case, server, cx, what| {
-        // A change shows in a ctime only once the clock of the file system has ticked.
+        // A change is visible in a ctime only after a tick of the file system's clock.
         std::thread::sleep(Duration::from_millis(20));
         server.silence.set(Mood::Performs);
         let unanswered = (case.send)(&*server.fs, cx);
@@ -419,7 +418,7 @@ fn of_two_that_wanted_the_same_one_has_done_it() {
             return;
         }
         let other = server.request();
-        // Both look before either runs, as two threads would.
+        // Both record their intents before either runs, as two threads would.
         server.silence.set(Mood::Sleeps);
         let unanswered = ((case.send)(&*server.fs, one), (case.send)(&*server.fs, &other));
         // One of them runs.
@@ -479,7 +478,7 @@ fn ambiguous_requests_are_counted() {
     let flags = RenameFlags::empty();
     let renamed = server.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags);
     let removed = server.fs.unlink(&unlink, ROOT, name("victim"));
-    // A program on the host.
+    // A program of the host.
     std::fs::remove_file(tree.join("to")).unwrap();
     std::fs::write(tree.join("victim"), b"another").unwrap();
     let next = server.next();

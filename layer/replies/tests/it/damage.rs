@@ -1,4 +1,4 @@
-//! State files that are damaged, from another version, or about something else.
+//! State files that are damaged, of another version, or of another tree.
 
 use proptest::prelude::*;
 use tombolo_core::Ctx;
@@ -9,14 +9,14 @@ use tombolo_layer_replies::{OpenError, Options};
 use crate::crash::{Mood, Next, Server};
 use crate::fixture::{Bottom, keyed, name};
 
-/// Where the header's checksum begins, and what it covers (docs/formats/replies.md).
+/// Position of the header's checksum, and the range that it covers (docs/formats/replies.md).
 const CHECKSUM: std::ops::Range<usize> = 12..16;
 const CHECKED: std::ops::Range<usize> = 16..136;
 const BOOT: usize = 32;
 const VOLUME: usize = 48;
 const INTENTS: usize = 4096;
 const INTENT_BYTES: usize = 1024;
-/// 256 more than are kept.
+/// Number of outcome slots: 256 more than entries.
 const OUTCOMES: u32 = 16_384 + 256;
 const OUTCOME_BYTES: usize = 176;
 
@@ -24,7 +24,7 @@ fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> bool {
     fs.mkdir(cx, NodeId::ROOT, name(text), NewMode::default()).wait().is_ok()
 }
 
-/// A server that answered one request, and was killed in another.
+/// Creates a server that has answered one request and was killed during another.
 fn server() -> (Server, Ctx, Ctx) {
     let server = Server::new(Bottom::Memory);
     let (answered, unanswered) = (server.request(), server.request());
@@ -110,7 +110,7 @@ fn a_damaged_header_is_set_aside_and_a_new_file_begun() {
     }
 }
 
-/// The file system that it lies on is full, say. Here, a folder stands where the damaged file should go.
+/// Checks this with a directory in place of the backup name; the cause could also be a full file system.
 #[test]
 fn a_damaged_file_that_cannot_be_set_aside_does_not_keep_the_server_from_starting() {
     let (server, answered, _) = server();
@@ -121,7 +121,7 @@ fn a_damaged_file_that_cannot_be_set_aside_does_not_keep_the_server_from_startin
     assert!(aside.is_dir());
 }
 
-/// The first outcome seems to be a day later than the second, as after a clock was set back between them.
+/// Checks records with times set back: the first outcome seems to be a day later than the second.
 #[test]
 fn a_clock_that_was_set_back_makes_nothing_old() {
     let server = Server::new(Bottom::Memory);
@@ -175,7 +175,7 @@ fn a_record_that_is_not_whole_is_not_used() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the bytes are: no panic, no wrong answer; at worst nothing is known.
+    /// Checks arbitrary damage: no panic and no wrong reply; at worst nothing is known.
     #[test]
     fn no_damage_makes_a_wrong_answer(
         blows in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..20)
@@ -192,7 +192,7 @@ proptest! {
             Ok(next) => {
                 let (done, not_done, ambiguous) = next.reconciled();
                 prop_assert!(done + not_done <= 1 && ambiguous == 0);
-                // Both exist: an unknown key gets the plain answer, that it does.
+                // Both exist: an unknown key gets the plain reply, that it exists.
                 mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered");
                 mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered");
                 prop_assert!(mkdir(&*next.fs, &next.cx, "new"));

@@ -1,4 +1,4 @@
-//! Each operation, sent again after its answer.
+//! Duplicates of each operation, sent after the reply.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use crate::fixture::{
 
 const ROOT: NodeId = NodeId::ROOT;
 
-/// Sends a request three times: each answer must be that of the first, and the bottom performs it once.
+/// Sends a request three times: all replies must be equal, and the bottom must perform it once.
 fn thrice<T: Debug + PartialEq>(fixture: &Fixture, op: &str, send: impl Fn(&Ctx) -> Result<T>) -> T {
     let cx = fixture.request();
     let before = fixture.ran(op);
@@ -141,7 +141,7 @@ fn a_guard_holds_for_the_request_that_it_came_with() {
     on_every_bottom(|fixture| {
         let file = fixture.create("file");
         let ctime = fixture.fs.getattr(&fixture.cx, file.node, None).wait().unwrap().ctime;
-        // The clock of the file system must tick before the change shows.
+        // The change becomes visible only after a tick of the file system's clock.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let set = SetAttr { mode: Some(Mode::new(0o600)), guard_ctime: Some(ctime), ..SetAttr::default() };
         thrice(fixture, "setattr", |cx| Ok(fixture.fs.setattr(cx, file.node, None, &set).wait()?.0));
@@ -167,8 +167,7 @@ fn a_write_that_appends_does_so_once() {
     });
 }
 
-/// A write at a stated place: a copy of one that was numbered does not come late, and leaves what the first
-/// did.
+/// Checks positioned writes: duplicates of a fenced one cannot arrive late, and are idempotent.
 #[test]
 fn a_write_at_a_stated_place_is_remembered_only_where_a_copy_may_come_late() {
     on_every_bottom(|fixture| {
@@ -237,7 +236,7 @@ fn a_repeated_create_of_a_removed_node_is_stale() {
         fixture.mkdir(&cx, "dir").unwrap();
         fixture.fs.rmdir(&fixture.cx, ROOT, name("dir")).wait().unwrap();
         fixture.mkdir(&fixture.cx, "dir").unwrap();
-        // The first one's number may live on in a session that still knows it; a new session knows nothing.
+        // The first one's id may live on in a session that still has the node; a new session has none.
         let (fs, other) = attach(&*fixture.export);
         let again = fs.mkdir(&keyed(&other, cx.key), ROOT, name("dir"), NewMode::default()).wait();
         assert!(matches!(again, Err(Error::Stale)), "{again:?}");
@@ -306,7 +305,7 @@ fn another_request_is_not_a_duplicate() {
     fixture.mkdir(&same, "dir").expect("and the first is still known");
 }
 
-/// A client whose link was lost has another session, and sends again what was not answered.
+/// Checks a client that lost its link: it repeats unanswered requests in another session.
 #[test]
 fn a_numbered_request_is_known_in_the_clients_next_session() {
     on_every_bottom(|fixture| {
@@ -339,7 +338,7 @@ fn replies_are_not_given_to_other_clients_or_users() {
     }
 }
 
-/// What a session holds ends with it: asked again in the next one, it must be given again.
+/// Checks that results bound to a session are created anew in the next one.
 #[test]
 fn locks_and_unnamed_files_are_of_their_session() {
     let fixture = Fixture::new(Bottom::Tmpfs);

@@ -1,4 +1,4 @@
-//! Something behind the waist, its operations counted, under the layer.
+//! A file system under the layer, with operation counts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
 
-/// What lies at the bottom.
+/// The file system at the bottom.
 #[derive(Clone, Copy, Debug)]
 pub enum Bottom {
     Memory,
@@ -29,7 +29,7 @@ pub enum Bottom {
 pub const BOTTOMS: [Bottom; 3] = [Bottom::Memory, Bottom::Tmpfs, Bottom::Disk];
 
 impl Bottom {
-    /// The export, and the directory that lives as long as it is held.
+    /// Creates the export, with the directory that must outlive it.
     pub fn export(self) -> (Arc<dyn Export>, Option<TempDir>) {
         match self.scratch() {
             None => (Arc::new(Memory::default()), None),
@@ -37,7 +37,7 @@ impl Bottom {
         }
     }
 
-    /// A directory of its own, for those that lie in one.
+    /// Creates a scratch directory, for exports that need one.
     pub fn scratch(self) -> Option<TempDir> {
         let place = match self {
             Self::Memory => return None,
@@ -57,7 +57,7 @@ pub struct Fixture {
     pub export: Arc<Replies>,
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
-    /// What reaches the bottom.
+    /// Counters of operations that reach the bottom.
     pub below: Arc<Counters>,
     _scratch: Option<TempDir>,
 }
@@ -67,7 +67,7 @@ impl Fixture {
         Self::with(bottom, &Options::default(), |export| export)
     }
 
-    /// With another layer under the one that is tested; what reaches that layer is counted.
+    /// Creates a fixture with another layer below the tested one, above which operations are counted.
     pub fn with(
         bottom: Bottom,
         options: &Options,
@@ -81,12 +81,12 @@ impl Fixture {
         Self { export, fs, cx, below, _scratch: scratch }
     }
 
-    /// How often the bottom performed an operation.
+    /// Returns the number of times that the bottom performed an operation.
     pub fn ran(&self, op: &str) -> u64 {
         self.below.snapshot().operation(op).map_or(0, |operation| operation.count)
     }
 
-    /// Context of a request that no other test sends.
+    /// Creates the context of a unique request.
     pub fn request(&self) -> Ctx {
         keyed(&self.cx, fresh_key())
     }
@@ -100,7 +100,7 @@ impl Fixture {
         self.start_mkdir(cx, text).wait()
     }
 
-    /// The new directory's inode number.
+    /// Starts a mkdir, which returns the new directory's inode number.
     pub fn start_mkdir(&self, cx: &Ctx, text: &str) -> Answer<u64> {
         let mode = NewMode::settled(Mode::new(0o755));
         self.fs.mkdir(cx, NodeId::ROOT, name(text), mode).map(|made| made.entry.attr.fileid)
@@ -117,7 +117,7 @@ impl Fixture {
     }
 }
 
-/// A session, with a context that asks for all there is.
+/// Attaches a session, with a context that requests all attributes.
 pub fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -126,7 +126,7 @@ pub fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     (export.attach(&client).expect("a session"), cx)
 }
 
-/// A key that was not used before.
+/// Returns an unused key.
 pub fn fresh_key() -> RequestKey {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     rpc(7, NEXT.fetch_add(1, Ordering::Relaxed))
@@ -136,13 +136,13 @@ pub fn rpc(client: u64, xid: u32) -> RequestKey {
     call_key(client, xid, 9, 1)
 }
 
-/// The key of a call to an NFS server.
+/// Returns the key of a call to an NFS server.
 pub fn call_key(client: u64, xid: u32, procedure: u32, checksum: u32) -> RequestKey {
     let key = u128::from(xid) | u128::from(procedure) << 32 | u128::from(checksum) << 64;
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
-/// A request that `incarnation` has numbered, as the peer `peer`.
+/// Returns the key of a request numbered by `incarnation` of the peer `peer`.
 pub fn numbered(incarnation: u8, peer: u64, number: u64) -> RequestKey {
     let mut client = [incarnation; 24];
     client[16..].copy_from_slice(&peer.to_le_bytes());

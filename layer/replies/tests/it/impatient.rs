@@ -1,4 +1,4 @@
-//! An export that gives no handle to a request that was interrupted.
+//! An export that returns no handles to interrupted requests.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
-//! Processes that are killed at any moment, and what those after them answer.
+//! Processes killed at random moments, and the replies of their successors.
 //!
-//! Each process is this program again. It serves a directory to some clients of its own, each in a directory
-//! of its own with one request at a time, and writes a log of what it sends and what comes back. The next one
-//! first sends again what its predecessor was killed in. All requests are such that they succeed, unless one
-//! was performed twice, or never.
+//! Each process is this program again. It serves a directory to several clients, each with a directory of its
+//! own and one request at a time, and logs requests and replies. The next one first repeats the unanswered
+//! requests of its predecessor. All requests succeed unless one was performed twice or never.
 
 use std::collections::BTreeMap;
 use std::fs::{File as LogFile, OpenOptions};
@@ -24,7 +23,7 @@ use crate::fixture::{Bottom, attach, keyed, local_dir, name, plain, rpc};
 
 const CLIENTS: u64 = 3;
 const FOLDER: &str = "TOMBOLO_KILLED_FOLDER";
-/// What a process says once it serves.
+/// Line printed by a process that serves.
 const READY: &str = "ready to be killed";
 const SEED: &str = "TOMBOLO_KILLED_SEED";
 
@@ -54,10 +53,10 @@ fn kill_again_and_again(bottom: Bottom, rounds: u64) {
             .spawn()
             .expect("a process");
         let mut said = BufReader::new(process.stdout.take().expect("its output")).lines();
-        // One in four is killed while it starts, or before.
+        // One in four is killed during its start, or before.
         let serves = round % 4 == 0 || said.any(|line| line.expect("its output").ends_with(READY));
         std::thread::sleep(Duration::from_micros(random.below(30_000)));
-        // It never ends by itself, unless something was wrong.
+        // It runs forever unless something fails.
         let ended = process.try_wait().expect("its status");
         process.kill().expect("kill");
         process.wait().expect("its end");
@@ -67,7 +66,7 @@ fn kill_again_and_again(bottom: Bottom, rounds: u64) {
     assert!(requests > 2 * rounds as usize, "only {requests} requests in {rounds} rounds");
 }
 
-/// Holds what is there against the log.
+/// Compares the tree with the log.
 fn check(folder: &Path, tree: &Path, client: u64) -> usize {
     let mut history = History::read(folder, client);
     let in_doubt = history.unanswered.take();
@@ -111,7 +110,7 @@ fn the_process_that_is_killed() {
         for client in 0..CLIENTS {
             let (fs, cx) = attach(&export);
             scope.spawn(move || {
-                // A panic of one must end the process: it would go on for ever otherwise.
+                // A panic of one client must end the process, which would run forever otherwise.
                 let work = std::panic::AssertUnwindSafe(|| run(folder, &*fs, &cx, client, seed));
                 if std::panic::catch_unwind(work).is_err() {
                     std::process::exit(1);
@@ -121,7 +120,7 @@ fn the_process_that_is_killed() {
     });
 }
 
-/// One client: what is unanswered first, and then on and on.
+/// Runs one client: the unanswered request first, then new ones endlessly.
 fn run(folder: &Path, fs: &dyn FileSystem, cx: &Ctx, client: u64, seed: u64) {
     let History { mut model, mut requests, unanswered, .. } = History::read(folder, client);
     let home = fs.lookup(cx, NodeId::ROOT, name(&client.to_string())).wait().expect("its directory").node;
@@ -144,7 +143,7 @@ fn run(folder: &Path, fs: &dyn FileSystem, cx: &Ctx, client: u64, seed: u64) {
     }
 }
 
-/// Takes some time before each change, and some after: so that more kills strike there.
+/// Delays each change before and after, so that more kills hit it.
 struct Dawdle;
 
 impl Around for Dawdle {
@@ -168,7 +167,7 @@ fn spin(time: Duration) {
     }
 }
 
-/// Numbers that look random (SplitMix64).
+/// Pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -188,7 +187,7 @@ impl Random {
     }
 }
 
-/// One change; names are numbers.
+/// A change; names are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Mkdir(u8),
@@ -274,11 +273,11 @@ enum Kind {
     Directory,
     Symlink,
     Fifo,
-    /// Of this size.
+    /// A file of this size.
     File(u64),
 }
 
-/// What a client's directory holds: each name's node, and each node.
+/// Contents of a client's directory: the node of each name, and all nodes.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<u8, usize>,
@@ -288,7 +287,7 @@ struct Model {
 const NAMES: u8 = 12;
 
 impl Model {
-    /// A change that succeeds.
+    /// Chooses a change that succeeds.
     fn choose(&self, random: &mut Random) -> Action {
         let absent: Vec<u8> = (0..NAMES).filter(|at| !self.names.contains_key(at)).collect();
         let of = |wanted: fn(Kind) -> bool| -> Vec<u8> {
@@ -331,7 +330,7 @@ impl Model {
                 self.names.remove(&at);
             }
             Action::Rename(from, to) => {
-                // Two names of one node stay (rename(2)).
+                // A rename between two names of one node has no effect (rename(2)).
                 if self.names.get(&from) != self.names.get(&to) {
                     let node = self.names.remove(&from).expect("it is there");
                     self.names.insert(to, node);
@@ -347,7 +346,7 @@ impl Model {
     }
 }
 
-/// What a client's log says.
+/// The parsed log of a client.
 #[derive(Default)]
 struct History {
     model: Model,
@@ -359,8 +358,8 @@ impl History {
     fn read(folder: &Path, client: u64) -> Self {
         let mut history = Self::default();
         let text = std::fs::read_to_string(folder.join(format!("log{client}"))).unwrap_or_default();
-        // A last line without its end was not written whole: that request was not sent, or its answer not
-        // heard.
+        // An incomplete last line was not written whole: that request was not sent, or its reply not
+        // received.
         for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {
@@ -394,7 +393,7 @@ impl Log {
         Self(log)
     }
 
-    /// One write, which a kill does not cut in two.
+    /// Writes a line with one write, which a kill cannot split.
     fn write(&mut self, line: &str) {
         self.0.write_all(line.as_bytes()).expect("the log");
     }

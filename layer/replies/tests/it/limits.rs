@@ -1,4 +1,4 @@
-//! How many outcomes are kept, and how long.
+//! Limits of the number and age of outcomes.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn while_there_is_room_a_client_may_have_more_than_its_part() {
     assert_eq!(fixture.export.counters().snapshot().evicted, 0);
 }
 
-/// One client has filled the table; others come and must keep what they did, wherever their entries lie.
+/// Checks that clients keep their entries in any shard although another client has filled the table.
 #[test]
 fn a_client_that_comes_late_does_not_push_out_its_own_entries() {
     let fixture = fixture(Limits { entries: 256, ..Limits::default() });
@@ -63,7 +63,7 @@ fn all_clients_together_keep_so_many() {
     for client in 0..1000 {
         assert!(mkdir(&fixture, client, 0));
     }
-    // From the newest on: a request that is not known makes an entry, of its refusal, and pushes out another.
+    // From the newest on, because an unknown request creates an entry, for its refusal, and evicts another.
     let is_known = |client: &u64| {
         let before = fixture.ran("mkdir");
         mkdir(&fixture, *client, 0);

@@ -1,5 +1,4 @@
-//! Exactly once, seen from above: requests sent again, over everything that we serve, and to the next
-//! process.
+//! Exactly-once execution: duplicates over every kind of file system, and to the next process.
 
 mod appends;
 mod crash;

@@ -1,4 +1,4 @@
-//! Random operations with random duplicates come to what the same operations come to without them.
+//! Equivalence of random operations with and without random duplicates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tombolo_mem::Source;
 
 use crate::fixture::{Bottom, Fixture, attach, fresh_key, keyed, name, plain};
 
-/// Few names, so that operations meet.
+/// Few names, so that operations interfere.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ enum Action {
     Cut(usize, u8),
 }
 
-/// One request: how often it is sent while under way, and which earlier ones are sent again after it.
+/// A request: number of concurrent duplicates, and earlier requests repeated after it.
 #[derive(Clone, Debug)]
 struct Step {
     action: Action,
@@ -59,15 +59,15 @@ fn step() -> impl Strategy<Value = Step> {
     (action(), 1..4_usize, replays).prop_map(|(action, at_once, replays)| Step { action, at_once, replays })
 }
 
-/// Success, or why not.
+/// Success, or the error.
 type Came = std::result::Result<(), String>;
 
-/// A node by its name, for requests that name nodes. What the request looks up it keeps: so do servers.
+/// Looks up a node by name. The look-up is retained, as servers do.
 fn node(fs: &dyn FileSystem, cx: &Ctx, at: usize) -> Option<NodeId> {
     fs.lookup(cx, NodeId::ROOT, name(NAMES[at])).wait().ok().map(|entry| entry.node)
 }
 
-/// What a request is aimed at; the same for all its duplicates.
+/// The nodes addressed by a request; the same for all its duplicates.
 #[derive(Clone, Copy)]
 struct Target {
     node: Option<NodeId>,
@@ -124,7 +124,7 @@ fn begin(fs: &dyn FileSystem, cx: &Ctx, action: Action, target: Target) -> Box<d
     }
 }
 
-/// Whether an answer given again may be `Stale`: it names a node, which may be gone by then.
+/// Returns `true` if a repeated reply may be `Stale`, because it names a node.
 fn names_a_node(action: Action) -> bool {
     matches!(
         action,
@@ -137,7 +137,7 @@ fn names_a_node(action: Action) -> bool {
     )
 }
 
-/// All names with type, size and number of names.
+/// Lists all names with type, size and number of links.
 fn listing(fs: &dyn FileSystem, cx: &Ctx) -> Vec<String> {
     let open = fs.open(cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().unwrap().open;
     let file = File { node: NodeId::ROOT, open };

@@ -1,4 +1,4 @@
-//! Requests that are sent again while the first is under way.
+//! Duplicates sent while the original is in progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn slow(bottom: Bottom) -> Fixture {
     })
 }
 
-/// Fails the first mkdir.
+/// Creates a fixture whose first mkdir fails.
 fn failing(error: fn() -> Error) -> Fixture {
     let rule = Rule { op: Some(Op::Mkdir), when: When::Nth(1), what: What::Fail(error) };
     Fixture::with(Bottom::Memory, &Options::default(), |export| {
@@ -53,7 +53,7 @@ fn the_first_may_go_away_before_its_answer_comes() {
     drop(first);
     second.wait().expect("the duplicate is answered");
     assert_eq!(fixture.ran("mkdir"), 1);
-    // The first answer was not taken, so its look-up was given back; the second one's is ours.
+    // The first reply was dropped, so its look-up was given back; the second one's is retained.
     let node = fixture.fs.lookup(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
     fixture.fs.rmdir(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap();
     fixture.fs.forget(&fixture.cx, &[(node, 2)]);
@@ -136,6 +136,6 @@ fn other_requests_do_not_wait() {
         .map(|answer| std::thread::spawn(move || answer.wait().expect("mkdir")))
         .collect();
     assert_eq!(threads.into_iter().filter_map(|thread| thread.join().ok()).count(), 20);
-    // One after the other they would take twice the delay each: the operation, and its node's handle.
+    // Sequentially they would take twice the delay each: for the operation, and for its node's handle.
     assert!(began.elapsed() < Duration::from_millis(20 * 40), "they took {:?}", began.elapsed());
 }

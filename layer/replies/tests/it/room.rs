@@ -1,4 +1,4 @@
-//! What has no room in the state file, or none for now.
+//! Operations without space in the state file, permanently or for a while.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::impatient::Impatient;
 
 const ROOT: NodeId = NodeId::ROOT;
 
-/// Intents of a state file (docs/formats/replies.md).
+/// Number of intents in a state file (docs/formats/replies.md).
 const ROOM: usize = 1024;
 
-/// Holds the answers of changes back until it is opened.
+/// A layer that withholds the answers of changes until opened.
 #[derive(Default)]
 struct Gate(Arc<Promise<()>>);
 
@@ -52,7 +52,7 @@ fn a_change_waits_until_there_is_room_to_write_it_down() {
     let answers: Vec<_> = (0..ROOM).map(|number| mkdir(number, Interrupt::default())).collect();
     let is_there = |number: usize| tree.path().join(number.to_string()).exists();
     assert!((0..ROOM).all(is_there));
-    // One that is interrupted takes no place.
+    // An interrupted one takes no slot.
     let interrupt = Interrupt::new();
     let given_up = mkdir(ROOM, interrupt.clone());
     assert!(!is_there(ROOM));

@@ -1,4 +1,4 @@
-//! An export whose file systems have no persistent handles.
+//! An export without persistent handles.
 
 use std::sync::Arc;
 

@@ -6,12 +6,12 @@ use tombolo_core::{Ctx, Error, Identity, Result, Want};
 use super::outcome::{Inode, NodeMark, Outcome};
 
 /// The inner session, for answering a duplicate.
-pub(super) struct Below {
+pub(super) struct InnerSession {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
 }
 
-impl Below {
+impl InnerSession {
     /// Returns the change of a node; its attributes from before are no longer known (RFC 1813 §2.6 permits
     /// that).
     pub async fn change(&self, node: NodeId) -> Change {

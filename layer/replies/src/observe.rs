@@ -9,53 +9,61 @@ use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle, XattrName,
 use tombolo_core::{Answer, Ctx, Error};
 
 use super::append_locks::{AppendLock, AppendLocks};
-use super::intent::{Deed, Intent, NamedEntry, Trail, ValueMark};
+use super::intent::{ExpectedEffect, Intent, NamedEntry, RecordedEffect, ValueMark};
 use super::outcome::Inode;
 use tombolo_core::fs::Op;
 
 /// State before an operation.
-pub(super) struct Seen {
+pub(super) struct Observation {
     pub intent: Intent,
     /// Excludes concurrent appends.
     pub append_lock: Option<AppendLock>,
 }
 
-/// Records the state that `trail` is about to change; `None` if that is impossible, and the operation should
-/// run without an intent.
-pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> Answer<Option<Seen>> {
+/// Records the state that `expected_effect` is about to change; `None` if that is impossible, and the
+/// operation should run without an intent.
+pub(super) fn observe(
+    fs: &Arc<dyn FileSystem>,
+    cx: &Ctx,
+    op: Op,
+    expected_effect: ExpectedEffect,
+) -> Answer<Option<Observation>> {
     // The caller must not be able to prevent the intent by interrupting.
     let cx = cx.beside();
-    let deed = match trail {
-        Trail::Appends { node, len, append_locks } => {
+    let effect = match expected_effect {
+        ExpectedEffect::Appends { node, len, append_locks } => {
             let seen = end(fs, &cx, node, len, append_locks);
             return seen.map_result(move |seen| {
-                Ok(seen.ok().map(|(deed, append_lock)| Seen {
-                    intent: Intent { op, deed },
+                Ok(seen.ok().map(|(effect, append_lock)| Observation {
+                    intent: Intent { op, effect },
                     append_lock: Some(append_lock),
                 }))
             });
         }
-        Trail::Makes { parent, name, file_type } => {
-            named_entry(fs, &cx, parent, name).map(move |at| Deed::Make { at, file_type })
+        ExpectedEffect::Makes { parent, name, file_type } => {
+            named_entry(fs, &cx, parent, name).map(move |at| RecordedEffect::Make { at, file_type })
         }
         // Also if the caller has just looked (`Ctx::found`): another request may have removed it since.
-        Trail::Removes { parent, name } => named_entry(fs, &cx, parent, name).map(|at| Deed::Remove { at }),
-        Trail::Links { node, parent, name } => {
+        ExpectedEffect::Removes { parent, name } => {
+            named_entry(fs, &cx, parent, name).map(|at| RecordedEffect::Remove { at })
+        }
+        ExpectedEffect::Links { node, parent, name } => {
             let (fs, again) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, parent, name).then(move |at| {
-                fs.getattr(&again, node, None).map(move |attr| Deed::Link { at, node: Inode::from(&attr) })
+                fs.getattr(&again, node, None)
+                    .map(move |attr| RecordedEffect::Link { at, node: Inode::from(&attr) })
             })
         }
-        Trail::Renames { from_parent, from, to_parent, to } => {
+        ExpectedEffect::Renames { from_parent, from, to_parent, to } => {
             let (fs, again) = (fs.clone(), cx.clone());
             named_entry(&fs.clone(), &cx, from_parent, from).then(move |from| {
-                named_entry(&fs, &again, to_parent, to).map(move |to| Deed::Rename { from, to })
+                named_entry(&fs, &again, to_parent, to).map(move |to| RecordedEffect::Rename { from, to })
             })
         }
-        Trail::Xattr { node, name, change } => {
+        ExpectedEffect::Xattr { node, name, change } => {
             let (fs, again) = (fs.clone(), cx.clone());
             handle(&fs.clone(), &cx, node).then(move |handle| {
-                value_of(&*fs, &again, node, name.as_name()).map(move |before| Deed::Xattr {
+                value_of(&*fs, &again, node, name.as_name()).map(move |before| RecordedEffect::Xattr {
                     node: handle,
                     name,
                     before,
@@ -63,10 +71,10 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
                 })
             })
         }
-        Trail::Changes { node, set } => {
+        ExpectedEffect::Changes { node, set } => {
             let (fs, again) = (fs.clone(), cx.clone());
             handle(&fs.clone(), &cx, node).then(move |handle| {
-                fs.getattr(&again, node, None).map(move |attr| Deed::Change {
+                fs.getattr(&again, node, None).map(move |attr| RecordedEffect::Change {
                     node: handle,
                     set,
                     ctime_before: attr.ctime,
@@ -75,8 +83,8 @@ pub(super) fn look(fs: &Arc<dyn FileSystem>, cx: &Ctx, op: Op, trail: Trail) -> 
             })
         }
     };
-    deed.map_result(move |deed| {
-        Ok(deed.ok().map(|deed| Seen { intent: Intent { op, deed }, append_lock: None }))
+    effect.map_result(move |effect| {
+        Ok(effect.ok().map(|effect| Observation { intent: Intent { op, effect }, append_lock: None }))
     })
 }
 
@@ -87,7 +95,7 @@ fn end(
     node: NodeId,
     len: u64,
     append_locks: Arc<AppendLocks>,
-) -> Answer<(Deed, AppendLock)> {
+) -> Answer<(RecordedEffect, AppendLock)> {
     let (fs, cx) = (fs.clone(), cx.clone());
     handle(&fs.clone(), &cx.clone(), node).then(move |handle| {
         let append_lock = match append_locks.try_take(&handle) {
@@ -98,8 +106,9 @@ fn end(
             }
         };
         append_lock.then(move |append_lock| {
-            fs.getattr(&cx, node, None)
-                .map(move |attr| (Deed::Append { node: handle, size_before: attr.size, len }, append_lock))
+            fs.getattr(&cx, node, None).map(move |attr| {
+                (RecordedEffect::Append { node: handle, size_before: attr.size, len }, append_lock)
+            })
         })
     })
 }
