@@ -11,9 +11,9 @@
 //!
 //! `stats`, `delay` and `fault` also apply to disks.
 //!
-//! Layers are independent of each other. Layers that treat all operations alike (`stats`, `fault`, `readonly`)
-//! are written as one function around any operation: [`Around`], which [`Layered`] applies to the whole
-//! waist. Their answers are immediate, without allocation, if those of the layer below are
+//! Layers are independent of each other. Layers that treat all operations alike (`stats`, `fault`,
+//! `readonly`) are written as one function around any operation: [`Around`], which [`Layered`] applies to the
+//! whole waist. Their answers are immediate, without allocation, if those of the layer below are
 //! (`tests/inline.rs`).
 //!
 //! Reading order: [`around`], then any layer.

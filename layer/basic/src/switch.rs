@@ -16,9 +16,9 @@ use tombolo_mem::{Sink, Source};
 
 /// A disk that can be replaced by others of its length.
 #[derive(Clone)]
-pub struct Switch(Arc<Inner>);
+pub struct Switch(Arc<SwitchState>);
 
-struct Inner {
+struct SwitchState {
     now: RwLock<Arc<dyn BlockDevice>>,
     /// Changes and flushes in progress.
     under_way: AtomicUsize,
@@ -46,9 +46,9 @@ enum Phase {
 }
 
 /// A request in progress, which ends on drop, even unanswered.
-struct UnderWay(Arc<Inner>);
+struct InProgress(Arc<SwitchState>);
 
-impl Drop for UnderWay {
+impl Drop for InProgress {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::AcqRel);
     }
@@ -58,7 +58,7 @@ impl Drop for UnderWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-impl Inner {
+impl SwitchState {
     fn durability(&self) -> MutexGuard<'_, Durability> {
         self.durability.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +99,7 @@ impl Inner {
         let (disk, under_way) = {
             let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
             self.under_way.fetch_add(1, Ordering::AcqRel);
-            (now.clone(), UnderWay(self.clone()))
+            (now.clone(), InProgress(self.clone()))
         };
         match ask(&*disk) {
             Answer::Done(result) => Answer::Done(result),
@@ -171,7 +171,7 @@ fn lost() -> Error {
 impl Switch {
     /// Creates a switch, beginning with this disk.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SwitchState {
             now: RwLock::new(disk),
             under_way: AtomicUsize::new(0),
             durability: Mutex::default(),
@@ -302,13 +302,13 @@ mod tests {
     use super::*;
 
     /// A disk that counts its flushes, which may fail.
-    struct Told {
+    struct FlushCounter {
         inner: Arc<dyn BlockDevice>,
         flushes: AtomicUsize,
         fails: AtomicBool,
     }
 
-    impl Told {
+    impl FlushCounter {
         fn new() -> Arc<Self> {
             let inner = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
             Arc::new(Self { inner, flushes: AtomicUsize::new(0), fails: AtomicBool::new(false) })
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    impl BlockDevice for Told {
+    impl BlockDevice for FlushCounter {
         fn profile(&self) -> Profile {
             self.inner.profile()
         }
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn writes_go_elsewhere_and_flushes_wait_until_both_are_durable() {
-        let (old, new) = (Told::new(), Told::new());
+        let (old, new) = (FlushCounter::new(), FlushCounter::new());
         let switch = Switch::new(old.clone());
         write(&switch, Stability::Unstable, 1).wait().expect("written");
         switch.rest();
@@ -385,13 +385,13 @@ mod tests {
 
     #[test]
     fn it_is_not_replaced_while_something_is_under_way() {
-        let switch = Switch::new(Told::new());
+        let switch = Switch::new(FlushCounter::new());
         let under_way = switch.0.change(|_| Answer::<()>::later(std::future::pending()));
-        assert_eq!(switch.replace(Told::new()), Err(Busy));
+        assert_eq!(switch.replace(FlushCounter::new()), Err(Busy));
         drop(under_way);
-        let old = Told::new();
+        let old = FlushCounter::new();
         let switch = Switch::new(old.clone());
-        switch.replace(Told::new()).expect("nothing is under way");
+        switch.replace(FlushCounter::new()).expect("nothing is under way");
         switch.take_back();
         write(&switch, Stability::Unstable, 7).wait().expect("written");
         switch.flush(&cx()).wait().expect("flushed");
@@ -400,10 +400,10 @@ mod tests {
 
     #[test]
     fn no_flush_succeeds_after_the_old_one_was_lost() {
-        let old = Told::new();
+        let old = FlushCounter::new();
         old.fails.store(true, Ordering::Release);
         let switch = Switch::new(old);
-        switch.replace(Told::new()).expect("nothing is under way");
+        switch.replace(FlushCounter::new()).expect("nothing is under way");
         let waits = switch.flush(&cx());
         switch.settle(&cx()).wait().expect_err("it fails");
         switch.go_on();

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 /// Handle of the timer thread, which ends with the last reference.
 pub(super) struct Timer {
-    shared: Arc<Shared>,
+    shared: Arc<TimerState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TimerState {
     sleepers: Mutex<Sleepers>,
     changed: Condvar,
 }
@@ -29,7 +29,7 @@ struct Sleepers {
 
 impl Timer {
     pub(super) fn start() -> io::Result<Arc<Self>> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<TimerState>::default();
         let of_thread = shared.clone();
         std::thread::Builder::new().name("delay".into()).spawn(move || run(&of_thread))?;
         Ok(Arc::new(Self { shared }))
@@ -50,7 +50,7 @@ impl Drop for Timer {
     }
 }
 
-impl Shared {
+impl TimerState {
     fn lock(&self) -> MutexGuard<'_, Sleepers> {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,7 +58,7 @@ impl Shared {
 
 /// See [`Timer::sleep`].
 pub(super) struct Sleep {
-    shared: Arc<Shared>,
+    shared: Arc<TimerState>,
     key: (Instant, u64),
 }
 
@@ -83,7 +83,7 @@ impl Drop for Sleep {
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &TimerState) {
     let mut sleepers = shared.lock();
     loop {
         let now = Instant::now();

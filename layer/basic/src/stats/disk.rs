@@ -23,9 +23,9 @@ struct CountedDisk {
 }
 
 /// An operation in progress, which ends on drop, even unanswered.
-struct UnderWay<C: Deref<Target = Counters>>(C);
+struct InProgress<C: Deref<Target = Counters>>(C);
 
-impl<C: Deref<Target = Counters>> Drop for UnderWay<C> {
+impl<C: Deref<Target = Counters>> Drop for InProgress<C> {
     #[inline]
     fn drop(&mut self) {
         self.0.ended();
@@ -36,7 +36,7 @@ impl CountedDisk {
     #[inline]
     fn around<T: Send + 'static>(&self, op: Op, bytes: u64, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let timing = Timing::begin(&self.counters, op);
-        let under_way = UnderWay(&*self.counters);
+        let under_way = InProgress(&*self.counters);
         match inner() {
             Answer::Done(result) => {
                 timing.end(&self.counters, result.is_ok().then_some(bytes));
@@ -44,7 +44,7 @@ impl CountedDisk {
             }
             Answer::Later(later) => {
                 mem::forget(under_way);
-                let under_way = UnderWay(self.counters.clone());
+                let under_way = InProgress(self.counters.clone());
                 Answer::later(async move {
                     let result = later.await;
                     timing.end(&under_way.0, result.is_ok().then_some(bytes));

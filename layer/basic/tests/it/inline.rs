@@ -1,4 +1,4 @@
-//! What passes through a stack of layers is answered inline and allocates nothing.
+//! Operations through a stack of layers complete immediately, without allocations.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Fixture {
     file: File,
 }
 
-/// A session over `layers` of a tree with one file of 8 KiB, opened.
+/// Creates a session over `layers` of a tree with one open file of 8 KiB.
 fn fixture(layers: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>, flags: OpenFlags) -> Fixture {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
@@ -59,7 +59,7 @@ fn reading_through_four_layers_allocates_nothing() {
         OpenFlags::READ,
     );
     let buffer = Buffer::new(4096);
-    // Past the calls that are all timed, so that both ways of counting are met.
+    // Beyond the calls that are all timed, so that both ways of counting are covered.
     let allocations = allocations_of(|| {
         for _ in 0..100 {
             assert!(fixture.fs.getattr(&fixture.cx, fixture.file.node, None).is_done());

@@ -1,4 +1,4 @@
-//! What each layer adds, over the reference model.
+//! The function of each layer, over the reference model.
 
 use std::fs::File as HostFile;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ fn what_is_read_of_a_disk_is_written_down_once_in_its_order() {
     };
     read(&*memory, 8192, 4096);
     read(&*other, 0, 100);
-    // All around what was read before, and the end, which is no whole block.
+    // Overlapping earlier reads, and the partial block at the end.
     read(&*memory, 5000, 12_000);
     read(&*memory, 36_864, 3584);
     read(&*memory, 4096, 30_000);

@@ -1,4 +1,4 @@
-//! All tests, in one program. Its allocator counts, for each thread by itself.
+//! All tests in one program, with an allocator that counts per thread.
 
 mod inline;
 mod layers;
