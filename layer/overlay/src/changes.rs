@@ -11,8 +11,8 @@ use tombolo_mem::{Buffer, Region, Source};
 
 use crate::disk::all;
 use crate::layout::{BLOCK_BYTES, SEGMENT_BYTES, data_at};
-use crate::redo_log::{LOCKS, Place, RedoLog};
-use crate::states::State;
+use crate::redo_log::{LOCKS, Location, RedoLog};
+use crate::states::BlockState;
 
 /// A block of zeroes shared by all overlays; never written.
 static ZEROES: LazyLock<Region> = LazyLock::new(|| Region::heap(BLOCK_BYTES as usize));
@@ -53,13 +53,13 @@ impl RedoLog {
         let blocks = blocks_of(&range);
         // Blocks in the redo log are written in place and stay there, unless a concurrent request zeroes
         // them.
-        let is_here = self.states.run(blocks.start, blocks.end) == (State::Here, blocks.end);
-        if is_here && stability == Stability::Unstable {
+        let is_in_log = self.states.run(blocks.start, blocks.end) == (BlockState::Log, blocks.end);
+        if is_in_log && stability == Stability::Unstable {
             return self.put(cx, offset, from);
         }
         let (redo, cx) = (self.clone(), cx.clone());
         to_its_end(async move {
-            if is_here {
+            if is_in_log {
                 redo.put_now(&cx, offset, from).await?;
             } else {
                 let _locks = redo.lock(blocks).await;
@@ -115,15 +115,16 @@ impl RedoLog {
     async fn write_first(&self, cx: &Ctx, range: ops::Range<u64>, from: Source) -> Result<()> {
         let disk_end = self.size_bytes;
         let blocks = blocks_of(&range);
-        let is_here =
-            |offset: u64| self.states.run(offset / BLOCK_BYTES, offset / BLOCK_BYTES + 1).0 == State::Here;
-        let first = if is_here(range.start) { range.start } else { blocks.start * BLOCK_BYTES };
-        let last = if is_here(range.end - 1) { range.end } else { disk_end.min(blocks.end * BLOCK_BYTES) };
+        let is_in_log = |offset: u64| {
+            self.states.run(offset / BLOCK_BYTES, offset / BLOCK_BYTES + 1).0 == BlockState::Log
+        };
+        let first = if is_in_log(range.start) { range.start } else { blocks.start * BLOCK_BYTES };
+        let last = if is_in_log(range.end - 1) { range.end } else { disk_end.min(blocks.end * BLOCK_BYTES) };
         let mut whole = self.now(cx, first..range.start).await?;
         whole.append(from);
         whole.append(self.now(cx, range.end..last).await?);
         self.put_now(cx, first, whole).await?;
-        self.states.set(blocks, State::Here);
+        self.states.set(blocks, BlockState::Log);
         Ok(())
     }
 
@@ -133,7 +134,7 @@ impl RedoLog {
         if len == 0 {
             return Ok(Source::new());
         }
-        if self.place(range.start, range.end) == (Place::Nowhere, len as u64) {
+        if self.locate(range.start, range.end) == (Location::Zero, len as u64) {
             return Ok(zeroes(len));
         }
         let buffer = Buffer::new(len);
@@ -162,13 +163,13 @@ impl RedoLog {
         let (redo, cx) = (self.clone(), cx.clone());
         to_its_end(async move {
             let _locks = redo.lock(blocks.clone()).await;
-            redo.leave(&cx, blocks).await
+            redo.mark_zero(&cx, blocks).await
         })
     }
 
     /// Marks locked blocks as zeroes, and frees their space.
-    async fn leave(&self, cx: &Ctx, blocks: ops::Range<u64>) -> Result<()> {
-        self.states.set(blocks.clone(), State::Zero);
+    async fn mark_zero(&self, cx: &Ctx, blocks: ops::Range<u64>) -> Result<()> {
+        self.states.set(blocks.clone(), BlockState::Zero);
         if !self.log.profile().discards {
             return Ok(());
         }
@@ -193,8 +194,8 @@ impl RedoLog {
             let blocks = redo.whole_blocks(&range);
             if !blocks.is_empty() {
                 match how.may_unmap {
-                    true => redo.leave(&cx, blocks.clone()).await?,
-                    false => redo.zero_here(&cx, blocks.clone(), how).await?,
+                    true => redo.mark_zero(&cx, blocks.clone()).await?,
+                    false => redo.zero_in_log(&cx, blocks.clone(), how).await?,
                 }
             }
             let (start, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
@@ -212,7 +213,7 @@ impl RedoLog {
     }
 
     /// Writes zeroes to locked blocks, allocated in the redo log.
-    async fn zero_here(&self, cx: &Ctx, blocks: ops::Range<u64>, how: Zeroing) -> Result<()> {
+    async fn zero_in_log(&self, cx: &Ctx, blocks: ops::Range<u64>, how: Zeroing) -> Result<()> {
         let of_log = Zeroing { stability: Stability::Unstable, ..how };
         let parts =
             by_segment(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES).map(|(offset, len_bytes)| {
@@ -221,7 +222,7 @@ impl RedoLog {
         let parts = all(parts.collect());
         self.log.submit();
         parts.resolve().await?;
-        self.states.set(blocks, State::Here);
+        self.states.set(blocks, BlockState::Log);
         Ok(())
     }
 }

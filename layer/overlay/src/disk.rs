@@ -6,10 +6,10 @@ use tombolo_core::block::{Allocation, BlockDevice, Extents, Geometry, Profile, R
 use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_mem::{Sink, Source};
 
-use crate::redo_log::{Place, RedoLog};
+use crate::redo_log::{Location, RedoLog};
 
 /// Maximum range examined at once, in bytes: NBD has 32 bits for it.
-const LOOK_BYTES: u64 = 1 << 30;
+const EXTENTS_BYTES_MAX: u64 = 1 << 30;
 
 /// A disk that began as another one. Any number of front ends may use it concurrently.
 pub struct Overlay(pub(crate) Arc<RedoLog>);
@@ -45,26 +45,26 @@ impl RedoLog {
         if into.is_empty() {
             return Answer::ok(());
         }
-        let (place, len) = self.place(offset, end);
+        let (location, len) = self.locate(offset, end);
         if len == end - offset {
-            return self.read_from(cx, place, into);
+            return self.read_from(cx, location, into);
         }
         let mut parts = Vec::new();
         while offset < end {
-            let (place, len) = self.place(offset, end);
+            let (location, len) = self.locate(offset, end);
             let rest = into.split_off(len as usize);
-            parts.push(self.read_from(cx, place, into));
+            parts.push(self.read_from(cx, location, into));
             into = rest;
             offset += len;
         }
         all(parts)
     }
 
-    fn read_from(&self, cx: &Ctx, place: Place, into: Sink) -> Answer<()> {
-        match place {
-            Place::Base(offset) => self.base.read(cx, offset, into),
-            Place::Here(offset) => self.log.read(cx, offset, into),
-            Place::Nowhere => {
+    fn read_from(&self, cx: &Ctx, location: Location, into: Sink) -> Answer<()> {
+        match location {
+            Location::Base(offset) => self.base.read(cx, offset, into),
+            Location::Log(offset) => self.log.read(cx, offset, into),
+            Location::Zero => {
                 into.zero(0, into.len());
                 Answer::ok(())
             }
@@ -77,12 +77,12 @@ impl RedoLog {
         while goes_on {
             // A base examines no more at once either: a longer range would be looked up again after each of
             // its answers.
-            let end = range.end().min(extents.next_offset().saturating_add(LOOK_BYTES));
-            let (place, len_bytes) = self.place(extents.next_offset(), end);
-            goes_on = match place {
-                Place::Here(_) => extents.push(len_bytes, Allocation::Data),
-                Place::Nowhere => extents.push(len_bytes, Allocation::Hole),
-                Place::Base(offset) => {
+            let end = range.end().min(extents.next_offset().saturating_add(EXTENTS_BYTES_MAX));
+            let (location, len_bytes) = self.locate(extents.next_offset(), end);
+            goes_on = match location {
+                Location::Log(_) => extents.push(len_bytes, Allocation::Data),
+                Location::Zero => extents.push(len_bytes, Allocation::Hole),
+                Location::Base(offset) => {
                     let answer = self.base.extents(cx, Range { offset, len_bytes }, count_max);
                     self.base.submit();
                     let of_base = answer.resolve().await?;

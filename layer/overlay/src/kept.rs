@@ -31,7 +31,7 @@ const IDENTITY: usize = 16;
 const USED: usize = PAGE_BYTES as usize;
 
 /// Mark of valid states, in version 1 of this layout.
-const HOLDS: u64 = u64::from_be_bytes(*b"TOMBOST1");
+const VALID: u64 = u64::from_be_bytes(*b"TOMBOST1");
 
 const fn pages_at(segments: u64) -> usize {
     USED + (segments.div_ceil(8) as usize).next_multiple_of(PAGE_BYTES as usize)
@@ -64,7 +64,7 @@ impl Kept {
         }
         let mut identity = Identity::default();
         self.memory.read_at(IDENTITY, &mut identity).map_err(other)?;
-        let is_same = mark == HOLDS && load(SIZE)? == header.size_bytes && identity == self.identity;
+        let is_same = mark == VALID && load(SIZE)? == header.size_bytes && identity == self.identity;
         if is_same { Ok(true) } else { Err(OverlayError::OtherMemory) }
     }
 
@@ -73,7 +73,7 @@ impl Kept {
         let begun = || {
             self.memory.write_at(IDENTITY, &self.identity)?;
             self.memory.store_u64(SIZE, header.size_bytes, Ordering::Relaxed)?;
-            self.memory.store_u64(MARK, HOLDS, Ordering::Release)
+            self.memory.store_u64(MARK, VALID, Ordering::Release)
         };
         begun().map_err(|_| OverlayError::OtherMemory)
     }

@@ -9,7 +9,7 @@ use tombolo_mem::Buffer;
 use crate::Overlay;
 use crate::layout::BLOCK_BYTES;
 use crate::redo_log::RedoLog;
-use crate::states::State;
+use crate::states::BlockState;
 
 /// Maximum length of one copy, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -24,11 +24,11 @@ impl Overlay {
         let end = top.0.size_bytes.div_ceil(BLOCK_BYTES);
         let mut block = 0;
         while block < end {
-            let (state, run_end) = found(layers, block, end);
+            let (state, run_end) = state_in_chain(layers, block, end);
             match state {
-                State::Base => {}
-                State::Zero => into.0.states.set(block..run_end, State::Zero),
-                State::Here => copy(cx, &top.0, block..run_end, into, &done).await?,
+                BlockState::Base => {}
+                BlockState::Zero => into.0.states.set(block..run_end, BlockState::Zero),
+                BlockState::Log => copy(cx, &top.0, block..run_end, into, &done).await?,
             }
             block = run_end;
             done(top.0.size_bytes.min(block * BLOCK_BYTES));
@@ -38,26 +38,26 @@ impl Overlay {
 }
 
 /// Returns the state of a block of the uppermost overlay in the chain, and the end of its run, at most `end`.
-fn found(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (State, u64) {
+fn state_in_chain(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (BlockState, u64) {
     let mut above_bytes = None;
     for layer in layers {
         let RedoLog { states, size_bytes, .. } = &*layer.0;
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         // An overlay on a shorter one reads as zeroes beyond its end, whatever is below.
         if block >= blocks {
-            return (State::Zero, end);
+            return (BlockState::Zero, end);
         }
         let is_cut = above_bytes.is_some_and(|above| *size_bytes < above);
         let whole = if is_cut { size_bytes / BLOCK_BYTES } else { blocks };
         let (state, run_end) = states.run(block, end.min(blocks));
         match state {
-            State::Base if block >= whole => return (State::Here, blocks),
-            State::Base => end = run_end.min(whole),
+            BlockState::Base if block >= whole => return (BlockState::Log, blocks),
+            BlockState::Base => end = run_end.min(whole),
             _ => return (state, run_end),
         }
         above_bytes = Some(*size_bytes);
     }
-    (State::Base, end)
+    (BlockState::Base, end)
 }
 
 async fn copy(

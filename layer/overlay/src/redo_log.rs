@@ -11,7 +11,7 @@ use tombolo_mem::{Buffer, Source};
 use crate::disk::{Overlay, all};
 use crate::kept::Kept;
 use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
-use crate::states::{State, States};
+use crate::states::{BlockState, States};
 use crate::{Header, OverlayError};
 
 /// Number of pages read concurrently, to hide the latency of remote disks.
@@ -103,7 +103,7 @@ async fn states_of(
     if let Some(kept) = &kept
         && kept.holds(header)?
     {
-        states.go_on();
+        states.adopt_retained();
         return Ok(states);
     }
     for first in (0..states.segments()).step_by(PAGES_AT_ONCE as usize) {
@@ -213,10 +213,10 @@ impl Overlay {
 
 /// Source of a part of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     Base(u64),
-    Here(u64),
-    Nowhere,
+    Log(u64),
+    Zero,
 }
 
 impl RedoLog {
@@ -227,19 +227,19 @@ impl RedoLog {
 
     /// Returns the source of the disk's bytes from `offset` on, and the number of bytes contiguous there, at
     /// most up to `end`.
-    pub(crate) fn place(&self, offset: u64, end: u64) -> (Place, u64) {
+    pub(crate) fn locate(&self, offset: u64, end: u64) -> (Location, u64) {
         let (state, run_end) = self.states.run(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
         let end = end.min(run_end * BLOCK_BYTES);
         let len = end - offset;
         match state {
-            State::Here => {
+            BlockState::Log => {
                 let in_segment = SEGMENT_BYTES - offset % SEGMENT_BYTES;
-                (Place::Here(layout::data_at(offset)), len.min(in_segment))
+                (Location::Log(layout::data_at(offset)), len.min(in_segment))
             }
-            State::Base if offset < self.base_bytes => {
-                (Place::Base(offset), len.min(self.base_bytes - offset))
+            BlockState::Base if offset < self.base_bytes => {
+                (Location::Base(offset), len.min(self.base_bytes - offset))
             }
-            State::Base | State::Zero => (Place::Nowhere, len),
+            BlockState::Base | BlockState::Zero => (Location::Zero, len),
         }
     }
 
@@ -259,7 +259,7 @@ impl RedoLog {
             let pages = redo.states.take_dirty();
             let written = redo.write_pages(&cx, &pages).await;
             if written.is_err() {
-                redo.states.give_back(&pages);
+                redo.states.mark_dirty(&pages);
             }
             written
         })

@@ -11,20 +11,20 @@ use crate::layout::{BLOCK_BYTES, PAGE_BYTES, SEGMENT_BLOCKS};
 
 /// State of a block. The numbers are those stored in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BlockState {
     /// In the base, or zeroes beyond its end.
     Base = 0,
     /// In the redo log.
-    Here = 1,
+    Log = 1,
     /// Zeroes.
     Zero = 2,
 }
 
-impl State {
+impl BlockState {
     fn of_bits(bits: u64) -> Self {
         match bits & 3 {
             0 => Self::Base,
-            1 => Self::Here,
+            1 => Self::Log,
             // 3 is refused when pages are read.
             _ => Self::Zero,
         }
@@ -107,7 +107,7 @@ impl States {
 
     /// Adopts the states left in kept memory by an earlier process. All their pages become dirty, because it
     /// is unknown which were written.
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn adopt_retained(&self) {
         let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
         for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {
             page.is_dirty.store(true, Ordering::Release);
@@ -140,7 +140,7 @@ impl States {
     }
 
     /// Returns the state of a block, and the end of its run, at most `end`.
-    pub(crate) fn run(&self, first: u64, end: u64) -> (State, u64) {
+    pub(crate) fn run(&self, first: u64, end: u64) -> (BlockState, u64) {
         let state = self.at(first);
         let mut block = first + 1;
         while block < end {
@@ -159,12 +159,12 @@ impl States {
         self.page(block / SEGMENT_BLOCKS).map_or(0, |page| page.word(word))
     }
 
-    fn at(&self, block: u64) -> State {
-        State::of_bits(self.word(block) >> (block % WORD_BLOCKS * 2))
+    fn at(&self, block: u64) -> BlockState {
+        BlockState::of_bits(self.word(block) >> (block % WORD_BLOCKS * 2))
     }
 
     /// Sets the state of blocks, whose data must be stored already.
-    pub(crate) fn set(&self, blocks: std::ops::Range<u64>, state: State) {
+    pub(crate) fn set(&self, blocks: std::ops::Range<u64>, state: BlockState) {
         let mut block = blocks.start;
         let end = blocks.end.min(self.blocks);
         while block < end {
@@ -201,7 +201,7 @@ impl States {
     }
 
     /// Marks pages as dirty again that could not be written.
-    pub(crate) fn give_back(&self, pages: &[(u64, Vec<u8>)]) {
+    pub(crate) fn mark_dirty(&self, pages: &[(u64, Vec<u8>)]) {
         for page in pages.iter().filter_map(|(segment, _)| self.page(*segment)) {
             page.is_dirty.store(true, Ordering::Release);
         }
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn states_are_what_was_set_and_runs_end_where_they_change() {
         let states = States::new(SIZE, None);
-        let mut model = vec![State::Base; (SIZE / BLOCK_BYTES) as usize];
+        let mut model = vec![BlockState::Base; (SIZE / BLOCK_BYTES) as usize];
         for _ in 0..300 {
             let start = fastrand::usize(0..model.len());
             let len = if fastrand::bool() { fastrand::usize(1..5) } else { fastrand::usize(1..40_000) };
             let end = model.len().min(start + len);
-            let state = fastrand::choice([State::Base, State::Here, State::Zero]).expect("one");
+            let state = fastrand::choice([BlockState::Base, BlockState::Log, BlockState::Zero]).expect("one");
             states.set(start as u64..end as u64, state);
             model[start..end].fill(state);
             let first = fastrand::usize(0..model.len());
@@ -244,13 +244,13 @@ mod tests {
     fn a_page_is_written_once_for_all_that_has_changed_and_again_if_that_failed() {
         let states = States::new(SIZE, None);
         assert!(!states.is_dirty() && states.take_dirty().is_empty());
-        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 7, State::Here);
-        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, State::Zero);
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 7, BlockState::Log);
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, BlockState::Zero);
         let taken = states.take_dirty();
         assert_eq!(taken.iter().map(|(segment, _)| *segment).collect::<Vec<_>>(), [1]);
-        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, State::Zero);
+        states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 2, BlockState::Zero);
         assert!(!states.is_dirty(), "nothing has changed");
-        states.give_back(&taken);
+        states.mark_dirty(&taken);
         assert_eq!(states.take_dirty(), taken);
     }
 

@@ -1,4 +1,4 @@
-//! A base with blocks of another size.
+//! A base with another block size.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroin
 use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_mem::{Sink, Source};
 
-/// Is read in whole blocks of so many bytes.
+/// A disk with blocks of this length.
 pub struct InBlocks(pub Arc<MemoryDisk>, pub u32);
 
 impl BlockDevice for InBlocks {

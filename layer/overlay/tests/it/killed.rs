@@ -1,5 +1,5 @@
-//! Processes that are killed, with states that are kept: nothing that was answered is lost but by a loss of
-//! power, and then nothing that was flushed.
+//! Killed processes with retained states: acknowledged writes survive everything but a power failure, flushed
+//! ones also that.
 
 use tombolo_layer_overlay::{Identity, Kept};
 use tombolo_mem::Region;
@@ -33,10 +33,10 @@ fn new_memory() -> Region {
 }
 
 const AREA: usize = 64 * 512;
-/// Around the end of a segment.
+/// Offset around the end of a segment.
 const START: u64 = (64 << 20) - AREA as u64 / 2;
 
-/// A few changes, some flushes among them.
+/// Performs a few changes and flushes.
 fn work(rng: &mut fastrand::Rng, disk: &Overlay, model: &mut [u8]) {
     for _ in 0..rng.usize(0..12) {
         let from = rng.usize(0..64);
@@ -73,7 +73,7 @@ fn what_was_answered_outlives_kills_and_what_was_flushed_a_loss_of_power_after_t
                 let disk = open(&base, &log, &memory).expect("opened");
                 assert!(read(&*disk, START, AREA) == model, "seed {seed}");
                 work(&mut rng, &disk, &mut model);
-                // Some are killed while they flush.
+                // Some are killed during a flush.
                 if rng.bool() {
                     lossy.fails_after(rng.u32(0..2));
                     let _killed = disk.flush(&cx()).wait();
@@ -83,7 +83,7 @@ fn what_was_answered_outlives_kills_and_what_was_flushed_a_loss_of_power_after_t
             let disk = open(&base, &log, &memory).expect("opened");
             disk.flush(&cx()).wait().expect("flushed");
             drop(disk);
-            // With the machine goes what a keeper has in memory.
+            // The keeper's memory is lost with the machine.
             lossy.lose_power(&mut rng);
         }
         let disk = opened(&base, &log).expect("opened");

@@ -1,4 +1,4 @@
-//! A disk that loses power.
+//! A disk that simulates power failures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,13 +8,13 @@ use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroin
 use tombolo_core::{Answer, Ctx, Error, SessionId, Stability};
 use tombolo_mem::{Buffer, Sink, Source};
 
-/// Keeps what was flushed, and of the rest any sectors.
+/// A disk that keeps flushed sectors, and any subset of the others.
 pub struct LossyDisk {
     now: MemoryDisk,
     durable: MemoryDisk,
-    /// What was changed since it was flushed.
+    /// Ranges changed since the last flush.
     changed: Mutex<Vec<Range>>,
-    /// So many flushes are done before one fails.
+    /// Number of flushes before one fails.
     flushes_left: AtomicU32,
 }
 
@@ -31,12 +31,12 @@ impl LossyDisk {
         Self { now: disk(), durable: disk(), changed: Mutex::default(), flushes_left: u32::MAX.into() }
     }
 
-    /// The power goes in a flush: after so many that are done.
+    /// Makes the power fail during a flush, after this number of complete ones.
     pub fn fails_after(&self, flushes: u32) {
         self.flushes_left.store(flushes, Ordering::Relaxed);
     }
 
-    /// Of what was changed since the last flush any sectors are there, and the others are as they were.
+    /// Simulates a power failure: any subset of the sectors changed since the last flush is lost.
     pub fn lose_power(&self, rng: &mut fastrand::Rng) {
         self.fails_after(u32::MAX);
         let keeps = rng.u8(0..=4);

@@ -1,5 +1,5 @@
-//! What is an overlay's own as a disk: its base, and losses of power. What each disk must do is in the
-//! conformance suite.
+//! Tests specific to overlays: the base, and power failures. Requirements of all disks are in the conformance
+//! suite.
 
 mod in_blocks;
 mod killed;
@@ -19,7 +19,7 @@ use in_blocks::InBlocks;
 use lossy::LossyDisk;
 
 const BLOCK: usize = 4096;
-/// Two segments and a part of a block.
+/// Two segments and a partial block.
 const SIZE: u64 = (64 << 20) + (1 << 20) + 512;
 const BASE: u64 = SIZE - (512 << 10);
 
@@ -49,13 +49,13 @@ fn read(disk: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
     buffer.as_slice().expect("ours alone").to_vec()
 }
 
-/// What the base has at a sector.
+/// Returns the base's contents at a sector.
 fn golden(sector: u64) -> u8 {
     (sector % 251) as u8 + 1
 }
 
-/// A base where only the places that tests look at are not zeroes: around the end of the first segment, and
-/// its own end.
+/// Creates a base that is non-zero only where tests look: around the end of the first segment, and at its own
+/// end.
 fn base() -> Arc<MemoryDisk> {
     let base = MemoryDisk::new(BASE).expect("a base");
     for range in [0..1 << 20, (64 << 20) - (1 << 20)..BASE] {
@@ -90,7 +90,7 @@ fn what_is_not_written_is_the_base_s_and_the_base_is_not_changed() {
     assert!(read(&*disk, at, 2048) == expected, "over the end of a segment");
     write(&*disk, 1000 * 512, &[0xbb; 512]);
     assert_eq!(read(&*disk, 1000 * 512, 1024), [[0xbb; 512], [golden(1001); 512]].concat());
-    // The rest of the last block of the base, and what lies behind its end.
+    // The remainder of the base's last block, and the part beyond its end.
     write(&*disk, BASE, &[0xcc; 512]);
     let expected = [[golden(BASE / 512 - 1); 512], [0xcc; 512], [0; 512]].concat();
     assert_eq!(read(&*disk, BASE - 512, 1536), expected);
@@ -148,7 +148,7 @@ fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
     assert!(matches!(open(base.clone(), b"2", log.clone()), Err(OverlayError::BaseChanged)));
     let longer = Arc::new(MemoryDisk::new(BASE + 1024).expect("a disk"));
     assert!(matches!(open(longer, b"1", log.clone()), Err(OverlayError::BaseChanged)));
-    // A part of a sector at its end, which earlier versions left out, is a sector by now.
+    // Earlier versions ignored a partial sector at the end, which is a whole sector now.
     let padded = Arc::new(MemoryDisk::new(BASE + 512).expect("a disk"));
     open(padded.clone(), b"1", log.clone()).expect("the same base");
     let unmarked = Header { base_mark: Vec::new(), ..header() };
@@ -195,7 +195,7 @@ fn blocks_of_the_base_and_of_the_disk_s_end_are_heeded() {
     assert!(matches!(open(in_blocks(8192), 512), Err(OverlayError::BaseBlocks { found: 8192, .. })));
 }
 
-/// Random work with losses of power: each sector is as it was flushed last, or as it was written since.
+/// Checks random work with power failures: each sector is as of the last flush, or newer.
 #[test]
 fn after_a_loss_of_power_each_sector_is_what_was_flushed_or_what_was_written_since() {
     for seed in 0..60 {
@@ -232,7 +232,7 @@ fn after_a_loss_of_power_each_sector_is_what_was_flushed_or_what_was_written_sin
                     values.push(now[0]);
                 }
             }
-            // Every second loss is in the middle of a flush.
+            // Every second failure is in the middle of a flush.
             if rng.bool() {
                 lossy.fails_after(rng.u32(0..2));
                 let _lost = disk.flush(&cx()).wait();
@@ -249,7 +249,7 @@ fn after_a_loss_of_power_each_sector_is_what_was_flushed_or_what_was_written_sin
                 );
                 *values = vec![found[0]];
             }
-            // What was found is not yet durable: a second loss may bring something else of the same.
+            // The data found is not durable yet: a second failure may leave another subset.
             disk.flush(&cx()).wait().expect("flushed");
         }
     }

@@ -1,4 +1,4 @@
-//! Several redo logs made one: the same disk.
+//! Merging several redo logs into one.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn header_over(size_bytes: u64, base_bytes: u64) -> Header {
     Header { size_bytes, base_bytes, ..header() }
 }
 
-/// An overlay in which nothing is, and its redo log.
+/// Creates an empty overlay, and its redo log.
 pub fn empty_in(base: Arc<dyn BlockDevice>, size_bytes: u64) -> (Arc<Overlay>, Arc<dyn BlockDevice>) {
     let header = header_over(size_bytes, base.geometry().size_bytes);
     let log: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(header.log_bytes()).expect("a redo log"));
@@ -17,7 +17,7 @@ pub fn empty_in(base: Arc<dyn BlockDevice>, size_bytes: u64) -> (Arc<Overlay>, A
     (opened.expect("opened"), log)
 }
 
-/// Some changes near the ends of segments and of the shorter of them.
+/// Performs some changes near the ends of segments and of the shorter overlays.
 pub fn work(rng: &mut fastrand::Rng, disk: &Overlay) {
     let sectors = disk.geometry().size_bytes / SECTOR;
     for _ in 0..rng.usize(1..8) {
@@ -37,7 +37,7 @@ pub fn work(rng: &mut fastrand::Rng, disk: &Overlay) {
     }
 }
 
-/// What is at those places.
+/// Returns the contents at these places.
 pub fn content(disk: &dyn BlockDevice) -> Vec<u8> {
     let end = disk.geometry().size_bytes;
     let around = |at: u64| at.saturating_sub(64 * SECTOR).min(end)..(at + 96 * SECTOR).min(end);

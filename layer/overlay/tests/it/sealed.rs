@@ -1,5 +1,4 @@
-//! A redo log that is finished, as it goes to other hosts: read only, over others of its kind, and not in
-//! part.
+//! Sealed redo logs, as copied to other hosts: read-only, stackable, and refused when incomplete.
 
 use super::*;
 use crate::merged::{content, empty_in, work};
@@ -35,14 +34,14 @@ fn what_is_finished_is_read_and_not_written_to() {
 fn any_other_page_and_any_part_of_it_is_refused() {
     let (base, log) = (base(), redo_log());
     let disk = opened(&base, &log).expect("opened");
-    // Both segments have something.
+    // Both segments have data.
     write(&*disk, 0, &[7; 2 * BLOCK]);
     write(&*disk, 64 << 20, &[8; 3 * BLOCK]);
     block_on(disk.seal(&cx())).expect("sealed");
     let (base, len): (Arc<dyn BlockDevice>, _) = (base, header().log_bytes());
     let whole = read(&*log, 0, len as usize);
     let second_page = (2 * BLOCK) as u64 + (64 << 20);
-    // Of each page a sector that never came, or that is an older one.
+    // A sector of each page that was not copied, or is outdated.
     for (at, bytes) in [(4096, [0; 512]), (second_page, [0; 512]), (second_page + 512, [0x55; 512])] {
         let copy = log_of(len);
         write(&*copy, 0, &whole);
@@ -50,7 +49,7 @@ fn any_other_page_and_any_part_of_it_is_refused() {
         let copy: Arc<dyn BlockDevice> = copy;
         assert!(matches!(sealed_over(&base, &copy), Err(OverlayError::Torn)), "a sector at {at}");
     }
-    // All of it but the header, which comes last.
+    // All but the header, which is written last.
     let copy = log_of(len);
     write(&*copy, 4096, &whole[4096..]);
     let copy: Arc<dyn BlockDevice> = copy;
