@@ -69,10 +69,10 @@ pub enum OpenError {
 /// An export with handles from a table.
 pub struct HandleTable {
     inner: Arc<dyn Export>,
-    shared: Arc<Shared>,
+    shared: Arc<TableState>,
 }
 
-struct Shared {
+struct TableState {
     table: Arc<Mutex<Table>>,
     volume: Volume,
     path: PathBuf,
@@ -83,7 +83,7 @@ struct Shared {
 /// Wraps `inner`, with handles from the table at `path`, which is created if missing. Only one process may
 /// use it at a time.
 pub fn over(inner: Arc<dyn Export>, path: &Path) -> std::result::Result<HandleTable, OpenError> {
-    Ok(HandleTable { inner, shared: Arc::new(Shared::open(path)?) })
+    Ok(HandleTable { inner, shared: Arc::new(TableState::open(path)?) })
 }
 
 impl Export for HandleTable {
@@ -92,7 +92,7 @@ impl Export for HandleTable {
     }
 }
 
-impl Shared {
+impl TableState {
     fn open(path: &Path) -> std::result::Result<Self, OpenError> {
         let (table, volume) = rewrite::open(path)?;
         let (table, writer) = (Arc::new(Mutex::new(table)), Mutex::default());
@@ -114,13 +114,13 @@ impl Shared {
         }
         drop(table);
         if is_long {
-            self.write_anew();
+            self.start_rewrite();
         }
         changed
     }
 
     /// Rewrites the log on a thread of its own: the threads that serve requests must not wait for the disk.
-    fn write_anew(&self) {
+    fn start_rewrite(&self) {
         let (table, path, volume) = (self.table.clone(), self.path.clone(), self.volume);
         let thread = thread::Builder::new().name("handle-table".into());
         match thread.spawn(move || rewrite::rewrite(&table, &path, volume)) {
@@ -138,7 +138,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for TableState {
     /// Waits for the writer, so that the next process does not find the table in use.
     fn drop(&mut self) {
         let writer = self.writer().take();
@@ -160,13 +160,13 @@ mod tests {
     fn a_log_stays_short_however_often_files_are_renamed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
-        let shared = Shared::open(&path).expect("a table");
+        let shared = TableState::open(&path).expect("a table");
         let location = |name: &str| Location::new(Id::ROOT, Name::new(name.as_bytes()).expect("a name"));
         let identity = |fileid| FileIdentity { fsid: 1, fileid, generation: 2 };
         let still =
-            shared.change(|table| table.meet(&location("still"), identity(1), false)).expect("a number");
+            shared.change(|table| table.register(&location("still"), identity(1), false)).expect("a number");
         let restless =
-            shared.change(|table| table.meet(&location("0"), identity(2), false)).expect("a number");
+            shared.change(|table| table.register(&location("0"), identity(2), false)).expect("a number");
         let renames = 150_000;
         for n in 0..renames {
             let (from, to) = (location(&n.to_string()), location(&(n + 1).to_string()));
@@ -175,7 +175,7 @@ mod tests {
         drop(shared);
         let len = std::fs::metadata(&path).expect("the table").len();
         assert!(len < 100_000 * 48, "{len} bytes of {renames} renames");
-        let shared = Shared::open(&path).expect("the table");
+        let shared = TableState::open(&path).expect("the table");
         let (table, last) = (shared.table(), location(&renames.to_string()));
         assert_eq!(table.path_of(restless).expect("a way"), [(last.name, identity(2))]);
         assert_eq!(table.path_of(still).expect("a way"), [(location("still").name, identity(1))]);

@@ -28,7 +28,7 @@ const _: () = {
 };
 
 /// Parent of a file that has lost its known name; no directory has this number.
-const NOWHERE: u64 = u64::MAX;
+const NO_PARENT: u64 = u64::MAX;
 
 /// A file's number. The upper half is drawn at random at each start, so that lost numbers are not issued
 /// again.
@@ -91,20 +91,20 @@ pub(super) struct Log {
     /// Minimum number of records of a long log.
     long_from: usize,
     /// Records to add to a successor being written.
-    since: Option<Since>,
+    for_successor: Option<SuccessorRecords>,
 }
 
 /// Records appended since a successor was begun.
 #[derive(Default)]
-struct Since {
+struct SuccessorRecords {
     bytes: Vec<u8>,
     records: usize,
 }
 
 impl Log {
     /// Creates a log without a file, which discards records.
-    pub fn nowhere() -> Self {
-        Self { file: None, buffer: Vec::new(), records: 0, long_from: 0, since: None }
+    pub fn discarding() -> Self {
+        Self { file: None, buffer: Vec::new(), records: 0, long_from: 0, for_successor: None }
     }
 
     /// Creates a log without records.
@@ -121,7 +121,7 @@ impl Log {
         header.extend_from_slice(&[0; 4]);
         header.extend_from_slice(&volume.0);
         file.write_all(&header)?;
-        Ok(Self { file: Some(file), ..Self::nowhere() })
+        Ok(Self { file: Some(file), ..Self::discarding() })
     }
 
     /// Appends a record, which is in the file after the next [`flush`](Self::flush).
@@ -132,9 +132,9 @@ impl Log {
         let start = self.buffer.len();
         encode(record, &mut self.buffer);
         self.records += 1;
-        if let Some(since) = &mut self.since {
-            since.bytes.extend_from_slice(self.buffer.get(start..).unwrap_or_default());
-            since.records += 1;
+        if let Some(records) = &mut self.for_successor {
+            records.bytes.extend_from_slice(self.buffer.get(start..).unwrap_or_default());
+            records.records += 1;
         }
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
@@ -164,29 +164,29 @@ impl Log {
     /// Returns `true` if the log is long for this number of files, and is not being rewritten.
     pub fn is_long(&self, files: usize) -> bool {
         let enough = files.saturating_mul(2).saturating_add(RECORDS_SPARE).max(self.long_from);
-        self.file.is_some() && self.since.is_none() && self.records > enough
+        self.file.is_some() && self.for_successor.is_none() && self.records > enough
     }
 
     /// Begins collecting records for a successor.
     pub fn begin_successor(&mut self) {
-        self.since = Some(Since::default());
+        self.for_successor = Some(SuccessorRecords::default());
     }
 
     /// Abandons the successor. Another attempt is made after further growth.
     pub fn end_successor(&mut self) {
-        self.since = None;
+        self.for_successor = None;
         self.long_from = self.records.saturating_add(RECORDS_SPARE);
     }
 
     /// Completes the successor `next`, renames it to `path`, and replaces this log by it.
     pub fn succeed(&mut self, mut next: Self, draft: &Path, path: &Path) -> io::Result<()> {
         self.flush();
-        let (Some(file), Some(since)) = (&mut next.file, &self.since) else {
+        let (Some(file), Some(records)) = (&mut next.file, &self.for_successor) else {
             return Err(io::Error::other("the table cannot be written"));
         };
-        file.write_all(&since.bytes)?;
+        file.write_all(&records.bytes)?;
         fs::rename(draft, path)?;
-        next.records += since.records;
+        next.records += records.records;
         *self = next;
         Ok(())
     }
@@ -242,7 +242,7 @@ fn volume_of(header: &[u8]) -> Option<Volume> {
 fn encode(record: &Record, into: &mut Vec<u8>) {
     let name =
         record.location.as_ref().map(|location| location.name.as_name().as_bytes()).unwrap_or_default();
-    let parent = record.location.as_ref().map_or(NOWHERE, |location| location.parent.0);
+    let parent = record.location.as_ref().map_or(NO_PARENT, |location| location.parent.0);
     let FileIdentity { fsid, fileid, generation } = record.identity;
     let start = into.len() + MARK_BYTES;
     let len = (FIXED_BYTES + name.len()) as u32;
@@ -275,7 +275,7 @@ fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let &[id, parent, fsid, fileid, generation] = numbers else { return None };
     let number = u64::from_le_bytes;
     let location = match number(parent) {
-        NOWHERE => None,
+        NO_PARENT => None,
         parent => Some(Location::new(Id(parent), Name::new(name).ok()?)),
     };
     let identity =
@@ -319,7 +319,7 @@ mod tests {
         let path = dir.path().join("table");
         let (mut table, volume) = open(&path).expect("a new table");
         let ids: Vec<Id> = (1..=3)
-            .map(|n| table.meet(&location(&format!("file-{n}")), identity(n), false).expect("a number"))
+            .map(|n| table.register(&location(&format!("file-{n}")), identity(n), false).expect("a number"))
             .collect();
         table.moved(&location("file-1"), &location("moved"), [Some(ids[0]), None]);
         let written = fs::metadata(&path).expect("the table").len();
@@ -341,7 +341,7 @@ mod tests {
         let (mut table, _) = open(&path).expect("the table");
         let known: Vec<bool> = ids.iter().map(|&id| table.path_of(id).is_ok()).collect();
         assert_eq!(known, [true, false, false]);
-        let new = table.meet(&location("file-3"), identity(3), false).expect("a number");
+        let new = table.register(&location("file-3"), identity(3), false).expect("a number");
         assert!(!ids.contains(&new), "a lost number is not given out again");
         drop(table);
 

@@ -23,7 +23,7 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     };
     let mut epoch = [0; 4];
     random::fill(&mut epoch).map_err(|errno| at(path)(errno.into()))?;
-    let mut table = Table::new(Log::nowhere(), u32::from_le_bytes(epoch).max(1));
+    let mut table = Table::new(Log::discarding(), u32::from_le_bytes(epoch).max(1));
     let volume = match File::open(path) {
         Ok(file) => read(&mut BufReader::with_capacity(BUFFER_BYTES, file), |record| table.replay(record))
             .map_err(at(path))?

@@ -11,17 +11,17 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error, Result};
 
 use super::log::{FileIdentity, Id, Location};
-use super::{KIND, Shared};
+use super::{KIND, TableState};
 
 /// A session over another one.
 pub(super) struct Session {
     inner: Arc<dyn FileSystem>,
-    known: Arc<Known>,
+    nodes: Arc<SessionNodes>,
 }
 
 /// The numbers of this session's nodes.
-struct Known {
-    shared: Arc<Shared>,
+struct SessionNodes {
+    shared: Arc<TableState>,
     nodes: Mutex<HashMap<NodeId, Node>>,
 }
 
@@ -31,13 +31,13 @@ struct Node {
 }
 
 impl Session {
-    pub fn new(inner: Arc<dyn FileSystem>, shared: Arc<Shared>) -> Self {
-        Self { inner, known: Arc::new(Known { shared, nodes: Mutex::default() }) }
+    pub fn new(inner: Arc<dyn FileSystem>, shared: Arc<TableState>) -> Self {
+        Self { inner, nodes: Arc::new(SessionNodes { shared, nodes: Mutex::default() }) }
     }
 
     /// Registers the entry in an answer, found in `parent` as `name`. If that fails, so does the request, and
     /// `undo` releases the answer's references other than the look-up.
-    fn meeting<T: Send + 'static>(
+    fn registering<T: Send + 'static>(
         &self,
         cx: &Ctx,
         (parent, name): (NodeId, Name<'_>),
@@ -45,11 +45,11 @@ impl Session {
         entry: impl Fn(&T) -> &Entry + Send + 'static,
         undo: impl FnOnce(&dyn FileSystem, &Ctx, &T) + Send + 'static,
     ) -> Answer<T> {
-        let (inner, known, cx, name) = (self.inner.clone(), self.known.clone(), cx.clone(), name.to_owned());
+        let (inner, nodes, cx, name) = (self.inner.clone(), self.nodes.clone(), cx.clone(), name.to_owned());
         answer.map_result(move |result| {
             let found = result?;
             let entry = entry(&found);
-            if let Err(error) = known.meet(parent, name.as_name(), entry) {
+            if let Err(error) = nodes.register(parent, name.as_name(), entry) {
                 undo(&*inner, &cx, &found);
                 give_back(&*inner, &cx, [entry]);
                 return Err(error);
@@ -59,45 +59,45 @@ impl Session {
     }
 
     /// Registers the entry of a created node.
-    fn meeting_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
-        self.meeting(cx, at, answer, |made| &made.entry, |_, _, _| {})
+    fn registering_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
+        self.registering(cx, at, answer, |made| &made.entry, |_, _, _| {})
     }
 
     /// Resolves a number to its node, and counts a look-up.
-    fn go_to(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
-        let path = match self.known.shared.table().path_of(id) {
+    fn resolve_id(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
+        let path = match self.nodes.shared.table().path_of(id) {
             Ok(path) => path,
             Err(error) => return Answer::err(error),
         };
-        let (inner, known, cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        let (inner, nodes, cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         Answer::later(async move {
             let entry = walk(&*inner, &cx, path).await?;
             if entry.node != NodeId::ROOT {
-                known.count(entry.node, id);
+                nodes.count(entry.node, id);
             }
             Ok(entry)
         })
     }
 
     /// Performs a removal, then records the loss of the name.
-    fn parting(
+    fn removing(
         &self,
         parent: NodeId,
         name: Name<'_>,
         part: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
     ) -> Answer<Change> {
-        let leaving = self.known.standing(parent, name);
-        let known = self.known.clone();
+        let leaving = self.nodes.location_and_file(parent, name);
+        let nodes = self.nodes.clone();
         part(&*self.inner).map(move |done| {
             if let Some((location, Some(was))) = leaving {
-                known.shared.change(|table| table.unnamed(&location, was));
+                nodes.shared.change(|table| table.name_removed(&location, was));
             }
             done
         })
     }
 }
 
-impl Known {
+impl SessionNodes {
     fn id(&self, node: NodeId) -> Option<Id> {
         if node == NodeId::ROOT { Some(Id::ROOT) } else { self.lock().get(&node).map(|node| node.id) }
     }
@@ -107,18 +107,18 @@ impl Known {
     }
 
     /// Returns a location, and the file there before an operation.
-    fn standing(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
+    fn location_and_file(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
         let location = self.location(parent, name)?;
         let id = self.shared.table().at(&location);
         Some((location, id))
     }
 
-    fn meet(&self, parent: NodeId, name: Name<'_>, entry: &Entry) -> Result<()> {
-        self.meet_all(parent, [(name, entry)].into_iter())
+    fn register(&self, parent: NodeId, name: Name<'_>, entry: &Entry) -> Result<()> {
+        self.register_all(parent, [(name, entry)].into_iter())
     }
 
     /// Registers all entries, or none.
-    fn meet_all<'a>(
+    fn register_all<'a>(
         &self,
         parent: NodeId,
         entries: impl Iterator<Item = (Name<'a>, &'a Entry)>,
@@ -127,7 +127,7 @@ impl Known {
         let met: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
             let met = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
                 let location = Location::new(parent, name);
-                let id = table.meet(&location, FileIdentity::of(&entry.attr), has_names(&entry.attr))?;
+                let id = table.register(&location, FileIdentity::of(&entry.attr), has_names(&entry.attr))?;
                 Ok((entry.node, id))
             });
             met.collect::<Result<_>>()
@@ -162,11 +162,11 @@ impl Known {
 
 impl PersistentHandles for Session {
     fn volume(&self) -> Volume {
-        self.known.shared.volume
+        self.nodes.shared.volume
     }
 
     fn handle_of(&self, _cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        match self.known.id(node) {
+        match self.nodes.id(node) {
             Some(Id(id)) => {
                 Answer::ok(PersistentHandle { kind: KIND, bytes: id.to_le_bytes().as_slice().into() })
             }
@@ -180,20 +180,20 @@ impl PersistentHandles for Session {
             (KIND, Ok(bytes)) => Id(u64::from_le_bytes(bytes)),
             _ => return Answer::err(Error::Stale),
         };
-        self.go_to(cx, id)
+        self.resolve_id(cx, id)
     }
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        let Some(id) = self.known.id(node) else { return Answer::err(Error::Stale) };
-        let parent = match self.known.shared.table().parent(id) {
+        let Some(id) = self.nodes.id(node) else { return Answer::err(Error::Stale) };
+        let parent = match self.nodes.shared.table().parent(id) {
             Ok(parent) => parent,
             Err(error) => return Answer::err(error),
         };
-        let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         // The path to the directory itself must be valid: others may have moved it.
-        let parent = self.go_to(cx, parent);
-        self.go_to(cx, id).then(move |entry| {
-            known.forget(&[(entry.node, 1)]);
+        let parent = self.resolve_id(cx, parent);
+        self.resolve_id(cx, id).then(move |entry| {
+            nodes.forget(&[(entry.node, 1)]);
             inner.forget(&own_cx, &[(entry.node, 1)]);
             match entry.attr.file_type {
                 FileType::Directory => parent,
@@ -243,11 +243,11 @@ impl FileSystem for Session {
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let answer = self.inner.lookup(cx, parent, name);
-        self.meeting(cx, (parent, name), answer, |entry| entry, |_, _, _| {})
+        self.registering(cx, (parent, name), answer, |entry| entry, |_, _, _| {})
     }
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        self.known.forget(look_ups);
+        self.nodes.forget(look_ups);
         self.inner.forget(cx, look_ups);
     }
 
@@ -256,15 +256,15 @@ impl FileSystem for Session {
         let release = |fs: &dyn FileSystem, cx: &Ctx, created: &Created| {
             fs.release(cx, File { node: created.entry.node, open: created.open });
         };
-        self.meeting(cx, (parent, name), answer, |created| &created.entry, release)
+        self.registering(cx, (parent, name), answer, |created| &created.entry, release)
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.meeting_made(cx, (parent, name), self.inner.mkdir(cx, parent, name, mode))
+        self.registering_made(cx, (parent, name), self.inner.mkdir(cx, parent, name, mode))
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.meeting_made(cx, (parent, name), self.inner.symlink(cx, parent, name, target))
+        self.registering_made(cx, (parent, name), self.inner.symlink(cx, parent, name, target))
     }
 
     fn mknod(
@@ -277,19 +277,19 @@ impl FileSystem for Session {
         rdev: Device,
     ) -> Answer<Made> {
         let made = self.inner.mknod(cx, parent, name, file_type, mode, rdev);
-        self.meeting_made(cx, (parent, name), made)
+        self.registering_made(cx, (parent, name), made)
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.meeting_made(cx, (parent, name), self.inner.link(cx, node, parent, name))
+        self.registering_made(cx, (parent, name), self.inner.link(cx, node, parent, name))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.parting(parent, name, |inner| inner.unlink(cx, parent, name))
+        self.removing(parent, name, |inner| inner.unlink(cx, parent, name))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.parting(parent, name, |inner| inner.rmdir(cx, parent, name))
+        self.removing(parent, name, |inner| inner.rmdir(cx, parent, name))
     }
 
     fn rename(
@@ -301,14 +301,15 @@ impl FileSystem for Session {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        let standing = (self.known.standing(from_parent, from), self.known.standing(to_parent, to));
-        let known = self.known.clone();
+        let location_and_file =
+            (self.nodes.location_and_file(from_parent, from), self.nodes.location_and_file(to_parent, to));
+        let nodes = self.nodes.clone();
         self.inner.rename(cx, from_parent, from, to_parent, to, flags).map(move |renamed| {
-            if let (Some((from, moved)), Some((to, there))) = standing
+            if let (Some((from, moved)), Some((to, there))) = location_and_file
                 && from != to
             {
                 let was = [moved, there];
-                known.shared.change(|table| match flags.contains(RenameFlags::EXCHANGE) {
+                nodes.shared.change(|table| match flags.contains(RenameFlags::EXCHANGE) {
                     true => table.exchanged(&from, &to, was),
                     false => table.moved(&from, &to, was),
                 });
@@ -318,11 +319,11 @@ impl FileSystem for Session {
     }
 
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
-        let (inner, known, own_cx) = (self.inner.clone(), self.known.clone(), cx.clone());
+        let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         self.inner.readdir(cx, file, cookie, page).map_result(move |result| {
             let page = result?;
             let met = page.iter().filter_map(|line| Some((Name::new(line.name).ok()?, line.entry?)));
-            if let Err(error) = known.meet_all(file.node, met) {
+            if let Err(error) = nodes.register_all(file.node, met) {
                 give_back(&*inner, &own_cx, page.iter().filter_map(|line| line.entry));
                 return Err(error);
             }
@@ -347,7 +348,8 @@ mod tests {
         Name::new(text.as_bytes()).expect("a name")
     }
 
-    /// Checks that nothing can be registered in an unregistered directory: the request fails and leaves no references.
+    /// Checks that nothing can be registered in an unregistered directory: the request fails and leaves no
+    /// references.
     #[test]
     fn unmet_nodes_are_forgotten() {
         let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());
@@ -357,7 +359,7 @@ mod tests {
         let (inner, cx) = (below.attach(&client).expect("attach"), Ctx::root(id));
         let unmet = inner.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
         let unmet = unmet.entry.node;
-        let shared = Arc::new(Shared::open(&dir.path().join("table")).expect("a table"));
+        let shared = Arc::new(TableState::open(&dir.path().join("table")).expect("a table"));
         let session = Session::new(inner.clone(), shared);
         let counted = || {
             let snapshot = counters.snapshot();

@@ -57,7 +57,7 @@ impl Table {
     }
 
     /// Registers a file seen at `location`, which may have other names, and returns its number.
-    pub fn meet(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
+    pub fn register(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
         if let Some(&id) = self.by_identity.get(&identity) {
             // Of several names the first one is retained while it exists.
             let settled = self.files.get_mut(&id).is_some_and(|file| {
@@ -85,7 +85,7 @@ impl Table {
 
     /// Records the removal of a name. `was` is the file there before: if the location has another file by
     /// now, that one is not affected.
-    pub fn unnamed(&mut self, location: &Location, was: Id) {
+    pub fn name_removed(&mut self, location: &Location, was: Id) {
         if self.at(location) != Some(was) {
             return;
         }
@@ -104,7 +104,7 @@ impl Table {
     pub fn moved(&mut self, from: &Location, to: &Location, was: [Option<Id>; 2]) {
         let [moved, replaced] = was;
         if let Some(replaced) = replaced {
-            self.unnamed(to, replaced);
+            self.name_removed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
         // It may have been seen elsewhere since, or another file at its destination. It then has no location,
@@ -213,15 +213,15 @@ impl Table {
             self.ages.insert(age, id);
         }
         self.by_identity.insert(identity, id);
-        self.settle(id, location);
+        self.set_location(id, location);
         while self.files.len() > self.files_max
-            && let Some(id) = self.least_missed()
+            && let Some(id) = self.eviction_candidate()
         {
             self.forget(id);
         }
     }
 
-    fn settle(&mut self, id: Id, location: Option<Location>) {
+    fn set_location(&mut self, id: Id, location: Option<Location>) {
         let Some(file) = self.files.get_mut(&id) else { return };
         let age = file.age;
         if let Some(before) = std::mem::replace(&mut file.location, location.clone()) {
@@ -237,7 +237,7 @@ impl Table {
             && other != id
         {
             // It was removed by others, unnoticed.
-            self.settle(other, None);
+            self.set_location(other, None);
         }
     }
 
@@ -255,7 +255,7 @@ impl Table {
 
     /// Returns the file to evict: those without a location first, then the oldest. A directory with children
     /// becomes the youngest when it would be evicted, because they would be lost with it.
-    fn least_missed(&mut self) -> Option<Id> {
+    fn eviction_candidate(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
             return Some(id);
         }
@@ -299,7 +299,7 @@ mod tests {
     use tombolo_core::fs::Name;
 
     fn table() -> Table {
-        Table::new(Log::nowhere(), 7)
+        Table::new(Log::discarding(), 7)
     }
 
     fn location(parent: Id, name: &str) -> Location {
@@ -320,46 +320,46 @@ mod tests {
     #[test]
     fn a_file_keeps_its_number_wherever_it_goes() {
         let mut table = table();
-        let dir = table.meet(&location(Id::ROOT, "dir"), identity(1), true).expect("a number");
-        let file = table.meet(&location(dir, "file"), identity(2), false).expect("a number");
+        let dir = table.register(&location(Id::ROOT, "dir"), identity(1), true).expect("a number");
+        let file = table.register(&location(dir, "file"), identity(2), false).expect("a number");
         assert_eq!(names(&table, file).expect("a way"), ["dir", "file"]);
         table.moved(&location(Id::ROOT, "dir"), &location(Id::ROOT, "else"), [Some(dir), None]);
         assert_eq!(names(&table, file).expect("a way"), ["else", "file"]);
         // Moved by others, and seen again.
-        assert_eq!(table.meet(&location(Id::ROOT, "here"), identity(2), false).expect("a number"), file);
+        assert_eq!(table.register(&location(Id::ROOT, "here"), identity(2), false).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["here"]);
     }
 
     #[test]
     fn an_unlinked_file_has_no_path_and_its_successor_is_another() {
         let mut table = table();
-        let old = table.meet(&location(Id::ROOT, "file"), identity(1), false).expect("a number");
-        table.unnamed(&location(Id::ROOT, "file"), old);
+        let old = table.register(&location(Id::ROOT, "file"), identity(1), false).expect("a number");
+        table.name_removed(&location(Id::ROOT, "file"), old);
         assert_eq!(names(&table, old), None);
-        let new = table.meet(&location(Id::ROOT, "file"), identity(2), false).expect("a number");
+        let new = table.register(&location(Id::ROOT, "file"), identity(2), false).expect("a number");
         assert!(new != old && names(&table, old).is_none());
         let nameless = FileIdentity { generation: 0, ..identity(3) };
-        let old = table.meet(&location(Id::ROOT, "g"), nameless, false).expect("a number");
-        table.unnamed(&location(Id::ROOT, "g"), old);
-        assert_ne!(table.meet(&location(Id::ROOT, "g"), nameless, false).expect("a number"), old);
+        let old = table.register(&location(Id::ROOT, "g"), nameless, false).expect("a number");
+        table.name_removed(&location(Id::ROOT, "g"), old);
+        assert_ne!(table.register(&location(Id::ROOT, "g"), nameless, false).expect("a number"), old);
     }
 
     #[test]
     fn of_several_names_one_is_kept_until_it_goes() {
         let mut table = table();
-        let file = table.meet(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
-        assert_eq!(table.meet(&location(Id::ROOT, "two"), identity(1), true).expect("a number"), file);
+        let file = table.register(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
+        assert_eq!(table.register(&location(Id::ROOT, "two"), identity(1), true).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["one"]);
-        table.unnamed(&location(Id::ROOT, "one"), file);
-        assert_eq!(table.meet(&location(Id::ROOT, "two"), identity(1), false).expect("a number"), file);
+        table.name_removed(&location(Id::ROOT, "one"), file);
+        assert_eq!(table.register(&location(Id::ROOT, "two"), identity(1), false).expect("a number"), file);
         assert_eq!(names(&table, file).expect("a way"), ["two"]);
     }
 
     #[test]
     fn replacing_and_exchanging_renames_keep_all_paths() {
         let mut table = table();
-        let one = table.meet(&location(Id::ROOT, "one"), identity(1), false).expect("a number");
-        let two = table.meet(&location(Id::ROOT, "two"), identity(2), false).expect("a number");
+        let one = table.register(&location(Id::ROOT, "one"), identity(1), false).expect("a number");
+        let two = table.register(&location(Id::ROOT, "two"), identity(2), false).expect("a number");
         table.exchanged(&location(Id::ROOT, "one"), &location(Id::ROOT, "two"), [Some(one), Some(two)]);
         assert_eq!(names(&table, one).expect("a way"), ["two"]);
         assert_eq!(names(&table, two).expect("a way"), ["one"]);
@@ -371,8 +371,8 @@ mod tests {
     #[test]
     fn a_circle_of_directories_is_no_way() {
         let mut table = table();
-        let one = table.meet(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
-        let two = table.meet(&location(one, "two"), identity(2), true).expect("a number");
+        let one = table.register(&location(Id::ROOT, "one"), identity(1), true).expect("a number");
+        let two = table.register(&location(one, "two"), identity(2), true).expect("a number");
         table.replay(Record { id: one, identity: identity(1), location: Some(location(two, "one")) });
         assert!(matches!(table.path_of(two), Err(Error::Stale)));
     }
@@ -381,17 +381,17 @@ mod tests {
     fn a_file_that_takes_a_name_while_it_is_released_keeps_it() {
         let mut table = table();
         let (one, two) = (location(Id::ROOT, "one"), location(Id::ROOT, "two"));
-        let old = table.meet(&one, identity(1), false).expect("a number");
-        let new = table.meet(&one, identity(2), false).expect("a number");
-        table.unnamed(&one, old);
+        let old = table.register(&one, identity(1), false).expect("a number");
+        let new = table.register(&one, identity(2), false).expect("a number");
+        table.name_removed(&one, old);
         assert_eq!(names(&table, new).expect("a way"), ["one"]);
         // `new` moved from one to two; before that is recorded, a third file is created at its old name.
-        let third = table.meet(&one, identity(3), false).expect("a number");
+        let third = table.register(&one, identity(3), false).expect("a number");
         table.moved(&one, &two, [Some(new), None]);
         assert_eq!(names(&table, new).expect("a way"), ["two"]);
         assert_eq!(names(&table, third).expect("a way"), ["one"]);
         // The same, but the new name is already another file's.
-        let fourth = table.meet(&two, identity(4), false).expect("a number");
+        let fourth = table.register(&two, identity(4), false).expect("a number");
         table.moved(&one, &two, [Some(third), Some(new)]);
         assert_eq!(names(&table, fourth).expect("a way"), ["two"]);
         assert_eq!((names(&table, third), names(&table, new)), (None, None));
@@ -403,23 +403,23 @@ mod tests {
     fn removed_files_and_those_without_children_make_room() {
         let mut table = table();
         table.files_max = 4;
-        let dir = table.meet(&location(Id::ROOT, "dir"), identity(1), false).expect("a number");
-        let kept = table.meet(&location(dir, "kept"), identity(2), true).expect("a number");
+        let dir = table.register(&location(Id::ROOT, "dir"), identity(1), false).expect("a number");
+        let kept = table.register(&location(dir, "kept"), identity(2), true).expect("a number");
         for n in 10..20 {
             let file = location(dir, &n.to_string());
-            let id = table.meet(&file, identity(n), false).expect("a number");
-            table.unnamed(&file, id);
+            let id = table.register(&file, identity(n), false).expect("a number");
+            table.name_removed(&file, id);
         }
         assert_eq!((table.files.len(), table.ages.len()), (2, 2), "what was removed is forgotten");
         assert_eq!(names(&table, kept).expect("a way"), ["dir", "kept"]);
         // It has another name, and has lost the known one.
-        let nameless = table.meet(&location(dir, "n"), identity(3), true).expect("a number");
-        table.unnamed(&location(dir, "n"), nameless);
+        let nameless = table.register(&location(dir, "n"), identity(3), true).expect("a number");
+        table.name_removed(&location(dir, "n"), nameless);
         let ids: Vec<Id> = (30..32)
-            .map(|n| table.meet(&location(dir, &n.to_string()), identity(n), false).expect("a number"))
+            .map(|n| table.register(&location(dir, &n.to_string()), identity(n), false).expect("a number"))
             .collect();
         assert!(!table.files.contains_key(&nameless) && names(&table, kept).is_some());
-        table.meet(&location(dir, "new"), identity(40), false).expect("a number");
+        table.register(&location(dir, "new"), identity(40), false).expect("a number");
         assert!(names(&table, kept).is_none(), "the oldest that is no directory with children");
         assert!(ids.iter().all(|&id| names(&table, id).is_some()));
         assert!(table.nameless.is_empty() && table.children.len() == 2);

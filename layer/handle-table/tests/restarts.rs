@@ -1,4 +1,4 @@
-//! Handles from a table, over restarts and behind its back.
+//! Handles from a table across restarts, and after changes by others.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn name(text: &str) -> Name<'_> {
 }
 
 impl World {
-    /// A server that starts.
+    /// Starts a server.
     fn new(dir: &Path) -> Self {
         let export = LocalDir::open(&dir.join("tree"), Options::default()).expect("the export");
         let export = handle_table::over(Arc::new(export), &dir.join("table")).expect("the table");
@@ -55,7 +55,7 @@ impl World {
     }
 }
 
-/// A tree with `a/b/file`, `a/other` and `plain`.
+/// Creates a tree with `a/b/file`, `a/other` and `plain`.
 fn scratch() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     fs::create_dir_all(dir.path().join("tree/a/b")).expect("mkdir");
