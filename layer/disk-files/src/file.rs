@@ -49,7 +49,7 @@ impl DiskFile {
     }
 
     /// Records a failed write.
-    fn noted<T>(&self, done: Result<T>) -> Result<T> {
+    fn record_failure<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done {
             tracing::error!(%error, "a write failed: the file's contents are incomplete");
             if !self.has_failed.swap(true, Ordering::AcqRel)
@@ -62,7 +62,7 @@ impl DiskFile {
     }
 
     /// Submits a request, as no others follow.
-    fn asked<T>(&self, answer: Answer<T>) -> Answer<T> {
+    fn submitted<T>(&self, answer: Answer<T>) -> Answer<T> {
         self.disk.submit();
         answer
     }
@@ -86,7 +86,7 @@ impl DiskFile {
         let range = Range { offset, len_bytes: count as u64 };
         let blocks = self.blocks_of(range);
         if blocks == range {
-            return self.asked(self.disk.read(cx, offset, into)).map(move |()| done);
+            return self.submitted(self.disk.read(cx, offset, into)).map(move |()| done);
         }
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
@@ -100,7 +100,7 @@ impl DiskFile {
     async fn read_blocks(&self, cx: &Ctx, blocks: Range) -> Result<Buffer> {
         let buffer = Buffer::new(blocks.len_bytes as usize);
         let sink = buffer.sink(0..buffer.len());
-        self.asked(self.disk.read(cx, blocks.offset, sink)).resolve().await?;
+        self.submitted(self.disk.read(cx, blocks.offset, sink)).resolve().await?;
         Ok(buffer)
     }
 
@@ -126,30 +126,30 @@ impl DiskFile {
             && let Some(turn) = self.writing.try_read_arc()
         {
             let file = self.clone();
-            return self.asked(self.disk.write(cx, offset, stability, from)).map_result(move |done| {
+            return self.submitted(self.disk.write(cx, offset, stability, from)).map_result(move |done| {
                 task::before_woken(|| drop(turn));
-                file.noted(done).map(|()| count)
+                file.record_failure(done).map(|()| count)
             });
         }
         let (file, cx) = (self.clone(), cx.clone());
         Answer::later(async move {
-            file.noted(file.write_in_turn(&cx, range, stability, from).await)?;
+            file.record_failure(file.write_locked(&cx, range, stability, from).await)?;
             Ok(count)
         })
     }
 
-    async fn write_in_turn(&self, cx: &Ctx, range: Range, stability: Stability, from: Source) -> Result<()> {
+    async fn write_locked(&self, cx: &Ctx, range: Range, stability: Stability, from: Source) -> Result<()> {
         let blocks = self.blocks_of(range);
         if blocks == range {
             let _turn = self.writing.read_arc().await;
-            return self.asked(self.disk.write(cx, range.offset, stability, from)).resolve().await;
+            return self.submitted(self.disk.write(cx, range.offset, stability, from)).resolve().await;
         }
         let _turn = self.writing.write_arc().await;
         let buffer = self.read_blocks(cx, blocks).await?;
         let at = (range.offset - blocks.offset) as usize;
         from.copy_to_sink(&buffer.sink(at..at + from.len()));
         let whole = buffer.source(0..buffer.len());
-        self.asked(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
+        self.submitted(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
     }
 
     /// Flushes the disk. Fails permanently once a write has failed, because its data will never be durable.
@@ -157,7 +157,7 @@ impl DiskFile {
         if self.has_failed() {
             return Answer::err(Error::io("an earlier write has failed"));
         }
-        self.asked(self.disk.flush(cx))
+        self.submitted(self.disk.flush(cx))
     }
 
     /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes.
@@ -176,7 +176,7 @@ impl DiskFile {
             let whole = Range { offset: first, len_bytes: last - first };
             let how = Zeroing { may_unmap, ..Zeroing::default() };
             let _turn = file.writing.read_arc().await;
-            file.asked(file.disk.write_zeroes(&cx, whole, how)).resolve().await
+            file.submitted(file.disk.write_zeroes(&cx, whole, how)).resolve().await
         })
     }
 
@@ -189,7 +189,7 @@ impl DiskFile {
             while at < size_bytes {
                 let start = file.blocks_of(Range { offset: at, len_bytes: 1 }).offset;
                 let rest = Range { offset: start, len_bytes: size_bytes - start };
-                let found = file.asked(file.disk.extents(&cx, rest, EXTENTS)).resolve().await?;
+                let found = file.submitted(file.disk.extents(&cx, rest, EXTENTS)).resolve().await?;
                 let mut begins = start;
                 for extent in found.as_slice() {
                     let is_data = extent.allocation == Allocation::Data;

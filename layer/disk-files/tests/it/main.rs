@@ -1,4 +1,4 @@
-//! Disks as files: their bytes, and what of them changes.
+//! Disks as files: contents and attributes.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,7 +104,7 @@ fn bytes_are_read_and_written_wherever_they_lie_and_none_beside_them() {
     }
     assert_eq!(read(&*fs, file, SIZE_BYTES - 10, 100), (model[model.len() - 10..].to_vec(), true));
     assert_eq!(read(&*fs, file, SIZE_BYTES, 100), (vec![], true));
-    // What does not lie behind the end goes in.
+    // The part before the end is written.
     assert_eq!(write(&*fs, file, SIZE_BYTES - 5, b"0123456789").expect("the first of them"), 5);
     assert!(matches!(write(&*fs, file, SIZE_BYTES, b"x"), Err(Error::NoSpace)));
     fs.fsync(&cx(), file, SyncWhat::Data).wait().expect("durable");
@@ -141,14 +141,14 @@ fn a_hole_is_made_where_it_is_asked_for_and_found() {
     assert_eq!(seek(5000, Whence::Hole), Some(5000), "inside of it");
     assert_eq!(seek(4096, Whence::Data), Some(8192));
     assert_eq!((seek(16384, Whence::Data), seek(SIZE_BYTES - 1, Whence::Hole)), (None, Some(SIZE_BYTES - 1)));
-    // Room is promised where the file is, and no further.
+    // Allocation is granted within the file, but not beyond its end.
     ranges.allocate(&cx(), file, 0, SIZE_BYTES, AllocateMode::empty()).wait().expect("it is there");
     let longer = ranges.allocate(&cx(), file, 0, SIZE_BYTES + 1, AllocateMode::empty()).wait();
     assert!(matches!(longer, Err(Error::FileTooLarge)));
     assert_eq!(read(&*fs, file, 9000, 100).0, [7; 100]);
 }
 
-/// A disk whose first read waits until it is told to go on.
+/// A disk whose first read blocks until released.
 struct Held {
     disk: MemoryDisk,
     held: AtomicBool,
@@ -170,7 +170,7 @@ impl BlockDevice for Held {
         }
         self.reached.send(()).expect("the test");
         let go_on = self.go_on.lock().expect("a lock").take().expect("held once");
-        // The test has threads enough for a future that waits.
+        // The test has enough threads for a blocking future.
         Answer::later(async move {
             go_on.recv().expect("the test");
             Ok(())
@@ -266,14 +266,14 @@ fn after_a_write_that_failed_nothing_is_said_to_be_durable_any_more() {
         let fs = attached(&files);
         let file = open(&*fs, "memory");
         let flush = || fs.fsync(&cx(), file, SyncWhat::Data).wait();
-        // What does not fit was not taken: nothing is lost.
+        // Data beyond the end was not accepted, so nothing is lost.
         assert!(write(&*fs, file, SIZE_BYTES, b"x").is_err());
         flush().expect("all that was written is there");
         assert_eq!(told.load(Ordering::Relaxed), 0);
         disk.1.store(true, Ordering::Relaxed);
         assert!(write(&*fs, file, offset, &vec![1; len]).is_err());
         assert_eq!(told.load(Ordering::Relaxed), 1);
-        // A kernel that has told of it once asks again and again, and writes what it has since.
+        // A kernel that has reported the error syncs again and again, and writes further data.
         write(&*fs, file, 8192, &[2; 4096]).expect("written");
         assert!(flush().is_err() && flush().is_err() && fs.syncfs(&cx()).wait().is_err(), "{offset}");
     }
