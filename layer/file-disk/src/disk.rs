@@ -104,7 +104,7 @@ impl OpenFile {
         self.fs.getattr(cx, self.file.node, Some(self.file)).then(move |attr| {
             match file.bounds.pad(attr.size, offset + count as u64, &into) {
                 true => Answer::ok(()),
-                false => Answer::err(cut_off()),
+                false => Answer::err(truncated()),
             }
         })
     }
@@ -153,7 +153,7 @@ impl OpenFile {
     }
 }
 
-fn cut_off() -> Error {
+fn truncated() -> Error {
     Error::io("the file is shorter than the disk: it was truncated")
 }
 
@@ -186,7 +186,7 @@ impl BlockDevice for FileDisk {
         let Geometry { size_bytes, block_bytes, .. } = file.bounds.geometry();
         if range.end() <= size_bytes.saturating_sub(u64::from(block_bytes)) {
             return read_whole(&file.fs, &cx, file.file, offset, into)
-                .map_result(move |done| if done?.count >= wanted { Ok(()) } else { Err(cut_off()) });
+                .map_result(move |done| if done?.count >= wanted { Ok(()) } else { Err(truncated()) });
         }
         // The file may end within the last block.
         let (file, rest) = (file.clone(), into.clone());

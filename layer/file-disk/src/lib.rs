@@ -10,12 +10,12 @@
 //!
 //! Main types: [`FileDisk`], [`OpenError`].
 //!
-//! Reading order: `opening`, `disk` (the waist), `room` (zeroes and holes).
+//! Reading order: `opening`, `disk` (the waist), `holes` (zeroes and holes).
 #![forbid(unsafe_code)]
 
 mod disk;
+mod holes;
 mod opening;
-mod room;
 
 pub use disk::FileDisk;
 pub use opening::OpenError;

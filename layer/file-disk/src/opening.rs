@@ -137,11 +137,11 @@ impl OpenFile {
         };
         if !read_only {
             let all = of(LockKind::Write, LockRange { start: DONE.start, last: REFUSED.last });
-            return taken(locks.lock(&self.cx, self.file, &all, false).resolve().await);
+            return lock_result(locks.lock(&self.cx, self.file, &all, false).resolve().await);
         }
         // Lock first, then check: of two concurrent users at least one sees the other.
         for range in [READS, REFUSED] {
-            taken(locks.lock(&self.cx, self.file, &of(LockKind::Read, range), false).resolve().await)?;
+            lock_result(locks.lock(&self.cx, self.file, &of(LockKind::Read, range), false).resolve().await)?;
         }
         match locks.test(&self.cx, self.file, &of(LockKind::Write, CHANGES)).resolve().await? {
             Some(_) => Err(OpenError::InUse),
@@ -150,7 +150,7 @@ impl OpenFile {
     }
 }
 
-fn taken(result: CoreResult<()>) -> Result<(), OpenError> {
+fn lock_result(result: CoreResult<()>) -> Result<(), OpenError> {
     result.map_err(|error| match error {
         Error::WouldBlock | Error::AccessDenied => OpenError::InUse,
         error => OpenError::Refused(error),

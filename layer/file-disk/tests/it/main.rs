@@ -1,4 +1,4 @@
-//! What is a file's own as a disk. What each disk must do is in the conformance suite.
+//! Tests specific to files as disks; requirements of all disks are in the conformance suite.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
 
 const SIZE_BYTES: u64 = 1 << 20;
 
-/// A file system with a directory `d` and in it a file `disk`, each as one may come upon it.
+/// A file system with a directory `d` and in it a file `disk`.
 struct Bed {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -154,7 +154,7 @@ fn a_file_is_closed_when_its_disk_is_gone() {
     bed.disk();
 }
 
-/// Keeps the answers of syncs back until its gate is opened.
+/// A layer that withholds the answers of syncs until opened.
 struct SyncsLast(Interrupt);
 
 impl Around for SyncsLast {
@@ -253,7 +253,7 @@ fn what_is_answered_at_once_allocates_nothing() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written, so that the page is there");
-    // The first flush makes what those that wait for it would wait at.
+    // The first flush allocates what waiters need.
     disk.flush(&bed.cx).wait().expect("flushed");
     let buffer = Buffer::new(4096);
     let before = of_this_thread();
