@@ -57,7 +57,7 @@ pub struct Ids {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     client: u32,
-    here: u32,
+    host: u32,
     count: u32,
 }
 
@@ -78,20 +78,20 @@ impl FromStr for IdRange {
     fn from_str(text: &str) -> std::result::Result<Self, MapError> {
         let malformed = || MapError::Malformed(text.into());
         let numbers: Option<Vec<u32>> = text.split(':').map(|number| number.parse().ok()).collect();
-        let (client, here, count) = match numbers.as_deref() {
-            Some([client, here]) => (*client, *here, 1),
-            Some([client, here, count @ (1..)]) => (*client, *here, *count),
+        let (client, host, count) = match numbers.as_deref() {
+            Some([client, host]) => (*client, *host, 1),
+            Some([client, host, count @ (1..)]) => (*client, *host, *count),
             _ => return Err(malformed()),
         };
         // The last id is below `NO_ID`.
         let fits = |first: u32| first.checked_add(count).is_some();
-        if fits(client) && fits(here) { Ok(Self { client, here, count }) } else { Err(malformed()) }
+        if fits(client) && fits(host) { Ok(Self { client, host, count }) } else { Err(malformed()) }
     }
 }
 
 impl std::fmt::Display for IdRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}:{}", self.client, self.here, self.count)
+        write!(f, "{}:{}:{}", self.client, self.host, self.count)
     }
 }
 
@@ -108,15 +108,15 @@ impl Ids {
         for (index, one) in ranges.iter().enumerate() {
             let met = |other: &&IdRange| {
                 meet(one.client, one.count, other.client, other.count)
-                    || meet(one.here, one.count, other.here, other.count)
+                    || meet(one.host, one.count, other.host, other.count)
             };
             if let Some(other) = ranges.iter().take(index).find(met) {
                 return Err(MapError::Overlap(*other, *one));
             }
         }
-        let has_root = |range: &IdRange| range.client == 0 || range.here == 0;
+        let has_root = |range: &IdRange| range.client == 0 || range.host == 0;
         if !ranges.is_empty() && !ranges.iter().any(has_root) {
-            ranges.push(IdRange { client: 0, here: 0, count: 1 });
+            ranges.push(IdRange { client: 0, host: 0, count: 1 });
         }
         Ok(Self { ranges, anonymous })
     }
@@ -124,13 +124,13 @@ impl Ids {
     /// Maps a client's id to the host's.
     #[must_use]
     pub fn inward(&self, id: u32) -> Option<u32> {
-        self.find(id, |range| (range.client, range.here))
+        self.find(id, |range| (range.client, range.host))
     }
 
     /// Maps a host's id to clients'.
     #[must_use]
     pub fn outward(&self, id: u32) -> Option<u32> {
-        self.find(id, |range| (range.here, range.client))
+        self.find(id, |range| (range.host, range.client))
     }
 
     fn find(&self, id: u32, way: impl Fn(&IdRange) -> (u32, u32)) -> Option<u32> {

@@ -9,7 +9,7 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error};
 
 use crate::IdMap;
-use crate::translate::{Answered, access_list, inward, is_access_list};
+use crate::translate::{Reply, access_list, inward, is_access_list};
 
 /// A session over another one.
 pub(crate) struct Session {
@@ -28,11 +28,7 @@ impl Session {
         Ctx { identity: self.map.identity(&cx.identity), found: None, ..cx.clone() }
     }
 
-    fn mapped<T: Answered>(
-        &self,
-        cx: &Ctx,
-        call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T>,
-    ) -> Answer<T> {
+    fn mapped<T: Reply>(&self, cx: &Ctx, call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T>) -> Answer<T> {
         let map = self.map.clone();
         call(&*self.inner, &self.inward(cx)).map(move |mut answer| {
             answer.outward(&map);

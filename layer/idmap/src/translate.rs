@@ -9,32 +9,32 @@ use tombolo_core::{Error, Result};
 use crate::IdMap;
 
 /// A reply of an operation.
-pub(crate) trait Answered: Send + 'static {
+pub(crate) trait Reply: Send + 'static {
     /// Maps owners to the client's.
     fn outward(&mut self, map: &IdMap);
 }
 
-impl Answered for Attr {
+impl Reply for Attr {
     fn outward(&mut self, map: &IdMap) {
         self.uid = map.users.outward_or_anonymous(self.uid);
         self.gid = map.groups.outward_or_anonymous(self.gid);
     }
 }
 
-impl<T: Answered> Answered for Option<T> {
+impl<T: Reply> Reply for Option<T> {
     fn outward(&mut self, map: &IdMap) {
         self.iter_mut().for_each(|value| value.outward(map));
     }
 }
 
-impl Answered for (Attr, Change) {
+impl Reply for (Attr, Change) {
     fn outward(&mut self, map: &IdMap) {
         self.0.outward(map);
         self.1.outward(map);
     }
 }
 
-impl Answered for DirPage {
+impl Reply for DirPage {
     fn outward(&mut self, map: &IdMap) {
         self.attrs_mut().for_each(|attr| attr.outward(map));
     }
@@ -42,7 +42,7 @@ impl Answered for DirPage {
 
 macro_rules! with_owners {
     ($($answer:ty: $($part:ident),+;)+) => {
-        $(impl Answered for $answer {
+        $(impl Reply for $answer {
             fn outward(&mut self, map: &IdMap) {
                 $(self.$part.outward(map);)+
             }
@@ -61,7 +61,7 @@ with_owners! {
 }
 
 macro_rules! without_owners {
-    ($($answer:ty),+) => { $(impl Answered for $answer { fn outward(&mut self, _: &IdMap) {} })+ };
+    ($($answer:ty),+) => { $(impl Reply for $answer { fn outward(&mut self, _: &IdMap) {} })+ };
 }
 
 without_owners!((), u64, Vec<u8>, ReadDone, StatFs, Lock, PersistentHandle);

@@ -1,4 +1,4 @@
-//! Ids there and back, and what clients see of a tree whose owners are others.
+//! Ids mapped in both directions, and a client's view of a tree with mapped owners.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ proptest! {
             .iter()
             .map(|(client, here, count)| format!("{client}:{here}:{count}").parse().unwrap())
             .collect();
-        // Those that overlap are left out, as they would be refused.
+        // Overlapping ranges would be refused, so they are skipped.
         let ids = ranges.iter().fold(Vec::new(), |mut taken, range| {
             taken.push(*range);
             if Ids::new(taken.clone(), NOBODY).is_err() {
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// A tree, as its clients see it and as it is.
+/// Creates a tree, seen by its clients and by the host.
 fn tree() -> (Arc<dyn FileSystem>, Arc<dyn FileSystem>) {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
     let client = |session| Client {
@@ -97,7 +97,7 @@ fn of(session: u64, uid: u32, gid: u32, groups: &[u32]) -> Ctx {
     Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(session)) }
 }
 
-/// An outcome, to be compared.
+/// Formats a result for comparison.
 fn shown<T: std::fmt::Debug>(outcome: &Result<T>) -> String {
     format!("{outcome:?}")
 }
@@ -122,13 +122,13 @@ fn owners_are_those_of_each_side_and_rights_follow() {
     assert_eq!((made.entry.attr.uid, made.entry.attr.gid), (1003, 101));
     let look = |file: &str| here.lookup(&of(2, 0, 0, &[]), NodeId::ROOT, name(file)).wait().unwrap().attr;
     assert_eq!((look("hers").uid, look("hers").gid), (5003, 601));
-    // In the group, by the client's number of it; and not, by the number that it has here.
+    // In the group by the client's id, but not by the host's.
     let node = made.entry.node;
     let may_read = |cx: &Ctx| clients.access(cx, node, tombolo_core::fs::AccessMask::READ).wait();
     assert_eq!(shown(&may_read(&of(1, 1004, 100, &[101]))), DONE);
     assert_eq!(shown(&may_read(&of(1, 1004, 100, &[601]))), "Err(AccessDenied)");
     assert_eq!(shown(&may_read(&of(1, 5003, 100, &[]))), "Err(AccessDenied)", "the number that she has here");
-    // A user without a mapping makes files of the anonymous user.
+    // A user without a mapping creates files of the anonymous user.
     let made = make(&of(1, 3000, 3000, &[]), "nobodys", 0o600).unwrap();
     assert_eq!((made.entry.attr.uid, look("nobodys").uid, look("nobodys").gid), (NOBODY, NOBODY, NOBODY));
     let give = |uid| {
@@ -138,7 +138,7 @@ fn owners_are_those_of_each_side_and_rights_follow() {
     assert_eq!(shown(&give(1009)), "Ok(1009)");
     assert_eq!(look("hers").uid, 5009);
     assert_eq!(shown(&give(3000)), "Err(InvalidArgument)");
-    // An owner here whom clients do not have.
+    // An owner unknown to clients.
     let set = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
     let entry = here.lookup(&of(2, 0, 0, &[]), NodeId::ROOT, name("hers")).wait().unwrap();
     here.setattr(&of(2, 0, 0, &[]), entry.node, None, &set).wait().unwrap();
