@@ -27,7 +27,6 @@
 //!
 //! Reading order: [`options`], `state`, `export`, `session`; `table` and `descriptors` (nodes and their
 //! descriptors); then one file per group of operations.
-//! are); then one file per group of operations.
 #![forbid(unsafe_code)]
 
 mod acting;

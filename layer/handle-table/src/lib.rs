@@ -20,7 +20,6 @@
 //!
 //! Reading order: `table` (in memory), `log` (on disk), `rewrite` (compaction), `session` (which files are
 //! registered).
-//! `session` (which files are met).
 #![forbid(unsafe_code)]
 
 mod log;

@@ -53,7 +53,7 @@ pub struct Ids {
     anonymous: u32,
 }
 
-/// Mapping of `count` client ids from `client` on to host ids from `here` on.
+/// Mapping of `count` client ids from `client` on to host ids from `host` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
     client: u32,

@@ -4,7 +4,6 @@
 //! Operations that happened become outcomes; others are dropped, so that their duplicates run. Uncertain
 //! cases get the more likely verdict, are logged and counted: a writer that bypasses this server may have
 //! changed the same names.
-//! have changed the same names meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
