@@ -1,16 +1,16 @@
-//! Where certificates are, if nothing else is said.
+//! Default directories of certificates.
 
 use std::env;
 use std::path::PathBuf;
 
 use tombolo_sys::creds;
 
-/// Those that a client or a server shows and trusts.
+/// Returns the directory of the certificates that a client or server presents and trusts.
 pub fn tls_dir() -> Result<PathBuf, String> {
     configuration().map(|dir| dir.join("tls"))
 }
 
-/// Those of an authority.
+/// Returns the directory of a certificate authority.
 pub fn authority_dir() -> Result<PathBuf, String> {
     configuration().map(|dir| dir.join("ca"))
 }
@@ -22,8 +22,6 @@ fn configuration() -> Result<PathBuf, String> {
         (Some(configuration), _) => Ok(configuration.join("tombolo")),
         (None, _) if uid == 0 => Ok(PathBuf::from("/etc/tombolo")),
         (None, Some(home)) => Ok(home.join(".config/tombolo")),
-        (None, None) => {
-            Err("there is no place for certificates: neither XDG_CONFIG_HOME nor HOME is set".into())
-        }
+        (None, None) => Err("no directory for certificates: neither XDG_CONFIG_HOME nor HOME is set".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! The command line as a whole.
+//! Command line.
 
 use clap::{Args, Parser, Subcommand};
 use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
@@ -26,12 +26,12 @@ use crate::commands::upgrade::UpgradeArgs;
 use crate::commands::vm::{CloneArgs, VmArgs};
 use crate::failure::{Failure, Outcome};
 
-/// Files for virtual machines: shares directories of this host with guests and with the host itself, gives
-/// guests disks, mounts NFS servers, and copies from and to them.
+/// Files, disks and clones for virtual machines: share directories with guests and with this host, serve
+/// disks, cache remote trees, clone VMs, and mount and copy from NFS servers.
 #[derive(Parser)]
 #[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
@@ -74,20 +74,20 @@ enum Command {
     Names(NamesArgs),
 }
 
-/// How much to log.
+/// Log verbosity.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Log more (cp, mv and mkdir: name what is done, then log): -v what happens, -vv each decision, -vvv
-    /// each request.
+    /// Log more: -v events, -vv decisions, -vvv every request. For cp, mv and mkdir the first -v names each
+    /// file instead.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Log less: -q only errors, -qq nothing.
+    /// Log less: -q errors only, -qq nothing.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
     pub quiet: u8,
 }
 
 impl Command {
-    /// How much to log: the first -v of these commands names what they do, as cp(1) has it.
+    /// Returns the log verbosity: the first -v of cp, mv and mkdir names files, as in cp(1).
     fn logging(&self, log: LogArgs) -> LogArgs {
         let verbose = match self {
             Self::Cp(_) | Self::Mv(_) | Self::Mkdir(_) => log.verbose.saturating_sub(1),
@@ -138,11 +138,11 @@ impl Cli {
     }
 }
 
-/// Begins logging, as the command line and `TOMBOLO_LOG` say.
+/// Starts logging according to the command line and `TOMBOLO_LOG`.
 pub fn start_log(args: LogArgs, destination: Destination) -> Outcome {
     let directives = std::env::var(VARIABLE).ok();
     logging::start(Verbosity::new(args.verbose, args.quiet), directives.as_deref(), destination)
-        .map_err(|error| Failure::usage(error.to_string()).remedy("write for example TOMBOLO_LOG=info"))
+        .map_err(|error| Failure::usage(error.to_string()).remedy("for example, set TOMBOLO_LOG=info"))
 }
 
 const AFTER_HELP: &str = "\
@@ -152,10 +152,10 @@ Examples:
   tombolo cp -r -p src nfs://nas.example/export/backup
 
 Environment:
-  TOMBOLO_LOG  what to log, over -v and -q: a level (error, warn, info, debug, trace), or `warn,tombolo_host=debug`
+  TOMBOLO_LOG  log filter, overrides -v and -q: a level (error, warn, info, debug, trace), or `warn,tombolo_host=debug`
 
 Exit codes:
-  0  done
-  1  understood, but it failed: one line on standard error says why
-  2  the command line or the configuration makes no sense
-  130, 143  ended by SIGINT or SIGTERM";
+  0  success
+  1  failure; one line on standard error states the reason
+  2  invalid command line or configuration
+  130, 143  terminated by SIGINT or SIGTERM";

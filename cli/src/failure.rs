@@ -1,4 +1,4 @@
-//! Failures, as people and scripts see them: one line, and an exit code.
+//! Failures: one line for people, an exit code for scripts.
 
 use std::error::Error;
 use std::fmt;
@@ -11,13 +11,13 @@ pub type Outcome = Result<(), Failure>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The command was understood, and could not be done.
+    /// The command was valid, but failed.
     Failed = 1,
-    /// The command line or the configuration makes no sense.
+    /// Invalid command line or configuration.
     Usage = 2,
-    /// SIGINT ended it, in the way of shells: 128 and the signal's number.
+    /// Ended by SIGINT: 128 plus the signal's number, as in shells.
     Interrupted = 130,
-    /// SIGTERM ended it.
+    /// Ended by SIGTERM.
     Terminated = 143,
 }
 
@@ -28,38 +28,38 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// `cannot DOING: REASON`, for what went wrong while doing it.
+    /// Returns `cannot DOING: REASON`.
     pub fn cannot(doing: impl fmt::Display, reason: impl Into<Reason>) -> Self {
         Self { text: format!("cannot {doing}: {}", reason.into().0), code: Code::Failed }
     }
 
-    /// Something is wrong with what the user wrote.
+    /// Returns the failure for invalid input of the user.
     pub fn usage(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: Code::Usage }
     }
 
-    /// The same, of a session that is one of several.
+    /// Prefixes the failure with the name of its session.
     pub fn of_session(self, name: &str) -> Self {
         Self { text: format!("session {name}: {}", self.text), ..self }
     }
 
-    /// What another process has said of a failure.
+    /// Returns a failure reported by another process.
     pub fn told(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: Code::Failed }
     }
 
-    /// A failure that another process has explained already.
+    /// Returns a failure without text, because another process has reported it.
     pub fn silent() -> Self {
         Self { text: String::new(), code: Code::Failed }
     }
 
-    /// Another process has ended with that code, and has explained it.
+    /// Returns a failure with the exit code of a process that has reported it.
     pub fn as_told(code: i32) -> Self {
         let code = if code == Code::Usage as i32 { Code::Usage } else { Code::Failed };
         Self { text: String::new(), code }
     }
 
-    /// A signal ended it, and that has been told.
+    /// Returns the failure for a signal, which has been reported.
     pub fn stopped(signal: StopSignal) -> Self {
         let code = if signal.is_interrupt() { Code::Interrupted } else { Code::Terminated };
         Self { text: String::new(), code }
@@ -76,7 +76,7 @@ impl Failure {
 
     pub fn print(&self) {
         if !self.text.is_empty() {
-            // With standard error closed the exit code says enough.
+            // Nothing more can be reported if standard error is closed.
             let _ = writeln!(io::stderr(), "tombolo: {}", one_line(&self.text));
         }
     }
@@ -119,7 +119,7 @@ impl From<Reason> for String {
 }
 
 impl<E: Error> From<&E> for Reason {
-    /// The error and its sources, each once: some texts contain their source's, some do not.
+    /// Concatenates the error and its sources, each once: some texts already contain their source's.
     fn from(error: &E) -> Self {
         let mut text = plain(&error.to_string());
         let mut source = error.source();
@@ -134,7 +134,7 @@ impl<E: Error> From<&E> for Reason {
     }
 }
 
-/// The standard library ends its texts with ` (os error N)`: noise to all but programmers.
+/// Removes the suffix ` (os error N)` of the standard library.
 fn plain(text: &str) -> String {
     match text.rfind(" (os error ") {
         Some(start) if text.ends_with(')') => text[..start].to_owned(),
@@ -142,7 +142,7 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// What others have written, as in a file that comes from elsewhere, does not steer the terminal.
+/// Escapes control characters, so that foreign text cannot control the terminal.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {

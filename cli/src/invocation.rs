@@ -1,4 +1,4 @@
-//! From the words of the command line to an exit code.
+//! Command-line words to exit code.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::cli::Cli;
 use crate::commands::mount::Helper;
 use crate::failure::{Code, Failure, Outcome};
 
-/// Runs the command that `words` spell, the first of which is the program's name.
+/// Runs the command in `words`, the first of which is the program's name.
 pub fn run(words: Vec<OsString>) -> ExitCode {
     if words.first().is_some_and(|name| is_mount_helper(name)) {
         let outcome = Helper::try_parse_from(words).map(Helper::run);
@@ -21,12 +21,12 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     finish(Cli::try_parse_from(words).map(Cli::run), &command, ExitCode::from)
 }
 
-/// mount(8) runs `/sbin/mount.TYPE`, a link to this program.
+/// Returns `true` for `/sbin/mount.TYPE`, the link to this program that mount(8) runs.
 fn is_mount_helper(name: &OsStr) -> bool {
     Path::new(name).file_name() == Some(OsStr::new("mount.tombolo"))
 }
 
-/// mount(8), EXIT STATUS: 1 for a bad command line, 32 for a mount that failed.
+/// Maps to the codes of mount(8), EXIT STATUS: 1 for a bad command line, 32 for a failed mount.
 fn mount_helper_code(code: Code) -> ExitCode {
     ExitCode::from(match code {
         Code::Usage => 1,
@@ -34,7 +34,7 @@ fn mount_helper_code(code: Code) -> ExitCode {
     })
 }
 
-/// `tombolo` and the command among the words, if there is one: whose help is of use.
+/// Returns `tombolo` and the command among the words, if any, to refer to its help.
 fn command_of(words: &[OsString]) -> String {
     let program = Cli::command();
     let is_command =
@@ -50,7 +50,7 @@ fn finish(outcome: Result<Outcome, Error>, command: &str, exit_code: fn(Code) ->
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(failure)) => failure,
         Err(error) if is_help(&error) => {
-            // With the output closed there is nothing to tell.
+            // Nothing can be reported if the output is closed.
             let _ = error.print();
             return if error.use_stderr() { exit_code(Code::Usage) } else { ExitCode::SUCCESS };
         }
@@ -65,7 +65,7 @@ fn is_help(error: &Error) -> bool {
     matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
-/// The parser's message has a paragraph for what is wrong, then one for each hint, then the usage.
+/// Converts a parser message: a paragraph for the error, one for each hint, then the usage.
 fn misunderstood(error: &Error, command: &str) -> Failure {
     let text = error.render().to_string();
     let wrong = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim_end();
@@ -76,13 +76,13 @@ fn misunderstood(error: &Error, command: &str) -> Failure {
     }
 }
 
-/// The known word that is most like what was written, as the parser finds.
+/// Returns the parser's best suggestion.
 fn meant(error: &Error) -> Option<&str> {
     use ContextKind::{SuggestedArg, SuggestedSubcommand, SuggestedValue};
     [SuggestedSubcommand, SuggestedArg, SuggestedValue].into_iter().find_map(|kind| {
         match error.get(kind)? {
             ContextValue::String(word) => Some(word.as_str()),
-            // The best one is the last.
+            // The last suggestion is the best.
             ContextValue::Strings(words) => words.last().map(String::as_str),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! The program `tombolo`: it puts front ends, layers and back ends together, and knows nothing that they
-//! know.
+//! The program `tombolo`: assembles front ends, layers and back ends. It implements no protocol and no file
+//! system itself.
 //!
 //! Reading order: [`cli`], [`commands::serve`], [`assembly`], [`commands::mount`].
 #![forbid(unsafe_code)]

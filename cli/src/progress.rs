@@ -1,4 +1,4 @@
-//! How far a command is, for its user: a bar on a terminal, or lines.
+//! Progress of a command: a bar on a terminal, or lines.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// A bar on a terminal, lines where they are asked for.
+    /// Returns a bar on a terminal, and lines on request.
     pub fn for_user(is_quiet: bool, wants_lines: bool) -> Self {
         match (is_quiet, io::stderr().is_terminal(), wants_lines) {
             (true, ..) => Self::Nothing,
@@ -30,13 +30,13 @@ impl Style {
 const BAR_EVERY: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// What can be shown of a command that is under way.
+/// Progress of a running command.
 pub trait Shown: Send + Sync {
     fn draw(&self, bar: &ProgressBar);
     fn line(&self) -> String;
 }
 
-/// Standard error, with a bar or without.
+/// Standard error, with or without a progress bar.
 pub struct Screen {
     style: Style,
     bar: Option<ProgressBar>,
@@ -52,7 +52,7 @@ impl Screen {
     }
 
     pub fn say(&self, text: &str) {
-        // With standard error closed it is not said.
+        // Nothing can be reported with standard error closed.
         self.around_bar(|| drop(writeln!(io::stderr(), "tombolo: {text}")));
     }
 
@@ -64,18 +64,18 @@ impl Screen {
     }
 }
 
-/// A bar of bytes that nothing is on yet; without a terminal nothing is seen of it.
+/// Creates an empty bar of bytes, invisible without a terminal.
 pub fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{bar:24} {bytes}/{total_bytes}  {msg}  {binary_bytes_per_sec}  {eta} left";
-    // A template that is wrong would be seen by the first test; without one the bar is a plain one.
+    // A malformed template would fail the first test; without one the bar is plain.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     bar
 }
 
-/// Shows how far a command is, from a thread of its own, until this is dropped.
+/// Shows a command's progress from its own thread, until dropped.
 pub struct Progress {
     screen: Arc<Screen>,
     is_over: Arc<AtomicBool>,
@@ -90,7 +90,7 @@ impl Progress {
             let show = move || show(&screen, &*shown, &is_over);
             std::thread::Builder::new().name("progress".into()).spawn(show)
         });
-        // Without the thread nothing is shown, and everything done.
+        // Without the thread only the progress is lost.
         Self { screen: screen.clone(), is_over, thread: thread.and_then(Result::ok) }
     }
 }

@@ -1,5 +1,5 @@
-//! `NAME=VALUE` and `FLAG`, wherever they stand: behind a word (`/run/vm.sock,tag=src`), after `-o`, and
-//! behind the `?` of a URL.
+//! `NAME=VALUE` and `FLAG` settings: after a word (`/run/vm.sock,tag=src`), after `-o`, and after the `?` of
+//! a URL.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use clap::builder::PossibleValue;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting<'a> {
     pub text: &'a str,
-    /// What stands before the `=`.
+    /// Text before the `=`.
     pub name: &'a str,
-    /// What stands behind it; `None` where there is none.
+    /// Text after the `=`; `None` without one.
     pub value: Option<&'a str>,
 }
 
@@ -23,40 +23,41 @@ impl<'a> From<&'a str> for Setting<'a> {
     }
 }
 
-/// `WORD[,SETTING]…`: the word, and what follows it. Nothing between two commas is a setting without a name.
+/// Splits `WORD[,SETTING]…` into the word and its settings. Empty text between two commas is a setting
+/// without a name.
 pub fn behind_word(text: &str) -> (&str, impl Iterator<Item = Setting<'_>>) {
     let (word, settings) = text.split_once(',').map_or((text, None), |(word, rest)| (word, Some(rest)));
     (word, settings.into_iter().flat_map(|settings| settings.split(',')).map(Setting::from))
 }
 
-/// `[SETTING[,SETTING]…]`, as after `-o`; nothing between two commas is nothing.
+/// Splits `[SETTING[,SETTING]…]`, as after `-o`; empty settings are skipped.
 pub fn list(text: &str) -> impl Iterator<Item = Setting<'_>> {
     text.split(',').filter(|text| !text.is_empty()).map(Setting::from)
 }
 
 impl Setting<'_> {
-    /// `NAME=VALUE: REASON`.
+    /// Formats `NAME=VALUE: REASON`.
     pub fn wrong(&self, reason: impl std::fmt::Display) -> String {
         format!("{}: {reason}", self.text)
     }
 
-    /// `"NAME=VALUE" is none of …`.
+    /// Formats `"NAME=VALUE" is none of …`.
     pub fn is_none_of(&self, known: &str) -> String {
         format!("{:?} is none of {known}", self.text)
     }
 
-    /// The value as `T` reads it; its mistake says itself what is wrong.
+    /// Parses the value as `T`; the error of `T` is complete by itself.
     pub fn parsed<T: FromStr<Err = String>>(&self) -> Result<T, String> {
         self.value.unwrap_or_default().parse()
     }
 
-    /// A number within bounds; `what` is what it counts, as in `a number of seconds`.
+    /// Parses a number within bounds; `what` is the unit, as in `a number of seconds`.
     pub fn number(&self, what: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
         let number = self.value.and_then(|value| value.parse().ok()).filter(|number| range.contains(number));
         number.ok_or_else(|| self.wrong(format_args!("{what} from {} to {}", range.start(), range.end())))
     }
 
-    /// A number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
+    /// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
     pub fn bytes(&self) -> Option<u64> {
         let value = self.value?;
         let (digits, shift) = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)]
@@ -66,19 +67,19 @@ impl Setting<'_> {
         digits.parse::<u64>().ok()?.checked_mul(1 << shift)
     }
 
-    /// A number of bytes within bounds.
+    /// Parses a number of bytes within bounds.
     pub fn bytes_in(&self, range: RangeInclusive<u64>) -> Result<u64, String> {
         let bytes = self.bytes().filter(|bytes| range.contains(bytes));
         let (min, max) = range.into_inner();
         bytes.ok_or_else(|| self.wrong(format_args!("a number of bytes from {min} to {max}")))
     }
 
-    /// One of the words that `T` has.
+    /// Parses one of the words of `T`.
     pub fn one_of<T: ValueEnum>(&self) -> Result<T, String> {
         T::from_str(self.value.unwrap_or_default(), false).map_err(|_| {
             let choices: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
             let choices: Vec<_> = choices.iter().map(PossibleValue::get_name).collect();
-            self.wrong(format_args!("it is one of {}", choices.join(", ")))
+            self.wrong(format_args!("must be one of {}", choices.join(", ")))
         })
     }
 }

@@ -1,16 +1,16 @@
-//! What was probably meant by a word that is not known.
+//! Suggestions for misspelt words.
 
 use strsim::damerau_levenshtein;
 
-/// The known word that `word` was most likely meant to be, if any is like it.
+/// Returns the known word nearest to `word`, if any is similar.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let slips_max = if word.chars().count() > 5 { 2 } else { 1 };
     let slips = known.into_iter().map(|other| (damerau_levenshtein(word, other), other));
     slips.filter(|(count, _)| *count <= slips_max).min_by_key(|(count, _)| *count).map(|(_, other)| other)
 }
 
-/// `unknown WHAT "WRITTEN"`, with what was meant where that can be told. The known ones come with whether
-/// they take a value.
+/// Formats `unknown WHAT "WRITTEN"` with a suggestion, if any. Each known word comes with `true` if it takes
+/// a value.
 pub fn unknown<'a>(what: &str, written: &str, known: impl IntoIterator<Item = (&'a str, bool)>) -> String {
     let name = written.split_once('=').map_or(written, |(name, _)| name);
     let known: Vec<_> = known.into_iter().collect();

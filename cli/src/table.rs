@@ -1,6 +1,6 @@
-//! Tables for people: columns two blanks apart, no lines.
+//! Plain-text tables: columns separated by two spaces, without rules.
 
-/// A table. Columns from `first_number` on are aligned right.
+/// Formats a table. Columns from `first_number` on are right-aligned.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>, first_number: usize) -> String {
     let mut lines: Vec<Vec<String>> = vec![header.iter().map(ToString::to_string).collect()];
     lines.extend(rows);

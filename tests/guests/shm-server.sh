@@ -27,7 +27,7 @@ alive() {
 
 # No client is linked any more. The list is a second old.
 left() {
-    tombolo links | grep -q "^no client has a link"
+    tombolo links | grep -q "^no clients"
 }
 
 mkdir "$tree"

@@ -1,4 +1,4 @@
-//! The broker of a server in a sandbox: this program once more, which opens what the server may not.
+//! Broker of a sandboxed server: this program again, opening files that the server may not open itself.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -12,26 +12,25 @@ use tombolo_host_service::sandbox::broker::{self, Broker};
 use super::beside;
 use crate::failure::{Failure, Outcome};
 
-/// Opens files for a server that has started this.
+/// Open files for the server that started this process.
 #[derive(Args)]
 pub struct BrokerArgs {
-    /// How much of it has to be confined.
+    /// Required confinement of the broker.
     #[arg(long)]
     sandbox: Strictness,
-    /// The directories that it serves.
+    /// Directories of the server.
     exports: Vec<PathBuf>,
 }
 
 const NAME: &str = "broker";
 
 impl BrokerArgs {
-    /// Serves what is its standard input.
+    /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const OPENING: &str = "open files for a server";
         let cannot = |error: std::io::Error| Failure::cannot(OPENING, &error);
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
-        // The server's signals come here too, where they come from a terminal. It ends when the server has
-        // ended.
+        // A terminal's signals reach this process as well; it ends after the server.
         let await_signals = || signals::on_stop(|_| {});
         broker::serve(socket, &self.exports, self.sandbox, await_signals)
             .map_err(|error| Failure::cannot(OPENING, &error))

@@ -1,4 +1,4 @@
-//! `tombolo completions`: completions for a shell.
+//! `tombolo completions`: shell completions.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {
-    /// Which shell.
+    /// Shell.
     shell: Shell,
 }
 
@@ -29,7 +29,7 @@ impl CompletionsArgs {
     }
 }
 
-/// A command without what only this program says to itself: generators do not leave that out.
+/// Returns the command without hidden arguments and subcommands, which generators do not omit.
 fn public(command: &Command) -> Command {
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set()).cloned();
     let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(public);

@@ -1,4 +1,4 @@
-//! `tombolo keys`: what NFS file handles are signed with, and the certificates of TLS.
+//! `tombolo keys`: signing keys of NFS file handles, and TLS certificates.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,21 @@ use crate::commands::files::shown;
 use crate::commands::keys_of_tls::TlsAction;
 use crate::failure::{Failure, Outcome};
 
-/// The keys that NFS file handles are signed with, and the certificates of NFS over TLS.
+/// Manage the keys that sign NFS file handles, and certificates of NFS over TLS.
 ///
-/// Of the keys (list, rotate, retire) the newest signs; older ones are good until they are retired. A running
-/// server goes on with the keys that it started with. The certificates (ca, issue, revoke, issued) are an
-/// authority's of one's own; any other authority's are as good.
+/// The newest key (list, rotate, retire) signs; older keys stay valid until they are retired. A running
+/// server keeps the keys that it started with. The certificates (ca, issue, revoke, issued) are those of your
+/// own authority; any other authority works as well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
     #[command(subcommand)]
     action: Action,
-    /// The state directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
+    /// State directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// The server: the name of its first export without the slash (with -2 and so on, where others of that
-    /// name serve other trees). Needed only where there are several.
+    /// Server: the name of its first export without the slash (with -2 and so on if servers of other trees
+    /// share the name). Required only if there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }
@@ -36,13 +36,13 @@ pub struct KeysArgs {
 enum Action {
     #[command(flatten)]
     Tls(TlsAction),
-    /// List the keys, the one that signs first.
+    /// List the keys, the signing one first.
     List,
-    /// Make a new key, which signs from the server's next start on.
+    /// Create a new key, which signs from the server's next start on.
     Rotate,
-    /// Give a key up: handles that were signed with it are stale from the server's next start on.
+    /// Retire a key: handles signed with it are stale from the server's next start on.
     Retire {
-        /// The key.
+        /// Key to retire.
         #[arg(value_name = "ID")]
         id: u8,
     },
@@ -66,11 +66,8 @@ impl KeysArgs {
         let path = state_path(self.state.as_deref())?;
         let failed = |error| unusable(&path, &error);
         if !path.is_dir() {
-            return Err(Failure::cannot(
-                format_args!("use {}", path.display()),
-                "there is no such directory",
-            )
-            .remedy("name the one that the server uses with --state DIR"));
+            return Err(Failure::cannot(format_args!("use {}", path.display()), "no such directory")
+                .remedy("use --state DIR to name the server's"));
         }
         let state = StateDir::open(&path).map_err(failed)?;
         let name = match self.server {
@@ -78,7 +75,10 @@ impl KeysArgs {
             None => only_server(&state, &path)?,
         };
         if !path.join(&name).is_dir() {
-            return Err(Failure::cannot(format_args!("find the server {name}"), "it has no state here"));
+            return Err(Failure::cannot(
+                format_args!("find the server {name}"),
+                "it has no state in this directory",
+            ));
         }
         let files = state.files_of(&name).map_err(failed)?;
         let changed = !matches!(self.action, Action::List);
@@ -90,13 +90,13 @@ impl KeysArgs {
         let keys = keys.map_err(|error| Failure::cannot(format_args!("use the keys of {name}"), &error))?;
         print(&keys).map_err(|error| Failure::cannot("print", &error))?;
         if changed && matches!(state.server(&name), Err(StateError::InUse { .. })) {
-            tracing::warn!("{name} runs, and goes on with the keys that it started with");
+            tracing::warn!("{name} is running and keeps the keys that it started with");
         }
         Ok(())
     }
 }
 
-/// The server whose keys are meant, where there is one only.
+/// Returns the only server with keys.
 fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
     let failed = |error| unusable(path, &error);
     let mut with_keys = Vec::new();
@@ -111,13 +111,13 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
         [] => Err(Failure::cannot(format_args!("find keys in {}", path.display()), &HandleKeysError::None)),
         names => {
             let described: Result<Vec<_>, _> = names.iter().map(|name| described(state, name)).collect();
-            Err(Failure::usage("it is not clear which server's keys are meant")
-                .remedy(format_args!("add --server and one of {}", described.map_err(failed)?.join(", "))))
+            Err(Failure::usage("several servers have keys")
+                .remedy(format_args!("select one with --server: {}", described.map_err(failed)?.join(", "))))
         }
     }
 }
 
-/// A server's name, and what it serves.
+/// Returns a server's name and its source.
 fn described(state: &StateDir, name: &str) -> Result<String, StateError> {
     let source = state.files_of(name)?.read(SOURCE)?.unwrap_or_default();
     Ok(match source.trim_ascii_end() {

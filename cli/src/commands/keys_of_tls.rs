@@ -1,4 +1,4 @@
-//! `tombolo keys ca`, `issue`, `revoke` and `issued`: the certificates of NFS over TLS.
+//! `tombolo keys ca`, `issue`, `revoke` and `issued`: certificates of NFS over TLS.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,46 +13,45 @@ use crate::failure::{Failure, Outcome};
 
 #[derive(Subcommand)]
 pub enum TlsAction {
-    /// Make a certificate authority.
+    /// Create a certificate authority.
     ///
-    /// Its key (ca-key.pem) is all that is needed to be any of them: keep it where no server runs.
+    /// Whoever has its key (ca-key.pem) can impersonate every client and server: store it where no server
+    /// runs.
     Ca {
         #[command(flatten)]
         ca: CaArg,
     },
-    /// Issue a certificate, to a client or to a server.
+    /// Issue a certificate to a client or a server.
     ///
-    /// The directory that it is put into has all that --tls-dir and tlsdir= take: ca.pem, cert.pem, key.pem,
-    /// crl.pem.
+    /// The output directory has all files for --tls-dir and tlsdir=: ca.pem, cert.pem, key.pem, crl.pem.
     Issue {
-        /// To whom. A server maps its clients by this name.
+        /// Subject. A server maps its clients by this name.
         #[arg(value_name = "NAME")]
         name: String,
-        /// The name or address by which clients mount the server that it is for; repeatable. A client needs
-        /// none.
+        /// Name or address under which clients mount the server; repeatable. Not needed for clients.
         #[arg(long, value_name = "HOST")]
         host: Vec<String>,
-        /// How long it is good.
+        /// Days of validity.
         #[arg(long, value_name = "N", default_value_t = 365)]
         days: u32,
-        /// Where to put it (by default NAME in the authority's directory).
+        /// Output directory (by default NAME in the authority's directory).
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         #[command(flatten)]
         ca: CaArg,
     },
-    /// Revoke all certificates that were issued to a name.
+    /// Revoke all certificates of a subject.
     ///
-    /// Copy crl.pem, whose path is printed, to all servers (and clients) that shall refuse them: it counts
-    /// for the next connection. Connections that are open stay open: restart the server to end them.
+    /// Copy crl.pem, whose path is printed, to all servers (and clients) that must refuse them; it applies to
+    /// new connections. Restart a server to end open ones.
     Revoke {
-        /// To whom they were issued.
+        /// Subject of the certificates.
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
         ca: CaArg,
     },
-    /// List the certificates that were issued.
+    /// List issued certificates.
     Issued {
         #[command(flatten)]
         ca: CaArg,
@@ -61,7 +60,7 @@ pub enum TlsAction {
 
 #[derive(Args)]
 pub struct CaArg {
-    /// The authority's directory (by default ca in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/ca).
+    /// Directory of the authority (by default ca in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/ca).
     #[arg(long = "ca", value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -74,8 +73,8 @@ impl TlsAction {
                 let host: String =
                     host_name().chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).collect();
                 let name: String = format!("tombolo-ca.{host}").chars().take(64).collect();
-                Authority::create(&dir, &name).map_err(|error| failed("make an authority", &error))?;
-                say(format_args!("made {}", dir.display()))
+                Authority::create(&dir, &name).map_err(|error| failed("create an authority", &error))?;
+                say(format_args!("created {}", dir.display()))
             }
             Self::Issue { name, host, days, out, ca } => {
                 let dir = ca.path()?;
@@ -92,13 +91,13 @@ impl TlsAction {
                 let count = authority.revoke(&name).map_err(|error| failed("revoke", &error))?;
                 let list = authority.revocation_list();
                 say(format_args!(
-                    "revoked {count} of {name}: copy {} to those who shall refuse it",
+                    "revoked {count} of {name}: copy {} to all servers and clients that must refuse them",
                     list.display()
                 ))
             }
             Self::Issued { ca } => {
                 let issued = Authority::open(&ca.path()?).and_then(|authority| authority.issued());
-                let issued = issued.map_err(|error| failed("list what was issued", &error))?;
+                let issued = issued.map_err(|error| failed("list issued certificates", &error))?;
                 issued.iter().try_for_each(|issued| say(format_args!("{}", described(issued))))
             }
         }
@@ -112,7 +111,7 @@ fn described(issued: &Issued) -> String {
     let state = match (issued.revoked_s, issued.ends_s.checked_sub(now_s)) {
         (Some(_), _) => "revoked".into(),
         (None, None) => "expired".into(),
-        (None, Some(left_s)) => format!("good for {} days", left_s / DAY.as_secs()),
+        (None, Some(left_s)) => format!("valid for {} days", left_s / DAY.as_secs()),
     };
     format!("{}  {}  {state}", issued.serial, issued.name)
 }

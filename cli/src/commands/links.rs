@@ -1,4 +1,4 @@
-//! `tombolo links`: the links over shared memory.
+//! `tombolo links`: lists shared-memory links.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show the links over shared memory: the servers of this user that offer them, and their guests.
+/// List shared-memory links: the servers of this user that offer them, and their clients.
 ///
-/// What guests do is as of a second ago, at most. A guest whose heartbeat is late is busy, stopped or dying.
+/// Counters are at most a second old. A guest with a late heartbeat is busy, stopped or dying.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LinksArgs {
@@ -30,7 +30,7 @@ Examples:
   tombolo links --json | jq '.servers[].guests'";
 
 impl LinksArgs {
-    /// Prints the list, and clears away what servers that were killed have left in it.
+    /// Prints the list, and removes the entries of killed servers from the registry.
     pub fn run(&self) -> Outcome {
         let servers = list().map_err(|error| Failure::cannot("list the links", &error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
@@ -48,28 +48,28 @@ impl LinksArgs {
     }
 }
 
-const NO_SERVER: &str = "no server of this user offers links (tombolo serve with --shm or --shm-file)";
+const NO_SERVER: &str = "no server of this user offers links (start tombolo serve with --shm or --shm-file)";
 
-/// Where servers write themselves into.
+/// Returns the directory of the registry.
 pub fn directory() -> PathBuf {
     control::default_directory().join("links")
 }
 
 fn list() -> Result<Vec<Announcement>, RegistryError> {
     let directory = directory();
-    // Looking leaves nothing behind.
+    // Listing does not create the directory.
     if !directory.exists() { Ok(Vec::new()) } else { Directory::open(&directory)?.list() }
 }
 
 const HEADER: &[&str] = &["guest", "export", "heart", "since", "requests", "under way", "sleeps", "rings"];
 
-/// A title, where the server is met, and its guests.
+/// Formats a title, the server's endpoints, and its guests.
 fn as_text(server: &Announcement, now_secs: u64) -> String {
     let mut lines =
         vec![format!("{}  pid {}  up {}", server.name, server.pid, age(server.since_secs, now_secs))];
     lines.extend(server.places.iter().map(|place| format!("  {}", shown::name(place.as_bytes()))));
     lines.push(if server.guests.is_empty() {
-        "no client has a link".into()
+        "no clients".into()
     } else {
         table(HEADER, server.guests.iter().map(|guest| row(guest, now_secs)), 3)
     });
@@ -82,7 +82,7 @@ fn row(guest: &GuestEntry, now_secs: u64) -> Vec<String> {
         silence_secs => format!("{} by {silence_secs} s", guest.health),
     };
     vec![
-        // It chose that itself.
+        // Label and export are chosen by the guest.
         shown::name(guest.label.as_bytes()),
         shown::name(guest.export.as_bytes()),
         heart,
@@ -94,7 +94,7 @@ fn row(guest: &GuestEntry, now_secs: u64) -> Vec<String> {
     ]
 }
 
-/// Hours, minutes and seconds.
+/// Formats hours, minutes and seconds.
 fn age(since_secs: u64, now_secs: u64) -> String {
     let secs = now_secs.saturating_sub(since_secs);
     format!("{}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60)
@@ -109,7 +109,7 @@ mod tests {
         let mut server = Announcement::of_this_process("src");
         (server.pid, server.since_secs) = (7, 100);
         server.places.push("shm:/run/s/src".into());
-        let alone = "src  pid 7  up 0:01:01\n  shm:/run/s/src\nno client has a link";
+        let alone = "src  pid 7  up 0:01:01\n  shm:/run/s/src\nno clients";
         assert_eq!(as_text(&server, 161), alone);
         server.guests.push(GuestEntry {
             label: "evil\u{1b}[2J:9".into(),

@@ -1,5 +1,5 @@
-//! What mounts and unmounts for a server in a sandbox: this program once more, which stays outside. It does
-//! so at the places and in the way that it was told of at its start; from the server it takes few words.
+//! Mounter of a sandboxed server: this program again, outside the sandbox. Mount points and options are fixed
+//! at its start; requests of the server carry little else.
 
 use std::fmt;
 use std::fs::File;
@@ -21,16 +21,16 @@ use tombolo_sys::{Errno, Result as SysResult};
 use super::beside;
 use crate::failure::{Failure, Outcome};
 
-/// Mounts for a server that has started this.
+/// Mount and unmount for the server that started this process.
 #[derive(Args)]
 pub struct MounterArgs {
-    /// Where and how: a `Place` each, in JSON.
+    /// Mount points and options: a JSON `Place` each.
     places: Vec<String>,
 }
 
 const NAME: &str = "mounter";
 
-/// A mount that may be asked for, and how it is made.
+/// A permitted mount and its options.
 #[derive(Debug, Serialize, Deserialize)]
 struct Place {
     target: PathBuf,
@@ -42,7 +42,7 @@ struct Place {
     exec: bool,
 }
 
-/// What is asked for at one of the places.
+/// Request for one of the mount points.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Request {
     Prepare,
@@ -59,29 +59,29 @@ enum Answer {
     Failed(Failed),
 }
 
-/// An error, as another process understands it.
+/// An error that can be sent to another process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Failed {
-    /// The device is at fault, not the place.
+    /// `true` if the device failed, not the mount point.
     is_device: bool,
     errno: Option<i32>,
     text: String,
 }
 
-/// Starts what mounts there, each with its options; one for each, in their order.
+/// Starts the mounter; returns one handle per mount point, in order.
 pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<dyn Mounter>>, Failure> {
     let words = places.iter().map(|(target, options)| Place::new(target, options)?.word());
     let words = words.collect::<io::Result<Vec<_>>>();
     let started = words.and_then(|words| Helper::start(beside(NAME, log)?.arg("--").args(words), 1));
     let started = started.map(Arc::new);
     let started =
-        started.map_err(|error| Failure::cannot("start what mounts for a server in a sandbox", &error))?;
+        started.map_err(|error| Failure::cannot("start the mounter of the sandboxed server", &error))?;
     let one = |place| Arc::new(Elsewhere { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
     Ok((0..places.len()).map(one).collect())
 }
 
 impl MounterArgs {
-    /// Serves what is its standard input.
+    /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const MOUNTING: &str = "mount for a server";
         let cannot = |error: io::Error| Failure::cannot(MOUNTING, &error);
@@ -89,8 +89,7 @@ impl MounterArgs {
         let mut places: Vec<Mounting> =
             places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
-        // The server's signals come here too, where they come from a terminal. It ends when the server has
-        // ended.
+        // A terminal's signals reach this process as well; it ends after the server.
         signals::on_stop(|_| {}).map_err(cannot)?;
         let sockets = sockets(socket).map_err(cannot)?;
         let mut answer = |request: &[u8], _: &[OwnedFd]| {
@@ -107,31 +106,32 @@ impl MounterArgs {
     }
 }
 
-/// A place, on the side that mounts.
+/// A mount point, on the mounter's side.
 struct Mounting {
     target: PathBuf,
-    /// Once it was prepared.
+    /// Set once prepared.
     prepared: Option<Prepared>,
     stage: Stage,
     options: Options,
 }
 
-/// A server that was taken over may lay links on the way to a place, and move others there. So a place is
-/// prepared and mounted once, at the start, and what was mounted is unmounted, once, and nothing else.
+/// State of a mount point. A compromised server could place symbolic links on its path, or have another mount
+/// moved there; therefore a mount point is prepared and mounted once, at the start, and only that mount is
+/// unmounted, once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Unmounted,
     Mounted(MountId),
-    /// It is in use: it can be detached.
+    /// In use; can still be detached.
     Busy(MountId),
     Over,
 }
 
-/// A mount point, as it was at the start.
+/// A mount point as it was at the start.
 struct Prepared {
-    /// Without links.
+    /// Path without symbolic links.
     path: PathBuf,
-    /// What it lies in.
+    /// Parent directory.
     dir: OwnedFd,
 }
 
@@ -181,7 +181,7 @@ impl Mounting {
         let done = match (*request, self.stage) {
             (Request::Mount { kernel_checks }, Stage::Unmounted) => {
                 let (device, by_helper) = Directly.mount(&prepared.path, &self.options, kernel_checks)?;
-                // There is one try, also where a link has led it elsewhere.
+                // Only one attempt, even if a symbolic link has redirected it.
                 self.stage = Stage::Over;
                 self.stage = Stage::Mounted(prepared.mounted().map_err(|errno| Failed::of(&errno.into()))?);
                 return Ok((Answer::Mounted { by_helper }, Some(device)));
@@ -234,7 +234,7 @@ impl From<MountError> for Failed {
     }
 }
 
-/// A place, on the side of the server.
+/// A mount point, on the server's side.
 struct Elsewhere {
     helper: Arc<Helper>,
     place: usize,
@@ -256,7 +256,7 @@ impl Elsewhere {
         })
     }
 
-    /// What is done, or not.
+    /// Performs a request without a result.
     fn have(&self, request: Request) -> io::Result<()> {
         self.ask(request)?.map(drop).map_err(Failed::into_io)
     }

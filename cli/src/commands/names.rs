@@ -1,5 +1,5 @@
-//! Looks up names for a server in a sandbox, which may start no program: this program once more, which stays
-//! outside without any capability. From the server it takes the number of a user or the name of a host.
+//! Name look-ups for a sandboxed server, which cannot start programs: this program again, outside the
+//! sandbox, without capabilities. Requests are a user's number or a host's name.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ use tombolo_host_service::sandbox::helper::{Helper, answer_all, sockets};
 use super::beside;
 use crate::failure::{Failure, Outcome, Reason};
 
-/// Looks up names for a server that has started this.
+/// Look up names for the server that started this process.
 #[derive(Args)]
 pub struct NamesArgs {}
 
 const NAME: &str = "names";
 
-/// The look-ups that are made at once: a directory service that does not answer keeps as many waiting.
+/// Maximum number of concurrent look-ups: an unresponsive directory service blocks no more threads.
 const LOOK_UPS_MAX: usize = 8;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,17 +42,17 @@ enum Answer {
     Failed(String),
 }
 
-/// Starts what looks up names, and has all later look-ups of this process done by it.
+/// Starts the helper and delegates all later look-ups of this process to it.
 pub fn start(log: Option<&File>) -> Result<(), Failure> {
     let started = beside(NAME, log).and_then(|mut command| Helper::start(&mut command, LOOK_UPS_MAX));
-    let helper = started
-        .map_err(|error| Failure::cannot("start what looks up names for a server in a sandbox", &error))?;
+    let helper =
+        started.map_err(|error| Failure::cannot("start name look-ups for the sandboxed server", &error))?;
     names::delegate(Arc::new(Elsewhere(helper)));
     Ok(())
 }
 
 impl NamesArgs {
-    /// Serves what is its standard input.
+    /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const LOOKING_UP: &str = "look up names for a server";
         let cannot = |error: io::Error| Failure::cannot(LOOKING_UP, &error);
@@ -61,11 +61,10 @@ impl NamesArgs {
         if let Err(error) = give_up_capabilities() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "names are looked up with all capabilities"
+                "cannot drop capabilities for name look-ups"
             );
         }
-        // The server's signals come here too, where they come from a terminal. It ends when the server has
-        // ended.
+        // A terminal's signals reach this process as well; it ends after the server.
         signals::on_stop(|_| {}).map_err(cannot)?;
         thread::scope(|scope| {
             let start = |socket: OwnedFd| {
@@ -95,7 +94,7 @@ fn answer(request: &[u8], _: &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>) {
     (serde_json::to_vec(&answer).unwrap_or_default(), None)
 }
 
-/// The databases, as seen from inside.
+/// Look-ups through the helper.
 struct Elsewhere(Helper);
 
 impl Elsewhere {
@@ -129,7 +128,7 @@ impl Answer {
         match self {
             Self::NoHost => LookUpError::NoHost,
             Self::Failed(why) => LookUpError::Delegate(why),
-            other => LookUpError::Delegate(format!("{other:?} answers something else")),
+            other => LookUpError::Delegate(format!("unexpected reply {other:?}")),
         }
     }
 }

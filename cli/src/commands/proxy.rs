@@ -1,4 +1,4 @@
-//! `tombolo proxy`: a tree that is far away, cached here and served on all front ends.
+//! `tombolo proxy`: caches a remote tree and serves it through all front ends.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,32 +11,30 @@ use crate::assembly::plan::Plan;
 use crate::assembly::servers;
 use crate::failure::Outcome;
 
-/// Cache a tree that is far away, and share it with guests, other processes and NFS clients.
+/// Cache a remote tree, and share it with guests, local processes and NFS clients.
 ///
-/// DIR is where it lies: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory. What was
-/// looked at once is answered from the cache directory, as the contract allows. Stays in the foreground;
-/// otherwise as `tombolo serve`.
+/// DIR is the origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory. Data read once
+/// are served from the cache directory, as --contract allows. Runs in the foreground, like `tombolo serve`.
 ///
-/// With --mode write-back, SIGUSR1 has all changes brought to the origin, SIGUSR2 has that done and
-/// everything asked anew, and SIGINT or SIGTERM ends it when the origin has everything; a second one ends it
-/// at once. What the origin does not have then is kept for the next start.
+/// With --mode write-back, SIGUSR1 sends all changes to the origin; SIGUSR2 does so and then revalidates
+/// everything cached; SIGINT or SIGTERM ends the proxy once the origin has all changes, and a second signal
+/// ends it at once. Changes not yet sent are kept for the next start.
 ///
-/// `tombolo session create` has it serve more trees while it runs, each as a session with its own origin,
-/// options and part of the cache directory; they come back when it is started again. What these options ask
-/// for is the session `default`.
+/// `tombolo session create` adds trees to a running proxy, each as a session with its own origin, options and
+/// part of the cache directory; sessions are restored at the next start. The tree on this command line is the
+/// session `default`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
-    /// The directory of the cache, which is made if it is missing. One proxy at a time has it, and it is of
-    /// one origin.
+    /// Cache directory, created if it is missing. It belongs to one origin, and one proxy at a time uses it.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     cache: PathBuf,
     #[command(flatten)]
     cache_options: CacheOptions,
-    /// End when no process has had a link over shared memory for so many seconds. For --shm alone. It takes
-    /// no sessions then, and so is confined to its own tree.
+    /// End after so many seconds without a shared-memory client. Only for proxies with --shm alone. Such a
+    /// proxy accepts no sessions, and its sandbox is limited to its own tree.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     end_when_unused: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! `tombolo serve`: directories shared with guests, with processes of this host, and with NFS clients.
+//! `tombolo serve`: shares directories with guests, processes of this host and NFS clients.
 
 use std::path::PathBuf;
 
@@ -9,25 +9,24 @@ use crate::assembly::plan::Plan;
 use crate::assembly::servers::{self, stdio};
 use crate::failure::{Failure, Outcome};
 
-/// Share directories of this host with guests, other processes and NFS clients; and disks, of the
-/// configuration file.
+/// Share directories with guests, local processes and NFS clients; also disks, if configured in a file.
 ///
-/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with
-/// `ready` for each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or
-/// SIGTERM ends it, and what its guests have mounted with it; NFS clients wait for its next start.
+/// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
+/// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM
+/// ends the server and its guests' mounts; NFS clients wait until it is started again.
 #[derive(Args)]
 #[command(after_help = CONFIG_HELP)]
 pub struct ServeArgs {
     #[command(flatten)]
     options: ServerOptions,
-    /// Serve NFS over standard input and output, for `nfs+ssh://` URLs, whose clients have ssh(1) start this
-    /// on the other host.
+    /// Serve NFS over standard input and output, for clients of `nfs+ssh://` URLs, which start this command
+    /// on the remote host by ssh(1).
     ///
-    /// All directories are offered. One of the processes with the same options serves, and the others pass on
-    /// to it; it ends when no connection is left.
+    /// All directories are exported. Of several processes with the same options one serves and the others
+    /// forward to it; it ends with its last connection.
     #[arg(long, help_heading = NFS)]
     stdio: bool,
-    /// Read what is not said here from a TOML file.
+    /// Read options not given on the command line from a TOML file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -38,7 +37,7 @@ Examples:
   tombolo serve /srv/src /srv/docs --virtiofs /run/vm1.sock,export=/src --socket-group kvm --nfs :2049 --allow 10.0.0.0/8
   tombolo serve ~/src --shm-file /dev/shm/vm1,size=64M
 
-Configuration file: the same names; what the command line says counts before it. Paths count from where the file lies.
+Configuration file: the same names; the command line takes precedence. Paths are relative to the file's directory.
   dir = [\"/srv/src=/src\", \"/srv/docs\"]
   virtiofs = [\"/run/vm1.sock,export=/src\", \"/run/vm2.sock,tag=docs,export=/docs\"]
   socket-group = \"kvm\"
@@ -64,7 +63,7 @@ Configuration file: the same names; what the command line says counts before it.
   state = \"/var/lib/tombolo\"
   nfs-threads = 2
   nfs-no-udp = true
-  [[disk]]                      # as often as there are disks; the options of `tombolo disk`
+  [[disk]]                      # repeat for each disk; the options of `tombolo disk`
   file = \"vm.img\"
   vhost-user = [\"/run/vm1-disk.sock\"]
   nbd = [\"10809\"]
@@ -74,9 +73,7 @@ impl ServeArgs {
     pub fn run(self) -> Outcome {
         let options = ServerOptions { stdio: self.stdio, ..self.options.over_file(self.config.as_deref())? };
         if self.stdio && options.keep == Some(true) {
-            return Err(
-                Failure::usage("--keep is for --virtiofs, and not for --stdio").remedy("leave it out")
-            );
+            return Err(Failure::usage("--keep applies to --virtiofs, not to --stdio").remedy("leave it out"));
         }
         let serve = if self.stdio { stdio::serve } else { servers::serve };
         serve(&Plan::new(options)?)

@@ -1,4 +1,4 @@
-//! `tombolo session`: the sessions of a proxy, and how far changes have come that it keeps back.
+//! `tombolo session`: sessions of a proxy, and the progress of their changes.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,68 +19,68 @@ use crate::service::counters::{Counters, WriteBackState};
 use crate::service::sessions::{SessionState, SessionStatus};
 use crate::service::status::{EndpointStatus, ask};
 
-/// Have a running proxy serve more trees, and see and steer how changes get to their origins.
+/// Add trees to a running proxy, and monitor and control how their changes reach the origins.
 ///
-/// What the proxy was started for is its session `default`. Each other one has its own origin, options, front
-/// ends and part of the cache directory; they come back when the proxy is started again.
+/// The tree that the proxy was started with is its session `default`. Every other session has its own origin,
+/// options, front ends and part of the cache directory, and is restored when the proxy is started again.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SessionArgs {
     #[command(subcommand)]
     action: Action,
-    /// The proxy's control socket (by default that of the only one that runs).
+    /// Control socket of the proxy (by default that of the only running one).
     #[arg(long, value_name = "SOCKET", global = true)]
     control: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Action {
-    /// Have the proxy serve one more tree, with the options of `tombolo proxy`.
+    /// Serve another tree, with the options of `tombolo proxy`.
     Create(Box<SessionOptions>),
-    /// Show all sessions.
+    /// List all sessions.
     List {
-        /// As one line of JSON.
+        /// Print one line of JSON.
         #[arg(long)]
         json: bool,
     },
-    /// End a session: when its origin has everything, or saying what it lacks, which is kept for the proxy's
-    /// next start.
+    /// End a session once its origin has all changes. Otherwise report the missing ones, which are kept for
+    /// the proxy's next start.
     Detach {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Show how far changes have come.
+    /// Show the progress of changes.
     Show {
         #[command(flatten)]
         of: Of,
-        /// As one line of JSON.
+        /// Print one line of JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Have all changes brought to the origin, and wait for that.
+    /// Send all changes to the origin, and wait for completion.
     Flush(Of),
-    /// The same, and have the origin asked anew for all that is cached.
+    /// Flush, then revalidate everything cached.
     Invalidate(Of),
-    /// Wait until all that was changed before is on the local disk, or at the origin.
+    /// Wait until all earlier changes are on the local disk or at the origin.
     Wait {
         #[command(flatten)]
         of: Of,
-        /// For the local disk.
+        /// Wait for the local disk.
         #[arg(long, conflicts_with = "remote")]
         local: bool,
-        /// For the origin, which is the default.
+        /// Wait for the origin (the default).
         #[arg(long)]
         remote: bool,
-        /// Fail after so long.
+        /// Fail after this time.
         #[arg(long, value_name = "SECONDS")]
         timeout: Option<u32>,
     },
 }
 
-/// Which sessions are meant.
+/// Selection of sessions.
 #[derive(Args)]
 struct Of {
-    /// Of this session only.
+    /// Session (by default all).
     #[arg(value_name = "NAME")]
     name: Option<String>,
 }
@@ -95,7 +95,7 @@ Examples:
 
 type States = BTreeMap<String, WriteBackState>;
 
-/// A wait looks so often.
+/// Polling interval while waiting.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl SessionArgs {
@@ -119,21 +119,21 @@ impl SessionArgs {
     }
 }
 
-/// What a server must have to be the one that is meant.
+/// Requirement for a server to be selected.
 #[derive(Clone, Copy)]
 enum Wanted {
-    /// Sessions: it is a proxy.
+    /// Sessions: the server is a proxy.
     Sessions,
-    /// Changes that it keeps back.
+    /// Write-back: the server has unsent changes.
     KeptBack,
 }
 
-/// The words behind `create`, which a control socket may be called too.
+/// Returns the words after `create`; a control socket may have that name too.
 fn behind_create(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     let mut is_value = true;
     words
         .skip_while(move |word| {
-            // The first one is the program.
+            // Skip the program's name.
             let is_create = !is_value && word == "create";
             is_value = !is_value && word == "--control";
             !is_create
@@ -150,8 +150,8 @@ struct Proxy {
 impl Proxy {
     fn find(socket: Option<PathBuf>, wanted: Wanted) -> Result<Self, Failure> {
         let (finding, lacks) = match wanted {
-            Wanted::Sessions => ("find a proxy", "that server is no proxy"),
-            Wanted::KeptBack => ("find a proxy with --mode write-back", "that one keeps no changes back"),
+            Wanted::Sessions => ("find a proxy", "the server is not a proxy"),
+            Wanted::KeptBack => ("find a proxy with --mode write-back", "it has no write-back session"),
         };
         let remedy = "name its control socket with --control";
         let is_named = socket.is_some();
@@ -165,7 +165,7 @@ impl Proxy {
             match Client::connect(&socket) {
                 Ok(client) => found.push(Self { socket, client }),
                 Err(error) if is_named => {
-                    let asking = format!("ask the server at {}", socket.display());
+                    let asking = format!("query the server at {}", socket.display());
                     return Err(Failure::cannot(asking, &error));
                 }
                 Err(_) => {}
@@ -179,9 +179,9 @@ impl Proxy {
         }
         match (meant.pop(), meant.is_empty()) {
             (Some(proxy), true) => Ok(proxy),
-            (Some(_), false) => Err(Failure::cannot(finding, "several run").remedy(remedy)),
+            (Some(_), false) => Err(Failure::cannot(finding, "several are running").remedy(remedy)),
             (None, _) if is_named => Err(Failure::cannot(finding, lacks)),
-            (None, _) => Err(Failure::cannot(finding, "none runs").remedy(remedy)),
+            (None, _) => Err(Failure::cannot(finding, "none is running").remedy(remedy)),
         }
     }
 
@@ -200,7 +200,7 @@ impl Proxy {
         Ok(self.sessions()?.into_iter().find(|session| session.name == name))
     }
 
-    /// What becomes of a session that is being made, or ended; nothing if it is gone.
+    /// Waits until the session is started or has ended; `None` if it is gone.
     fn outcome(&mut self, name: &str) -> Result<Option<SessionStatus>, Failure> {
         loop {
             match self.session(name)? {
@@ -213,24 +213,24 @@ impl Proxy {
     }
 
     fn create(&mut self, name: &str) -> Outcome {
-        // The proxy reads the words itself: it has to know them at its next start too.
+        // The proxy parses the words itself, because it needs them at its next start too.
         let words = behind_create(env::args_os());
         let command = words
             .map(OsString::into_string)
             .collect::<Result<_, _>>()
-            .map_err(|word| Failure::usage(format!("{}: only words in UTF-8 can be kept", word.display())))?;
+            .map_err(|word| Failure::usage(format!("{}: arguments must be UTF-8", word.display())))?;
         let directory =
-            env::current_dir().map_err(|error| Failure::cannot("find the directory that this is", &error))?;
+            env::current_dir().map_err(|error| Failure::cannot("determine the current directory", &error))?;
         let asked = self.client.start_session(name, Start { command, directory });
         asked.map_err(|error| self.refused(error))?;
         let Some(session) = self.outcome(name)? else {
             return Err(Failure::told(format!("the session {name} has ended")));
         };
         if session.state != SessionState::Running {
-            // Of one that cannot be made nothing stays, but for what an earlier one has kept.
+            // A failed session is removed, except for changes kept from an earlier one.
             let _ = self.client.ask_session("session-detach", name);
             let failure = Failure::told(session.failure.unwrap_or_default());
-            return Err(failure.remedy("no session was made: try again when that is mended"));
+            return Err(failure.remedy("the session was not created; fix the problem and try again"));
         }
         say(&ways(&session, "ready ").join("\n"))
     }
@@ -259,27 +259,27 @@ impl Proxy {
         }
     }
 
-    /// The proxy's words if it has refused something; otherwise what is wrong with asking it.
+    /// Returns the reason of a refusal as the proxy gave it, or the failure of the request.
     fn refused(&self, error: AskError) -> Failure {
         match error {
             AskError::Refused { reason } => Failure::told(reason),
-            error => Failure::cannot(format_args!("ask the proxy at {}", self.socket.display()), &error),
+            error => Failure::cannot(format_args!("query the proxy at {}", self.socket.display()), &error),
         }
     }
 
-    /// Of one session, or of all.
+    /// Returns the states of one session or of all.
     fn states(&mut self, session: Option<&str>) -> Result<States, Failure> {
         let mut states = ask::<Counters>(&mut self.client, &self.socket, "stats")?.write_backs;
         if let Some(name) = session {
             let Some(session) = self.session(name)? else {
-                let problem = "there is none of that name";
+                let problem = "no session has that name";
                 return Err(Failure::cannot(format_args!("find the session {name}"), problem)
                     .remedy("see tombolo session list"));
             };
             states.retain(|export, _| *export == session.export);
             if states.is_empty() {
-                let problem = format!("it is {}, with the mode {}", session.state, session.mode);
-                return Err(Failure::cannot(format_args!("see what the session {name} keeps back"), problem));
+                let problem = format!("it is {}, in mode {}", session.state, session.mode);
+                return Err(Failure::cannot(format_args!("show unsent changes of session {name}"), problem));
             }
         }
         Ok(states)
@@ -293,7 +293,7 @@ impl Proxy {
         })
     }
 
-    /// The proxy does not let us wait: we look until each flush is over.
+    /// Flushes and polls until each flush has completed; the proxy has no blocking request for it.
     fn flush(&mut self, request: &str, session: Option<&str>) -> Outcome {
         let asked = match session {
             Some(session) => self.client.ask_session(request, session),
@@ -301,9 +301,9 @@ impl Proxy {
         };
         let before = asked.map_err(|error| self.refused(error))?;
         let before: States = serde_json::from_value(before)
-            .map_err(|error| Failure::cannot(format_args!("read the answer to {request}"), &error))?;
+            .map_err(|error| Failure::cannot(format_args!("read the reply to {request}"), &error))?;
         for (name, before) in &before {
-            let flushing = format!("bring all changes of {name} to the origin");
+            let flushing = format!("send all changes of {name} to the origin");
             let now = loop {
                 match self.states(None)?.remove(name) {
                     None => return Err(Failure::cannot(flushing, "its session has ended")),
@@ -312,7 +312,7 @@ impl Proxy {
                 }
             };
             if let Some(failure) = before.refusal(&now) {
-                let left = format!("{} are kept and tried again", short_size(now.dirty_bytes));
+                let left = format!("{} are kept and will be retried", short_size(now.dirty_bytes));
                 return Err(Failure::cannot(flushing, failure.to_owned()).remedy(left));
             }
         }
@@ -329,8 +329,8 @@ impl Proxy {
             let now = self.states(session)?;
             let refusals = wanted.iter().filter_map(|(name, then)| then.lasting_refusal(now.get(name)?));
             if let Some(refusal) = refusals.filter(|_| !is_local).map(str::to_owned).next() {
-                return Err(Failure::cannot("wait until the origin has all changes", refusal).remedy(
-                    "see tombolo session show; once the origin allows it, tombolo session flush tries again",
+                return Err(Failure::cannot("wait for the origin to have all changes", refusal).remedy(
+                    "see tombolo session show; once the origin permits them, retry with tombolo session flush",
                 ));
             }
             if has_come(&now) {
@@ -338,7 +338,10 @@ impl Proxy {
             }
             if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
                 let place = if is_local { "the local disk" } else { "the origin" };
-                return Err(Failure::cannot(format_args!("wait until {place} has all changes"), "timed out"));
+                return Err(Failure::cannot(
+                    format_args!("wait for {place} to have all changes"),
+                    "timed out",
+                ));
             }
             thread::sleep(PAUSE);
         }
@@ -349,7 +352,7 @@ fn say(text: &str) -> Outcome {
     writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("write", &error))
 }
 
-/// How one gets at a session, a line each.
+/// Returns the endpoints of a session, one line each.
 fn ways(session: &SessionStatus, begin: &str) -> Vec<String> {
     let line = |way: &EndpointStatus| format!("{begin}{} {} export={}", way.kind, way.at, way.export);
     session.endpoints.iter().map(line).collect()

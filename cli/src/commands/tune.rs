@@ -1,4 +1,4 @@
-//! `tombolo tune`: changes a mount while it is used.
+//! `tombolo tune`: changes an option of a mount in use.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use crate::failure::{Failure, Outcome};
 use crate::mount_point::{absolute, mounted_at};
 use crate::service::limit_of;
 
-/// Change an option of a mount while it is used.
+/// Change an option of a mount in use.
 ///
-/// `tombolo tune /mnt inflight=32` sets how many reads and writes may be outstanding at the NFS server; with
-/// `auto` the client finds out by itself. `tombolo top` shows the limit that holds. It is forgotten when the
-/// mount ends.
+/// `tombolo tune /mnt inflight=32` limits the number of outstanding reads and writes at the NFS server; with
+/// `auto` the client adapts it. `tombolo top` shows the current limit. The setting lasts until the mount
+/// ends.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TuneArgs {
-    /// Where it is mounted.
+    /// Mount point.
     mountpoint: PathBuf,
-    /// What to change: `inflight=N|auto`.
+    /// Setting to change: `inflight=N|auto`.
     #[arg(value_name = "OPTION=VALUE", value_parser = checked)]
     options: String,
 }
@@ -38,7 +38,7 @@ impl TuneArgs {
             return Err(Failure::cannot(&tuning, "nothing is mounted there"));
         }
         let Some((mut server, _)) = server_of(&point) else {
-            let reason = "no server with its control socket in the usual directory serves it";
+            let reason = "no server found with a control socket in the default directory";
             return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));
         };
         server.set(&self.options).map(drop).map_err(|error| Failure::cannot(&tuning, &error))

@@ -12,16 +12,16 @@ use crate::failure::{Failure, Outcome};
 use crate::mount_point::{KIND, absolute, mounted_at};
 use crate::service::status::{self, Status};
 
-/// End a mount made by `tombolo mount`.
+/// Unmount a mount of `tombolo mount`.
 ///
-/// Returns once its server has ended, so that the directory behind it is free again. umount(8) works as well,
-/// but does not wait.
+/// Returns once the server has ended, so that the directory behind it is no longer in use. umount(8) works
+/// too, but does not wait.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UmountArgs {
-    /// Where it is mounted.
+    /// Mount point.
     mountpoint: PathBuf,
-    /// Take it out of sight at once; its server ends when its last user has left.
+    /// Detach the mount at once; its server ends with the last user.
     #[arg(short, long)]
     lazy: bool,
 }
@@ -51,7 +51,7 @@ impl UmountArgs {
         })?;
         match server {
             Some((server, _)) if !self.lazy => wait_for_end(server).map_err(|()| {
-                Failure::cannot(&unmounting, "it is unmounted, but its server still runs")
+                Failure::cannot(&unmounting, "it is unmounted, but its server is still running")
                     .remedy("try again later")
             }),
             _ => Ok(()),
@@ -59,13 +59,13 @@ impl UmountArgs {
     }
 }
 
-const BUSY_REMEDY: &str = "close what is open there (fuser -vm shows it), or use --lazy";
+const BUSY_REMEDY: &str = "close the files in use (see fuser -vm), or use --lazy";
 
-/// How long a server may take to finish what it has begun.
+/// Time for a server to finish outstanding requests.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Unmounts by ourselves, or through the helper that lets users end mounts of their own.
+/// Unmounts directly, or with the set-user-id helper for a user's own mounts.
 fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     match fuse_dev::unmount(point, lazy) {
         Err(Errno::PERM) => {}
@@ -74,14 +74,14 @@ fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     if fuse_dev::unmount_by_helper(point, lazy)? { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
 }
 
-/// A connection to the server that serves this mount, if it still answers, and what it is.
+/// Returns a connection to the server of this mount and its status, if it responds.
 pub fn server_of(point: &Path) -> Option<(Client, Status)> {
     let at = point.display().to_string();
     server_that(|status| status.endpoints.iter().any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at))
 }
 
-/// The first of this user's servers of which this holds, among those with their control sockets in the usual
-/// directory.
+/// Returns the first of this user's servers that satisfies the predicate, among those with a control socket
+/// in the default directory.
 pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> {
     let sockets = control::sockets(&control::default_directory()).ok()?;
     sockets.iter().find_map(|socket| {
@@ -91,7 +91,7 @@ pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> 
     })
 }
 
-/// The control connection is the last thing that a server gives up.
+/// Waits until the server closes its control connection, which it does last.
 fn wait_for_end(mut server: Client) -> Result<(), ()> {
     let end = Instant::now() + PATIENCE;
     while server.ask("status").is_ok() {

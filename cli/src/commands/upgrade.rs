@@ -1,4 +1,4 @@
-//! `tombolo upgrade`: another program serves, and guests notice nothing.
+//! `tombolo upgrade`: replaces a running server without disturbing its guests.
 
 use std::env;
 use std::io::{self, Write};
@@ -10,16 +10,17 @@ use tombolo_host_service::control::Client;
 use crate::assembly::keeper::directory;
 use crate::failure::{Failure, Outcome};
 
-/// Replace the program that serves a disk, while guests use it.
+/// Replace the program of a running server, while guests use it.
 ///
-/// For servers with --keep: this program, or another, is started beside the one that serves, and takes over;
-/// guests see a pause of some milliseconds. If it cannot, the one before serves on, and the command says so.
+/// For servers with --keep: this program, or another, is started next to the old one and takes over. Guests
+/// see a pause of some milliseconds. If the new program fails, the old one continues, and the command reports
+/// it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {
-    /// The disk's name, as the ready line has it.
+    /// Name of the disk, as in the ready line.
     name: String,
-    /// What is to serve, instead of this program.
+    /// Program to start instead of this one.
     #[arg(long, value_name = "PROGRAM")]
     to: Option<PathBuf>,
 }
@@ -36,14 +37,14 @@ impl UpgradeArgs {
         let program = program.map_err(|error| Failure::cannot(&upgrading, &error))?;
         let socket = directory().join(format!("{}.sock", self.name));
         let Ok(mut keeper) = Client::connect(&socket) else {
-            let failure = Failure::cannot(&upgrading, "no keeper of this user has a server of that name");
+            let failure = Failure::cannot(&upgrading, "no keeper of this user runs a server with that name");
             return Err(failure.remedy("start it with --keep"));
         };
         let answer = keeper.set(&format!("upgrade={}", program.display()));
         let answer = answer.map_err(|error| Failure::cannot(&upgrading, &error))?;
         let took_ms = answer.get("took_ms").and_then(serde_json::Value::as_u64).unwrap_or_default();
         let mut out = io::stdout().lock();
-        let said = writeln!(out, "{} is served by {}, after {took_ms} ms", self.name, program.display());
-        said.map_err(|error| Failure::cannot("say that it is done", &error))
+        let said = writeln!(out, "{} is now served by {}, after {took_ms} ms", self.name, program.display());
+        said.map_err(|error| Failure::cannot("report success", &error))
     }
 }

@@ -1,11 +1,11 @@
-//! Trying again for a server that is not there yet.
+//! Retries for an unreachable server.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// Pauses between attempts, each twice as long as the one before up to a limit, until a time.
+/// Pauses between attempts, doubling up to a limit, until a deadline.
 #[derive(Debug)]
 pub struct Backoff {
     pause: Duration,
@@ -14,12 +14,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// `until` is when the last attempt begins; `None`: there is no last one.
+    /// Creates the back-off. `until` is the time of the last attempt; `None`: no limit.
     pub fn new(pause_max: Duration, until: Option<Instant>) -> Self {
         Self { pause: PAUSE_MIN, pause_max, until }
     }
 
-    /// Sleeps until the next attempt. False, at once, when there is to be none.
+    /// Sleeps until the next attempt. Returns `false` at once after the last one.
     pub fn wait(&mut self) -> bool {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         if left == Some(Duration::ZERO) {

@@ -1,20 +1,20 @@
-//! A host's name or address in a URL (RFC 3986 §3.2.2).
+//! Host names and addresses in URLs (RFC 3986 §3.2.2).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use tombolo_host_runtime::names::{self, LookUpError};
 
-/// A host, as the user wrote it; an IPv6 address without its brackets.
+/// A host as the user wrote it; IPv6 addresses without brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host(String);
 
 impl Host {
-    /// Cuts a host off the front of `text`, and says what follows it.
+    /// Splits a host off the front of `text`. Returns it and the remainder.
     pub fn cut(text: &str) -> Result<(Self, &str), String> {
         if let Some(bracketed) = text.strip_prefix('[') {
             let Some((address, rest)) = bracketed.split_once(']') else {
-                return Err("a ] is missing after the IPv6 address".into());
+                return Err("missing ] after the IPv6 address".into());
             };
             let address: Ipv6Addr =
                 address.parse().map_err(|_| format!("[{address}] is not an IPv6 address"))?;
@@ -23,29 +23,31 @@ impl Host {
         let end = text.find([':', '/', '?', '#']).unwrap_or(text.len());
         let (name, rest) = text.split_at(end);
         match name {
-            "" => Err("a host is missing".into()),
-            _ if name.contains('@') => Err(format!("{name:?} names a user: an NFS URL has none")),
-            // No program that gets it takes it for an option.
+            "" => Err("the host is missing".into()),
+            _ if name.contains('@') => {
+                Err(format!("{name:?} includes a user, which NFS URLs do not support"))
+            }
+            // A leading `-` could be taken for an option by other programs.
             _ if !name.starts_with('-')
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) =>
             {
                 Ok((Self(name.into()), rest))
             }
-            _ => Err(format!("{name:?} is not the name of a host")),
+            _ => Err(format!("{name:?} is not a valid host name")),
         }
     }
 
-    /// As programs take it: an IPv6 address without its brackets.
+    /// Returns the host for other programs: IPv6 addresses without brackets.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its addresses, in the order in which the system wants them tried.
+    /// Resolves the addresses, in the system's order of preference.
     pub fn addresses(&self) -> Result<Vec<IpAddr>, LookUpError> {
         names::addresses_of(&self.0)
     }
 
-    /// Returns true if its addresses have to be looked up.
+    /// Returns `true` if the addresses must be looked up.
     pub fn is_name(&self) -> bool {
         self.0.parse::<IpAddr>().is_err()
     }

@@ -1,4 +1,4 @@
-//! Directories of this host.
+//! Local directories.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 use super::{End, OpenOptions, Opened};
 
-/// Opens a directory: the path's own, or the one that a file, or what is to be made, lies in.
+/// Opens the directory itself, or the parent directory of a file or of a name to be created.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
     let opening = format!("open {}", path.display());
     let (dir, path) = split(path, options.end).map_err(|error| Failure::cannot(&opening, &error))?;
@@ -20,14 +20,14 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
     Ok(Opened { export: Arc::new(export), path, nfs: None })
 }
 
-/// An existing directory, and where in it.
+/// Splits a path into an existing directory and a path within it.
 fn split(path: &Path, end: End) -> io::Result<(PathBuf, Vec<u8>)> {
-    // The system follows links that lead out of the directory; a server of it cannot.
+    // The system follows links that lead outside the directory; a server of it cannot.
     let target = path.canonicalize();
     match (&target, path.file_name(), end) {
         (Ok(target), _, End::Target) if target.is_dir() => Ok((target.clone(), Vec::new())),
         (Ok(target), _, End::Target) => in_parent(target),
-        // `.`, `..` and `/` are no names of their own.
+        // `.`, `..` and `/` are not names.
         (Ok(target), None, End::Name) => Ok((target.clone(), Vec::new())),
         (Err(error), None, _) => Err(error.kind().into()),
         (_, Some(_), _) => in_parent(path),

@@ -1,6 +1,6 @@
-//! Where something lies: on an NFS server, behind shared memory, or in a directory of this host.
+//! Locations: exports of NFS servers, of shared-memory servers, and local directories.
 //!
-//! A [`Location`] is what users write, [`nfs`], [`shm`] and [`local`] open it. Reading order: this file,
+//! A [`Location`] is what users write; [`nfs`], [`shm`] and [`local`] open it. Reading order: this file,
 //! [`url`], [`nfs`].
 
 mod backoff;
@@ -44,14 +44,14 @@ pub use url::{NfsUrl, Ssh};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` or `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, or
-    /// `HOST:/NAME[/PATH]` as mount.nfs(8) writes it.
+    /// `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]`, `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, or
+    /// `HOST:/NAME[/PATH]` as in mount.nfs(8).
     Nfs(NfsUrl),
-    /// `nfs+shm:SOCKET/NAME[/PATH]` and the like, an export of an NFS server behind shared memory.
+    /// `nfs+shm:SOCKET/NAME[/PATH]` and variants: an export of an NFS server over shared memory.
     NfsShm(NfsShmUrl),
-    /// `shm:SOCKET/NAME[/PATH]` and the like, an export behind shared memory.
+    /// `shm:SOCKET/NAME[/PATH]` and variants: an export over shared memory.
     Shm(ShmLocation),
-    /// `dir:PATH`; where a command takes them, a path alone.
+    /// `dir:PATH`; a plain path where a command accepts paths.
     Dir(PathBuf),
 }
 
@@ -60,10 +60,10 @@ pub struct OpenOptions {
     pub read_only: bool,
     pub nfs: NfsOptions,
     pub end: End,
-    /// Since when a server that is not there yet is waited for, if it is.
+    /// Start of the wait for an unreachable server; `None`: no wait.
     pub since: Option<Instant>,
-    /// How long a request waits for a server that does not answer, where the location does not say that.
-    /// Without it, for ever.
+    /// Maximum time that a request waits for an unresponsive server, unless the location sets it. `None`: for
+    /// ever.
     pub limit: Option<Duration>,
 }
 
@@ -84,7 +84,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// What is asked of an NFS client, with the limit.
+    /// Returns the options of the NFS client, with the limit applied.
     fn limited(&self, asked: NfsOptions) -> NfsOptions {
         match self.limit {
             Some(limit) => asked.limited(limit),
@@ -93,50 +93,48 @@ impl OpenOptions {
     }
 }
 
-/// A server that is just starting is waited for this long, unless `retry=` says otherwise.
+/// Default wait for a server that is just starting, overridden by `retry=`.
 const STARTING: Duration = Duration::from_secs(2);
 
-/// The longest that a command goes on waiting after the server is there.
+/// Maximum delay of a command after the server has become reachable.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What the end of a path stands for.
+/// Interpretation of a path's last component.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum End {
-    /// What it leads to: the target, where it is a link. A directory's path within what is opened may be
-    /// empty then.
+    /// The target, following a link. For a directory the path within the opened tree may be empty.
     #[default]
     Target,
-    /// The name itself, to be made, moved or removed: what is opened begins above it, if anything there can
-    /// be opened.
+    /// The name itself, to be created, moved or removed: the tree is opened above it, if possible.
     Name,
 }
 
 pub struct Opened {
     pub export: Arc<dyn Export>,
-    /// Where in it: components with `/` between them; empty for its root.
+    /// Path within the export: components separated by `/`; empty for its root.
     pub path: Vec<u8>,
-    /// The same tree where it is an NFS server's, which may not respond.
+    /// The export, if it is an NFS server's, which may not respond.
     pub nfs: Option<Arc<NfsExport>>,
 }
 
 impl Location {
-    /// What a command-line word stands for where paths are welcome: a location, or else a path.
+    /// Parses a word where paths are accepted too: a location, otherwise a path.
     ///
-    /// A path whose first component has a `:` in it is written with `./` in front, as for scp(1).
+    /// A path with a `:` in its first component must begin with `./`, as for scp(1).
     pub fn of_word(word: &OsStr) -> Result<Self, String> {
         match word.to_str() {
-            _ if word.is_empty() => Err("a path is missing".into()),
+            _ if word.is_empty() => Err("the path is missing".into()),
             Some(text) if is_marked(text) => text.parse(),
             _ => Ok(Self::Dir(word.into())),
         }
     }
 
-    /// [`Location::of_word`] for the command line.
+    /// Returns a command-line parser for [`Location::of_word`].
     pub fn word_parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(|word: OsString| Self::of_word(&word))
     }
 
-    /// What has this name in it; `None` where that cannot be written.
+    /// Returns the location of a name in this one; `None` if it cannot be expressed.
     pub fn below(&self, name: &[u8]) -> Option<Self> {
         let mut below = self.clone();
         match &mut below {
@@ -148,8 +146,8 @@ impl Location {
         Some(below)
     }
 
-    /// Opens what it leads to. Names are resolved and servers asked, which waits, but not for long: a server
-    /// that cannot be reached is a failure, also where the options say that calls are made for ever.
+    /// Opens the location. Blocks on name look-ups and server requests, but not for long: an unreachable
+    /// server is an error, even with the option `hard`.
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         let opened = match self {
             Self::Nfs(url) => {
@@ -167,7 +165,7 @@ impl Location {
     }
 }
 
-/// Tries until the server is there, or `patience` is over since then.
+/// Retries until the server is reachable, or `patience` has passed since `since`.
 pub fn once_it_is_there<T>(
     since: Option<Instant>,
     patience: Duration,
@@ -178,7 +176,7 @@ pub fn once_it_is_there<T>(
     loop {
         match attempt() {
             Err(failed) if failed.server == ServerState::Away && backoff.wait() => {
-                tracing::debug!(reason = failed.reason, "the server is not there: trying again");
+                tracing::debug!(reason = failed.reason, "server unreachable: retrying");
             }
             outcome => return outcome,
         }
@@ -192,7 +190,7 @@ fn append(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// Does the word say that it is not a path?
+/// Returns `true` if the word has the syntax of a location.
 fn is_marked(text: &str) -> bool {
     text.split_once(':').is_some_and(|(front, rest)| {
         (front == "dir"
@@ -210,7 +208,7 @@ impl FromStr for Location {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            Some(("dir", "")) => Err("dir: a path is missing: write dir:PATH".into()),
+            Some(("dir", "")) => Err("dir: the path is missing: write dir:PATH".into()),
             Some(("dir", path)) => Ok(Self::Dir(path.into())),
             Some((scheme, place)) if ShmLocation::is_scheme(scheme) && !place.starts_with("//") => {
                 ShmLocation::new(scheme, place).map(Self::Shm)
@@ -220,29 +218,29 @@ impl FromStr for Location {
             }
             Some(("nfs" | "nfs+ssh", rest)) if rest.starts_with("//") => text.parse().map(Self::Nfs),
             Some((scheme, rest)) if rest.starts_with("//") => Err(match meant(text) {
-                Some(meant) => format!("{scheme}:// is not understood: did you mean {meant}?"),
-                None => format!("{scheme}:// is not understood: write {EXAMPLES}"),
+                Some(meant) => format!("unknown scheme {scheme}://: did you mean {meant}?"),
+                None => format!("unknown scheme {scheme}://: write {EXAMPLES}"),
             }),
             _ if is_marked(text) => NfsUrl::of_mount_word(text).map(Self::Nfs),
             Some(_) if let Some(meant) = meant(text) => {
                 Err(format!("{text:?} is not a valid source: did you mean {meant}?"))
             }
             _ => Err(format!(
-                "{text:?} is not a valid source: for a directory of this host write dir:{text}, for others \
+                "{text:?} is not a valid source: for a local directory write dir:{text}, otherwise \
                  nfs://HOST[:PORT]/NAME or shm:SOCKET/NAME"
             )),
         }
     }
 }
 
-/// What may have been meant by a text whose scheme is not known.
+/// Returns a suggestion for a text with an unknown scheme.
 fn meant(text: &str) -> Option<String> {
     let (written, rest) = text.split_once(':')?;
     let scheme = nearest(written, SCHEMES.iter().copied()).filter(|scheme| *scheme != written)?;
     Some(format!("{scheme}:{rest}"))
 }
 
-/// What stands before the first `:` of a location.
+/// Schemes, the text before the first `:` of a location.
 const SCHEMES: &[&str] = &[
     "dir",
     "nfs",
@@ -300,7 +298,7 @@ mod tests {
         assert!(shown("").is_err());
         assert_eq!(
             shown("http://host/a").expect_err("another protocol"),
-            "http:// is not understood: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
+            "unknown scheme http://: write nfs://HOST[:PORT]/NAME, shm:SOCKET/NAME or dir:PATH"
         );
     }
 
@@ -322,14 +320,14 @@ mod tests {
         let mistake = |text: &str| text.parse::<Location>().expect_err(text);
         assert_eq!(
             mistake("/srv"),
-            "\"/srv\" is not a valid source: for a directory of this host write dir:/srv, for others \
+            "\"/srv\" is not a valid source: for a local directory write dir:/srv, otherwise \
              nfs://HOST[:PORT]/NAME or shm:SOCKET/NAME"
         );
-        assert_eq!(mistake("nsf://h/a"), "nsf:// is not understood: did you mean nfs://h/a?");
+        assert_eq!(mistake("nsf://h/a"), "unknown scheme nsf://: did you mean nfs://h/a?");
         assert_eq!(mistake("shmm:x/y"), "\"shmm:x/y\" is not a valid source: did you mean shm:x/y?");
-        assert_eq!(mistake("dir:"), "dir: a path is missing: write dir:PATH");
-        assert_eq!(mistake("shm:x.sock"), "shm:x.sock: a name is missing: write shm:SOCKET/NAME");
-        assert!(mistake("shm://x/y").contains("shm:// is not understood"));
+        assert_eq!(mistake("dir:"), "dir: the path is missing: write dir:PATH");
+        assert_eq!(mistake("shm:x.sock"), "shm:x.sock: the name is missing: write shm:SOCKET/NAME");
+        assert!(mistake("shm://x/y").contains("unknown scheme shm://"));
         for host in ["host:/a", "nfs:/a"] {
             assert!(host.parse::<Location>().is_ok(), "{host}");
         }

@@ -1,9 +1,9 @@
-//! Trees of NFS servers.
+//! Exports of NFS servers.
 //!
-//! Which part of a URL's path names an export only the server knows. So it is asked for its list, and the
-//! longest export that the path begins with is mounted: links within it then lead where they should. A server
-//! that shows no list, or not that one, is asked for the whole path, and then for what lies above, as far as
-//! need be (`docs/decisions/libtombolo.md`).
+//! Only the server knows which part of a URL's path names an export. Therefore its list of exports is
+//! fetched, and the longest export that is a prefix of the path is mounted, so that links within it resolve.
+//! If there is no list, or no match in it, the whole path is tried, then its parents
+//! (`docs/decisions/libtombolo.md`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::failure::Reason;
 use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
 use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState, nfs_ssh};
 
-/// Opens the export that the URL's path leads to or into.
+/// Opens the export that contains the URL's path.
 pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     if let Some(ssh) = &url.ssh {
         return nfs_ssh::open(url, ssh, options);
@@ -39,15 +39,15 @@ pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     Ok(Opened { export: export.clone(), path: within, nfs: Some(export) })
 }
 
-/// The paths of all that the server says it exports.
+/// Returns the paths of the server's exports.
 pub fn exports(url: &NfsUrl) -> Result<Vec<Vec<u8>>, NotMounted> {
     let settings = Settings::of(url, &OpenOptions::default())?;
     let reserved_port = settings.client.rpc.reserved_port;
     at_any_address(url, &settings, |server| NfsExport::exports_of(server, reserved_port))
 }
 
-/// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or what the server lets one mount below
-/// it.
+/// Mounts exactly the URL's path, as mount.nfs(8) does: an export, or a directory in it if the server
+/// permits.
 pub fn mount(url: &NfsUrl, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     if let Some(ssh) = &url.ssh {
         return nfs_ssh::mount(url, ssh, options);
@@ -62,7 +62,7 @@ impl From<&MountError> for NotMounted {
         let reason = Reason::from(error);
         match error {
             error if is_away(error) => Self::away(reason),
-            // A server that starts tells the portmapper when it is there.
+            // A starting server registers with the portmapper only when ready.
             MountError::NotRegistered { .. } => Self::away(reason),
             _ => Self::new(reason),
         }
@@ -77,12 +77,12 @@ fn is_away(error: &MountError) -> bool {
     )
 }
 
-/// MOUNT has paths of any bytes, but a client only those that people can read.
+/// Converts a path to text; MOUNT permits any bytes.
 fn text(path: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(path).map_err(|_| "a path on a server that is not UTF-8".into())
+    std::str::from_utf8(path).map_err(|_| "the path on the server is not UTF-8".into())
 }
 
-/// What URL and options come to.
+/// Effective settings of URL and options.
 struct Settings {
     ports: Vec<Ports>,
     transport: Transport,
@@ -90,7 +90,7 @@ struct Settings {
     client: ClientOptions,
 }
 
-/// Where NFS is served by default (RFC 1813, RFC 2224 §2).
+/// Default port of NFS (RFC 1813, RFC 2224 §2).
 const NFS_PORT: u16 = 2049;
 
 impl Settings {
@@ -113,7 +113,7 @@ impl Settings {
     }
 }
 
-/// What options come to where no network is in between.
+/// Returns the client's options where no network is involved.
 pub(super) fn client_options(asked: &NfsOptions, read_only: bool) -> ClientOptions {
     let mut client = ClientOptions::default();
     fill(&mut client, asked, read_only);
@@ -126,11 +126,11 @@ fn fill(client: &mut ClientOptions, asked: &NfsOptions, read_only: bool) {
     client.attributes = attributes(asked);
 }
 
-/// What secures the connections, if that is asked for.
+/// Returns the TLS settings, if requested.
 fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<Arc<ClientTls>>, NotMounted> {
     let Some((presents, dir)) = asked.security() else { return Ok(None) };
     if transport == Transport::Udp {
-        return Err(NotMounted::new("xprtsec= takes TCP: there is no TLS over UDP"));
+        return Err(NotMounted::new("xprtsec= requires TCP: TLS is not available over UDP"));
     }
     let dir = dir.map_err(NotMounted::new)?;
     let host = url.host.to_string();
@@ -145,9 +145,9 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
     Ok(Some(Arc::new(tls)))
 }
 
-/// Where to look for the server, one after the other: the port that is given has both, as ours do; where none
-/// is, the portmapper knows; and where there is no portmapper there may still be one of ours at the usual
-/// port. No portmapper has TLS.
+/// Returns the ports to try, in order: a given port serves both protocols, as with Tombolo; without one the
+/// portmapper is queried, then the default port is tried, since a Tombolo server needs no portmapper.
+/// Portmappers have no TLS.
 fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
@@ -190,7 +190,7 @@ fn apply(client: &mut ClientOptions, option: &NfsOption) {
     }
 }
 
-/// How long attributes are cached; of a pair that contradict each other the shorter one counts.
+/// Returns the attribute cache times; of a contradictory pair the shorter applies.
 fn attributes(asked: &NfsOptions) -> AttributeTimes {
     let mut times = AttributeTimes::default();
     for option in asked.iter() {
@@ -218,8 +218,8 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
     }
 }
 
-/// Tries all addresses of the host, and all ports that it may serve at, until something else than silence
-/// comes back. The first failure tells most: it is about the path that was asked for.
+/// Tries all addresses of the host and all ports, until a server responds. The first failure is returned, as
+/// it concerns the requested path.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,
@@ -238,7 +238,7 @@ fn at_any_address<T>(
                 Err(error) if is_away(&error) => {
                     failed = failed.or(Some(NotMounted::from(&error)));
                     if matches!(error, MountError::Unreachable { source: CallError::TimedOut { .. }, .. }) {
-                        // A host that is silent at one port is at the next.
+                        // A host that is silent on one port is silent on the next.
                         break;
                     }
                 }
@@ -246,22 +246,22 @@ fn at_any_address<T>(
             }
         }
     }
-    Err(failed.unwrap_or_else(|| unknown("it has no address".into())))
+    Err(failed.unwrap_or_else(|| unknown("the host has no address".into())))
 }
 
-/// The exports that the server tells of. One that keeps them to itself is no failure.
+/// Returns the server's exports; empty if it refuses to list them.
 fn list(server: &Server, settings: &Settings) -> Result<Vec<Vec<u8>>, MountError> {
     match NfsExport::exports_of(server, settings.client.rpc.reserved_port) {
         Err(error) if is_away(&error) => Err(error),
         Err(error) => {
-            tracing::debug!(%server, %error, "no list of exports");
+            tracing::debug!(%server, %error, "cannot list exports");
             Ok(Vec::new())
         }
         listed => listed,
     }
 }
 
-/// So much of the path to ask for, one after the other.
+/// Returns the lengths of path prefixes to try, in order.
 fn tries(exports: &[Vec<u8>], path: &str, end: End) -> Vec<usize> {
     let begins = |export: &&Vec<u8>| {
         let export = export.strip_suffix(b"/").unwrap_or(export);
@@ -281,7 +281,7 @@ fn tries(exports: &[Vec<u8>], path: &str, end: End) -> Vec<usize> {
     tries
 }
 
-/// The first that the server lets us mount. When it lets us mount none, its first word counts.
+/// Returns the first successful mount. If all are refused, the first refusal is returned.
 fn first<T>(
     tries: Vec<usize>,
     mut attempt: impl FnMut(usize) -> Result<T, MountError>,

@@ -1,4 +1,4 @@
-//! What can be asked of an NFS client: the options of nfs(5) by their names there, and a few of our own.
+//! Options of the NFS client: those of nfs(5) under the same names, and a few more.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,46 +10,46 @@ use crate::certificates::tls_dir;
 
 use crate::setting::Setting;
 
-/// Options as they were written, each known and checked. Later ones count.
+/// Options as written, known and validated. Later ones win.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NfsOptions(Vec<(String, NfsOption)>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NfsOption {
     Transport(Transport),
-    /// `port=`: of NFS; and of MOUNT, where nothing else is said.
+    /// `port=`: port of NFS, and of MOUNT by default.
     Port(u16),
     MountPort(u16),
     ReadSize(u32),
     WriteSize(u32),
-    /// `timeo=`, in tenths of a second there.
+    /// `timeo=`, there in tenths of a second.
     Timeout(Duration),
     Retries(u32),
     Hard(bool),
     Interruptible(bool),
     Connections(usize),
-    /// At least so many, whatever was said before.
+    /// Minimum number of connections, whatever was set before.
     ConnectionsMin(usize),
     KeepAttributes(bool),
-    /// `actimeo=` and its four parts: from when to when attributes are cached.
+    /// `actimeo=` and its four parts: attribute cache times.
     AttributeTime(AttributeTime, Duration),
     ReservedPort(bool),
     ReadAhead(usize),
     InFlight(InFlight),
-    /// `bg`, `fg`: whether the mount command returns when the server is not there, and goes on trying in the
+    /// `bg`, `fg`: `true` if the mount command returns while the server is unreachable and retries in the
     /// background.
     Background(bool),
-    /// `xprtsec=`: what secures the connections; none is `none`.
+    /// `xprtsec=`: transport security; `None` for `none`.
     Security(Option<Presents>),
-    /// `tlsdir=`: where the certificates for that are.
+    /// `tlsdir=`: directory of the certificates.
     TlsDir(PathBuf),
-    /// `ssh=`: the program that leads to another host, and words in front of ours.
+    /// `ssh=`: program to reach the other host, with its first arguments.
     SshCommand(String),
-    /// `tombolo=`: the program there, as its shell takes it.
+    /// `tombolo=`: program on the other host, interpreted by its shell.
     RemoteProgram(String),
-    /// `retry=`, in minutes there: for so long a server that is not there is tried again.
+    /// `retry=`, there in minutes: time to retry an unreachable server.
     Retry(Duration),
-    /// Accepted for what it says: it is so anyway.
+    /// Accepted without effect, because it always applies.
     SoAnyway,
 }
 
@@ -63,39 +63,39 @@ pub enum AttributeTime {
 }
 
 impl NfsOptions {
-    /// Adds an option. False if NFS has none of that name.
+    /// Adds an option. Returns `false` if NFS has no option of that name.
     ///
     /// # Errors
-    /// `NAME=VALUE: what is wrong with it`.
+    /// `NAME=VALUE: problem`.
     pub fn add(&mut self, setting: Setting<'_>) -> Result<bool, String> {
         let Some(option) = parsed(&setting)? else { return Ok(false) };
         self.0.push((setting.text.into(), option));
         Ok(true)
     }
 
-    /// The names of all options, and whether a value belongs to each.
+    /// Returns the names of all options, with `true` if the option takes a value.
     pub fn names() -> impl Iterator<Item = (&'static str, bool)> {
         let flags = FLAGS.iter().map(|(name, _)| (*name, false));
         flags.chain(WITH_VALUE.iter().map(|(name, _)| (*name, true)))
     }
 
-    /// The options, in the order in which they count.
+    /// Returns the options in order of precedence, the strongest last.
     pub fn iter(&self) -> impl Iterator<Item = NfsOption> + '_ {
         self.0.iter().map(|(_, option)| option.clone())
     }
 
-    /// As they were written.
+    /// Returns the options as written.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(text, _)| text.as_str())
     }
 
-    /// `noac`.
+    /// Returns `noac`.
     pub fn without_attributes() -> Self {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
 
-    /// What the client is to leave to a cache over it: it keeps no attributes, and reads nothing ahead. A
-    /// second connection has what moves much.
+    /// Returns options for a client below a cache: no attribute cache, no read-ahead, and a second connection
+    /// for bulk data.
     pub fn for_cache() -> Self {
         let mut options = Self::without_attributes();
         options.0.push(("readahead=0".into(), NfsOption::ReadAhead(0)));
@@ -103,7 +103,7 @@ impl NfsOptions {
         options
     }
 
-    /// For what can be had elsewhere: a server that does not answer is not waited for.
+    /// Returns options that fail soon, for data that are available elsewhere.
     pub fn fails_soon() -> Self {
         let timeout = Duration::from_secs(2);
         Self(vec![
@@ -113,8 +113,7 @@ impl NfsOptions {
         ])
     }
 
-    /// The same with a limit for what a server leaves unanswered, unless they say themselves what is waited
-    /// for.
+    /// Adds a limit for unanswered requests, unless the options set it themselves.
     pub fn limited(mut self, limit: Duration) -> Self {
         let says_so = |option| matches!(option, NfsOption::Hard(_)).then_some(());
         if self.last(says_so).is_some() {
@@ -124,7 +123,7 @@ impl NfsOptions {
         let counts = |option| matches!(option, NfsOption::Timeout(_) | NfsOption::Retries(_)).then_some(());
         if self.last(counts).is_none() {
             let over_udp = |option| matches!(option, NfsOption::Transport(Transport::Udp)).then_some(());
-            // Of datagrams each time-out is twice the one before, from a second on at most.
+            // UDP time-outs double from attempt to attempt, starting at one second at most.
             let (timeout, retries) = match self.last(over_udp) {
                 Some(()) => (limit / 64, 5),
                 None => (limit, 0),
@@ -135,12 +134,13 @@ impl NfsOptions {
         self
     }
 
-    /// What the last option that says something of it says.
+    /// Returns the value of the last option for which `said` returns one.
     pub fn last<T>(&self, said: impl FnMut(NfsOption) -> Option<T>) -> Option<T> {
         self.iter().filter_map(said).last()
     }
 
-    /// What the client shows, and where its certificates are or why nowhere, if TLS is asked for.
+    /// Returns the client's credentials and the directory of its certificates (or why there is none), if TLS
+    /// is requested.
     pub fn security(&self) -> Option<(Presents, Result<PathBuf, String>)> {
         let said = |option| if let NfsOption::Security(security) = option { Some(security) } else { None };
         let presents = self.last(said).flatten()?;
@@ -148,38 +148,38 @@ impl NfsOptions {
         Some((presents, dir.map_or_else(tls_dir, Ok)))
     }
 
-    /// Whether attributes are cached for any time at all, if anything is said about it.
+    /// Returns `true` if attributes are cached for any time, or `None` if no option says.
     pub fn attributes_kept(&self) -> Option<bool> {
         use NfsOption::{AttributeTime as Time, KeepAttributes};
         self.last(|option| match option {
             KeepAttributes(cached) => Some(cached),
             Time(AttributeTime::All | AttributeTime::FileMax, time) => Some(!time.is_zero()),
-            // A least time alone says nothing: it is cut to the most.
+            // A minimum alone has no effect: it is limited by the maximum.
             Time(AttributeTime::FileMin | AttributeTime::DirMin, _) => None,
             Time(AttributeTime::DirMax, _) => Some(true),
             _ => None,
         })
     }
 
-    /// `bg`.
+    /// Returns `true` for `bg`.
     pub fn in_background(&self) -> bool {
         let said = |option| if let NfsOption::Background(said) = option { Some(said) } else { None };
         self.last(said).unwrap_or(false)
     }
 
-    /// `retry=`, if anything is said about it.
+    /// Returns the time of `retry=`, if given.
     pub fn retry(&self) -> Option<Duration> {
         self.last(|option| if let NfsOption::Retry(time) = option { Some(time) } else { None })
     }
 
-    /// These, and then `later` ones.
+    /// Returns these options followed by `later`.
     pub fn then(mut self, later: &Self) -> Self {
         self.0.extend_from_slice(&later.0);
         self
     }
 }
 
-/// The largest READ or WRITE.
+/// Limits of a READ or WRITE.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 const TRANSFER_BYTES_MIN: u64 = 1 << 10;
 const CONNECTIONS_MAX: u64 = 16;
@@ -192,7 +192,7 @@ fn parsed(setting: &Setting<'_>) -> Result<Option<NfsOption>, String> {
     let flag = || FLAGS.iter().find_map(|(name, option)| (*name == setting.name).then(|| option.clone()));
     let parse = WITH_VALUE.iter().find_map(|(name, parse)| (*name == setting.name).then_some(*parse));
     match (setting.value, parse) {
-        (None, Some(_)) => Err(setting.wrong(format_args!("it needs a value: {}=…", setting.name))),
+        (None, Some(_)) => Err(setting.wrong(format_args!("requires a value: {}=…", setting.name))),
         (None, None) => Ok(flag()),
         (Some(value), Some(parse)) => parse(setting, value).map(Some),
         (Some(_), None) => Ok(None),
@@ -221,13 +221,13 @@ const WITH_VALUE: &[(&str, Parse)] = &[
     ("proto", |setting, value| match value {
         "tcp" => Ok(NfsOption::Transport(Transport::Tcp)),
         "udp" => Ok(NfsOption::Transport(Transport::Udp)),
-        _ => Err(setting.wrong("it is one of tcp, udp")),
+        _ => Err(setting.wrong("must be one of tcp, udp")),
     }),
     ("xprtsec", |setting, value| match value {
         "none" => Ok(NfsOption::Security(None)),
         "tls" => Ok(NfsOption::Security(Some(Presents::Nothing))),
         "mtls" => Ok(NfsOption::Security(Some(Presents::Certificate))),
-        _ => Err(setting.wrong("it is one of none, tls, mtls")),
+        _ => Err(setting.wrong("must be one of none, tls, mtls")),
     }),
     ("tlsdir", |_, value| Ok(NfsOption::TlsDir(value.into()))),
     ("ssh", |setting, value| named(setting, value).map(NfsOption::SshCommand)),
@@ -237,7 +237,7 @@ const WITH_VALUE: &[(&str, Parse)] = &[
     ("mountvers", version_3),
     ("sec", |setting, value| match value {
         "sys" => Ok(NfsOption::SoAnyway),
-        _ => Err(setting.wrong("only sys is spoken")),
+        _ => Err(setting.wrong("only sys is supported")),
     }),
     ("port", |setting, _| port(setting).map(NfsOption::Port)),
     ("mountport", |setting, _| port(setting).map(NfsOption::MountPort)),
@@ -275,13 +275,13 @@ const WITH_VALUE: &[(&str, Parse)] = &[
 fn version_3(setting: &Setting<'_>, value: &str) -> Result<NfsOption, String> {
     match value {
         "3" => Ok(NfsOption::SoAnyway),
-        _ => Err(setting.wrong("only version 3 is spoken")),
+        _ => Err(setting.wrong("only version 3 is supported")),
     }
 }
 
 fn named(setting: &Setting<'_>, value: &str) -> Result<String, String> {
     match value.trim() {
-        "" => Err(setting.wrong("a program is missing")),
+        "" => Err(setting.wrong("the program is missing")),
         program => Ok(program.into()),
     }
 }
@@ -290,7 +290,7 @@ fn port(setting: &Setting<'_>) -> Result<u16, String> {
     setting.number("a port", 1..=u16::MAX.into()).map(|port| port as u16)
 }
 
-/// In whole KiB.
+/// Rounds down to whole KiB.
 fn transfer(setting: &Setting<'_>) -> Result<u32, String> {
     setting.bytes_in(TRANSFER_BYTES_MIN..=TRANSFER_BYTES_MAX).map(|bytes| narrow(bytes & !1023))
 }
@@ -300,7 +300,7 @@ fn attribute_time(setting: &Setting<'_>, which: AttributeTime) -> Result<NfsOpti
     Ok(NfsOption::AttributeTime(which, Duration::from_secs(seconds)))
 }
 
-/// All limits above fit.
+/// Converts a number; all limits above fit.
 fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -370,10 +370,10 @@ mod tests {
         assert_eq!(mistake("nconnect=17"), "nconnect=17: a number from 1 to 16");
         assert_eq!(mistake("rsize=2M"), "rsize=2M: a number of bytes from 1024 to 1048576");
         assert_eq!(mistake("inflight=some"), "inflight=some: auto or a number from 1 to 1024");
-        assert_eq!(mistake("proto=rdma"), "proto=rdma: it is one of tcp, udp");
-        assert_eq!(mistake("vers=4.1"), "vers=4.1: only version 3 is spoken");
-        assert_eq!(mistake("timeo"), "timeo: it needs a value: timeo=…");
-        assert_eq!(mistake("sec=krb5p"), "sec=krb5p: only sys is spoken");
-        assert_eq!(mistake("xprtsec=ssl"), "xprtsec=ssl: it is one of none, tls, mtls");
+        assert_eq!(mistake("proto=rdma"), "proto=rdma: must be one of tcp, udp");
+        assert_eq!(mistake("vers=4.1"), "vers=4.1: only version 3 is supported");
+        assert_eq!(mistake("timeo"), "timeo: requires a value: timeo=…");
+        assert_eq!(mistake("sec=krb5p"), "sec=krb5p: only sys is supported");
+        assert_eq!(mistake("xprtsec=ssl"), "xprtsec=ssl: must be one of none, tls, mtls");
     }
 }

@@ -1,9 +1,8 @@
-//! NFS over shared memory: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and the same with the other schemes of
+//! NFS over shared memory: `nfs+shm:SOCKET/NAME[?OPTION[=VALUE]&…]`, and variants for the other schemes of
 //! [`ShmLocation`].
 //!
-//! The messages are those of NFS version 3, only what carries them is a link. Everything that an NFS client
-//! does with its server it does here too: it waits for a server that is away, and sends again what was not
-//! answered.
+//! The messages are those of NFS version 3, carried by a link. The NFS client behaves as over a network: it
+//! waits for an absent server and retransmits unanswered requests.
 
 use std::fmt;
 use std::io;
@@ -21,24 +20,24 @@ use super::shm_link::{Connector, longest};
 use super::url::parsed_options;
 use super::{NotMounted, OpenOptions, Opened, nfs};
 
-/// Something on an NFS server behind shared memory.
+/// An export of an NFS server over shared memory, or a path in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsShmUrl {
-    /// Where the server is met, and the name of an export behind it.
+    /// Endpoint of the server and name of the export.
     pub place: ShmLocation,
     pub options: NfsOptions,
 }
 
-/// In front of the schemes of shared memory.
+/// Prefix of the shared-memory schemes.
 const FRONT: &str = "nfs+";
 
 impl NfsShmUrl {
-    /// Is it such a location that stands behind this word and a `:`?
+    /// Returns `true` if the word before the `:` is a scheme of such locations.
     pub fn is_scheme(word: &str) -> bool {
         word.strip_prefix(FRONT).is_some_and(ShmLocation::is_scheme)
     }
 
-    /// The location of `text`, which stood behind `scheme:`. Options follow the last question mark.
+    /// Parses `text`, which followed `scheme:`. Options follow the last question mark.
     pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
         let inner = scheme.strip_prefix(FRONT).unwrap_or(scheme);
         let (path, options) = text.rsplit_once('?').unwrap_or((text, ""));
@@ -49,7 +48,7 @@ impl NfsShmUrl {
         Ok(Self { place, options })
     }
 
-    /// The same from the root of the file system on.
+    /// Returns the location with an absolute path.
     pub fn absolute(&self) -> io::Result<Self> {
         Ok(Self { place: self.place.absolute()?, options: self.options.clone() })
     }
@@ -65,7 +64,7 @@ impl fmt::Display for NfsShmUrl {
     }
 }
 
-/// Options that say something of networks have no meaning here.
+/// Refuses options that apply to networks only.
 pub fn check(options: &NfsOptions) -> Result<(), String> {
     let of_networks = |option: &NfsOption| {
         matches!(
@@ -82,19 +81,19 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
         )
     };
     match options.iter().zip(options.words()).find(|(option, _)| of_networks(option)) {
-        Some((_, word)) => Err(format!("option {word} is for networks, not for shared memory")),
+        Some((_, word)) => Err(format!("option {word} does not apply to shared memory")),
         None => Ok(()),
     }
 }
 
-/// Opens the export that the location leads to or into: the longest name that the server knows.
+/// Opens the export that contains the location: the longest name known to the server.
 pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let found = find(&url.place, Mode::default())?;
     let export = found.mount(&found.name, url, options)?;
     Ok(Opened { export: Arc::new(export), path: found.within.into_bytes(), nfs: None })
 }
 
-/// Mounts what the location names: an export, or a directory in it.
+/// Mounts the location: an export, or a directory in it.
 pub fn mount(url: &NfsShmUrl, mode: Mode, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     let found = find(&url.place, mode)?;
     let path = match &*found.within {
@@ -136,7 +135,7 @@ fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
 
 struct LinkDoor {
     connector: Connector,
-    /// The link that was made to see whether there is such an export.
+    /// Link that was made to find the export; used first.
     first: Mutex<Option<Connected>>,
 }
 
@@ -173,14 +172,11 @@ mod tests {
     #[test]
     fn a_mistake_is_one_line_that_says_what_to_write() {
         let mistake = |text: &str| NfsShmUrl::new("nfs+shm", text).expect_err(text);
-        assert_eq!(mistake("x.sock"), "nfs+shm:x.sock: a name is missing: write nfs+shm:SOCKET/NAME");
+        assert_eq!(mistake("x.sock"), "nfs+shm:x.sock: the name is missing: write nfs+shm:SOCKET/NAME");
         assert_eq!(mistake("s/a?sofd"), "nfs+shm:s/a?sofd: unknown option \"sofd\": did you mean soft?");
         for option in ["proto=udp", "port=7", "mountport=7", "nconnect=2", "resvport"] {
             let wrong = mistake(&format!("s/a?hard&{option}"));
-            assert!(
-                wrong.ends_with(&format!("option {option} is for networks, not for shared memory")),
-                "{wrong}"
-            );
+            assert!(wrong.ends_with(&format!("option {option} does not apply to shared memory")), "{wrong}");
         }
     }
 }

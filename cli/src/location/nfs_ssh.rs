@@ -1,7 +1,7 @@
 //! Trees of other hosts through ssh(1): `nfs+ssh://[USER@]HOST[:PORT]/PATH`.
 //!
-//! ssh runs `tombolo serve --stdio` there, and its standard streams are the connection. Each connection is an
-//! ssh of its own; what finds together there is the business of that server.
+//! ssh runs `tombolo serve --stdio` on the other host, and its standard streams are the connection. Each
+//! connection has its own ssh process; the servers there cooperate by themselves.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -15,22 +15,22 @@ use super::nfs::client_options;
 use super::nfs_options::{NfsOption, NfsOptions};
 use super::{NfsUrl, NotMounted, OpenOptions, Opened, ServerState, Ssh};
 
-/// What the server is asked to call the one directory that it serves.
+/// Export name of the only directory served.
 const ROOT: &str = "/";
 
-/// ssh never asks anything, for there may be no terminal, and forwards nothing that the user's configuration
-/// says of logins.
+/// Options that make ssh non-interactive, since there may be no terminal, and disable forwardings configured
+/// for logins.
 const SSH_WORDS: &[&str] =
     &["-T", "-x", "-oBatchMode=yes", "-oClearAllForwardings=yes", "-oConnectTimeout=15"];
 
-/// Opens the path from the root of the other host on: links lead where they lead there.
+/// Opens the path, with the other host's root as export, so that links resolve as on that host.
 pub fn open(url: &NfsUrl, ssh: &Ssh, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let export = Arc::new(served(url, ssh, b"/", options)?);
     let path = url.path.strip_prefix(b"/").unwrap_or(&url.path).to_vec();
     Ok(Opened { export: export.clone(), path, nfs: Some(export) })
 }
 
-/// Mounts the directory that the URL names.
+/// Mounts the directory of the URL.
 pub fn mount(url: &NfsUrl, ssh: &Ssh, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     served(url, ssh, &url.path, options)
 }
@@ -60,7 +60,7 @@ fn tunnel(url: &NfsUrl, ssh: &Ssh, dir: &[u8], asked: &NfsOptions) -> Arc<Tunnel
         words.extend(["-l".into(), user.into()]);
     }
     words.extend(["--".into(), url.host.as_str().into()]);
-    // Who may log in as root is root there; an operator who wants less names the command that a key may run.
+    // A user who may log in as root is root; operators restrict that by the command of a key.
     let remote = remote.unwrap_or_else(|| "tombolo".into());
     words.push(format!("{remote} serve --stdio --squash none").into());
     words.push(OsString::from_vec([&quoted(dir)[..], b"=", ROOT.as_bytes()].concat()));
@@ -69,7 +69,7 @@ fn tunnel(url: &NfsUrl, ssh: &Ssh, dir: &[u8], asked: &NfsOptions) -> Arc<Tunnel
     Tunnel::new(label, program, words)
 }
 
-/// One word for the shell there.
+/// Quotes one word for the remote shell.
 fn quoted(word: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word {
@@ -89,7 +89,7 @@ fn not_mounted(error: &MountError, program: &str) -> NotMounted {
             if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
         {
             NotMounted {
-                remedy: Some("install OpenSSH's client, or name another program with ssh=COMMAND"),
+                remedy: Some("install the OpenSSH client, or name another program with ssh=COMMAND"),
                 ..NotMounted::new(format!("cannot run {program}: {}", plain(source.kind())))
             }
         }
@@ -98,28 +98,26 @@ fn not_mounted(error: &MountError, program: &str) -> NotMounted {
 }
 
 fn plain(kind: ErrorKind) -> &'static str {
-    if kind == ErrorKind::NotFound { "there is no such program" } else { "permission denied" }
+    if kind == ErrorKind::NotFound { "no such program" } else { "permission denied" }
 }
 
-/// ssh's own failures have the code 255, those of a shell that finds no program 126 and 127, and others are
-/// those of the server there.
+/// Classifies the end of ssh: code 255 is ssh's own failure, 126 and 127 mean that the shell found no
+/// program, and others come from the remote server.
 fn ended(fault: &TunnelFault) -> NotMounted {
     let said = fault.last_line.strip_prefix("tombolo: ").map_or_else(|| fault.to_string(), str::to_owned);
     let says = |words: &str| fault.last_line.contains(words);
     let failed = NotMounted::new(said.clone());
     match fault.code {
         Some(126 | 127) => NotMounted {
-            remedy: Some("install tombolo on that host, or say where it is with tombolo=PROGRAM"),
+            remedy: Some("install tombolo on that host, or give its path with tombolo=PROGRAM"),
             ..failed
         },
         Some(255) if says("Permission denied") || says("Too many authentication failures") => NotMounted {
-            remedy: Some(
-                "make ssh log in there without a question: a key in the agent, or ssh=\"ssh -i KEY\"",
-            ),
+            remedy: Some("enable non-interactive login: a key in the agent, or ssh=\"ssh -i KEY\""),
             ..failed
         },
         Some(255) if says("Host key verification failed") => NotMounted {
-            remedy: Some("connect with ssh by hand once, as the same user, and compare the host's key"),
+            remedy: Some("connect with ssh manually once, as the same user, and verify the host key"),
             ..failed
         },
         Some(255) if says("Could not resolve hostname") => {
@@ -151,7 +149,7 @@ mod tests {
         assert_eq!(denied.server, ServerState::Settled);
         assert!(denied.remedy.is_some_and(|remedy| remedy.contains("ssh -i KEY")));
         let unknown = failed(Some(255), "Host key verification failed.");
-        assert!(unknown.remedy.is_some_and(|remedy| remedy.contains("by hand once")));
+        assert!(unknown.remedy.is_some_and(|remedy| remedy.contains("manually once")));
         let refused = failed(Some(255), "ssh: connect to host h port 22: Connection refused");
         assert_eq!((refused.server, refused.remedy), (ServerState::Away, None));
         let nowhere = failed(Some(255), "ssh: Could not resolve hostname h: Name or service not known");

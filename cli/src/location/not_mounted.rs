@@ -1,4 +1,4 @@
-//! Why there is no export.
+//! Failure to obtain an export.
 
 use crate::failure::Failure;
 
@@ -9,29 +9,29 @@ pub struct NotMounted {
     pub remedy: Option<&'static str>,
 }
 
-/// What may be expected of a server that gave no export.
+/// Expectation for a server that gave no export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// It was there, or there is none: asking again is in vain.
+    /// It responded, or does not exist: retrying is useless.
     Settled,
-    /// It is not there, and may come.
+    /// Unreachable at present.
     Away,
-    /// Its name has no address; that may be a slip of the pen, or the name service is away.
+    /// Its name has no address: misspelt, or the name service is unavailable.
     Nowhere,
 }
 
 impl NotMounted {
-    /// What will not go away by itself.
+    /// Returns a permanent failure.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { server: ServerState::Settled, reason: reason.into(), remedy: None }
     }
 
-    /// The server is not there.
+    /// Returns the failure for an unreachable server.
     pub fn away(reason: impl Into<String>) -> Self {
         Self { server: ServerState::Away, ..Self::new(reason) }
     }
 
-    /// As a failure of a command.
+    /// Returns the failure of a command.
     pub fn while_doing(self, doing: &str) -> Failure {
         let failure = Failure::cannot(doing, self.reason);
         match self.remedy {

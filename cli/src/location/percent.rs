@@ -1,8 +1,8 @@
-//! Bytes in URLs (RFC 3986 §2.1).
+//! Percent-encoding in URLs (RFC 3986 §2.1).
 
 use std::fmt::Write;
 
-/// The bytes that a part of a URL stands for.
+/// Decodes a part of a URL.
 pub fn decoded(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -16,7 +16,7 @@ pub fn decoded(text: &str) -> Result<Vec<u8>, String> {
             (byte, after) => (byte, after),
         };
         if byte == 0 {
-            return Err("no name has a zero byte in it".into());
+            return Err("zero bytes are not allowed".into());
         }
         bytes.push(byte);
         rest = after;
@@ -24,20 +24,20 @@ pub fn decoded(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-const NOT_HEX: &str = "% wants two hexadecimal digits: write %25 for a percent sign";
+const NOT_HEX: &str = "% must be followed by two hexadecimal digits: write %25 for a percent sign";
 
 fn digit(character: u8) -> Option<u8> {
     char::from(character).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// How bytes are written in a URL's path or among its options.
+/// Encodes bytes for a URL's path or options.
 pub fn encoded(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {
         if byte.is_ascii_alphanumeric() || b"/-._~!$'()*+,;:@".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            // Into a string: it cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "%{byte:02X}");
         }
     }

@@ -1,9 +1,9 @@
-//! Exports behind shared memory: of a server on this host, at a socket (`shm:SOCKET/NAME`); or of one on the
-//! other side of memory that a guest and its host, or two guests, share (`shm+file:FILE/NAME`,
-//! `shm+pci:[BDF]/NAME`, `shm+mmapper:/NAME`).
+//! Exports over shared memory: of a server on this host, at a socket (`shm:SOCKET/NAME`), or across memory
+//! shared between a guest and its host or between guests (`shm+file:FILE/NAME`, `shm+pci:[BDF]/NAME`,
+//! `shm+mmapper:/NAME`).
 //!
-//! Where the path of a socket or a file ends and the export's name begins the file system tells: nothing lies
-//! below those.
+//! The file system determines where the path of a socket or file ends and the export's name begins: nothing
+//! lies below a socket or a file.
 
 use std::fmt;
 use std::fs::{self, FileType};
@@ -15,8 +15,8 @@ use tombolo_host_links::shared_memory::MemoryLocation;
 
 use crate::failure::Reason;
 
-/// The endpoint of a server and the name of an export behind it, as one path; where a command takes that, a
-/// path within the export behind both.
+/// Endpoint of a server and name of an export, as one path; where a command accepts it, followed by a path
+/// within the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmLocation {
     scheme: Scheme,
@@ -34,7 +34,7 @@ enum Scheme {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmParts {
     pub at: ShmEndpoint,
-    /// What follows: `/` and components.
+    /// Remainder: `/` and components.
     pub rest: String,
 }
 
@@ -46,24 +46,24 @@ pub enum ShmEndpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReachable {
-    /// Whether a server may yet come and make it.
+    /// `true` if a server may still create it.
     pub away: bool,
     pub reason: String,
     pub file: bool,
 }
 
-/// Where UML has the memory that it shares.
+/// UML's device of shared memory.
 const MMAPPER: &str = "/dev/mmapper";
 
 impl ShmLocation {
-    /// Is it such a location that stands behind this word and a `:`?
+    /// Returns `true` if the word before the `:` is a scheme of such locations.
     pub fn is_scheme(word: &str) -> bool {
         Scheme::of(word).is_some()
     }
 
-    /// The location of `text`, which stood behind `scheme:`.
+    /// Parses `text`, which followed `scheme:`.
     pub fn new(scheme: &str, text: &str) -> Result<Self, String> {
-        let kind = Scheme::of(scheme).ok_or_else(|| format!("{scheme}: is not understood"))?;
+        let kind = Scheme::of(scheme).ok_or_else(|| format!("unknown scheme {scheme}:"))?;
         let fits = match (kind, text.split_once('/')) {
             (_, None) => false,
             (Scheme::Socket | Scheme::File, Some(_)) => text.rfind('/') != Some(0),
@@ -73,11 +73,11 @@ impl ShmLocation {
         if fits {
             Ok(Self { scheme: kind, path: text.into() })
         } else {
-            Err(format!("{scheme}:{text}: a name is missing: write {}", kind.usage()))
+            Err(format!("{scheme}:{text}: the name is missing: write {}", kind.usage()))
         }
     }
 
-    /// Names what has this name in it.
+    /// Appends a name.
     pub fn append(&mut self, name: &str) {
         if !self.path.ends_with('/') {
             self.path.push('/');
@@ -85,7 +85,7 @@ impl ShmLocation {
         self.path.push_str(name);
     }
 
-    /// The same from the root of the file system on.
+    /// Returns the location with an absolute path.
     pub fn absolute(&self) -> io::Result<Self> {
         if matches!(self.scheme, Scheme::Pci | Scheme::Mmapper) {
             return Ok(self.clone());
@@ -95,13 +95,13 @@ impl ShmLocation {
         Ok(Self { scheme: self.scheme, path })
     }
 
-    /// Its last component, if that is the name of something.
+    /// Returns the last component, unless it is `.` or `..`.
     pub fn name(&self) -> Option<&str> {
         let names = self.path.rsplit('/');
         names.into_iter().find(|name| !name.is_empty()).filter(|name| !matches!(*name, "." | ".."))
     }
 
-    /// Looks where the server is met.
+    /// Splits the location into endpoint and remainder.
     pub fn parts(&self) -> Result<ShmParts, NotReachable> {
         let at_first = |at: fn(&str) -> MemoryLocation| {
             let (front, rest) = self.path.split_at(self.path.find('/').unwrap_or(self.path.len()));
@@ -121,7 +121,7 @@ impl ShmLocation {
         }
     }
 
-    /// The path's part that is of the kind that is looked for, and what follows.
+    /// Splits the path after the first component of the wanted file type.
     fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NotReachable> {
         let file = self.scheme == Scheme::File;
         let lasting = |reason: String| NotReachable { away: false, reason, file };
@@ -134,7 +134,7 @@ impl ShmLocation {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(NotReachable {
                         away: true,
-                        reason: format!("there is no {kind} {front}"),
+                        reason: format!("no such {kind}: {front}"),
                         file,
                     });
                 }
@@ -146,15 +146,15 @@ impl ShmLocation {
         if fs::metadata(&self.path).is_ok_and(|metadata| fits(&metadata.file_type())) {
             let usage = self.scheme.usage();
             return Err(lasting(format!(
-                "{} is a {kind}, and the name of an export is missing: write {usage}",
+                "{}: the name of an export is missing after the {kind}: write {usage}",
                 self.path
             )));
         }
-        Err(NotReachable { away: true, reason: format!("there is no {kind}, only directories"), file })
+        Err(NotReachable { away: true, reason: format!("the path has no {kind}, only directories"), file })
     }
 }
 
-/// What follows as the name of an export is written.
+/// Normalizes the remainder to an export's name.
 fn name_of(rest: &str) -> String {
     format!("/{}", rest.trim_matches('/'))
 }

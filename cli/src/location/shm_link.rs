@@ -1,4 +1,4 @@
-//! Links to servers over shared memory.
+//! Links to shared-memory servers.
 
 use std::error::Error;
 use std::fmt;
@@ -20,8 +20,8 @@ use super::shm::{NotReachable, ShmEndpoint, ShmLocation, ShmParts};
 use super::{NotMounted, Opened};
 use crate::failure::Reason;
 
-/// Opens the export that the location leads to or into: the longest name that the server knows.
-/// A server that is away, or does not answer, is waited for up to `limit`, or for ever.
+/// Opens the export that contains the location: the longest name known to the server. An absent server is
+/// awaited for up to `limit`, or for ever.
 pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default(), limit))?;
@@ -29,7 +29,8 @@ pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotM
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
 
-/// What `attempt` comes to with the longest name that the server knows, and what follows the name in `/A/B`.
+/// Calls `attempt` with the longest name known to the server. Returns its result and the path after the name
+/// in `/A/B`.
 pub(super) fn longest<T>(
     rest: &str,
     mut attempt: impl FnMut(&str) -> Result<T, NoLink>,
@@ -43,26 +44,26 @@ pub(super) fn longest<T>(
             Err(NoLink { failed: why, .. }) => return Err(why),
         }
     }
-    Err(failed.unwrap_or_else(|| NotMounted::new("it names nothing")))
+    Err(failed.unwrap_or_else(|| NotMounted::new("no export has that name")))
 }
 
-/// Links to exactly the export that the location names.
+/// Links to exactly the export of the location.
 pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let export = export(at, &rest, mode, None).map_err(|no| no.failed)?;
     Ok(export.with_patience(patience))
 }
 
-/// Where a name may end in `/A/B`, the longest first, so that an export within another is met before it; the
-/// name of all, `/`, is `/A/B` from 0 on.
+/// Returns the ends of candidate names in `/A/B`, longest first, so that nested exports take precedence. The
+/// root, `/`, is the end 0.
 fn ends(rest: &str) -> impl Iterator<Item = usize> {
     let inner = rest.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
     let whole = (rest.len() > 1).then_some(rest.len());
-    // A longer one would be cut, and might then be that of another.
+    // A longer name would be truncated, and could then match another export.
     whole.into_iter().chain(inner).filter(|end| *end <= NAME_BYTES_MAX).chain([0])
 }
 
-/// The export of that name, if there is one: the first session's link is made already.
+/// Opens the export of that name, with the link of the first session already made.
 fn export(
     at: ShmEndpoint,
     name: &str,
@@ -88,7 +89,7 @@ impl Connect for Connector {
     }
 }
 
-/// Why there is no further link, with what the server has said.
+/// Failure to make another link, with the server's refusal.
 #[derive(Debug)]
 struct Unlinked {
     reason: String,
@@ -114,7 +115,7 @@ impl From<NoLink> for Unlinked {
 }
 
 impl Connector {
-    /// Links of one client life, on which that protocol is spoken. None is made yet.
+    /// Prepares links of one client incarnation for a protocol; connects none yet.
     pub(super) fn new(
         at: ShmEndpoint,
         name: &str,
@@ -134,7 +135,7 @@ impl Connector {
         self.link_as(self.options.client)
     }
 
-    /// Another link, of that client life.
+    /// Makes another link for that incarnation.
     fn link_as(&self, client: Incarnation) -> Result<Connected, NoLink> {
         let options = ConnectOptions { client, ..self.options.clone() };
         match &self.at {
@@ -162,19 +163,20 @@ impl Connector {
     }
 }
 
-/// Why there is no link.
+/// Failure to make a link.
 pub(super) struct NoLink {
     pub(super) failed: NotMounted,
-    /// Whether it is about the name: the server may have an export of another.
+    /// `true` if the server does not know the name; it may have other exports.
     pub(super) unknown_name: bool,
-    /// What the server said, if it said no.
+    /// The server's refusal, if any.
     refused: Option<Refused>,
 }
 
-const LISTEN: &str = "start one there with tombolo serve DIR --shm SOCKET";
-const SERVE_MEMORY: &str = "start one on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
-const OTHER: &str = "that server speaks another protocol: write nfs+shm: for shm:, or the other way round";
-const ALLOW: &str = "its operator allows users with --shm-policy FILE";
+const LISTEN: &str = "start a server with tombolo serve DIR --shm SOCKET";
+const SERVE_MEMORY: &str =
+    "start a server on the other side with tombolo serve DIR --shm-file FILE,size=SIZE";
+const OTHER: &str = "the server uses the other protocol: write nfs+shm: instead of shm:, or vice versa";
+const ALLOW: &str = "the server's --shm-policy FILE must permit this user";
 
 impl NoLink {
     fn refused(reason: &str, refused: Refused) -> Self {
@@ -208,7 +210,7 @@ impl From<MemoryError> for NotMounted {
     fn from(error: MemoryError) -> Self {
         let reason = Reason::from(&error);
         match error {
-            // No server has been there yet, or one makes the page just now.
+            // No server has created the page yet, or one is creating it now.
             MemoryError::Page { .. } => Self { remedy: Some(SERVE_MEMORY), ..Self::away(reason) },
             _ => Self::new(reason),
         }

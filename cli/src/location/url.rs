@@ -1,5 +1,5 @@
-//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, with options after the question mark),
-//! and `nfs+ssh://[USER@]HOST[:PORT]/PATH…`, what a server shows that is started there through ssh(1).
+//! `nfs://HOST[:PORT]/NAME[/PATH][?OPTION[=VALUE]&…]` (RFC 2224 §2, plus options), and
+//! `nfs+ssh://[USER@]HOST[:PORT]/PATH…` for a server started through ssh(1).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,26 +12,26 @@ use crate::suggestion::unknown;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsUrl {
-    /// How to get to the server, if not over the network.
+    /// Set if the server is reached through ssh.
     pub ssh: Option<Ssh>,
-    /// The server.
+    /// Host of the server.
     pub host: Host,
     pub port: Option<u16>,
-    /// The path on the server, from its root: `/` and components. Which of them name the export only the
-    /// server knows.
+    /// Path on the server, from its root: `/` and components. Only the server knows which of them name the
+    /// export.
     pub path: Vec<u8>,
     pub options: NfsOptions,
 }
 
-/// Through ssh(1).
+/// Access through ssh(1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ssh {
-    /// As which user, if that is said.
+    /// User on the other host, if given.
     pub user: Option<String>,
 }
 
 impl NfsUrl {
-    /// `HOST:/PATH`, as mount.nfs(8) takes it: nothing is escaped, and there are no options.
+    /// Parses `HOST:/PATH`, as accepted by mount.nfs(8): without escapes and options.
     pub fn of_mount_word(text: &str) -> Result<Self, String> {
         let wrong = |reason: String| format!("{text:?}: {reason}: write HOST:/NAME or {FORM}");
         let (host, rest) = Host::cut(text).map_err(wrong)?;
@@ -40,7 +40,7 @@ impl NfsUrl {
         Ok(Self { ssh: None, host, port: None, path, options: NfsOptions::default() })
     }
 
-    /// `HOST:/PATH`, as mounts are listed.
+    /// Returns `HOST:/PATH`, as mounts are listed.
     pub fn mount_word(&self) -> String {
         match self.ssh {
             None => format!("{}:{}", self.host, String::from_utf8_lossy(&self.path)),
@@ -48,15 +48,15 @@ impl NfsUrl {
         }
     }
 
-    /// Without options.
+    /// Returns the URL without options.
     fn bare(&self) -> Self {
         Self { options: NfsOptions::default(), ..self.clone() }
     }
 
-    /// Are these options of use on this way to a server?
+    /// Refuses options that do not apply to this transport.
     pub fn check(&self, options: &NfsOptions) -> Result<(), String> {
         let problem = |option: &NfsOption| match (option, &self.ssh) {
-            (NfsOption::SshCommand(_) | NfsOption::RemoteProgram(_), None) => Some("is for nfs+ssh://"),
+            (NfsOption::SshCommand(_) | NfsOption::RemoteProgram(_), None) => Some("is only for nfs+ssh://"),
             (
                 NfsOption::Transport(_)
                 | NfsOption::Port(_)
@@ -65,7 +65,7 @@ impl NfsUrl {
                 | NfsOption::Security(_)
                 | NfsOption::TlsDir(_),
                 Some(_),
-            ) => Some("is for networks, not for ssh"),
+            ) => Some("does not apply to nfs+ssh://"),
             _ => None,
         };
         let mut said = options.iter().zip(options.words());
@@ -86,7 +86,7 @@ impl FromStr for NfsUrl {
         let over_ssh = text.strip_prefix(NFS_SSH);
         let form = if over_ssh.is_some() { SSH_FORM } else { FORM };
         let wrong = |reason: String| format!("{text}: {reason}: write {form}");
-        let rest = over_ssh.or(text.strip_prefix(NFS)).ok_or_else(|| wrong("not a URL of NFS".into()))?;
+        let rest = over_ssh.or(text.strip_prefix(NFS)).ok_or_else(|| wrong("not an NFS URL".into()))?;
         let (ssh, rest) = match over_ssh {
             Some(rest) => cut_user(rest).map(|(user, rest)| (Some(Ssh { user }), rest)).map_err(wrong)?,
             None => (None, rest),
@@ -95,7 +95,7 @@ impl FromStr for NfsUrl {
         let (port, rest) = cut_port(rest).map_err(wrong)?;
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         if path.contains('#') || options.contains('#') {
-            return Err(format!("{text}: # has no meaning here: write %23 for it"));
+            return Err(format!("{text}: fragments are not supported: write %23 for #"));
         }
         let path = decoded(path).and_then(|path| checked_path(&path)).map_err(wrong)?;
         let options = parsed_options(options).map_err(|reason| format!("{text}: {reason}"))?;
@@ -105,18 +105,18 @@ impl FromStr for NfsUrl {
     }
 }
 
-/// `[USER@]` off the front of `text`, and what follows. A user is a word that no program takes for an option.
+/// Splits `[USER@]` off the front of `text`. A user must not look like an option to other programs.
 fn cut_user(text: &str) -> Result<(Option<String>, &str), String> {
     let authority = text.find(['/', '?', '#']).and_then(|end| text.get(..end)).unwrap_or(text);
     let Some((user, _)) = authority.rsplit_once('@') else { return Ok((None, text)) };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if user.is_empty() || user.starts_with('-') || !user.bytes().all(is_plain) {
-        return Err(format!("{user:?} is not the name of a user"));
+        return Err(format!("{user:?} is not a valid user name"));
     }
     Ok((Some(user.into()), text.get(user.len() + 1..).unwrap_or_default()))
 }
 
-/// `[:PORT]` off the front of `text`, and what follows.
+/// Splits `[:PORT]` off the front of `text`.
 fn cut_port(text: &str) -> Result<(Option<u16>, &str), String> {
     let Some(rest) = text.strip_prefix(':') else { return Ok((None, text)) };
     let (digits, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -126,16 +126,16 @@ fn cut_port(text: &str) -> Result<(Option<u16>, &str), String> {
     }
 }
 
-/// `/` and components: none is empty, `.` or `..`, because what those mean would be the server's guess.
+/// Normalizes a path; `..` is refused, because servers may interpret it differently.
 fn checked_path(path: &[u8]) -> Result<Vec<u8>, String> {
     if path.first() != Some(&b'/') {
-        return Err("a name is missing".into());
+        return Err("the name is missing".into());
     }
     let components = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     let mut plain = Vec::with_capacity(path.len());
     for component in components {
         if component == b".." {
-            return Err("`..` has no place in a path on a server".into());
+            return Err("`..` is not allowed in a path on a server".into());
         }
         plain.push(b'/');
         plain.extend_from_slice(component);
@@ -143,11 +143,11 @@ fn checked_path(path: &[u8]) -> Result<Vec<u8>, String> {
     Ok(if plain.is_empty() { b"/".to_vec() } else { plain })
 }
 
-/// `NAME[=VALUE]&…`.
+/// Parses `NAME[=VALUE]&…`.
 pub(super) fn parsed_options(text: &str) -> Result<NfsOptions, String> {
     let mut options = NfsOptions::default();
     for option in text.split('&').filter(|option| !option.is_empty()) {
-        let option = String::from_utf8(decoded(option)?).map_err(|_| "an option that is not text")?;
+        let option = String::from_utf8(decoded(option)?).map_err(|_| "an option is not valid text")?;
         let setting = Setting::from(&*option);
         if !options.add(setting).map_err(|reason| format!("option {reason}"))? {
             return Err(unknown("option", setting.name, NfsOptions::names()));
@@ -210,27 +210,27 @@ mod tests {
     #[test]
     fn a_mistake_is_one_line_that_says_what_to_write() {
         let mistake = |text: &str| text.parse::<NfsUrl>().expect_err(text);
-        assert_eq!(mistake("nfs://"), "nfs://: a host is missing: write nfs://HOST[:PORT]/NAME");
-        assert_eq!(mistake("nfs://h"), "nfs://h: a name is missing: write nfs://HOST[:PORT]/NAME");
+        assert_eq!(mistake("nfs://"), "nfs://: the host is missing: write nfs://HOST[:PORT]/NAME");
+        assert_eq!(mistake("nfs://h"), "nfs://h: the name is missing: write nfs://HOST[:PORT]/NAME");
         assert_eq!(mistake("nfs://h:0/a"), "nfs://h:0/a: \"0\" is not a port: write nfs://HOST[:PORT]/NAME");
         assert!(mistake("nfs://h:70000/a").contains("\"70000\" is not a port"));
         assert!(mistake("nfs://h:/a").contains("\"\" is not a port"));
-        assert!(mistake("nfs://::1/a").contains("a host is missing"));
-        assert!(mistake("nfs://[::1/a").contains("a ] is missing"));
+        assert!(mistake("nfs://::1/a").contains("the host is missing"));
+        assert!(mistake("nfs://[::1/a").contains("missing ]"));
         assert!(mistake("nfs://[host]/a").contains("[host] is not an IPv6 address"));
-        assert!(mistake("nfs://joe@host/a").contains("names a user"));
+        assert!(mistake("nfs://joe@host/a").contains("includes a user"));
         assert_eq!(
             mistake("nfs+ssh://host"),
-            "nfs+ssh://host: a name is missing: write nfs+ssh://[USER@]HOST[:PORT]/PATH"
+            "nfs+ssh://host: the name is missing: write nfs+ssh://[USER@]HOST[:PORT]/PATH"
         );
         for user in ["", "-oProxyCommand", "a b", "a@b", "a:b"] {
             let said = mistake(&format!("nfs+ssh://{user}@host/a"));
-            assert!(said.contains(&format!("{user:?} is not the name of a user")), "{said}");
+            assert!(said.contains(&format!("{user:?} is not a valid user name")), "{said}");
         }
-        assert!(mistake("nfs+ssh://-oProxyCommand/a").contains("is not the name of a host"));
-        assert!(mistake("nfs+ssh://h/a?udp").ends_with("option udp is for networks, not for ssh"));
-        assert!(mistake("nfs://h/a?ssh=x").ends_with("option ssh=x is for nfs+ssh://"));
-        assert!(mistake("nfs://ho st/a").contains("\"ho st\" is not the name of a host"));
+        assert!(mistake("nfs+ssh://-oProxyCommand/a").contains("is not a valid host name"));
+        assert!(mistake("nfs+ssh://h/a?udp").ends_with("option udp does not apply to nfs+ssh://"));
+        assert!(mistake("nfs://h/a?ssh=x").ends_with("option ssh=x is only for nfs+ssh://"));
+        assert!(mistake("nfs://ho st/a").contains("\"ho st\" is not a valid host name"));
         assert!(mistake("nfs://h/a/../b").contains("`..`"));
         assert!(mistake("nfs://h/a%zz").contains("two hexadecimal digits"));
         assert!(mistake("nfs://h/a#b").contains("%23"));

@@ -1,4 +1,4 @@
-//! Where to mount.
+//! Mount points.
 
 mod mountinfo;
 
@@ -11,26 +11,26 @@ use crate::failure::{Failure, Outcome};
 
 pub use mountinfo::{MountEntry, MountTable, mounted_at};
 
-/// The type under which our mounts are listed.
+/// File system type of Tombolo's mounts.
 pub const KIND: &str = "fuse.tombolo";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Absolute, without links.
+    /// Absolute path without symbolic links.
     pub path: PathBuf,
-    /// Whether a mount of ours whose server died is still there, in the way.
+    /// `true` if a mount of ours with a dead server is still there.
     pub dead: bool,
 }
 
 impl MountPoint {
-    /// Looks whether `path` is a directory where nothing is mounted yet.
+    /// Checks that `path` is a directory with nothing mounted on it.
     pub fn checked(path: &Path) -> Result<Self, Failure> {
         let mounting = format!("mount at {}", path.display());
         let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
         let point = absolute(path).map_err(|error| cannot(&error))?;
         let entry = mounted_at(&point).map_err(|error| cannot(&error))?;
         let ours = entry.as_ref().is_some_and(|entry| entry.kind == KIND);
-        // What the kernel still knows of a dead mount's root it tells for a while; to list it, it asks.
+        // The kernel may answer from cached attributes of a dead mount's root; listing queries the server.
         let there = point
             .metadata()
             .and_then(|metadata| if ours { fs::read_dir(&point).map(|_| metadata) } else { Ok(metadata) });
@@ -44,7 +44,7 @@ impl MountPoint {
             (Ok(metadata), _) if !metadata.is_dir() => {
                 Err(Failure::cannot(&mounting, "it is not a directory"))
             }
-            // systemd keeps an autofs mount in the place of one to come.
+            // systemd keeps an autofs mount at the mount point.
             (Ok(_), Some(entry)) if entry.kind != "autofs" => {
                 let busy = format!("busy: a file system of type {} is mounted there", entry.kind);
                 let remedy = format!("unmount it first: tombolo umount {}", point.display());
@@ -54,19 +54,20 @@ impl MountPoint {
         }
     }
 
-    /// Refuses a place inside the directory that is to be shown there: its server would ask itself, and wait
-    /// for itself. Where mounts are hidden it never gets there.
+    /// Refuses a mount point inside the exported directory, where the server would wait for itself. Allowed
+    /// with hidden submounts, which the server never enters.
     pub fn is_apart_from(&self, dir: &Path, submounts: Submounts) -> Outcome {
         let inside = self.path.starts_with(dir) && self.path != dir;
         if submounts == Submounts::Hide || !inside {
             return Ok(());
         }
         let mounting = format!("mount at {}", self.path.display());
-        let reason = format!("it lies inside of {}", dir.display());
-        Err(Failure::cannot(mounting, reason).remedy("choose a place outside, or hide submounts"))
+        let reason = format!("it is inside {}", dir.display());
+        Err(Failure::cannot(mounting, reason).remedy("choose a mount point outside, or hide submounts"))
     }
 
-    /// The path as one word of at most so many bytes, for the names of files: its end, which tells most.
+    /// Returns the path as one word of at most `bytes_max` bytes, for file names: its end, the most specific
+    /// part.
     pub fn word(&self, bytes_max: usize) -> String {
         let word = self.path.to_string_lossy().trim_matches('/').replace('/', "-");
         let start = word.char_indices().map(|(at, _)| at).find(|at| word.len() - at <= bytes_max);
@@ -74,8 +75,8 @@ impl MountPoint {
     }
 }
 
-/// The path without links and relative parts, but for the last component: where a server died, that one
-/// cannot be asked.
+/// Resolves symbolic links and relative parts, except in the last component if it is a dead mount, which
+/// cannot be accessed.
 pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {

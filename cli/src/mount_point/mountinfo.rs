@@ -1,4 +1,4 @@
-//! What is mounted where: /proc/self/mountinfo (proc_pid_mountinfo(5)).
+//! Mount table: /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,9 +11,9 @@ use tombolo_sys::mountinfo;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
     pub point: PathBuf,
-    /// The file system's type, as in `fuse.tombolo`.
+    /// File system type, such as `fuse.tombolo`.
     pub kind: String,
-    /// Its own flags, as in `ro,nosuid,nodev`.
+    /// Mount flags, such as `ro,nosuid,nodev`.
     pub flags: String,
 }
 
@@ -23,7 +23,7 @@ impl MountEntry {
     }
 }
 
-/// The mounts of the namespace in which it was opened, also once the process has left that
+/// Mounts of the namespace in which the table was opened, even after the process has left it
 /// (mount_namespaces(7)).
 #[derive(Debug)]
 pub struct MountTable(File);
@@ -33,7 +33,7 @@ impl MountTable {
         File::open("/proc/self/mountinfo").map(Self)
     }
 
-    /// What is mounted now at exactly this absolute path: the topmost, if there are several.
+    /// Returns the topmost mount at exactly this absolute path.
     pub fn at(&self, point: &Path) -> io::Result<Option<MountEntry>> {
         let (mut file, mut table) = (&self.0, Vec::new());
         file.rewind()?;
@@ -42,7 +42,7 @@ impl MountTable {
     }
 }
 
-/// What is mounted at exactly this absolute path: the topmost, if there are several.
+/// Returns the topmost mount at exactly this absolute path.
 pub fn mounted_at(point: &Path) -> io::Result<Option<MountEntry>> {
     MountTable::open()?.at(point)
 }

@@ -1,4 +1,4 @@
-//! Counters as they travel over the control socket: the reply to `stats`, in `docs/protocols/control.md`.
+//! Counters sent over the control socket: the reply to `stats` in `docs/protocols/control.md`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,57 +10,57 @@ use tombolo_layer_basic::stats::Snapshot;
 use tombolo_layer_cache::{Counts as CacheCounts, LeaseState};
 use tombolo_layer_write_back::Status as WriteBackStatus;
 
-/// The counters of one server since it started.
+/// Counters of one server since its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// How long the server has run, in nanoseconds.
+    /// Uptime of the server in nanoseconds.
     pub uptime_ns: u64,
-    /// The counters of each export, by its name.
+    /// Operation counters by export.
     pub exports: BTreeMap<String, Snapshot>,
-    /// What happened at each NFS port, by its address.
+    /// NFS port counters by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs: BTreeMap<String, NfsCounters>,
-    /// What the clients of other servers did, by the names of the exports that come from there.
+    /// NFS client counters by export.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs_clients: BTreeMap<String, NfsClientCounters>,
-    /// What the caches of exports have come to, by the names of those.
+    /// Cache counters by export.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub caches: BTreeMap<String, CacheCounters>,
-    /// What the origins of exports lack, by the names of those.
+    /// State of unsent changes by export.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub write_backs: BTreeMap<String, WriteBackState>,
 }
 
-/// How far the changes of an export have come. Changes are numbered from 1.
+/// Progress of an export's changes, which are numbered from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBackState {
-    /// The latest change.
+    /// Latest change.
     pub change: u64,
-    /// The local disk has everything up to this change, and the origin up to that.
+    /// Last change up to which the local disk, and the origin, have everything.
     pub on_disk: u64,
     pub at_origin: u64,
-    /// Data that the origin does not have, and files and names of which it lacks something.
+    /// Unsent data, and files and names with unsent changes.
     pub dirty_bytes: u64,
     pub dirty_nodes: u64,
-    /// How old the oldest change is that it lacks, in nanoseconds; 0 if it lacks none.
+    /// Age of the oldest unsent change in nanoseconds; 0 if there is none.
     pub oldest_ns: u64,
-    /// Versions of others at the origin that were kept beside ours.
+    /// Conflicting versions at the origin that were retained next to ours.
     pub conflicts: u64,
-    /// Blocks that were being written over when an earlier life ended suddenly.
+    /// Blocks that were being overwritten at an unclean end.
     #[serde(default)]
     pub torn: u64,
-    /// Why the last attempt to bring changes there failed, if it did.
+    /// Reason for the failure of the last attempt to send changes, if it failed.
     pub failure: Option<String>,
-    /// Whether the origin lacks nothing.
+    /// `true` if the origin has all changes.
     #[serde(default)]
     pub is_clean: bool,
     /// Files and directories with attributes that a program has set and the origin has refused.
     #[serde(default)]
     pub refused: u64,
-    /// Whether the last attempt has met a refusal, and not only an origin that is away or full.
+    /// `true` if the origin refused changes in the last attempt, rather than being unreachable or full.
     #[serde(default)]
     pub is_refused: bool,
-    /// Attempts to bring changes there that have begun, and ended.
+    /// Begun and ended attempts to send changes.
     #[serde(default)]
     pub attempts_begun: u64,
     #[serde(default)]
@@ -68,20 +68,20 @@ pub struct WriteBackState {
 }
 
 impl WriteBackState {
-    /// Whether a flush that was asked for at this state is over: by `now` the origin has everything up to it,
-    /// or has refused some of it.
+    /// Returns `true` if a flush requested at this state has completed by `now`: the origin has everything up
+    /// to it, or has refused part of it.
     pub fn is_settled(&self, now: &Self) -> bool {
         self.is_clean || self.has_come(now) || now.attempts_ended > self.attempts_begun
     }
 
-    /// Why the origin does not have everything up to this state, of which a flush is over.
+    /// Returns the reason that the origin lacks changes up to this state after a completed flush.
     pub fn refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let is_refused = now.refused > 0 || !self.has_come(now);
         now.failure.as_deref().filter(|_| !self.is_clean && is_refused)
     }
 
-    /// Why it is of no use to wait until the origin has everything up to this state: it has refused some of
-    /// it in an attempt since, or lacks nothing but what it has refused.
+    /// Returns the reason that waiting for the changes up to this state is useless: the origin has refused
+    /// some of them since, or lacks only refused ones.
     pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let lasts = match now.at_origin >= self.change {
             true => now.refused > 0,
@@ -118,49 +118,48 @@ impl From<WriteBackStatus> for WriteBackState {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheCounters {
-    /// Operations that were answered without the origin, and those that waited for it.
+    /// Operations served without the origin, and those that waited for it.
     pub hits: u64,
     pub misses: u64,
-    /// File data that readers got, and what of it was here when they asked.
+    /// File data returned to readers, and the cached part of them.
     pub served_bytes: u64,
     pub hit_bytes: u64,
-    /// File data that were read at the origin.
+    /// File data read from the origin.
     pub fetched_bytes: u64,
-    /// What of them did not cross the line, as it came compressed.
+    /// Bytes of these saved by compression in transit.
     #[serde(default)]
     pub saved_bytes: u64,
-    /// File data that another cache has lent, and that were lent to others.
+    /// File data borrowed from other caches, and lent to them.
     #[serde(default)]
     pub borrowed_bytes: u64,
     #[serde(default)]
     pub lent_bytes: u64,
-    /// File data that another cache has sent, or that were to be copied here, and that are not the file's.
+    /// File data from another cache or a local copy that did not match the file's digest.
     #[serde(default)]
     pub refused_bytes: u64,
-    /// File data that were not read at the origin, as a sidecar says that they are zeroes.
+    /// File data known to be zeroes from a sidecar, and not read from the origin.
     #[serde(default)]
     pub zero_bytes: u64,
-    /// The same of what was here already under another name.
+    /// File data copied from equal cached blocks, and not read from the origin.
     #[serde(default)]
     pub equal_bytes: u64,
-    /// What of the fetched ones was small files that were not asked for, and what of these was read since.
+    /// Fetched small files that were not requested, and those of them read since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
-    /// What of the fetched ones came as a trace said so, before it was asked for, and what of these was read
-    /// since.
+    /// Data fetched ahead according to a trace, and those of them read since.
     #[serde(default)]
     pub traced_bytes: u64,
     #[serde(default)]
     pub trace_used_bytes: u64,
-    /// Times that a kernel was given a file to read by itself; what it reads so is in no other number.
+    /// Files passed to a kernel for passthrough reads, which no other counter includes.
     #[serde(default)]
     pub backed: u64,
-    /// The lease of the tree, where one was taken.
+    /// Lease of the tree, if one was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
 }
 
-/// How a lease stands.
+/// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lease {
@@ -232,12 +231,12 @@ impl CacheCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NfsCounters {
     pub connections: u64,
-    /// Connections there have been.
+    /// Connections accepted so far.
     pub connections_total: u64,
-    /// Callers that were turned away.
+    /// Refused callers.
     pub refused: u64,
-    /// Connections that were cut off: their peer took no replies, said nothing of use, sent what is too long,
-    /// began no TLS where that must be, or was silent when others had no room.
+    /// Connections closed because the peer did not read replies, sent nothing useful, sent too much, omitted
+    /// required TLS, or was idle when others needed the slot.
     pub cut_off: u64,
     pub calls: u64,
     pub received_bytes: u64,
@@ -276,36 +275,36 @@ impl NfsCounters {
     }
 }
 
-/// What the client of one NFS server did.
+/// Counters of the client of one NFS server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NfsClientCounters {
     pub calls: u64,
-    /// Replies that answered one.
+    /// Replies matched to a call.
     pub replies: u64,
-    /// Replies that answered none, or made no sense.
+    /// Replies that matched no call, or were malformed.
     pub odd_replies: u64,
-    /// Calls that were sent again.
+    /// Retransmitted calls.
     pub retransmissions: u64,
-    /// Connections that replaced one that was lost.
+    /// Connections that replaced a lost one.
     pub reconnects: u64,
     pub sent_bytes: u64,
     pub received_bytes: u64,
-    /// File data that were received where they belong.
+    /// File data received directly into place.
     pub landed_bytes: u64,
-    /// File data that were copied there.
+    /// File data copied into place.
     pub copied_bytes: u64,
-    /// System calls that sent something.
+    /// System calls that sent data.
     pub sends: u64,
-    /// Times that the receiver woke up to replies.
+    /// Wake-ups of the receiver with replies.
     pub turns: u64,
-    /// Calls whose answer is still to come.
+    /// Unanswered calls.
     pub outstanding: u64,
     /// Reads and writes that wait for the in-flight limit.
     pub waiting: u64,
     pub in_flight: u64,
-    /// The smoothed round trip, in nanoseconds; 0 before the first answer.
+    /// Smoothed round-trip time in nanoseconds; 0 before the first reply.
     pub round_trip_ns: u64,
-    /// How long the server has not been responding, in nanoseconds; 0 while it responds.
+    /// Time since the server stopped responding, in nanoseconds; 0 while it responds.
     #[serde(default)]
     pub unresponsive_ns: u64,
 }
@@ -338,7 +337,8 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl NfsClientCounters {
-    /// The gauges (outstanding, waiting, limit, round trip, silence) are those of now.
+    /// Returns the increase since `earlier`; gauges (outstanding, waiting, limit, round trip, silence) are
+    /// current.
     fn since(&self, earlier: &Self) -> Self {
         Self {
             calls: self.calls.saturating_sub(earlier.calls),
@@ -356,14 +356,14 @@ impl NfsClientCounters {
         }
     }
 
-    /// Replies for each time that the receiver woke up to some.
+    /// Returns the mean number of replies per wake-up of the receiver.
     pub fn replies_per_turn(&self) -> f64 {
         if self.turns == 0 { 0.0 } else { self.replies as f64 / self.turns as f64 }
     }
 }
 
 impl Counters {
-    /// What was counted since `earlier`, an older state of the same counters.
+    /// Returns the increase since `earlier`, an older state of the same counters.
     pub fn since(&self, earlier: &Self) -> Self {
         let nothing = Snapshot::default();
         let exports = self.exports.iter().map(|(name, now)| {
@@ -395,7 +395,7 @@ impl Counters {
         }
     }
 
-    /// The time that they cover, in seconds.
+    /// Returns the period covered, in seconds.
     pub fn seconds(&self) -> f64 {
         self.uptime_ns as f64 / 1e9
     }

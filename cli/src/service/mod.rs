@@ -1,4 +1,4 @@
-//! What every running server tells: what it serves, and what it counted.
+//! Introspection of a running server: status and counters.
 
 pub mod counters;
 pub mod prometheus;
@@ -28,37 +28,37 @@ use crate::service::counters::{Counters, WriteBackState};
 use crate::service::status::Status;
 use crate::setting;
 
-/// An NFS port by its address, and what it has done so far, for as long as it is open.
+/// Address of an NFS port, and its counters while it is open.
 pub type NfsCounts = (String, Box<dyn Fn() -> Option<Counts> + Send + Sync>);
 
-/// A running server, as its control socket and its metrics show it.
+/// A running server, as seen by its control socket and metrics.
 pub struct Service {
     parts: Mutex<Vec<Part>>,
     started: Instant,
 }
 
-/// What of a server begins and ends as one.
+/// Part of a server with its own lifetime.
 struct Part {
     session: String,
     status: Status,
     counted: Counted,
 }
 
-/// The session that a server has from its start on.
+/// Session that a server has from its start.
 pub const DEFAULT_SESSION: &str = "default";
 
-/// All of a server that counts something.
+/// All counters of a server.
 #[derive(Default)]
 pub struct Counted {
-    /// The exports, by their names.
+    /// Exports by name.
     pub exports: Vec<(String, Arc<ExportCounters>)>,
-    /// The ports of NFS.
+    /// NFS ports.
     pub nfs: Vec<NfsCounts>,
-    /// The clients of other servers, by the names of the exports that come from there.
+    /// Clients of other servers, by export.
     pub clients: Vec<(String, Arc<NfsExport>)>,
-    /// The caches, by the names of their exports.
+    /// Caches by export.
     pub caches: Vec<(String, Arc<CacheExport>)>,
-    /// Those that keep changes back, by the names of their exports.
+    /// Write-back layers by export.
     pub write_backs: Vec<(String, Arc<WriteBackExport>)>,
 }
 
@@ -69,30 +69,30 @@ pub fn counted(export: Arc<dyn Export>) -> (Arc<dyn Export>, Arc<ExportCounters>
 }
 
 impl Service {
-    /// A server that starts now, with its first session.
+    /// Creates the service of a server that starts now, with its first session.
     pub fn new(status: Status, counted: Counted) -> Arc<Self> {
         let service = Self { parts: Mutex::default(), started: Instant::now() };
         service.add(DEFAULT_SESSION, status, counted);
         Arc::new(service)
     }
 
-    /// Shows one more session.
+    /// Adds a session.
     pub fn add(&self, session: &str, status: Status, counted: Counted) {
         lock(&self.parts).push(Part { session: session.into(), status, counted });
     }
 
-    /// Shows a session no longer, and lets go of what it has open.
+    /// Removes a session and releases its resources.
     pub fn remove(&self, session: &str) {
         let mut parts = lock(&self.parts);
         let (ended, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut *parts).into_iter().partition(|part| part.session == session);
         *parts = left;
         drop(parts);
-        // Its end may take a while.
+        // Dropping may take a while.
         drop(ended);
     }
 
-    /// What was counted so far.
+    /// Returns all counters.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut counters = Counters { uptime_ns, ..Counters::default() };
@@ -107,8 +107,8 @@ impl Service {
         Status::of_this_process(exports.collect(), endpoints.collect())
     }
 
-    /// Has all changes of a session, or of all, brought to their origins, and does not wait. Each export's
-    /// state before that.
+    /// Starts sending all changes of a session, or of all, to their origins. Returns each export's prior
+    /// state.
     fn start_flush(&self, session: Option<&str>) -> Value {
         let parts = lock(&self.parts);
         let kept = of_session(&parts, session).flat_map(|part| &part.counted.write_backs);
@@ -118,7 +118,7 @@ impl Service {
         )
     }
 
-    /// The same, and has what is cached asked anew.
+    /// Flushes likewise, and invalidates everything cached.
     fn invalidate(&self, session: Option<&str>) -> Value {
         let states = self.start_flush(session);
         let parts = lock(&self.parts);
@@ -143,14 +143,14 @@ impl Counted {
     }
 }
 
-/// Listens for `tombolo top` and other tools where that was asked for; otherwise at a free socket of this
-/// name, in the usual directory.
+/// Listens for `tombolo top` and other tools at the given path, or at a free socket of this name in the
+/// default directory.
 pub fn control_socket(asked: Option<&Path>, name: impl FnOnce() -> String) -> Result<Listener, Failure> {
     let listening = "listen for `tombolo top`";
     match asked {
         Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
         None => control::free_socket(&control::default_directory(), &name()).map_err(|error| {
-            Failure::cannot(listening, &error).remedy("choose a place with --control SOCKET")
+            Failure::cannot(listening, &error).remedy("choose a path with --control SOCKET")
         }),
     }
 }
@@ -170,7 +170,7 @@ impl Answers for Service {
 
     fn answer_of_session(&self, request: &str, session: &str) -> Option<Result<Value, String>> {
         if !lock(&self.parts).iter().any(|part| part.session == session) {
-            return Some(Err(format!("no session {session:?} runs")));
+            return Some(Err(format!("no running session {session:?}")));
         }
         match request {
             "flush" => Some(Ok(self.start_flush(Some(session)))),
@@ -179,22 +179,22 @@ impl Answers for Service {
         }
     }
 
-    /// `inflight=N|auto`, for all clients that this server has.
+    /// Sets `inflight=N|auto` for all clients of this server.
     fn set(&self, options: &str) -> Result<Value, String> {
         let parts = lock(&self.parts);
         if parts.iter().all(|part| part.counted.clients.is_empty()) {
-            return Err("what is served here comes from no other server: there is nothing to tune".into());
+            return Err("no export of this server comes from another server: nothing to tune".into());
         }
         let limit = limit_of(options)?;
         for (name, export) in parts.iter().flat_map(|part| &part.counted.clients) {
-            tracing::info!(name, options, "changed while running");
+            tracing::info!(name, options, "in-flight limit changed");
             export.set_in_flight(limit);
         }
         Ok(json!({ "set": options }))
     }
 }
 
-/// The one option that can be changed.
+/// Parses the only option that can be changed.
 pub fn limit_of(options: &str) -> Result<InFlight, String> {
     let mut asked = NfsOptions::default();
     for setting in setting::list(options) {
@@ -207,7 +207,7 @@ pub fn limit_of(options: &str) -> Result<InFlight, String> {
         match option {
             NfsOption::InFlight(asked) => limit = Some(asked),
             _ => {
-                return Err(format!("{word}: it cannot be changed while it is mounted; inflight=N|auto can"));
+                return Err(format!("{word}: cannot be changed while mounted; only inflight=N|auto can"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Counters as Prometheus wants them: its own text format, version 0.0.4, which all that scrape understand.
+//! Prometheus metrics: text format version 0.0.4, which all scrapers understand.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::service::counters::{
     CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters, WriteBackState,
 };
 
-/// Where metrics are to be served: all addresses of a name.
+/// Binds the addresses of the metrics endpoint: all addresses of a name.
 pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failure> {
     let Some(address) = address else { return Ok(Vec::new()) };
     let bind = |address: SocketAddr| {
@@ -30,36 +30,35 @@ pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failu
     address.resolve()?.into_iter().map(bind).collect()
 }
 
-/// Serves the metrics of a server there. Nothing narrows its clients, so that it warns where others than this
-/// host can.
+/// Serves the metrics of a server. Warns about addresses other than loopback, because there is no access
+/// control.
 pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
     let start = |listener: TcpListener| {
         let service = Arc::clone(service);
         let endpoint = Endpoint::start(listener, move || text(service.counters()))
             .map_err(|error| Failure::cannot("serve metrics", &error))?;
         if !endpoint.address().ip().is_loopback() {
-            tracing::warn!(address = %endpoint.address(), "all that reach this address may read the metrics");
+            tracing::warn!(address = %endpoint.address(), "metrics are readable by anyone who can reach this address");
         }
         Ok(endpoint)
     };
     listeners.into_iter().map(start).collect()
 }
 
-/// The metrics that these counters come to.
+/// Formats the counters as metrics.
 fn text(counters: Counters) -> String {
     let mut registry = Registry::with_prefix("tombolo");
     registry.register_collector(Box::new(Snapshot(counters)));
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => classic(&text),
-        // Nothing but memory could fail here, and it says so by itself.
+        // Only running out of memory could fail, which aborts.
         Err(fmt::Error) => String::new(),
     }
 }
 
-/// From OpenMetrics, which the encoder writes: there a counter's help goes without the `_total` of its
-/// samples, so that readers of the older format finds no help for them; and units and the end are lines of
-/// their own.
+/// Converts from OpenMetrics, which the encoder writes: there a counter's help lacks the `_total` of its
+/// samples, so that parsers of the older format miss it, and units and the end have their own lines.
 fn classic(open_metrics: &str) -> String {
     let counters: HashSet<&str> = open_metrics
         .lines()
@@ -86,7 +85,7 @@ fn classic(open_metrics: &str) -> String {
 #[derive(Debug)]
 struct Snapshot(Counters);
 
-/// A number of many series: its name, its help, and how it is read off one of them.
+/// A family of series: name, help and accessor.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const COUNTERS: &[Family<Operation>] = &[
@@ -95,24 +94,25 @@ const COUNTERS: &[Family<Operation>] = &[
     ("operation_bytes", "File data read or written", |operation| operation.bytes),
 ];
 
-const NFS_GAUGES: &[Family<NfsCounters>] =
-    &[("nfs_connections", "Connections there are", |nfs| nfs.connections)];
+const NFS_GAUGES: &[Family<NfsCounters>] = &[("nfs_connections", "Open connections", |nfs| nfs.connections)];
 
 const NFS_COUNTERS: &[Family<NfsCounters>] = &[
     ("nfs_calls", "Calls received", |nfs| nfs.calls),
-    ("nfs_connects", "Connections that were made", |nfs| nfs.connections_total),
-    ("nfs_refused", "Callers that were turned away", |nfs| nfs.refused),
-    ("nfs_cut_off", "Connections that were cut off", |nfs| nfs.cut_off),
+    ("nfs_connects", "Accepted connections", |nfs| nfs.connections_total),
+    ("nfs_refused", "Refused callers", |nfs| nfs.refused),
+    ("nfs_cut_off", "Connections closed by the server", |nfs| nfs.cut_off),
     ("nfs_received_bytes", "Bytes of calls", |nfs| nfs.received_bytes),
     ("nfs_sent_bytes", "Bytes of replies", |nfs| nfs.sent_bytes),
 ];
 
 const CLIENT_GAUGES: &[Family<NfsClientCounters>] = &[
-    ("nfs_client_in_flight_limit", "How many reads and writes may be outstanding", |client| client.in_flight),
-    ("nfs_client_outstanding", "Calls whose answer is still to come", |client| client.outstanding),
+    ("nfs_client_in_flight_limit", "Maximum number of outstanding reads and writes", |client| {
+        client.in_flight
+    }),
+    ("nfs_client_outstanding", "Unanswered calls", |client| client.outstanding),
     ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
-    ("nfs_client_round_trip_nanoseconds", "The smoothed round trip", |client| client.round_trip_ns),
-    ("nfs_client_unresponsive_nanoseconds", "How long the server has not been responding", |client| {
+    ("nfs_client_round_trip_nanoseconds", "Smoothed round-trip time", |client| client.round_trip_ns),
+    ("nfs_client_unresponsive_nanoseconds", "Time since the server stopped responding", |client| {
         client.unresponsive_ns
     }),
 ];
@@ -120,10 +120,10 @@ const CLIENT_GAUGES: &[Family<NfsClientCounters>] = &[
 const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
     ("nfs_client_calls", "Calls made", |client| client.calls),
     ("nfs_client_replies", "Replies to them", |client| client.replies),
-    ("nfs_client_odd_replies", "Replies that answered no call, or made no sense", |client| {
+    ("nfs_client_odd_replies", "Replies that matched no call, or were malformed", |client| {
         client.odd_replies
     }),
-    ("nfs_client_retransmissions", "Calls that were sent again", |client| client.retransmissions),
+    ("nfs_client_retransmissions", "Retransmitted calls", |client| client.retransmissions),
     ("nfs_client_reconnects", "Connections that replaced a lost one", |client| client.reconnects),
     ("nfs_client_sent_bytes", "Bytes of calls", |client| client.sent_bytes),
     ("nfs_client_received_bytes", "Bytes of replies", |client| client.received_bytes),
@@ -131,71 +131,59 @@ const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
 
 const LEASE_GAUGES: &[Family<CacheCounters>] = &[(
     "cache_lease_held",
-    "Whether the lease of the tree is held: 1, or 0 when it was lost, could not be renewed or is not granted",
+    "1 if the lease of the tree is held; 0 if it was lost, has expired or is not granted",
     |cache| u64::from(cache.lease == Some(Lease::Held)),
 )];
 
 const DISK_GAUGES: &[Family<u64>] =
-    &[("disk_requests_under_way", "Requests that have begun and not ended", |under_way| *under_way)];
+    &[("disk_requests_under_way", "Requests in progress", |under_way| *under_way)];
 
 const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
-    ("cache_hits", "Operations that were answered without the origin", |cache| cache.hits),
+    ("cache_hits", "Operations served without the origin", |cache| cache.hits),
     ("cache_misses", "Operations that waited for the origin", |cache| cache.misses),
-    ("cache_served_bytes", "File data that readers got", |cache| cache.served_bytes),
-    ("cache_hit_bytes", "File data that were here when they were asked for", |cache| cache.hit_bytes),
-    ("cache_fetched_bytes", "File data that were read at the origin", |cache| cache.fetched_bytes),
-    ("cache_saved_bytes", "What of these did not cross the line, as it came compressed", |cache| {
-        cache.saved_bytes
-    }),
-    ("cache_borrowed_bytes", "File data that another cache has lent", |cache| cache.borrowed_bytes),
-    ("cache_lent_bytes", "File data that were lent to other caches", |cache| cache.lent_bytes),
+    ("cache_served_bytes", "File data returned to readers", |cache| cache.served_bytes),
+    ("cache_hit_bytes", "File data served from the cache", |cache| cache.hit_bytes),
+    ("cache_fetched_bytes", "File data read from the origin", |cache| cache.fetched_bytes),
+    ("cache_saved_bytes", "Bytes of these saved by compression in transit", |cache| cache.saved_bytes),
+    ("cache_borrowed_bytes", "File data borrowed from other caches", |cache| cache.borrowed_bytes),
+    ("cache_lent_bytes", "File data lent to other caches", |cache| cache.lent_bytes),
     (
         "cache_refused_bytes",
-        "Data of other caches, or of other files here, that are not the file's",
+        "Data from another cache or file that did not match the file's digest",
         |cache| cache.refused_bytes,
     ),
-    ("cache_equal_bytes", "File data that were here already under another name", |cache| cache.equal_bytes),
-    ("cache_zero_bytes", "Zeroes that were not read at the origin, as a sidecar told of them", |cache| {
-        cache.zero_bytes
-    }),
-    (
-        "cache_guessed_bytes",
-        "Small files and listings that were fetched before they were asked for",
-        |cache| cache.guessed_bytes,
-    ),
-    ("cache_guess_used_bytes", "What of these was looked at since", |cache| cache.guess_used_bytes),
-    ("cache_traced_bytes", "File data that were fetched as a trace told of them", |cache| cache.traced_bytes),
-    ("cache_trace_used_bytes", "What of these was read since", |cache| cache.trace_used_bytes),
-    ("cache_backed", "Times that a kernel was given a file to read by itself", |cache| cache.backed),
+    ("cache_equal_bytes", "File data copied from equal cached blocks", |cache| cache.equal_bytes),
+    ("cache_zero_bytes", "Zeroes known from a sidecar, not read from the origin", |cache| cache.zero_bytes),
+    ("cache_guessed_bytes", "Small files and listings fetched ahead", |cache| cache.guessed_bytes),
+    ("cache_guess_used_bytes", "Bytes of these used since", |cache| cache.guess_used_bytes),
+    ("cache_traced_bytes", "File data fetched ahead according to a trace", |cache| cache.traced_bytes),
+    ("cache_trace_used_bytes", "Bytes of these read since", |cache| cache.trace_used_bytes),
+    ("cache_backed", "Files passed to a kernel for passthrough reads", |cache| cache.backed),
 ];
 
 const WRITE_BACK_GAUGES: &[Family<WriteBackState>] = &[
-    ("write_back_dirty_bytes", "Data that the origin does not have", |state| state.dirty_bytes),
-    ("write_back_dirty_nodes", "Files and names of which the origin lacks something", |state| {
-        state.dirty_nodes
-    }),
-    ("write_back_oldest_nanoseconds", "Age of the oldest change that the origin lacks", |state| {
-        state.oldest_ns
-    }),
-    ("write_back_change", "The latest change", |state| state.change),
-    ("write_back_on_disk", "The local disk has everything up to this change", |state| state.on_disk),
-    ("write_back_at_origin", "The origin has everything up to this change", |state| state.at_origin),
-    ("write_back_torn", "Blocks that were being written over at a sudden end", |state| state.torn),
+    ("write_back_dirty_bytes", "Unsent data", |state| state.dirty_bytes),
+    ("write_back_dirty_nodes", "Files and names with unsent changes", |state| state.dirty_nodes),
+    ("write_back_oldest_nanoseconds", "Age of the oldest unsent change", |state| state.oldest_ns),
+    ("write_back_change", "Latest change", |state| state.change),
+    ("write_back_on_disk", "Last change up to which the local disk has everything", |state| state.on_disk),
+    ("write_back_at_origin", "Last change up to which the origin has everything", |state| state.at_origin),
+    ("write_back_torn", "Blocks that were being overwritten at an unclean end", |state| state.torn),
     ("write_back_refused", "Files and directories with attributes that the origin has refused", |state| {
         state.refused
     }),
-    ("write_back_failing", "Whether the last attempt to bring changes to the origin failed", |state| {
+    ("write_back_failing", "1 if the last attempt to send changes to the origin failed", |state| {
         u64::from(state.failure.is_some())
     }),
 ];
 
 const WRITE_BACK_COUNTERS: &[Family<WriteBackState>] =
-    &[("write_back_conflicts", "Versions of others that were kept beside ours", |state| state.conflicts)];
+    &[("write_back_conflicts", "Conflicting versions retained next to ours", |state| state.conflicts)];
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;
-        let (name, help) = ("uptime", "How long the server has run");
+        let (name, help) = ("uptime", "Uptime of the server");
         encoder
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
             .encode_gauge(&self.0.seconds())?;
@@ -234,7 +222,7 @@ impl Collector for Snapshot {
             encode_all(encoder, WRITE_BACK_GAUGES, MetricType::Gauge, &kept)?;
             encode_all(encoder, WRITE_BACK_COUNTERS, MetricType::Counter, &kept)?;
         }
-        let (name, help) = ("operation_duration", "Time from a request to its answer, sampled");
+        let (name, help) = ("operation_duration", "Time from request to reply, sampled");
         let mut family =
             encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for (labels, operation) in operations {
@@ -246,7 +234,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// Families of one kind, each with all its series.
+/// Encodes families of one kind, each with all its series.
 fn encode_all<const LABELS: usize, T>(
     encoder: &mut DescriptorEncoder<'_>,
     families: &[Family<T>],
@@ -276,11 +264,11 @@ impl Snapshot {
     }
 }
 
-/// 1 µs, 4 µs, … 4.2 s: twelve time series for each operation instead of hundreds.
+/// 1 µs, 4 µs, … 4.2 s: twelve time series per operation instead of hundreds.
 const STEP_BOUNDS_US: [u64; 12] =
     [1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
 
-/// The histogram in coarse steps: for each its bound in seconds, and how many answers fall in it.
+/// Returns the histogram in coarse steps: upper bound in seconds and count.
 fn steps(operation: &Operation) -> Vec<(f64, u64)> {
     let mut rest = operation.histogram.iter().peekable();
     let mut below = |bound_ns: u64| {
@@ -332,7 +320,7 @@ mod tests {
         for line in [
             "# HELP tombolo_operations_total Operations answered",
             "# TYPE tombolo_operations_total counter",
-            "# HELP tombolo_operation_duration_seconds Time from a request to its answer, sampled",
+            "# HELP tombolo_operation_duration_seconds Time from request to reply, sampled",
             "tombolo_operations_total{export=\"/src\",operation=\"read\"} 4",
             "tombolo_operation_bytes_total{export=\"/src\",operation=\"read\"} 7",
             "tombolo_operation_duration_seconds_count{export=\"/src\",operation=\"read\"} 4",
@@ -346,7 +334,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
         }
-        // Each sample has help under its own name, but for the parts of a histogram.
+        // Each sample has help under its own name, except the parts of a histogram.
         for sample in
             text.lines().filter(|line| !line.starts_with('#') && !line.contains("_duration_seconds_"))
         {

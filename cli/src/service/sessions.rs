@@ -1,4 +1,4 @@
-//! What a proxy says of its sessions: the reply to `sessions`, in `docs/protocols/control.md`.
+//! Status of a proxy's sessions: the reply to `sessions` in `docs/protocols/control.md`.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use crate::service::status::EndpointStatus;
 pub struct SessionStatus {
     pub name: String,
     pub state: SessionState,
-    /// Why it is in that state, where it should not be.
+    /// Reason for an abnormal state.
     pub failure: Option<String>,
-    /// What is cached, and under which name it is served and counted.
+    /// Origin, and the export's name for clients and counters.
     pub source: String,
     pub export: String,
-    /// The directory of its cache.
+    /// Cache directory.
     pub cache: String,
     pub mode: String,
     pub contract: String,
-    /// How one gets at it.
+    /// Endpoints.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -29,15 +29,15 @@ pub struct SessionStatus {
 pub enum SessionState {
     Starting,
     Running,
-    /// Its front ends are gone, and the origin gets what it lacks.
+    /// Front ends are closed, and remaining changes are being sent.
     Ending,
     /// The origin has everything, some of it in two versions.
     Ended,
-    /// It was there before the proxy was started, and is tried again.
+    /// Restored at the proxy's start, and being retried.
     Waiting,
-    /// It could not be made.
+    /// Could not be created.
     Failed,
-    /// It was detached, and the origin lacks something: the next start brings it back.
+    /// Detached with unsent changes: restored at the next start.
     Kept,
 }
 

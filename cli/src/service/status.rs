@@ -1,4 +1,4 @@
-//! What a server says of itself: the reply to `status`, in `docs/protocols/control.md`.
+//! Status of a server: the reply to `status` in `docs/protocols/control.md`.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub struct Status {
     pub version: String,
     pub pid: u32,
     pub exports: Vec<ExportStatus>,
-    /// How one gets at them.
+    /// Endpoints.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -22,32 +22,32 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportStatus {
     pub name: String,
-    /// Where its files come from.
+    /// Origin of its files.
     pub source: String,
     pub read_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
-    /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs`, or `vhost-user-blk` of a disk.
+    /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs`, or `vhost-user-blk` for a disk.
     pub kind: String,
-    /// The socket, the mount point, or the address.
+    /// Socket, mount point or address.
     pub at: String,
-    /// The name of the export that it leads to.
+    /// Name of the export.
     pub export: String,
 }
 
 impl Status {
-    /// Of a server that this process is.
+    /// Returns the status of this process.
     pub fn of_this_process(exports: Vec<ExportStatus>, endpoints: Vec<EndpointStatus>) -> Self {
         let version = env!("CARGO_PKG_VERSION").into();
         Self { protocol: PROTOCOL, version, pid: std::process::id(), exports, endpoints }
     }
 }
 
-/// Asks the server at `socket` for one thing.
+/// Sends a request to the server at `socket`, and decodes the reply.
 pub fn ask<T: DeserializeOwned>(client: &mut Client, socket: &Path, request: &str) -> Result<T, Failure> {
-    let asking = format!("ask the server at {} for its {request}", socket.display());
+    let asking = format!("query the server at {} for its {request}", socket.display());
     let answer = client.ask(request).map_err(|error| Failure::cannot(&asking, &error))?;
     serde_json::from_value(answer).map_err(|error| Failure::cannot(&asking, &error))
 }

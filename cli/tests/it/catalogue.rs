@@ -29,7 +29,7 @@ fn an_image_is_found_by_what_it_is_to_have_here_and_on_a_server() {
         }
         scratch.run(&["clone", dir, "x", "--needs", "app=make,mem=2G"]).failed(
             1,
-            &["there are large, small", "nearest is large, without mem=2G (it has 1.0G)", "image list"],
+            &["available: large, small", "nearest is large, without mem=2G (it has 1.0G)", "image list"],
         );
     }
     let list = scratch.run(&["image", "list", "--json", &url]);

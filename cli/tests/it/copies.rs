@@ -107,7 +107,7 @@ fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
         let _ = fs::remove_file(scratch.path("tree/dangling"));
         symlink("nothing", scratch.path("tree/dangling")).expect("symlink");
         let ran = scratch.run(&["cp", "source", &format!("{dir}/dangling")]);
-        ran.failed(1, &["a link that leads nowhere", "remove it first"]);
+        ran.failed(1, &["a dangling symbolic link", "remove it first"]);
         assert!(!scratch.path("tree/nothing").exists());
         // A link that is copied takes the place of a link.
         let _ = fs::remove_file(scratch.path("tree/copied"));
@@ -221,7 +221,7 @@ fn a_second_signal_ends_a_copy_from_a_silent_server() {
     signal(child.id(), "TERM");
     until("it has ended", || child.try_wait().expect("wait").is_some());
     let said = said.so_far();
-    assert!(said.contains("SIGTERM: finishing what is under way; once more ends at once"), "{said}");
+    assert!(said.contains("SIGTERM: finishing outstanding requests; repeat to end at once"), "{said}");
     assert_eq!(said.matches(" not responding, still trying").count(), 1, "{said}");
     server.signal("CONT");
 }

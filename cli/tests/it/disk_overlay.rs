@@ -108,7 +108,9 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
     );
     scratch.run(&[&["disk", "check", "two.overlay"], &both[..]].concat()).succeeded();
     let from = [&["disk", "convert", "two.overlay"], &both[..]].concat();
-    scratch.run(&[&from[..], &[&base, "--force"]].concat()).failed(2, &["which it stands on"]);
+    scratch
+        .run(&[&from[..], &[&base, "--force"]].concat())
+        .failed(2, &["which is part of its backing chain"]);
     scratch.run(&[&from[..], &["two.img", "--verify"]].concat()).succeeded();
     // Under no name is what it stands on written over.
     let golden = scratch.path("tree/golden.img");
@@ -117,7 +119,9 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
     let before = now();
     for to in [base.clone(), format!("{url}/same.img")] {
         let from = ["disk", "convert", "one.overlay", "--base", &base];
-        scratch.run(&[&from[..], &[&to, "--force"]].concat()).failed(2, &["which it stands on"]);
+        scratch
+            .run(&[&from[..], &[&to, "--force"]].concat())
+            .failed(2, &["which is part of its backing chain"]);
         scratch.run(&["disk", "convert", &base, &to, "--force"]).failed(2, &["into itself"]);
     }
     assert_eq!(now(), before, "the base is as it was");
@@ -153,7 +157,7 @@ fn an_overlay_of_a_qcow2_image_is_refused_when_what_that_stands_on_was_changed()
     );
     scratch
         .run(&["disk", "convert", "vm.overlay", "golden.img", "--force"])
-        .failed(2, &["which it stands on"]);
+        .failed(2, &["which is part of its backing chain"]);
     let golden = fs::File::options().write(true).open(scratch.path("golden.img")).expect("open");
     golden.write_all_at(b"changed", 0).expect("write");
     scratch.run(&["disk", "info", "vm.overlay"]).failed(1, &["the base", "bring"]);
@@ -223,7 +227,10 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
     let info = scratch.run(&["disk", "info", "middle.overlay"]);
     assert!(info.out.contains("golden.img") && !info.out.contains("below.overlay"), "{}", info.out);
     assert!(is_expected(&scratch, "above.overlay"));
-    assert!(fs::read(scratch.path("below.overlay")).expect("read") == below, "others may stand on it");
+    assert!(
+        fs::read(scratch.path("below.overlay")).expect("read") == below,
+        "other overlays may be based on it"
+    );
     scratch.run(&["disk", "create", "other.overlay", "--base", "middle.overlay"]).succeeded();
     // As one that is killed before it is removed leaves it.
     let copied = scratch.program(Path::new("cp"), &["-p", "above.overlay", "left.overlay"]).status();
@@ -256,9 +263,9 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
 fn what_is_in_use_or_no_overlay_is_not_merged() {
     let scratch = with_chain();
     scratch.all_fail(&[
-        ("disk merge below.overlay", 1, &["what it stands on is no overlay", "tombolo disk convert"]),
-        ("disk merge golden.img", 1, &["it is no overlay"]),
-        ("disk discard golden.img", 1, &["it is no overlay"]),
+        ("disk merge below.overlay", 1, &["its base is not an overlay", "tombolo disk convert"]),
+        ("disk merge golden.img", 1, &["it is not an overlay"]),
+        ("disk discard golden.img", 1, &["it is not an overlay"]),
     ]);
     let server = scratch.serve(&["disk", "above.overlay", "--nbd", "./it.nbd"], "ready control");
     scratch.all_fail(&[

@@ -498,7 +498,7 @@ fn what_cannot_be_kept_is_refused() {
         ("serve tree --keep --nfs 0", 2, &["--keep is for guests on virtio-fs", "add --virtiofs SOCKET"]),
         ("serve tree --keep --virtiofs vm.sock --nfs 0", 2, &["--keep is for --virtiofs alone"]),
         ("serve nfs://far.example/tree --keep --virtiofs vm.sock", 2, &["nfs://far.example/tree is not"]),
-        ("serve tree --keep --stdio", 2, &["not for --stdio"]),
+        ("serve tree --keep --stdio", 2, &["not to --stdio"]),
         ("serve tree --keep --fd 7", 2, &["--keep does not keep descriptor 7"]),
     ]);
 }

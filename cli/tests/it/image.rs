@@ -90,10 +90,10 @@ fn what_cannot_be_scanned_or_read_is_said() {
     fs::write(scratch.path("tree/.tombolo-image"), "#!/bin/sh\n# not one of ours\n").expect("write");
     scratch.all_fail(&[
         ("image scan nothere", 1, &["cannot scan nothere", "No such file"]),
-        ("image scan empty", 1, &["there are no files in it"]),
+        ("image scan empty", 1, &["it contains no files"]),
         ("image scan tree --block 5K", 2, &["--block 64K"]),
         ("image scan tree --advice file=eager", 2, &["FILE=whole"]),
-        ("image scan tree --advice nothere=whole", 1, &["nothere", "none of its files"]),
+        ("image scan tree --advice nothere=whole", 1, &["nothere", "not in the directory"]),
         ("image info empty", 1, &["tombolo image scan empty"]),
         ("image info tree", 1, &["not an image sidecar"]),
     ]);
@@ -181,6 +181,6 @@ fn what_a_proxy_has_recorded_another_brings_before_it_is_asked_for() {
     proxy.stop();
     scratch.all_fail(&[
         ("image scan tree/vm --trace nothere", 1, &["nothere: No such file"]),
-        ("image scan tree/vm --trace plain", 1, &["plain says nothing of its files"]),
+        ("image scan tree/vm --trace plain", 1, &["plain has no entries for its files"]),
     ]);
 }

@@ -206,7 +206,7 @@ fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back()
     scratch.0.run(&["mount", "-o", "remount,noexec", "dir:tree", "mnt"]).succeeded();
     assert!(flags().starts_with("ro,nosuid,nodev,noexec"), "{}", flags());
     let words = ["mount", "-o", "remount,rw", "dir:tree", "mnt"];
-    scratch.0.run(&words).failed(1, &["mounted with ro", "mount it again"]);
+    scratch.0.run(&words).failed(1, &["mounted read-only", "mount it again"]);
     scratch.umount();
     scratch.0.run(&words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
 }

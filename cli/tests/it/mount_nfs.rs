@@ -66,7 +66,7 @@ fn the_in_flight_limit_is_seen_and_changed_while_mounted() {
     served.place.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
     assert_eq!(served.in_flight(), 32);
     let shown = served.place.0.run(&["top", "--once"]).out;
-    assert!(shown.contains("in flight at most 32") && shown.contains("sent again 0"), "{shown}");
+    assert!(shown.contains("in-flight limit 32") && shown.contains("retransmitted 0"), "{shown}");
     served.place.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
     served.place.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
     served.place.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
@@ -89,9 +89,9 @@ fn failed_mounts_are_reported_soon_in_one_line() {
     fails("nfs://no-such-host.invalid/tree", "hard", 1, &["no-such-host.invalid"]);
     fails(&served.location("/other"), "hard", 1, &["/other", "no such export"]);
     fails(&served.url("/file"), "hard", 1, &["not a directory"]);
-    fails("nfs:///tree", "hard", 2, &["a host is missing"]);
-    fails("nfs://host", "hard", 2, &["a name is missing"]);
-    fails("http://host/tree", "hard", 2, &["http:// is not understood"]);
+    fails("nfs:///tree", "hard", 2, &["the host is missing"]);
+    fails("nfs://host", "hard", 2, &["the name is missing"]);
+    fails("http://host/tree", "hard", 2, &["unknown scheme http://"]);
     fails("/tree", "hard", 2, &["is not a valid source"]);
     fails("dir:tree", "ro,soft,rsize=4k", 2, &["soft,rsize=4k", "for servers"]);
     fails(&served.url(""), "submounts=hide", 2, &["submounts"]);

@@ -138,7 +138,7 @@ fn a_socket_is_given_to_a_service_s_group() {
         let machine = Machine::new(&program);
         let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group"];
         let failed = machine.run(&[&words[..], &["typo"]].concat());
-        failed.failed(1, &["cannot find the group typo", "none of that name"]);
+        failed.failed(1, &["cannot find the group typo", "no such group"]);
         let server = machine.serve(&[&words[..], &["crew", "--sandbox", "strict"]].concat());
         assert_eq!(fs::metadata(machine.scratch.path("vm.sock")).expect("stat").gid(), CREW);
         server.stop();

@@ -166,7 +166,7 @@ fn what_is_wrong_there_is_one_line_here() {
     let no_program = remote.url("/file", "&tombolo=/no/tombolo");
     cat(&no_program).failed(1, &["/no/tombolo", "install tombolo on that host", "tombolo=PROGRAM"]);
     let no_ssh = remote.url("/file", "&ssh=/no/ssh");
-    cat(&no_ssh).failed(1, &["cannot run /no/ssh", "install OpenSSH's client"]);
+    cat(&no_ssh).failed(1, &["cannot run /no/ssh", "install the OpenSSH client"]);
     let mount = ["mount", &remote.url("/none", ""), "mnt"];
     scratch.run(&mount).failed(1, &["none: No such file"]);
     scratch.run(&["serve", "--stdio", "tree", "--nfs", "0"]).failed(2, &["--stdio serves", "nothing else"]);
@@ -388,11 +388,9 @@ fn openssh_leads_there() {
     assert!(scratch.path("tree/after").is_dir());
     place.umount();
     let denied = url("/much", &sshd.command.replace("user-key", "host-key"));
-    scratch
-        .run(&["cat", &denied])
-        .failed(1, &["Permission denied", "make ssh log in there without a question"]);
+    scratch.run(&["cat", &denied]).failed(1, &["Permission denied", "enable non-interactive login"]);
     fs::write(scratch.path("known"), "").expect("write");
     scratch
         .run(&["cat", &url("/much", &sshd.command)])
-        .failed(1, &["Host key verification failed", "by hand once"]);
+        .failed(1, &["Host key verification failed", "manually once"]);
 }

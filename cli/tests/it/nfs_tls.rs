@@ -65,7 +65,7 @@ fn nothing_goes_without_tls_where_either_side_wants_it() {
     let (plain_server, plain_url) = scratch.serve_nfs_with(&["--nfs-no-udp"]);
     let secure = format!("{plain_url}/file?xprtsec=mtls&tlsdir=alice");
     scratch.run(&["cat", &secure]).failed(1, &["the server does not offer TLS at this port"]);
-    scratch.run(&["cat", &format!("{secure}&udp")]).failed(1, &["no TLS over UDP"]);
+    scratch.run(&["cat", &format!("{secure}&udp")]).failed(1, &["TLS is not available over UDP"]);
     assert_eq!(scratch.run(&["cat", &format!("{plain_url}/file?xprtsec=none")]).out, "content\n");
     drop((server, plain_server));
 }

@@ -157,9 +157,9 @@ fn a_cache_has_one_owner_and_one_origin() {
         ("proxy tree --cache cache --block-size 5000 --nfs 0", 2, &["power of two"]),
         ("proxy tree --cache cache --contract strict --nfs 0", 2, &["write immutable"]),
         ("proxy tree --cache cache --borrow-from cache --nfs 0", 2, &["a directory of its own"]),
-        ("proxy --cache cache --nfs 0", 2, &["one location is needed"]),
-        ("cache info tree", 1, &["not the directory of a cache"]),
-        ("cache drop tree", 1, &["not the directory of a cache"]),
+        ("proxy --cache cache --nfs 0", 2, &["exactly one location is required"]),
+        ("cache info tree", 1, &["not a cache directory"]),
+        ("cache drop tree", 1, &["not a cache directory"]),
     ]);
 }
 

@@ -138,7 +138,7 @@ fn addresses_that_others_can_reach_are_warned_of() {
     let tombolo = env!("CARGO_BIN_EXE_tombolo");
     let warnings = [
         "all clients that reach this address are served",
-        "all that reach this address may read the metrics",
+        "metrics are readable by anyone who can reach this address",
     ];
     // In a network of its own, which is reachable from nowhere else.
     let (ready, log) = said(&["unshare", "--net", tombolo], ":2049", ":9464");
@@ -179,7 +179,7 @@ fn vmms_of_a_group_are_let_in() {
     let _server = scratch.serve(&[&words[..], &["--socket-mode", "0606"]].concat(), "ready control");
     assert_eq!(facts("vm.sock"), (group, 0o606));
     for (option, value, code, said) in [
-        ("--socket-group", "no such group", 1, "there is none of that name"),
+        ("--socket-group", "no such group", 1, "no such group"),
         ("--socket-mode", "0999", 2, "in octal"),
         ("--socket-mode", "17777", 2, "in octal"),
     ] {

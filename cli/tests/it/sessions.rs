@@ -89,14 +89,14 @@ fn what_cannot_be_a_session_names_the_remedy_and_leaves_nothing_behind() {
     let none = far.location("/none?retry=0&soft");
     far.place.0.all_fail(&[
         (&line("busy", &url, taken), 1, &[taken, "in use", "choose another port"]),
-        (&line("gone", gone, "0"), 1, &["127.0.0.1:1", "try again when that is mended"]),
+        (&line("gone", gone, "0"), 1, &["127.0.0.1:1", "fix the problem and try again"]),
         (&line("none", &none, "0"), 1, &["/none"]),
         (&line("tree", &url, "0"), 1, &["serves /tree already", "choose another name"]),
         (&line("default", &url, "0"), 2, &["choose another name"]),
         (&format!("session create a {url} --control proxy.sock"), 1, &["--nfs"]),
         ("session detach default --control proxy.sock", 1, &["end the proxy"]),
         ("session detach none --control proxy.sock", 1, &["tombolo session list"]),
-        ("session flush --control origin.sock", 1, &["keeps no changes back"]),
+        ("session flush --control origin.sock", 1, &["has no write-back session"]),
         ("session list --control origin.sock", 1, &["no proxy"]),
     ]);
     for name in ["a/b", "..", ".", &long] {

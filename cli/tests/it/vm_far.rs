@@ -173,7 +173,7 @@ fn eight_clones_at_once_fetch_each_byte_once() {
                 let made = bed.0.run(&["clone", url, name, "--net", "none", "--qemu", "./vmm"]);
                 made.succeeded();
                 assert!(made.out.contains("cache of the image"), "{}", made.out);
-                if made.out.contains("line: data") {
+                if made.out.contains("network: data") {
                     has_told.store(true, Ordering::Relaxed);
                 }
                 let mut found = vec![0; noise.len()];

@@ -200,7 +200,7 @@ fn what_cannot_be_kept_back_is_said() {
         (&words("--rule *.o,mode=write-back"), 2, &["for all files"]),
         (&words("--mode write-back --contract exclusive --readonly"), 2, &["--readonly"]),
         ("session show --control none.sock", 1, &["none.sock"]),
-        ("session flush --control origin.sock", 1, &["keeps no changes back"]),
+        ("session flush --control origin.sock", 1, &["has no write-back session"]),
     ]);
 }
 

@@ -173,7 +173,9 @@ fn outcome(status: ExitStatus, is_stopped: bool) -> Outcome {
     match status.code() {
         Some(0) => Ok(()),
         Some(code) => Err(Failure::as_told(code)),
-        None if is_stopped => Err(Failure::cannot("end the server well", format!("it died ({status})"))),
+        None if is_stopped => {
+            Err(Failure::cannot("end the server well", format!("the process died ({status})")))
+        }
         None => Err(Failure::cannot("serve", format!("the server died ({status})"))),
     }
 }

@@ -1,4 +1,4 @@
-//! Where something is served.
+//! Addresses to listen at.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 use crate::failure::Failure;
 use crate::location::Host;
 
-/// An address to listen at.
+/// Address to listen at.
 ///
-/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as nearly every
-/// server has it (QEMU's `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); only IPv4's, so that
-/// nothing is reached by accident.
+/// A port alone is for this host only. With a `:` or `*:` in front it is for all interfaces, as in most
+/// servers (QEMU's `-vnc :0` and `hostfwd=tcp::2222-:22`, Prometheus, nginx); IPv4 only, so that nothing is
+/// exposed by accident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
     host: Host,
@@ -22,7 +22,7 @@ const LOOPBACK: &str = "127.0.0.1";
 const ALL_INTERFACES: &str = "0.0.0.0";
 
 impl ListenAddress {
-    /// The addresses; a name may have several. Names are looked up, which waits.
+    /// Resolves the addresses; a name may have several. Blocks on name look-ups.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, Failure> {
         let addresses = self.host.addresses();
         let addresses = addresses
@@ -48,7 +48,7 @@ impl FromStr for ListenAddress {
             None => {
                 let (host, rest) = Host::cut(text).map_err(wrong)?;
                 let port = rest.strip_prefix(':').ok_or_else(|| wrong(String::new()))?;
-                // Resolvers know it as ::1 too; users mean one address by it.
+                // Resolvers return ::1 for it too; users mean one address.
                 if host.to_string() != "localhost" {
                     let port = port.parse().map_err(|_| wrong(String::new()))?;
                     return Ok(Self { host, port });

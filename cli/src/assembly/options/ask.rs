@@ -1,4 +1,4 @@
-//! `PATTERN[,export=/NAME…]`: files that clients ask for each time.
+//! `PATTERN[,export=/NAME…]`: files that clients must not cache.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use crate::setting::behind_word;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskArg {
     pub pattern: Pattern,
-    /// In which exports such files lie; in all directories if none is named.
+    /// Exports with such files; all if empty.
     pub exports: Vec<ExportName>,
 }
 

@@ -1,4 +1,4 @@
-//! What can be asked of a cache.
+//! Options of a cache.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,80 +11,80 @@ use super::policy::RuleArg;
 use crate::location::NfsUrl;
 use crate::setting::Setting;
 
-/// How what is far away is cached.
+/// Options of a caching proxy.
 #[derive(Args, Debug, Default)]
 pub struct CacheOptions {
-    /// Lend what is in the cache to other proxies of this user and host that have --borrow-from with its
-    /// directory.
+    /// Lend cached data to other proxies of this user and host that name the cache directory with
+    /// --borrow-from.
     #[arg(long, help_heading = CACHE)]
     pub share_cache: bool,
-    /// Read data where the cache in this directory has them, whose proxy has --share-cache, and only else at
-    /// the origin.
+    /// Read data from the cache in this directory, whose proxy has --share-cache, and from the origin
+    /// otherwise.
     ///
-    /// It must be a cache of the same file system. Names, attributes and rights this proxy asks for itself,
-    /// and keeps them in its own cache, with the data that could not be borrowed. While no proxy lends from
-    /// there, all data come from the origin.
+    /// It must be a cache of the same file system. Names, attributes and permissions are still fetched by
+    /// this proxy and stored in its own cache, together with data that could not be borrowed. If no proxy
+    /// lends from there, all data are read from the origin.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     pub borrow_from: Option<PathBuf>,
-    /// Read data where the cache of another host has them, that a proxy of the same origin serves there as
+    /// Read data from the cache of another host, whose proxy of the same origin is served as
     /// nfs://HOST[:PORT]/NAME.
     ///
-    /// It need not be trusted: this proxy asks the origin, which must be a server of ours, for the digests of
-    /// all that comes from there. What is not there, does not come within two seconds or is not what it
-    /// should be is read at the origin. A proxy with this option lends others only what it has.
+    /// The other host need not be trusted: its data are checked against digests from the origin, which must
+    /// be a Tombolo server. Data that it lacks, does not deliver within two seconds, or delivers with a wrong
+    /// digest are read from the origin. A proxy with this option lends only data in its own cache.
     #[arg(long, value_name = "URL", help_heading = CACHE)]
     pub data_from: Option<NfsUrl>,
-    /// How much data the cache may hold (by default 8G); what was not used lately goes first.
+    /// Maximum amount of cached data (by default 8G); least recently used data are evicted.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,
-    /// What is fetched and checked as one, from 4K to 1M (by default 64K).
+    /// Unit of fetching and checking, from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub block_size: Option<Size>,
-    /// What happens to changes (by default write-through). write-back takes --contract exclusive.
+    /// Treatment of changes (by default write-through). write-back requires --contract exclusive.
     #[arg(long, value_name = "MODE", help_heading = CACHE)]
     pub mode: Option<CacheMode>,
-    /// How much data may wait here for the origin, with --mode write-back (by default 4G). Writers wait then.
+    /// Maximum amount of unsent changes with --mode write-back (by default 4G); writers block at the limit.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub write_back_limit: Option<Size>,
-    /// What is promised of the age of what is read (by default close-to-open): immutable, exclusive,
-    /// close-to-open, lease or refresh=SECONDS.
+    /// How stale cached data may be (by default close-to-open): immutable, exclusive, close-to-open, lease or
+    /// refresh=SECONDS.
     ///
-    /// immutable: the tree never changes, nothing is asked twice. exclusive: all changes come through this
-    /// proxy, nothing is asked twice while it runs; over NFS it keeps a lease file at the root of the export,
-    /// so that no other proxy does the same. close-to-open: each open asks the origin, and sees what was
-    /// closed before; a look without an open may be as old as --attr-refresh says. lease: nothing is asked
-    /// twice while the origin, which must be a directory that tombolo serves, says that it will ask this
-    /// proxy before another changes anything; else as close-to-open. refresh: everything may be so old.
+    /// immutable: the tree never changes; nothing is revalidated. exclusive: all changes are made through
+    /// this proxy; nothing is revalidated while it runs; over NFS a lease file at the root of the export
+    /// keeps other proxies away. close-to-open: each open revalidates with the origin and sees all changes
+    /// closed before; a look-up without an open may be as old as --attr-refresh. lease: nothing is
+    /// revalidated while the origin, which must be a directory served by tombolo, promises to notify this
+    /// proxy before another client changes anything; otherwise like close-to-open. refresh: everything may be
+    /// SECONDS old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
-    /// Take the lease of the tree from another proxy that holds it, under exclusive over NFS. The other is
-    /// told within ten seconds, and asks the origin from then on.
+    /// Take over the tree's lease from another proxy, with exclusive over NFS. The other proxy is notified
+    /// within ten seconds and then revalidates with the origin.
     #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
     pub take_lease: bool,
-    /// Take no lease under exclusive: write no .tombolo-lease at the root of the export, and keep no other
-    /// proxy away.
+    /// Take no lease with exclusive: neither write .tombolo-lease at the root of the export nor keep other
+    /// proxies away.
     #[arg(long, help_heading = CACHE)]
     pub no_lease: bool,
-    /// For how many seconds attributes and names are believed without an open, under close-to-open, and under
-    /// lease without one (by default 3).
+    /// Seconds that attributes and names are valid without an open, with close-to-open, and with lease while
+    /// none is granted (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
-    /// Do not look for .tombolo-image beside large files, by which what is known to be zeroes is not fetched.
+    /// Do not look for .tombolo-image next to large files, which lists zero blocks that need no fetch.
     #[arg(long, help_heading = CACHE)]
     pub no_sidecars: bool,
-    /// Write down what is read of which file, in order, a line for each part when it is first read: a trace
-    /// for `tombolo image scan --trace`. The file is made anew.
+    /// Record the first read of each part of each file, in order, one line each: a trace for `tombolo image
+    /// scan --trace`. An existing file is overwritten.
     #[arg(long, value_name = "FILE", help_heading = CACHE)]
     pub record: Option<PathBuf>,
-    /// How the files of these names are cached, if not as the rest; repeatable, and the first that fits
-    /// counts.
+    /// Cache settings of matching files; repeatable, the first match applies.
     ///
-    /// PATTERN is as for `serve --ask`: with a `/` in it a path within the tree, and else a name. KEY is
-    /// block-size, whole-files, prefetch, read-ahead, mode, contract or attr-refresh.
+    /// PATTERN is as for `serve --ask`: with a `/` it matches a path within the tree, otherwise a name. KEY
+    /// is block-size, whole-files, prefetch, read-ahead, mode, contract or attr-refresh.
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
-    /// A file in TOML with these keys, also cache-size, for all files, and for some below `[[rule]]` with a
-    /// pattern.
+    /// TOML file with these keys and cache-size for all files, and for matching files in `[[rule]]` tables
+    /// with a pattern.
     #[arg(long, value_name = "FILE", help_heading = CACHE)]
     pub policy: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ pub struct CacheOptions {
 pub const CACHE: &str = "Cache";
 
 impl CacheOptions {
-    /// Has relative paths count from a directory.
+    /// Resolves relative paths against a directory.
     pub fn count_from(&mut self, base: &Path) {
         for path in self.borrow_from.iter_mut().chain(&mut self.policy).chain(&mut self.record) {
             *path = base.join(&path);
@@ -119,16 +119,16 @@ impl FromStr for Size {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CacheMode {
-    /// They go to the origin before they are answered
+    /// Send changes to the origin before they are acknowledged
     #[default]
     WriteThrough,
-    /// They are refused
+    /// Refuse changes
     ReadOnly,
-    /// They are kept on the local disk, and go to the origin in the background
+    /// Store changes on the local disk and send them to the origin in the background
     WriteBack,
 }
 
-/// A contract by its name.
+/// A contract by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContractArg(pub Contract);
 

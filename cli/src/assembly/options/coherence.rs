@@ -1,26 +1,26 @@
-//! How fresh a client's view is: the one knob, by name.
+//! Cache policies of clients.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// What a client may cache without asking.
+/// Cache policy of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Coherence {
-    /// Nothing: each change is seen at once; time-outs 0, nothing in the page cache across opens
+    /// No caching: changes are visible at once; time-outs 0, page cache dropped at open
     Strict,
-    /// Close-to-open: an open sees what was closed before it; names and attributes for 1 second
+    /// Close-to-open: an open sees all previously closed changes; names and attributes are cached for 1
+    /// second
     #[default]
     Auto,
-    /// Everything for a day: for trees without other writers
+    /// Cache everything for a day: for trees without other writers
     Always,
-    /// Everything until it changes, by whomever of the host: for FUSE mounts of directories
+    /// Cache everything until it changes, by any process of the host: for FUSE mounts of directories
     Push,
 }
 
 impl Coherence {
-    /// What the line that begins with `ready` says of a mount that is told of changes; nothing for one that
-    /// is not.
+    /// Returns the suffix of the `ready` line of a mount that receives change notifications; otherwise empty.
     pub fn suffix(self) -> &'static str {
         if self == Self::Push { " coherence=push" } else { "" }
     }

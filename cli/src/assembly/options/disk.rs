@@ -1,5 +1,4 @@
-//! What can be asked of a disk, on the command line and in the configuration file alike, and of a server of
-//! one.
+//! Options of a disk, on the command line and in the configuration file alike, and of a disk server.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,167 +16,165 @@ use tombolo_host_service::sandbox::Strictness;
 
 use crate::setting::Setting;
 
-/// What is asked of a disk: a key of a `[[disk]]` is the option's name.
+/// Options of a disk: keys of a `[[disk]]` table are the option names.
 #[derive(Args, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DiskOptions {
-    /// The disk: an image (raw, or qcow2 or an overlay if it is called so), a block device of this host, one
-    /// of an NBD server (nbd[s]://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), or a file on an NFS
-    /// server (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or behind shared memory (shm:SOCKET/NAME/FILE).
+    /// Disk to serve: an image (raw, qcow2 or an overlay, by its name), a block device, a disk of an NBD
+    /// server (nbd[s]://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server
+    /// (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or over shared memory (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What it is called, by clients of NBD and tools (by default the file's name).
+    /// Name for NBD clients and tools (by default the file name).
     #[arg(long, value_name = "NAME", value_parser = name)]
     #[serde(default, deserialize_with = "file_name")]
     pub name: Option<String>,
-    /// What kind of image it is (by default as its name ends: .qcow2, .overlay, else raw).
+    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw).
     #[arg(long, value_name = "FORMAT")]
     #[serde(default)]
     pub format: Option<ImageFormat>,
-    /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
+    /// Additional directory that may contain the backing files of a qcow2 image or an overlay.
     #[arg(long, value_name = "DIR")]
     #[serde(default)]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so
-    /// itself. Once more: what that stands on, if it is an overlay too.
+    /// Base of an overlay, a file or a URL as for the disk, instead of the one recorded in it. Repeat for the
+    /// base of a base that is an overlay itself.
     #[arg(long, value_name = "DISK")]
     #[serde(default, deserialize_with = "one_or_more")]
     pub base: Vec<PathBuf>,
-    /// Refuse a --base that lies behind a symbolic link.
+    /// Refuse a --base behind a symbolic link.
     #[arg(long, hide = true)]
     #[serde(default)]
     pub base_no_links: bool,
-    /// A socket for VMMs (vhost-user-blk); repeatable. One guest at a time has the disk, and others wait
-    /// until it has left or migrated; many have one that is read-only.
+    /// Listen on a vhost-user-blk socket for VMMs; repeatable. One guest at a time uses the disk, and others
+    /// wait until it disconnects or has migrated; a read-only disk is shared by many.
     #[arg(long, value_name = "SOCKET")]
     #[serde(default)]
     pub vhost_user: Vec<PathBuf>,
-    /// Show it to this user as a file, DIR/NAME, as long as the disk: for programs that want a file. Nothing
-    /// else sees what they write before they make it durable.
+    /// Present the disk to this user as a file, DIR/NAME, for programs that need one. Writes are visible
+    /// elsewhere only after a sync.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
     pub mount: Option<PathBuf>,
-    /// Serve it over NBD: at a socket (./NAME, /PATH), or PORT on this host only, :PORT on all interfaces,
-    /// IP:PORT or NAME:PORT on one; repeatable. All that reach an address have the disk.
+    /// Serve the disk over NBD: on a socket (./NAME, /PATH), or PORT on this host only, :PORT on all
+    /// interfaces, IP:PORT or NAME:PORT on one; repeatable. Every client that reaches the address has access.
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd: Vec<NbdListen>,
-    /// The same over TLS, at an address: clients must show a certificate of the CA in --tls-dir; repeatable.
+    /// Serve the disk over NBD with TLS: clients need a certificate of the CA in --tls-dir; repeatable.
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd_tls: Vec<NbdListen>,
-    /// The directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root,
-    /// else in ~/.config/tombolo).
+    /// Directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root,
+    /// otherwise in ~/.config/tombolo).
     #[arg(long, value_name = "DIR", requires = "nbd_tls")]
     #[serde(default)]
     pub tls_dir: Option<PathBuf>,
-    /// Give the sockets of --vhost-user to this group, by its name or number, so that VMMs of its users may
-    /// connect.
+    /// Give the --vhost-user sockets to this group (name or number), so that VMMs of its users can connect.
     #[arg(long, value_name = "GROUP")]
     #[serde(default)]
     pub socket_group: Option<String>,
-    /// The permission bits of the sockets of --vhost-user, in octal (by default 0600, or 0660 for a group).
+    /// Permission bits of the --vhost-user sockets, in octal (by default 0600, or 0660 with a group).
     #[arg(long, value_name = "MODE")]
     #[serde(default, deserialize_with = "one")]
     pub socket_mode: Option<SocketMode>,
-    /// Queues that a guest may use: one for each of its processors is best.
+    /// Number of queues available to a guest; best is one per virtual CPU.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = queues)]
     #[serde(default = "one_queue", deserialize_with = "file_queues")]
     pub queues: u16,
-    /// What guests find the disk by, in /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by
-    /// default the file's name).
+    /// Serial number, as in the guest's /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by
+    /// default the file name).
     #[arg(long, value_name = "SERIAL", value_parser = serial)]
     #[serde(default, deserialize_with = "file_serial")]
     pub serial: Option<String>,
-    /// The block size, in bytes: a power of two from 512 to 64K.
+    /// Block size in bytes: a power of two from 512 to 64K.
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = block_bytes)]
     #[serde(default = "one_sector", deserialize_with = "file_block_bytes")]
     pub block_size: u32,
-    /// Whether the host's page cache keeps what is read and written: host, or none, past it, of a raw image
-    /// or a block device.
+    /// Use of the host's page cache: host, or none (direct I/O, for raw images and block devices).
     #[arg(long, value_name = "CACHE", default_value = "host")]
     #[serde(default)]
     pub cache: HostCache,
-    /// Refuse all changes. Several servers may have the disk then.
+    /// Refuse all changes. Several servers may then share the disk.
     #[arg(long)]
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// What is asked of the process that serves one disk.
+/// Options of the process that serves one disk.
 #[derive(Args, Clone, Debug)]
 pub struct DiskServerOptions {
-    /// Let guests notice nothing of the server's death but a pause: a second process holds their connections,
-    /// and starts another server when this one is killed. For VMMs that do not connect again.
+    /// Keep guests connected if the server dies: a second process holds their connections and starts a new
+    /// server, so guests see only a pause. For VMMs that do not reconnect.
     #[arg(long)]
     pub keep: bool,
-    /// End at once when a write to the file of --mount has failed: what has it mapped would go on with what
-    /// is lost.
+    /// End at once after a failed write to the file of --mount: programs that have it mapped would continue
+    /// with lost data.
     #[arg(long, requires = "mount", hide = true)]
     pub end_at_failed_write: bool,
-    /// This is such a server, and has the sockets of its guests as these descriptors.
+    /// Run as the server of a keeper, with the sockets of its guests at these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept: Vec<i32>,
-    /// Where an overlay's states are kept, as this descriptor.
+    /// Keep the states of an overlay in this descriptor.
     #[arg(long, value_name = "FD", hide = true)]
     pub kept_states: Option<i32>,
-    /// Append to this file what is read of what an overlay stands on, a line for each part when it is read
-    /// first. The file of --mount is read by single pages then.
+    /// Append a line to this file for each part of the overlay's base when it is first read. The file of
+    /// --mount is then read by single pages.
     #[arg(long, value_name = "FILE", hide = true)]
     pub record: Option<PathBuf>,
-    /// Standard input is a socket of messages by which what lies beneath an overlay is changed while it is
-    /// served. So many overlays lie between it and what is never changed.
+    /// Accept messages on the socket at standard input that change the layers below an overlay while it is
+    /// served; N overlays lie above the base that never changes.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
-    /// The base of the overlay is still written to, and is marked before anything depends on the overlay.
+    /// Treat the base of the overlay as still written to: mark it before anything depends on the overlay.
     #[arg(long, requires = "layers", hide = true)]
     pub base_in_use: bool,
-    /// What the server may still do once it is ready: off, auto (what kernel and user allow of strict), or
-    /// strict: nothing that it does not need, or it does not start.
+    /// Confinement of the running server: off, auto (as much of strict as the kernel and the user allow), or
+    /// strict (no privilege it does not need; fail to start otherwise).
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub sandbox: Strictness,
-    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo,
-    /// in /run/tombolo for root, else in /tmp/tombolo-UID).
+    /// Control socket for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
+    /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
     /// NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<ListenAddress>,
 }
 
-/// The formats of images.
+/// Image formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ImageFormat {
-    /// The disk's bytes as they are.
+    /// The disk's bytes.
     Raw,
-    /// QEMU's, with room for what was written alone, over other images.
+    /// QEMU's sparse format, possibly over a backing file.
     Qcow2,
-    /// What was written since a disk began as another one, of any kind.
+    /// Changes to a base disk of any kind.
     Overlay,
 }
 
-/// What may be said of an image besides its name.
+/// Options of an image besides its name.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ImageOptions {
-    /// What kind of image it is (by default as its name ends: .qcow2, .overlay, else raw).
+    /// Image format (by default from the file name: .qcow2, .overlay, otherwise raw).
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
-    /// Where images may lie that a qcow2 image or an overlay stands on, besides its own directory.
+    /// Additional directory that may contain the backing files of a qcow2 image or an overlay.
     #[arg(long, value_name = "DIR")]
     pub backing_dir: Option<PathBuf>,
-    /// What an overlay stands on, wherever that is: a file, or a URL as for the disk. Without, it says so
-    /// itself. Once more: what that stands on, if it is an overlay too.
+    /// Base of an overlay, a file or a URL as for the disk, instead of the one recorded in it. Repeat for the
+    /// base of a base that is an overlay itself.
     #[arg(long, value_name = "DISK")]
     pub base: Vec<PathBuf>,
-    /// Refuse a --base that lies behind a symbolic link.
+    /// Refuse a --base behind a symbolic link.
     #[arg(long, hide = true)]
     pub base_no_links: bool,
 }
 
 impl ImageFormat {
-    /// What the name of a file says.
+    /// Returns the format that a file name implies.
     pub fn of_name(path: &Path) -> Self {
         match path.extension().and_then(OsStr::to_str) {
             Some("qcow2" | "qcow") => Self::Qcow2,
@@ -187,7 +184,7 @@ impl ImageFormat {
     }
 }
 
-/// A control socket and an export of NBD are called so.
+/// Parses the disk's name, which also names a control socket and an NBD export.
 fn name(text: &str) -> Result<String, String> {
     let is_good = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
     if is_good && text.len() <= 128 {
@@ -197,14 +194,14 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// What the host keeps of an image in memory.
+/// Use of the host's page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostCache {
-    /// What it has room for.
+    /// Host page cache.
     #[default]
     Host,
-    /// Nothing (O_DIRECT).
+    /// None (O_DIRECT).
     None,
 }
 
@@ -234,7 +231,7 @@ const fn one_sector() -> u32 {
     512
 }
 
-/// A value of the file, as the command line checks it.
+/// Deserializes a value, checked as on the command line.
 fn checked<'de, T, D: Deserializer<'de>>(
     key: &str,
     check: fn(&str) -> Result<T, String>,
@@ -254,7 +251,7 @@ fn checked<'de, T, D: Deserializer<'de>>(
     word.and_then(|word| check(&word)).map_err(|reason| D::Error::custom(format!("{key}: {reason}")))
 }
 
-/// A path, or a list of some.
+/// Deserializes a path or a list of paths.
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -291,15 +288,15 @@ fn queues(text: &str) -> Result<u16, String> {
 
 const QUEUES_MAX: u16 = 64;
 
-/// A number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
+/// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
 pub fn size(text: &str) -> Option<u64> {
     Setting { text, name: "size", value: Some(text) }.bytes()
 }
 
 impl DiskOptions {
-    /// Has relative paths count from a directory.
+    /// Resolves relative paths against a directory.
     pub fn count_from(&mut self, base: &Path) {
-        // `nbd:`, `nfs:` and their kin are no paths alone.
+        // Locations such as `nbd:` and `nfs:` are not plain paths.
         let words = [&mut self.file].into_iter().chain(&mut self.base);
         let files = words.filter(|word| NbdUrl::parse(word).is_none() && !Tree::is_location(word));
         let nbd = self.nbd.iter_mut().filter_map(|listen| match listen {
@@ -312,13 +309,13 @@ impl DiskOptions {
         }
     }
 
-    /// What is said of the image.
+    /// Returns the options of the image.
     pub fn image(&self) -> ImageOptions {
         let Self { format, backing_dir, base, base_no_links, .. } = self.clone();
         ImageOptions { format, backing_dir, base, base_no_links }
     }
 
-    /// What guests find the disk of this name by.
+    /// Returns the serial number of the disk with this name.
     pub fn serial_of(&self, name: &str) -> String {
         let of_name = || name.chars().filter(char::is_ascii_graphic).take(SERIAL_BYTES_MAX).collect();
         self.serial.clone().unwrap_or_else(of_name)

@@ -1,26 +1,26 @@
-//! How to wait for the other side of a link over shared memory, by name.
+//! Ways of waiting for the peer of a shared-memory link.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 use tombolo_shm::doorbell::Mode;
 
-/// How to wait for the other side of a link.
+/// A way of waiting for the peer of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doorbell {
-    /// Look all the time: the fastest, and it takes a processor
+    /// Poll continuously: lowest latency, occupies a core
     Poll,
-    /// Sleep until the other side rings
+    /// Sleep until the peer rings
     Event,
-    /// Look for as long as that has paid lately, then sleep
+    /// Poll for as long as it has paid off recently, then sleep
     #[default]
     Adaptive,
-    /// As poll, with the processor resting until memory changes (x86 with WAITPKG)
+    /// Like poll, with the core idle until memory changes (x86 with WAITPKG)
     Umwait,
 }
 
 impl Doorbell {
-    /// The same for a link; fails where this processor has no such thing.
+    /// Returns the link's mode; fails if this processor does not support it.
     pub fn mode(self) -> Result<Mode, String> {
         let mode = match self {
             Self::Poll => Mode::Poll,
@@ -31,7 +31,7 @@ impl Doorbell {
         if mode.is_available() {
             Ok(mode)
         } else {
-            Err(format!("doorbell {mode} wants a processor with WAITPKG: take adaptive, event or poll"))
+            Err(format!("doorbell {mode} requires a processor with WAITPKG: use adaptive, event or poll"))
         }
     }
 }

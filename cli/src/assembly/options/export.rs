@@ -1,5 +1,5 @@
-//! `DIR[=/NAME]`: a directory to share, or what another server offers (`shm:SOCKET/NAME`, `nfs://HOST/NAME`),
-//! and its name.
+//! `DIR[=/NAME]`: a directory to share or the tree of another server (`shm:SOCKET/NAME`, `nfs://HOST/NAME`),
+//! and its export name.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::setting::Setting;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportArg {
-    /// The directory, or the location behind shared memory, as the user wrote it.
+    /// The directory or location as the user wrote it.
     pub dir: PathBuf,
     pub name: Option<ExportName>,
 }
@@ -20,19 +20,19 @@ pub struct ExportArg {
 pub struct ExportName(String);
 
 impl ExportName {
-    /// What a tree is called by default: `/` and its last component.
+    /// Returns the default name of a tree: `/` and its last component.
     pub fn of(tree: &Tree) -> Self {
         Self(format!("/{}", tree.name()))
     }
 
-    /// The name as one word, for files and counters.
+    /// Returns the name as one word, for files and counters.
     pub fn word(&self) -> String {
         let word = self.0.trim_start_matches('/').replace('/', "-");
         if word.is_empty() { "root".into() } else { word }
     }
 }
 
-/// The exports that settings behind an address or a socket name: only `export=/NAME` may stand there.
+/// Parses the exports after an address or a socket name: settings other than `export=/NAME` are errors.
 pub fn named_exports<'a>(settings: impl Iterator<Item = Setting<'a>>) -> Result<Vec<ExportName>, String> {
     let named = settings.map(|setting| match (setting.name, setting.value) {
         ("export", Some(_)) => setting.parsed(),
@@ -65,7 +65,7 @@ impl FromStr for ExportArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The last one counts, so that a directory with `=/` in its path can be given a name.
+        // The last `=/` counts, so that a directory with `=/` in its path can be given a name.
         let (dir, name) = match text.rfind("=/") {
             Some(at) => (&text[..at], Some(text[at + 1..].parse()?)),
             None => (text, None),

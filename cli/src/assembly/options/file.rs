@@ -1,4 +1,4 @@
-//! The configuration file: TOML with the words of the command line.
+//! Configuration file: TOML with the names of the command line.
 
 use std::fs;
 use std::path::Path;
@@ -22,9 +22,9 @@ impl ServerOptions {
         Ok(options)
     }
 
-    /// Has relative paths count from a directory.
+    /// Resolves relative paths against a directory.
     pub fn count_from(&mut self, base: &Path) {
-        // `shm:` and its kin are no paths alone.
+        // Locations such as `shm:` are not plain paths.
         let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_location(dir));
         let sockets = self.virtiofs.iter_mut().filter_map(|arg| match &mut arg.socket {
             VirtioFsSocket::Path(path) => Some(path),
@@ -52,7 +52,7 @@ fn parse(text: &str) -> Result<ServerOptions, String> {
     })
 }
 
-/// A string of the file that is parsed as the same word of the command line is.
+/// A string of the file, parsed like the same word on the command line.
 struct Word<T>(T);
 
 impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {

@@ -1,4 +1,4 @@
-//! `MOUNTPOINT[,export=/NAME][,allow_other]`: a mount on this host, by the server of the guests.
+//! `MOUNTPOINT[,export=/NAME][,allow_other]`: a mount on this host by the guests' server.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::setting::behind_word;
 pub struct FuseArg {
     pub mountpoint: PathBuf,
     pub export: Option<ExportName>,
-    /// Whether users other than the server's may enter.
+    /// `true` if users other than the server's have access.
     pub allow_other: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What can be asked of a server: one structure, filled from the command line and from the configuration file
-//! alike, in the same words.
+//! Server options: one structure, filled from the command line and from the configuration file with the same
+//! names.
 
 pub mod address;
 pub mod ask;
@@ -41,213 +41,207 @@ use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
 use xattrs::Xattrs;
 
-/// What is asked of a server, not checked as a whole yet. A key of the file is the option's name, but for
-/// `--fd`.
+/// Options of a server, not yet checked as a whole. Keys of the file are the option names, except `--fd`.
 #[derive(Args, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerOptions {
-    /// A directory to share, and what it is called here (by default `/` and its last component).
+    /// Directory to share, and its export name (by default `/` and its last component).
     ///
-    /// In its place may stand what another server offers: `shm:SOCKET/NAME` over shared memory,
-    /// `nfs://HOST/NAME` over NFS.
+    /// The tree of another server also works: `shm:SOCKET/NAME` over shared memory, `nfs://HOST/NAME` over
+    /// NFS.
     #[arg(value_name = "DIR[=/NAME]")]
     #[serde(deserialize_with = "list")]
     pub dir: Vec<ExportArg>,
-    /// A socket for VMMs (vhost-user-fs); repeatable, and any number of guests may use one.
+    /// Listen on a vhost-user-fs socket for VMMs; repeatable. Any number of guests may connect to one socket.
     ///
-    /// TAG is what the guest mounts it by (by default `tombolo`). /NAME says which directory it leads to,
-    /// where there are several. N is the number of request queues (by default 1).
+    /// TAG is the mount tag in the guest (by default `tombolo`). /NAME selects the export if there are
+    /// several. N is the number of request queues (by default 1).
     #[arg(long, value_name = "SOCKET[,tag=TAG][,export=/NAME][,queues=N]")]
     #[serde(deserialize_with = "list")]
     pub virtiofs: Vec<VirtioFsArg>,
-    /// The same on a listening socket that the parent process, or systemd, has opened as descriptor FD;
+    /// Like --virtiofs, on a listening socket inherited from the parent process or systemd as descriptor FD;
     /// repeatable.
     #[arg(long, value_name = "FD[,tag=TAG][,export=/NAME][,queues=N]", value_parser = VirtioFsArg::inherited)]
     #[serde(skip)]
     pub fd: Vec<VirtioFsArg>,
-    /// Give the sockets of --virtiofs to this group, by its name or number, so that VMMs of its users may
-    /// connect.
+    /// Give the --virtiofs sockets to this group (name or number), so that VMMs of its users can connect.
     #[arg(long, value_name = "GROUP")]
     pub socket_group: Option<String>,
-    /// The permission bits of the sockets of --virtiofs, in octal (by default 0600, or 0660 for a group).
+    /// Permission bits of the --virtiofs sockets, in octal (by default 0600, or 0660 with a group).
     #[arg(long, value_name = "MODE")]
     #[serde(deserialize_with = "one")]
     pub socket_mode: Option<SocketMode>,
-    /// Let guests on virtio-fs notice nothing of the server's death but a pause: a second process holds their
-    /// connections, and starts another server when this one is killed.
+    /// Keep virtio-fs guests connected if the server dies: a second process holds their connections and
+    /// starts a new server. Guests see only a pause.
     ///
-    /// For directories of this host and nothing but --virtiofs. It takes root, for file handles.
+    /// For local directories served by --virtiofs alone. Requires root, for file handles.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub keep: Option<bool>,
-    /// This is such a server, and has the sockets of its guests as these descriptors.
+    /// Run as the server of a keeper, with the sockets of its guests at these descriptors.
     #[arg(long, value_name = "FD", hide = true)]
     #[serde(skip)]
     pub kept: Vec<i32>,
-    /// Mount on this host too, through FUSE, by the same server; repeatable.
+    /// Mount the tree on this host as well, through FUSE, from the same server; repeatable.
     ///
-    /// /NAME says which directory it leads to, where there are several. With `allow_other` users other than
-    /// the one that serves may enter. `tombolo mount` does it without guests.
+    /// /NAME selects the export if there are several. `allow_other` admits users other than the server's own.
+    /// Use `tombolo mount` for mounts without guests.
     #[arg(long, value_name = "MOUNTPOINT[,export=/NAME][,allow_other]")]
     #[serde(deserialize_with = "list")]
     pub fuse: Vec<FuseArg>,
-    /// COUNT users of clients from CLIENT on are those from HERE on (by default one); repeatable.
+    /// Map COUNT client users starting at CLIENT to local users starting at HERE (COUNT is 1 by default);
+    /// repeatable.
     ///
-    /// Both ways, for all front ends, access lists included. With any of them, users that none has are user
-    /// 65534, either way; but root stays root as far as --squash lets it, unless a range has it.
+    /// Applies in both directions, to all front ends and to access lists. With any mapping, unmapped users
+    /// become 65534 in either direction; root, unless mapped, stays root as far as --squash allows.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
     pub map_users: Vec<IdRangeArg>,
-    /// The same of groups.
+    /// Map groups, like --map-users.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
     pub map_groups: Vec<IdRangeArg>,
     /// Refuse all changes.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub readonly: Option<bool>,
-    /// Watch what other processes of this host change, for mounts with coherence=push, of this server or over
+    /// Watch for changes by other processes of this host, for coherence=push mounts of this server or over
     /// shared memory.
     ///
-    /// Only while there are such mounts. It takes root, and costs every process on these file systems 2 µs
-    /// for a write and 7 µs for a new file. `--coherence push` says it too.
+    /// Active only while such mounts exist. Requires root, and costs every process on these file systems 2 µs
+    /// per write and 7 µs per created file. Implied by `--coherence push`.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub host_watch: Option<bool>,
-    /// Files whose attributes and data guests and mounts ask for each time, whatever --coherence says;
+    /// Never cache attributes and data of matching files in guests and mounts, whatever --coherence says;
     /// repeatable.
     ///
-    /// For files that processes of this host change through shared mappings (databases, images of disks), of
-    /// which the kernel does not tell. PATTERN is as in glob(7): with a `/` in it the path below DIR, else a
-    /// file's name, and `*` stands for `/` too. /NAME says in which directories such files lie (by default
-    /// all).
+    /// For files that local processes change through shared mappings (databases, disk images), which the
+    /// kernel does not report. PATTERN is as in glob(7), except that `*` also matches `/`: with a `/` it
+    /// matches the path below DIR, otherwise the file name. /NAME limits it to an export (by default all).
     #[arg(long, value_name = "PATTERN[,export=/NAME]…")]
     #[serde(deserialize_with = "list")]
     pub ask: Vec<AskArg>,
-    /// What guests may cache without asking (by default auto).
+    /// Cache policy of guests (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
-    /// Extended attributes for guests, mounts and clients over shared memory (by default on).
+    /// Extended attributes for guests, mounts and shared-memory clients (by default on).
     ///
-    /// Without them a guest sends fewer requests, but sees no access lists (acl(5)) and no file capabilities,
-    /// and goes by the mode alone.
+    /// `off` saves requests, but hides access lists (acl(5)) and file capabilities: guests then check the
+    /// mode bits alone.
     #[arg(long, value_name = "on|off", hide_possible_values = true)]
     pub xattrs: Option<Xattrs>,
-    /// How to treat nested mounts: other file systems that are mounted below a directory (by default show).
+    /// Treatment of nested mounts, other file systems mounted below a directory (by default show).
     #[arg(long, value_name = "POLICY")]
     pub submounts: Option<Submounts>,
-    /// Where to listen for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo,
-    /// in /run/tombolo for root, else in /tmp/tombolo-UID).
+    /// Control socket for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
+    /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
     /// NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     #[serde(deserialize_with = "one")]
     pub metrics: Option<ListenAddress>,
-    /// What the server may still do once it is ready: off, auto (what it, the kernel and the user allow of
-    /// strict; the default), or strict: nothing that it does not need, or it does not start.
+    /// Confinement of the running server: off, auto (as much of strict as the server, the kernel and the user
+    /// allow; the default), or strict (no privilege it does not need; fail to start otherwise).
     #[arg(long, value_name = "HOW")]
     #[serde(deserialize_with = "one")]
     pub sandbox: Option<Strictness>,
-    /// The directory for state that must outlive a restart, for clients over NFS and over shared memory: the
-    /// keys of file handles, and which requests were performed (by default $XDG_STATE_HOME/tombolo, for root
-    /// /var/lib/tombolo).
+    /// Directory of state that survives restarts, for NFS and shared-memory clients: file handle keys and the
+    /// record of executed requests (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// A socket for processes of this host, which then ask over shared memory; repeatable.
+    /// Socket for shared-memory clients on this host; repeatable.
     ///
-    /// They mount with `tombolo mount shm:SOCKET/NAME DIR`. /NAME says which directories are offered (by
-    /// default all).
+    /// Clients mount with `tombolo mount shm:SOCKET/NAME DIR`. /NAME limits the exports offered (by default
+    /// all).
     #[arg(long, value_name = "SOCKET[,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm: Vec<ShmArg>,
-    /// Memory shared with a guest: a file, that is QEMU's ivshmem or UML's iomem; in a guest `pci:[BDF]` or
-    /// `mmapper:`. Repeatable.
+    /// Memory shared with a guest: a file used as QEMU's ivshmem or UML's iomem, or, inside a guest,
+    /// `pci:[BDF]` or `mmapper:`; repeatable.
     ///
-    /// A file that is not there is made, of SIZE bytes (such as 64M). One client at a time has all of it, and
-    /// both sides can write it. Its root is root here, unless squash=root (or all) makes it user and group
-    /// 65534, or those of anonuid= and anongid=.
+    /// A missing file is created with SIZE bytes (such as 64M). One client at a time uses it; both sides can
+    /// write to all of it. The client's root is root on this host, unless squash=root (or all) maps it to
+    /// user and group 65534, or to anonuid= and anongid=.
     #[arg(long, value_name = "FILE[,size=SIZE][,squash=MODE][,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,
     /// How to wait for requests over shared memory (by default adaptive).
     #[arg(long, value_name = "MODE", help_heading = SHM)]
     pub doorbell: Option<Doorbell>,
-    /// Which users may connect over shared memory, as a TOML file says (by default root and the user that
-    /// serves).
+    /// TOML file of the users that may connect over shared memory (by default root and the server's user).
     #[arg(long, value_name = "FILE", help_heading = SHM)]
     pub shm_policy: Option<PathBuf>,
-    /// Serve NFS version 3 (and MOUNT, at the same port) over TCP and UDP; repeatable.
+    /// Serve NFS version 3 (and MOUNT, on the same port) over TCP and UDP; repeatable.
     ///
-    /// PORT alone is for this host and for guests on QEMU's user network; :PORT for all IPv4 interfaces, as
-    /// elsewhere ([::]:PORT for those of IPv6 too); IP:PORT or NAME:PORT for the addresses of one. The line
-    /// that begins with `ready` says which it is. NFS believes all callers: name the allowed ones with
-    /// --allow. All directories are offered, or those named.
+    /// PORT listens on this host and for guests on QEMU's user network; :PORT on all IPv4 interfaces
+    /// ([::]:PORT includes IPv6); IP:PORT or NAME:PORT on the given address. The `ready` line shows the
+    /// address. NFS clients are not authenticated: limit them with --allow. All exports are offered unless
+    /// some are named.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs: Vec<NfsArg>,
-    /// The same over TLS 1.3 (RFC 9289) alone, for clients that show a certificate of a trusted CA;
-    /// repeatable.
+    /// Serve NFS over TLS 1.3 only (RFC 9289), for clients with a certificate of a trusted CA; repeatable.
     ///
-    /// They mount with xprtsec=mtls. A call without TLS is refused, but see --allow-plain.
+    /// Clients mount with xprtsec=mtls. Calls without TLS are refused, except those of --allow-plain.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs_tls: Vec<NfsArg>,
-    /// Let clients with these addresses call the ports of --nfs-tls without TLS too; repeatable (by default
-    /// none may).
+    /// Accept calls without TLS on the --nfs-tls ports from these addresses; repeatable (by default none).
     ///
-    /// As for Linux's own client, which asks MOUNT in the clear. What they send is neither encrypted nor
-    /// signed; with --tls-users they are the anonymous user.
+    /// Linux's client needs this, because it calls MOUNT in clear text. Such calls are neither encrypted nor
+    /// authenticated; with --tls-users they run as the anonymous user.
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub allow_plain: Vec<AllowArg>,
-    /// The directory of the certificates for --nfs-tls: ca.pem, cert.pem, key.pem, and crl.pem if any were
-    /// revoked (by default tls in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). `tombolo keys issue`
-    /// makes one. What changes there counts for new connections.
+    /// Directory of the --nfs-tls certificates: ca.pem, cert.pem, key.pem, and crl.pem if any were revoked
+    /// (by default tls in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). Create one with `tombolo keys
+    /// issue`. Changed files apply to new connections.
     #[arg(long, value_name = "DIR", help_heading = NFS)]
     pub tls_dir: Option<PathBuf>,
-    /// Who the clients of --nfs-tls may act as, by their certificates, as a TOML file says (by default as any
-    /// user, as over --nfs).
+    /// TOML file of the users that --nfs-tls clients may act as, by certificate (by default any user, as over
+    /// --nfs).
     ///
-    /// Others are the anonymous user. docs/use/nfs.md has its keys.
+    /// Clients without a rule are the anonymous user. The keys are described in docs/use/nfs.md.
     #[arg(long, value_name = "FILE", help_heading = NFS)]
     pub tls_users: Option<PathBuf>,
-    /// Which users of clients are taken for the anonymous one (by default root).
+    /// Client users that are mapped to the anonymous user (by default root).
     #[arg(long, value_name = "MODE", help_heading = NFS)]
     pub squash: Option<SquashArg>,
-    /// The anonymous user (by default 65534).
+    /// Anonymous user (by default 65534).
     #[arg(long, value_name = "UID", help_heading = NFS)]
     pub anonuid: Option<u32>,
-    /// The anonymous group (by default 65534).
+    /// Anonymous group (by default 65534).
     #[arg(long, value_name = "GID", help_heading = NFS)]
     pub anongid: Option<u32>,
-    /// Serve clients with these addresses only; repeatable (by default all).
+    /// Serve only clients with these addresses; repeatable (by default all).
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub allow: Vec<AllowArg>,
-    /// Clients that may hold leases (`tombolo proxy --contract lease`), which all changes of others wait for:
-    /// those of a network, those with certificates, or none; repeatable (by default those of this host, and
-    /// those with certificates).
+    /// Clients that may hold leases (`tombolo proxy --contract lease`), which other clients' changes wait
+    /// for: those of a network, those with certificates, or none; repeatable (by default those of this host
+    /// and those with certificates).
     #[arg(long, value_name = "CIDR|tls|off", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub leases: Vec<LeasesArg>,
-    /// Look up here which groups a user is in, instead of believing the client, which can name sixteen at
-    /// most.
+    /// Look up the groups of a user on this host instead of trusting the client, which can send at most
+    /// sixteen.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub manage_gids: Option<bool>,
-    /// Answer changes of names and attributes before they are on stable storage. Faster on disks; a loss of
-    /// power, but no end of the server, may then take back what was answered. Data that is to be stable is,
-    /// either way.
+    /// Acknowledge changes of names and attributes before they are on stable storage. Faster on disks; a
+    /// power failure (but not a crash of the server) may undo acknowledged changes. Stable writes of data are
+    /// unaffected.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub async_names: Option<bool>,
-    /// How many threads wait for calls (by default half as many as there are cores, and four at most).
+    /// Number of threads that wait for calls (by default half the number of cores, at most four).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = NFS)]
     pub nfs_threads: Option<u16>,
-    /// Take calls over TCP only.
+    /// Serve TCP only, no UDP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub nfs_no_udp: Option<bool>,
-    /// Disks, each a table of the file.
+    /// Disks, one table of the file each.
     #[arg(skip)]
     pub disk: Vec<DiskOptions>,
-    /// Whether NFS is served over streams that others open.
+    /// `true` if NFS is served over streams that others open.
     #[arg(skip)]
     #[serde(skip)]
     pub stdio: bool,
@@ -257,14 +251,14 @@ const SHM: &str = "Shared memory";
 pub const NFS: &str = "NFS";
 
 impl ServerOptions {
-    /// Whether a front end is asked for that leads to directories.
+    /// Returns `true` if a front end that serves directories is requested.
     pub fn asks_for_directories(&self) -> bool {
         let Self { virtiofs, fd, fuse, nfs, nfs_tls, shm, shm_file, .. } = self;
         let has_guests = !virtiofs.is_empty() || !fd.is_empty() || !fuse.is_empty();
         has_guests || !nfs.is_empty() || !nfs_tls.is_empty() || !shm.is_empty() || !shm_file.is_empty()
     }
 
-    /// These options, and those of the configuration file where these say nothing.
+    /// Returns these options, completed from the configuration file.
     pub fn over_file(self, file: Option<&Path>) -> Result<Self, Failure> {
         match file {
             Some(path) => Ok(self.over(Self::read(path)?)),
@@ -319,7 +313,7 @@ impl ServerOptions {
     }
 }
 
-/// A list, or the one below it where it is empty.
+/// Returns the list, or `below` if the list is empty.
 fn either<T>(list: Vec<T>, below: Vec<T>) -> Vec<T> {
     if list.is_empty() { below } else { list }
 }

@@ -1,4 +1,4 @@
-//! Where NBD is served, and the disks that NBD servers have.
+//! Addresses that NBD is served at, and URLs of disks on NBD servers.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::certificates;
 use crate::failure::Failure;
 use crate::location::{Host, decoded};
 
-/// The port that NBD has (IANA).
+/// NBD's port (IANA).
 const PORT: u16 = 10809;
 
-/// Where to take clients of NBD: a word with a slash is a unix socket.
+/// An address to accept NBD clients at: a word with a slash is a UNIX socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdListen {
     Unix(PathBuf),
@@ -36,9 +36,9 @@ impl FromStr for NbdListen {
     }
 }
 
-/// A disk of a server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as libnbd and QEMU
-/// write it; and `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]`, over TLS, with an option that is called as that
-/// of `nfs:` URLs: the files have the same names.
+/// Disk of an NBD server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as in libnbd
+/// and QEMU, or `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]` over TLS, with the option name of `nfs:` URLs
+/// because the files have the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     pub server: Address,
@@ -46,17 +46,17 @@ pub struct NbdUrl {
     pub tls: Option<NbdTls>,
 }
 
-/// Over TLS.
+/// TLS parameters of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdTls {
-    /// What the server's certificate must be for.
+    /// Name that the server's certificate must match.
     host: HostName,
-    /// Where the certificates are, if that is said.
+    /// Directory of certificates, if given.
     dir: Option<PathBuf>,
 }
 
 impl NbdTls {
-    /// The directory of certificates, which are read again when they were changed.
+    /// Returns the directory of certificates, which are read again after a change.
     pub fn dir(&self) -> Result<PathBuf, Failure> {
         let failed = |why| Failure::cannot("speak TLS", why);
         self.dir.clone().map_or_else(|| certificates::tls_dir().map_err(failed), Ok)
@@ -72,12 +72,12 @@ impl NbdTls {
 }
 
 impl NbdUrl {
-    /// Returns true if the server's addresses have to be looked up.
+    /// Returns `true` if the server's addresses have to be looked up.
     pub fn is_by_name(&self) -> bool {
         matches!(&self.server, Address::Tcp(host, _) if host.parse::<IpAddr>().is_err())
     }
 
-    /// None if it is no such URL, but a file.
+    /// Parses a URL; `None` if the text is a file name.
     pub fn parse(file: &Path) -> Option<Result<Self, String>> {
         let text = file.to_str()?;
         let wrong =
@@ -97,7 +97,7 @@ impl NbdUrl {
             Some((rest, option)) => match option.strip_prefix("tlsdir=").filter(|dir| !dir.is_empty()) {
                 Some(dir) => (rest, Some(PathBuf::from(plain(dir)))),
                 None => {
-                    return Some(Err(format!("{text:?}: {option:?} is no option of it: write ?tlsdir=DIR")));
+                    return Some(Err(format!("{text:?}: unknown option {option:?}: write ?tlsdir=DIR")));
                 }
             },
         };
@@ -119,7 +119,7 @@ impl NbdUrl {
     }
 }
 
-/// A part of a URL as it is meant; one that is no text stays as it is written.
+/// Decodes a part of a URL; a part that is not valid text stays as written.
 fn plain(part: &str) -> String {
     decoded(part).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| part.to_owned())
 }

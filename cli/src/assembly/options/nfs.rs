@@ -1,4 +1,4 @@
-//! `ADDR[,export=/NAME…]` and its companions: serving NFS.
+//! `ADDR[,export=/NAME…]` and related options of the NFS server.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ use crate::setting::behind_word;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsArg {
     pub address: ListenAddress,
-    /// Which exports are offered there; all if none is named.
+    /// Exports offered at this address; all if empty.
     pub exports: Vec<ExportName>,
 }
 
@@ -27,11 +27,11 @@ impl FromStr for NfsArg {
     }
 }
 
-/// Which users of NFS clients become the anonymous one.
+/// Users of NFS clients that become the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashArg {
-    /// None: a client's root is root here.
+    /// None: a client's root is root on this host.
     None,
     /// Root.
     #[default]

@@ -1,4 +1,4 @@
-//! `PATTERN,KEY=VALUE…` and files of these: how the files of a cache are cached, by their names.
+//! `PATTERN,KEY=VALUE…` and policy files: cache settings by file name.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::cache::{CacheMode, ContractArg, Size};
 use crate::failure::Failure;
 use crate::setting::{Setting, behind_word};
 
-/// How some files are cached, as far as it is said.
+/// Cache settings of some files; `None` inherits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSettings {
     contract: Option<ContractArg>,
@@ -23,14 +23,14 @@ pub struct CacheSettings {
     attr_refresh: Option<Duration>,
 }
 
-/// The files of some names.
+/// Settings of the files that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleArg {
     pattern: Pattern,
     settings: CacheSettings,
 }
 
-/// What a policy file says.
+/// Contents of a policy file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyFile {
     pub cache_size: Option<Size>,
@@ -41,10 +41,10 @@ pub struct PolicyFile {
 
 const KEYS: &str = "block-size, whole-files, prefetch, read-ahead, mode, contract, attr-refresh";
 
-/// The sizes that a block may have, in bytes.
+/// Valid block sizes, in bytes.
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// The size of a block, if it can be one.
+/// Returns the block size in bytes, if it is valid.
 pub fn block_bytes(size: Size) -> Option<u32> {
     let fits = size.0.is_power_of_two() && BLOCK_BYTES.contains(&size.0);
     u32::try_from(size.0).ok().filter(|_| fits)
@@ -76,12 +76,12 @@ impl CacheSettings {
         Ok(())
     }
 
-    /// What happens to changes, if that is said.
+    /// Returns the write mode, if set.
     pub fn mode(&self) -> Option<CacheMode> {
         self.mode
     }
 
-    /// The same, with what is not said as it is in `rest`.
+    /// Returns `rest`, overridden by these settings.
     pub fn over(&self, rest: Options) -> Options {
         Options {
             contract: self.contract.map_or(rest.contract, |contract| contract.0),
@@ -97,7 +97,7 @@ impl CacheSettings {
 }
 
 impl CacheSettings {
-    /// What cannot be said of some files alone.
+    /// Refuses settings that cannot apply to some files only.
     fn check_rule(&self) -> Result<(), String> {
         match self.mode {
             Some(CacheMode::WriteBack) => {
@@ -146,7 +146,7 @@ impl FromStr for RuleArg {
         }
         said.check_rule()?;
         if count == 0 {
-            return Err(format!("it does not say how: write PATTERN,KEY=VALUE with {KEYS}"));
+            return Err(format!("no setting given: write PATTERN,KEY=VALUE with {KEYS}"));
         }
         Ok(Self { pattern, settings: said })
     }
@@ -154,10 +154,11 @@ impl FromStr for RuleArg {
 
 impl PolicyFile {
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let using = format!("use the policy {}", path.display());
+        let using = format!("use policy {}", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| Failure::cannot(&using, &error))?;
         let wrong = |problem: String| {
-            Failure::usage(format!("cannot {using}: {problem}")).remedy("its keys are in docs/use/proxy.md")
+            Failure::usage(format!("cannot {using}: {problem}"))
+                .remedy("the keys are described in docs/use/proxy.md")
         };
         text.parse().map_err(wrong)
     }
@@ -206,13 +207,13 @@ fn rule_of(rule: &toml::Value) -> Result<RuleArg, String> {
     Ok(RuleArg { pattern: pattern.parse().map_err(|error| format!("{pattern:?}: {error}"))?, settings })
 }
 
-/// `KEY=VALUE`, as it would be written in a rule of the command line.
+/// Returns `KEY=VALUE`, as written in a rule on the command line.
 fn word(key: &str, value: &toml::Value) -> Result<String, String> {
     match value {
         toml::Value::String(text) => Ok(format!("{key}={text}")),
         toml::Value::Integer(number) => Ok(format!("{key}={number}")),
         toml::Value::Boolean(is_so) => Ok(format!("{key}={is_so}")),
-        _ => Err(format!("{key}: a text, a number, true or false")),
+        _ => Err(format!("{key}: must be a string, a number, true or false")),
     }
 }
 
@@ -251,7 +252,7 @@ mod tests {
             ("mode = 'back'", "write-through, read-only, write-back"),
             ("[[rule]]\npattern = '*'\nmode = 'write-back'", "rule 1: mode=write-back is for all files"),
             ("prefetch = 'maybe'", "prefetch=maybe: yes, no or tree"),
-            ("read-ahead = [1]", "read-ahead: a text, a number"),
+            ("read-ahead = [1]", "read-ahead: must be a string, a number"),
             ("rule = 1", "[[rule]]"),
             ("rule", "line 1"),
         ] {

@@ -1,4 +1,4 @@
-//! What can be asked of a session that a proxy is given while it runs.
+//! Options of a session that is added to a running proxy.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::service::DEFAULT_SESSION;
 
-/// The name of a session: a component of a path, and one word everywhere.
+/// Name of a session: one path component, and one word.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionName(String);
 
@@ -45,10 +45,10 @@ impl SessionName {
     }
 }
 
-/// How a session is made: what a proxy is asked for when it is started, but for what it has once.
+/// Options of a session: those of a proxy, except the ones that exist once per proxy.
 #[derive(Args, Debug)]
 pub struct SessionOptions {
-    /// What it is called. It is served as /NAME.
+    /// Name of the session. It is served as /NAME.
     #[arg(value_name = "NAME")]
     pub name: SessionName,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub struct SessionOptions {
     pub cache: CacheOptions,
 }
 
-/// The words behind `tombolo session create`, with nothing else about.
+/// Arguments of `tombolo session create`, alone.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct Words {
@@ -68,7 +68,7 @@ struct Words {
 }
 
 impl SessionOptions {
-    /// What these words ask for; relative paths count from `directory`.
+    /// Parses these words; relative paths are resolved against `directory`.
     pub fn of_words(words: &[String], directory: &Path) -> Result<Self, Failure> {
         let parsed = Words::try_parse_from(words.iter().map(OsString::from));
         let mut options = parsed.map_err(|error| Failure::usage(error.to_string()))?.options;
@@ -78,30 +78,30 @@ impl SessionOptions {
         Ok(options)
     }
 
-    /// Refuses what a proxy has once.
+    /// Refuses options that exist once per proxy.
     pub fn check(&self) -> Result<(), Failure> {
         let (name, server) = (&self.name, &self.server);
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
         match server.dir.as_slice() {
             _ if name.as_str() == DEFAULT_SESSION => refused(
-                format!("the session {name} is what the proxy was started for"),
+                format!("the session {name} is that of the proxy's own command line"),
                 "choose another name",
             ),
             [tree] if tree.name.is_none() => match () {
                 () if server.metrics.is_some() => {
-                    refused("--metrics is the proxy's, for all sessions".into(), "leave it out")
+                    refused("--metrics applies to the proxy as a whole".into(), "leave it out")
                 }
                 () if server.sandbox.is_some() => {
-                    refused("--sandbox is the proxy's, for all sessions".into(), "leave it out")
+                    refused("--sandbox applies to the proxy as a whole".into(), "leave it out")
                 }
                 () if !server.fd.is_empty() => {
-                    refused("--fd is of the proxy's own start".into(), "use --virtiofs SOCKET")
+                    refused("--fd is only for the proxy's own command line".into(), "use --virtiofs SOCKET")
                 }
                 () => Ok(()),
             },
             [_] => refused(format!("the session {name} is served as /{name}"), "leave out =/NAME"),
             _ => refused(
-                "one location is needed".into(),
+                "exactly one location is required".into(),
                 "write `tombolo session create NAME nfs://HOST/NAME --fuse MOUNTPOINT …`",
             ),
         }

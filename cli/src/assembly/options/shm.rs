@@ -14,7 +14,7 @@ use crate::setting::{Setting, behind_word};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmArg {
     pub socket: PathBuf,
-    /// Which exports are offered there; all if none is named.
+    /// Exports offered at this socket; all if empty.
     pub exports: Vec<ExportName>,
 }
 
@@ -22,11 +22,11 @@ pub struct ShmArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmFileArg {
     pub place: MemoryLocation,
-    /// Its size in bytes, where it does not know it itself.
+    /// Size in bytes, for memory without a size of its own.
     pub size_bytes: Option<u64>,
-    /// Which of the client's users become the anonymous one. The client itself has no identity.
+    /// Users of the client that become the anonymous user. The client itself has no identity.
     pub squash: Squash,
-    /// Which exports are offered there; all if none is named.
+    /// Exports offered through this memory; all if empty.
     pub exports: Vec<ExportName>,
 }
 
@@ -59,22 +59,20 @@ impl FromStr for ShmFileArg {
             }
         }
         match (&arg.place, arg.size_bytes) {
-            (MemoryLocation::Pci(_), Some(_)) => Err("a PCI device has a size of its own".into()),
-            (MemoryLocation::Mmapper(_), None) => {
-                Err("mmapper: does not know its size: add ,size=SIZE".into())
-            }
+            (MemoryLocation::Pci(_), Some(_)) => Err("the size of a PCI device is fixed".into()),
+            (MemoryLocation::Mmapper(_), None) => Err("mmapper: needs a size: add ,size=SIZE".into()),
             _ => Ok(arg),
         }
     }
 }
 
-/// A user or group that others become.
+/// Parses an anonymous user or group.
 fn anonymous(setting: &Setting<'_>) -> Result<u32, String> {
-    let id = setting.value.unwrap_or_default().parse().map_err(|_| setting.wrong("a number is wanted"))?;
-    if id == NO_ID { Err(setting.wrong("that is no user and no group")) } else { Ok(id) }
+    let id = setting.value.unwrap_or_default().parse().map_err(|_| setting.wrong("must be a number"))?;
+    if id == NO_ID { Err(setting.wrong("not a valid user or group")) } else { Ok(id) }
 }
 
-/// A number of bytes, of whole pages.
+/// Parses a number of bytes, in whole pages.
 fn size_bytes(setting: &Setting<'_>) -> Result<u64, String> {
     let bytes = setting.bytes().filter(|bytes| *bytes > 0 && bytes.is_multiple_of(PAGE_BYTES));
     bytes.ok_or_else(|| setting.wrong("a number of bytes in whole pages, such as 64M"))

@@ -1,16 +1,16 @@
-//! How mounts inside a shared directory are treated, by name.
+//! Policies for mounts inside a shared directory.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// How to treat nested mounts: other file systems that are mounted below the directory.
+/// Policy for nested mounts: other file systems mounted below the directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Submounts {
-    /// They are part of the tree, with device numbers of their own
+    /// Part of the tree, with their own device numbers
     #[default]
     Show,
-    /// Their mount points do not exist
+    /// Hidden: their mount points do not exist
     Hide,
 }
 

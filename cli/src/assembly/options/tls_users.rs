@@ -1,4 +1,4 @@
-//! The file of `--tls-users`: who the machines with certificates may act as.
+//! File of `--tls-users`: users that clients with certificates may act as.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -37,7 +37,8 @@ pub fn read(path: &Path) -> Result<Claims, Failure> {
     let using = format!("use {}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| Failure::cannot(&using, &error))?;
     parsed(&text).map_err(|problem| {
-        Failure::usage(format!("cannot {using}: {problem}")).remedy("its keys are in docs/use/nfs.md")
+        Failure::usage(format!("cannot {using}: {problem}"))
+            .remedy("the keys are described in docs/use/nfs.md")
     })
 }
 

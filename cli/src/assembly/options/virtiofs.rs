@@ -1,5 +1,4 @@
-//! `SOCKET[,tag=TAG][,export=/NAME][,queues=N]`: a vhost-user socket; the same with the number of a
-//! descriptor.
+//! `SOCKET[,tag=TAG][,export=/NAME][,queues=N]`: a vhost-user socket, by path or as an inherited descriptor.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +10,7 @@ use crate::setting::{Setting, behind_word};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtioFsArg {
     pub socket: VirtioFsSocket,
-    /// What the guest calls it.
+    /// Mount tag in the guest.
     pub tag: String,
     pub export: Option<ExportName>,
     pub request_queues: u16,
@@ -20,7 +19,7 @@ pub struct VirtioFsArg {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VirtioFsSocket {
     Path(PathBuf),
-    /// A socket that listens already, as this descriptor.
+    /// Listening socket inherited as this descriptor.
     Inherited(i32),
 }
 
@@ -51,10 +50,10 @@ impl FromStr for VirtioFsArg {
 }
 
 impl VirtioFsArg {
-    /// `FD[,tag=TAG][,export=/NAME][,queues=N]`.
+    /// Parses `FD[,tag=TAG][,export=/NAME][,queues=N]`.
     pub fn inherited(text: &str) -> Result<Self, String> {
         let (fd, settings) = behind_word(text);
-        // The first three are the standard streams.
+        // 0 to 2 are the standard streams.
         let fd = fd.parse().ok().filter(|fd| *fd > 2);
         let fd =
             fd.ok_or("the descriptor is missing: write FD[,tag=TAG][,export=/NAME], FD being 3 or more")?;

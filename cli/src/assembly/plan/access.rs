@@ -42,11 +42,9 @@ impl Access {
             }
             for path in layer.files() {
                 let of_file = Self::of_file(path);
-                found.push(
-                    of_file.map_err(|error| {
-                        Failure::cannot(format_args!("look at {}", path.display()), &error)
-                    })?,
-                );
+                found.push(of_file.map_err(|error| {
+                    Failure::cannot(format_args!("get attributes of {}", path.display()), &error)
+                })?);
             }
         }
         let mode = found.iter().fold(0o666 & !umask.bits(), |mode, access| mode & access.mode);

@@ -40,7 +40,7 @@ const DEPTH_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
-    /// What `path` says, where it is no file of this host: it is only read then.
+    /// What `path` says, where it is not a local file: it is only read then.
     pub location: Option<Location>,
     /// What is said of the base, and of what that stands on, elsewhere than in redo logs.
     bases: Vec<PathBuf>,
@@ -361,7 +361,9 @@ impl OverlaySource {
                 OverlayError::Sealed => {
                     failure.remedy("begin one over it: tombolo disk create NAME.overlay --base OVERLAY")
                 }
-                OverlayError::Torn | OverlayError::TooShort { .. } => failure.remedy("copy it once more"),
+                OverlayError::Torn | OverlayError::TooShort { .. } => {
+                    failure.remedy("create the overlay again")
+                }
                 _ => failure,
             }
         })?;
@@ -456,7 +458,7 @@ fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
     for path in files {
         let it = way
             .look(&path)
-            .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
+            .map_err(|error| Failure::cannot(format_args!("get attributes of {}", path.display()), &error))?;
         if it.is_file() {
             mark.extend(mark_of_time(it.mtime(), it.mtime_nsec() as u32));
         }

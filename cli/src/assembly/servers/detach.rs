@@ -57,7 +57,7 @@ impl KeptBack {
             let status = export.status();
             conflicts += status.conflicts;
             if let Err(error) = flushed {
-                let ending = format!("bring all changes of {name} to the origin");
+                let ending = format!("send all changes of {name} to the origin");
                 let (bytes, files) = (status.dirty_bytes, status.dirty_nodes);
                 let dir = self.dir.display();
                 let kept = format!(

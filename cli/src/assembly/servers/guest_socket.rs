@@ -54,8 +54,8 @@ fn group_id(group: &str) -> Result<u32, Failure> {
     let finding = format!("find the group {group}");
     match names::group_id(group) {
         Ok(Some(id)) => Ok(id),
-        Ok(None) => Err(Failure::cannot(finding, "there is none of that name")),
-        Err(error) => Err(Failure::cannot(finding, &error).remedy("its number needs no look-up")),
+        Ok(None) => Err(Failure::cannot(finding, "no such group")),
+        Err(error) => Err(Failure::cannot(finding, &error).remedy("use its number instead")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `tombolo cache fill`: fetches trees before they are needed.
+//! `tombolo cache fill`: fetches trees in advance.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,32 +24,32 @@ use crate::progress::bar;
 
 #[derive(Args)]
 pub struct FillArgs {
-    /// Where the tree lies: nfs://HOST/NAME, shm:SOCKET/NAME or a directory, as for `tombolo proxy`.
+    /// Origin: nfs://HOST/NAME, shm:SOCKET/NAME or a directory, as for `tombolo proxy`.
     #[arg(value_name = "LOCATION")]
     tree: PathBuf,
-    /// What of it: paths within the tree; by default all of it.
+    /// Paths within the tree (by default all of it).
     #[arg(value_name = "PATH")]
     paths: Vec<String>,
-    /// The directory of the cache, which is made if it is missing.
+    /// Cache directory, created if it is missing.
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
-    /// How much data the cache may hold (by default 8G).
+    /// Maximum amount of cached data (by default 8G).
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<Size>,
-    /// What is fetched and checked as one, from 4K to 1M (by default 64K).
+    /// Unit of fetching and checking, from 4K to 1M (by default 64K).
     #[arg(long, value_name = "SIZE")]
     block_size: Option<Size>,
-    /// Files under way at once.
+    /// Number of files fetched concurrently.
     #[arg(short, long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Fill {
     bar: ProgressBar,
     files: AtomicU64,
     failed: AtomicU64,
-    /// What the files hold together.
+    /// Total size of the files.
     bytes: AtomicU64,
     has_to_stop: AtomicBool,
 }
@@ -58,7 +58,7 @@ impl FillArgs {
     pub fn run(self) -> Outcome {
         let Self { tree: word, paths, cache, cache_size, block_size, jobs } = self;
         let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
-        // No client is answered from it meanwhile: it needs no lease.
+        // No client is served from the cache meanwhile, so it needs no lease.
         let options =
             CacheOptions { cache_size, block_size, contract, no_lease: true, ..CacheOptions::default() };
         let plan = CachePlan::new(cache, options)?;
@@ -88,13 +88,13 @@ impl FillArgs {
         let fetched = shown::short_size(cache.counts().fetched_bytes);
         if files > 0 || failed == 0 {
             super::say(format_args!(
-                "{files} files with {}, {fetched} of it fetched now\n",
+                "{files} files with {}, {fetched} fetched now\n",
                 shown::short_size(bytes)
             ))?;
         }
         if bytes > plan.capacity_bytes() {
-            let problem = format!("it holds {} at most", shown::short_size(plan.capacity_bytes()));
-            return Err(Failure::cannot("keep all of it", problem).remedy("give it more with --cache-size"));
+            let problem = format!("the cache is limited to {}", shown::short_size(plan.capacity_bytes()));
+            return Err(Failure::cannot("cache all files", problem).remedy("increase --cache-size"));
         }
         match (stop::came(), failed) {
             (Some(signal), _) => Err(Failure::stopped(signal)),
@@ -105,9 +105,9 @@ impl FillArgs {
 }
 
 impl Fill {
-    /// Reads all files below these paths, so many at a time.
+    /// Reads all files below these paths, `jobs` at a time.
     fn all(&self, tree: &Tree, paths: &[String], jobs: usize) {
-        // What is listed ahead of the readers takes little memory.
+        // Bounded: names listed ahead of the readers take little memory.
         let (found, files) = mpsc::sync_channel::<(Node, String)>(4096);
         let files = Mutex::new(files);
         thread::scope(|scope| {
@@ -130,7 +130,7 @@ impl Fill {
         });
     }
 
-    /// Hands on all files and links below a node.
+    /// Sends all files and links below a node.
     fn walk(&self, top: Node, path: &str, found: &mpsc::SyncSender<(Node, String)>) {
         let mut above = Above::default();
         let mut ahead = vec![(0, top, path.trim_matches('/').to_owned())];
@@ -151,7 +151,8 @@ impl Fill {
         }
     }
 
-    /// Puts what is in a directory ahead. False if it is none.
+    /// Pushes a directory's entries onto `ahead`. Returns `false` if the node is no directory or needs no
+    /// reading.
     async fn list(
         &self,
         node: &Node,
@@ -213,7 +214,7 @@ impl Fill {
     }
 }
 
-/// Where bytes go that are only to be fetched.
+/// Sink that only counts bytes for the progress bar.
 struct Counted<'a>(&'a ProgressBar);
 
 impl io::Write for Counted<'_> {

@@ -1,4 +1,4 @@
-//! `tombolo cache list`: what is cached of which file.
+//! `tombolo cache list`: lists cached files.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use crate::failure::{Failure, Outcome};
 
 #[derive(Args)]
 pub struct ListArgs {
-    /// The directory.
+    /// Cache directory.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// What of the tree; by default all of it.
+    /// Path within the tree (by default all of it).
     #[arg(value_name = "PATH", default_value = "")]
     path: String,
-    /// One JSON object for each file.
+    /// Print one JSON object per file.
     #[arg(long)]
     json: bool,
 }
@@ -37,8 +37,9 @@ impl ListArgs {
         written.and_then(|()| out.flush()).map_err(|error| Failure::cannot("write", &error))?;
         if !is_known {
             let what = format!("list {}", self.path);
-            return Err(Failure::cannot(what, "the cache knows no such path")
-                .remedy("a path is looked at in the tree before it is known"));
+            return Err(
+                Failure::cannot(what, "the path is not in the cache").remedy("access it in the tree first")
+            );
         }
         Ok(())
     }
@@ -54,7 +55,7 @@ fn line(out: &mut impl Write, file: &Listed) -> io::Result<()> {
             let block = shown::short_size(data.block_bytes.into());
             writeln!(out, "{kept:>8} of {size:>8}  {blocks}/{all} blocks of {block}  {path}")
         }
-        Some(_) => writeln!(out, "{:>8} of {size:>8}  of another version  {path}", 0),
+        Some(_) => writeln!(out, "{:>8} of {size:>8}  outdated version  {path}", 0),
         None => writeln!(out, "{:>8} of {size:>8}  {path}", 0),
     }
 }

@@ -1,4 +1,4 @@
-//! `tombolo cache`: looks at and after a cache directory that no proxy uses.
+//! `tombolo cache`: inspects and maintains a cache directory that no proxy uses.
 
 mod fill;
 mod list;
@@ -17,7 +17,7 @@ use crate::assembly::plan::write_back::refuse_what_is_kept;
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 
-/// Look at and after the directory of a cache. Its proxy must not run.
+/// Inspect and maintain a cache directory. Its proxy must not be running.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CacheArgs {
@@ -27,36 +27,35 @@ pub struct CacheArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Fetch trees before they are needed. What is here already is not fetched again, so that the same
-    /// command goes on after an interruption.
+    /// Fetch trees in advance. Cached data are not fetched again, so the same command resumes after an
+    /// interruption.
     Fill(fill::FillArgs),
-    /// Show what it is of, and how much is in it.
+    /// Show the origin and the amount of cached data.
     Info {
-        /// The directory.
+        /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Show what is cached of which file.
+    /// List cached files.
     List(list::ListArgs),
-    /// Compare all data with their checksums; what does not hold is dropped, and fetched again when it is
-    /// needed.
+    /// Check all data against their checksums; damaged data are dropped, and fetched again when needed.
     Verify {
-        /// The directory.
+        /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Drop data until so much is left; what was not used lately goes first.
+    /// Evict least recently used data until at most SIZE is left.
     Trim {
-        /// The directory.
+        /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
-        /// How much may stay.
+        /// Amount of data to retain.
         #[arg(value_name = "SIZE")]
         size: Size,
     },
-    /// Drop all of it.
+    /// Remove the whole cache.
     Drop {
-        /// The directory.
+        /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
@@ -82,17 +81,17 @@ impl CacheArgs {
                 info(&dir)
             }
             Action::Drop { dir } => {
-                // Only what is known to be a cache, and is not in use.
+                // Opening verifies that this is a cache and not in use.
                 drop(open(&dir)?);
                 let removing = format!("remove {}", dir.display());
                 refuse_what_is_kept(
                     &removing,
                     &dir,
-                    "start its proxy with --mode write-back once more, or remove it by hand",
+                    "start its proxy with --mode write-back again, or remove the directory manually",
                 )?;
                 let sessions = std::fs::read_dir(dir.join("sessions")).into_iter().flatten().flatten();
                 for session in sessions {
-                    let remedy = "start its proxy once more, or remove it by hand";
+                    let remedy = "start its proxy again, or remove the directory manually";
                     refuse_what_is_kept(&removing, &session.path(), remedy)?;
                 }
                 std::fs::remove_dir_all(&dir)
@@ -105,7 +104,7 @@ impl CacheArgs {
 fn open(dir: &Path) -> Result<Arc<Store>, Failure> {
     let opening = format!("use {}", dir.display());
     if !dir.join("cache").is_file() {
-        return Err(Failure::cannot(&opening, "it is not the directory of a cache"));
+        return Err(Failure::cannot(&opening, "it is not a cache directory"));
     }
     Store::open_existing(dir).map_err(|error| not_opened(&opening, &error))
 }
@@ -133,10 +132,11 @@ fn verify(dir: &Path) -> Outcome {
     });
     bar.finish_and_clear();
     match damaged {
-        0 => say(format_args!("{blocks} blocks, none damaged\n")),
+        0 => say(format_args!("{blocks} blocks checked, none damaged\n")),
         _ => {
-            let problem = format!("{damaged} of {blocks} blocks were damaged, and their files dropped");
-            Err(Failure::cannot(format_args!("vouch for {}", dir.display()), problem))
+            let problem =
+                format!("{damaged} of {blocks} blocks were damaged; the data of their files were dropped");
+            Err(Failure::cannot(format_args!("verify {}", dir.display()), problem))
         }
     }
 }

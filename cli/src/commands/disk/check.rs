@@ -1,4 +1,4 @@
-//! `tombolo disk check`: whether an image's tables agree with each other, and whether all data can be read.
+//! `tombolo disk check`: checks an image's tables, and reads all data.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::progress::{Progress, Screen, Style};
 
 use super::{Shower, stopping};
 
-/// Look whether a disk is sound: whether the tables of a qcow2 image, and of those that it stands on, agree
-/// with each other, and whether all data of the disk can be read.
+/// Check a disk: the consistency of the tables of qcow2 images, including backing files, and the readability
+/// of all data.
 ///
-/// Nothing is changed, and a disk that is written to by others meanwhile is not looked at. Ends with 1 if
-/// something is wrong.
+/// Nothing is changed. A disk that is being written to by others is refused. Exits with 1 if the disk is
+/// damaged.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCheckArgs {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    /// Report progress every 10 seconds if there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
     #[command(flatten)]
     image: ImageOptions,
     #[command(flatten)]
     wait: WaitArgs,
-    /// The disk, as for a server of it.
+    /// Disk, as for a server.
     file: PathBuf,
 }
 
@@ -49,18 +49,18 @@ Examples:
   tombolo disk check vm.qcow2
   tombolo disk check nbd://ship/vm --progress";
 
-/// So many places that cannot be read are told by name.
+/// Maximum number of unreadable ranges listed.
 const UNREADABLE_MAX: usize = 10;
 
-/// What was found, as it goes out as JSON.
+/// Result of a check, printed as JSON.
 #[derive(Serialize)]
 struct Found {
     disk: String,
-    /// The images are below an overlay, which a mended one is another base to.
+    /// `true` if the images lie below an overlay, which a repaired base would invalidate.
     #[serde(skip)]
     is_overlay: bool,
     images: Vec<Image>,
-    /// Bytes that were read: all data, unless an image is damaged.
+    /// Bytes read: all data, unless an image is damaged.
     data_bytes: u64,
     unreadable_bytes: u64,
     unreadable: Vec<Place>,
@@ -96,7 +96,7 @@ impl DiskCheckArgs {
             unreadable_bytes: 0,
             unreadable: Vec::new(),
         };
-        // What tables say that are damaged leads anywhere.
+        // Damaged tables may refer anywhere, so their data are not read.
         if found.images.iter().all(|image| image.damages_count == 0) {
             found.read(&source, &screen)?;
         }
@@ -110,7 +110,7 @@ impl DiskCheckArgs {
     }
 }
 
-/// The tables of an image, and of all that it stands on.
+/// Checks the tables of an image and of its backing chain.
 fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
     let cannot = |error: &Qcow2OpenError| Failure::cannot("check a disk", error);
     let layers = source.layers()?.into_iter().filter(|layer| layer.cluster_bytes.is_some());
@@ -152,9 +152,9 @@ impl Found {
         Ok(())
     }
 
-    /// What helps, if it may be said.
+    /// Returns the advice, unless it would invalidate an overlay.
     fn mending(&self, how: &'static str) -> &'static str {
-        if self.is_overlay { "to change a base makes its overlays unusable" } else { how }
+        if self.is_overlay { "but repairing a base invalidates its overlays" } else { how }
     }
 
     fn is_sound(&self) -> bool {
@@ -173,8 +173,9 @@ impl Found {
                 more => lines.push(format!("{path}: and {more} more")),
             }
             if let Some(leaked @ 1..) = image.leaked_bytes {
-                let (leaked, mending) = (size(leaked), self.mending("qemu-img check -r leaks frees them"));
-                lines.push(format!("{path}: {leaked} are counted and not used: {mending}"));
+                let (leaked, mending) =
+                    (size(leaked), self.mending("free them with qemu-img check -r leaks"));
+                lines.push(format!("{path}: {leaked} leaked: {mending}"));
             }
         }
         for Place { offset, len_bytes, reason } in &self.unreadable {
@@ -182,12 +183,12 @@ impl Found {
         }
         let (read, unreadable) = (size(self.data_bytes), size(self.unreadable_bytes));
         lines.push(match (self.is_sound(), self.unreadable_bytes) {
-            (true, _) => format!("{} is sound: {read} of data were read", self.disk),
+            (true, _) => format!("{} is sound: {read} of data read", self.disk),
             (false, 0) => {
-                format!("{} is damaged: {}", self.disk, self.mending("qemu-img check -r all may mend it"))
+                format!("{} is damaged: {}", self.disk, self.mending("qemu-img check -r all may repair it"))
             }
             (false, _) => {
-                format!("{} is damaged: {read} of data were read, {unreadable} cannot be", self.disk)
+                format!("{} is damaged: {read} of data read, {unreadable} unreadable", self.disk)
             }
         });
         lines.join("\n")

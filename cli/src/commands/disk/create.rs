@@ -1,4 +1,4 @@
-//! `tombolo disk create`: a new disk.
+//! `tombolo disk create`: creates a disk.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,21 +18,20 @@ use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
-/// Make a disk: an empty image, or an overlay, which begins as another disk and keeps what is written to it
-/// in a file of its own.
+/// Create a disk: an empty image, or an overlay, which stores the changes to another disk in its own file.
 ///
-/// Of an overlay's base nothing is copied, and nothing is changed. Many overlays may stand on one base, and
-/// on each other. The base must stay as it is: an overlay whose base was written to is not opened. A base on
-/// another host is named whenever the overlay is used, by --base.
+/// The base of an overlay is neither copied nor changed. Many overlays may share a base, and overlays may be
+/// stacked. The base must not change: an overlay whose base was written to is refused. A base on another host
+/// must be named with --base whenever the overlay is used.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCreateArgs {
-    /// How long the disk is, in bytes; K, M and G stand for powers of 1024 (by default as long as its base).
+    /// Size of the disk in bytes; K, M and G are powers of 1024 (by default the size of the base).
     #[arg(long, value_name = "SIZE", value_parser = checked)]
     size: Option<String>,
     #[command(flatten)]
     image: ImageOptions,
-    /// The file to make. There must be none.
+    /// File to create. It must not exist.
     file: PathBuf,
 }
 
@@ -48,21 +47,21 @@ impl DiskCreateArgs {
         let source = DiskSource::of_word(&self.file, &self.image)?;
         if let DiskSource::Overlay(overlay @ OverlaySource { location: None, .. }) = &source {
             if self.image.base.is_empty() {
-                return Err(
-                    Failure::usage("an overlay needs a disk that it begins as").remedy("add --base DISK")
-                );
+                return Err(Failure::usage("an overlay needs a base").remedy("add --base DISK"));
             }
-            // Before a directory is opened, which has the umask cleared.
+            // Read before a directory is opened, which clears the umask.
             let Myself { umask, .. } = Myself::ask();
             return overlay.create(size_bytes, Access::of(&overlay.base()?, umask)?);
         }
         let Some(size_bytes) = size_bytes else {
-            return Err(Failure::usage("how long is the disk to be?").remedy("add --size SIZE, such as 20G"));
+            return Err(
+                Failure::usage("the size of the disk is missing").remedy("add --size SIZE, such as 20G")
+            );
         };
-        let making = format!("make {source}");
+        let making = format!("create {source}");
         let (options, pool) = (OpenOptions::default(), ThreadPool::new("disk", ThreadPoolLimits::default()));
         let (DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) = &source else {
-            return Err(Failure::cannot(making, "disks are made in files of this host"));
+            return Err(Failure::cannot(making, "disks can only be created in local files"));
         };
         let file = fs::File::create_new(path).map_err(|error| Failure::cannot(&making, &error))?;
         let made = || -> Outcome {
@@ -74,7 +73,7 @@ impl DiskCreateArgs {
             };
             let flushed = disk.flush(&Ctx::root(SessionId(0))).wait();
             flushed.map_err(|error| Failure::cannot(&making, &error))?;
-            // Of a raw image nothing was written but its length, which no flush is for.
+            // The length of a raw image is metadata, which no flush covers.
             file.sync_all().and_then(|()| sync_name(path)).map_err(|error| Failure::cannot(&making, &error))
         };
         made().inspect_err(|_| drop(fs::remove_file(path)))

@@ -1,4 +1,4 @@
-//! `tombolo disk info`: what a disk is, and how much of it is there.
+//! `tombolo disk info`: shows a disk's size and allocation.
 
 use std::path::PathBuf;
 
@@ -16,21 +16,20 @@ use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 
-/// Show how long a disk is and how much of it is data.
+/// Show the size of a disk and how much of it is data.
 ///
-/// Nothing is changed, and nothing is locked: also of a disk that a guest writes to, whose numbers are those
-/// of a moment.
+/// Changes nothing and takes no lock, so it works on a disk in use; the numbers are then a snapshot.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskInfoArgs {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     image: ImageOptions,
     #[command(flatten)]
     wait: WaitArgs,
-    /// The disk, as for a server of it.
+    /// Disk, as for a server.
     file: PathBuf,
 }
 
@@ -40,17 +39,17 @@ Examples:
   tombolo disk info vm1.overlay
   tombolo disk info --json nbd://ship/vm | jq .data_bytes";
 
-/// What is known of a disk, as it goes out as JSON.
+/// Description of a disk, printed as JSON.
 #[derive(Serialize)]
 struct Info {
     disk: String,
     size_bytes: u64,
     block_bytes: u32,
     data_bytes: u64,
-    /// Room is taken, and it reads as zeroes.
+    /// Allocated, but reads as zeroes.
     zero_bytes: u64,
     hole_bytes: u64,
-    /// A qcow2 image or an overlay, and what it stands on.
+    /// A qcow2 image or an overlay, and its backing chain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<Image>,
 }
@@ -73,7 +72,7 @@ impl DiskInfoArgs {
         let opened = source.open(&options, &pool)?;
         let disk = &*opened.disk;
         let room = block_on(Room::of(disk))
-            .map_err(|error| Failure::cannot(format_args!("ask what {source} holds"), &error))?;
+            .map_err(|error| Failure::cannot(format_args!("map the data of {source}"), &error))?;
         let geometry = disk.geometry();
         let info = Info {
             disk: source.to_string(),
@@ -93,7 +92,7 @@ impl DiskInfoArgs {
     }
 }
 
-/// Of what stands on nothing there is no more to say.
+/// Returns the backing chain; empty for formats without one.
 fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
     if !matches!(source, DiskSource::Qcow2 { .. } | DiskSource::Overlay(_)) {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! `tombolo disk merge` and `tombolo disk discard`: what overlays have, brought together or taken back.
+//! `tombolo disk merge` and `tombolo disk discard`: merge and reset overlays.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::commands::files::shown::size as size_text;
 use crate::failure::{Failure, Outcome};
 use crate::progress::{Progress, Screen, Shown, Style};
 
-/// Make one overlay of two: of FILE and of the overlay that it stands on.
+/// Merge an overlay with the overlay that is its base.
 ///
-/// FILE is the same disk afterwards and stands on what the other one stood on, which stays as it is, for
-/// others that stand on it. What stands on FILE goes on to. What is in use is refused. If this is killed both
-/// are as before, or it is done but for removing FILE.
+/// FILE has the same contents afterwards and is based on the next disk in the chain. The merged base is not
+/// changed, so other overlays of it remain valid, as do overlays of FILE. Overlays in use are refused. If the
+/// command is killed, both overlays are unchanged, or the merge is complete except for the removal of FILE.
 #[derive(Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 pub struct DiskMergeArgs {
-    /// The one below is replaced by both and FILE is gone (qemu-img commit). Whatever else stood on it is
-    /// refused from then on.
+    /// Replace the base with the result and remove FILE (like qemu-img commit). Other overlays of that base
+    /// are refused from then on.
     #[arg(long)]
     into_base: bool,
-    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    /// Report progress every 10 seconds if there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
     #[command(flatten)]
     image: ImageOptions,
-    /// The upper overlay.
+    /// Upper overlay.
     file: PathBuf,
 }
 
@@ -42,19 +42,19 @@ Examples:
   tombolo disk merge monday.overlay
   tombolo disk merge --into-base monday.overlay";
 
-/// Take back all that was written to an overlay: it begins anew as its base is now.
+/// Discard all changes in an overlay: it is equal to its base again.
 ///
-/// What was written is gone for good, so this is refused without --force. What stands on the overlay is
-/// refused from then on. If this is killed it is as before.
+/// The changes are lost, so this is refused without --force. Overlays of this overlay are refused from then
+/// on. If the command is killed, nothing has changed.
 #[derive(Args)]
 #[command(after_help = DISCARD_EXAMPLES)]
 pub struct DiskDiscardArgs {
-    /// Discard what was written.
+    /// Discard the changes.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
     image: ImageOptions,
-    /// The overlay.
+    /// Overlay.
     file: PathBuf,
 }
 
@@ -66,9 +66,9 @@ fn overlay(doing: &str, file: &std::path::Path, image: &ImageOptions) -> Result<
     match DiskSource::of_word(file, image)? {
         DiskSource::Overlay(overlay) if overlay.location.is_none() => Ok(overlay),
         DiskSource::Overlay(_) => {
-            Err(Failure::cannot(format_args!("{doing} {}", file.display()), "it is no file of this host"))
+            Err(Failure::cannot(format_args!("{doing} {}", file.display()), "it is not a local file"))
         }
-        other => Err(Failure::cannot(format_args!("{doing} {other}"), "it is no overlay")),
+        other => Err(Failure::cannot(format_args!("{doing} {other}"), "it is not an overlay")),
     }
 }
 
@@ -78,21 +78,23 @@ impl DiskMergeArgs {
         let cannot = |reason: &str| Failure::cannot(format_args!("merge {}", self.file.display()), reason);
         let chain = top.chain()?;
         let Some(below) = chain.get(1) else {
-            return Err(cannot("what it stands on is no overlay")
-                .remedy("make a whole image of both: tombolo disk convert FILE.overlay NEW.img"));
+            return Err(cannot("its base is not an overlay")
+                .remedy("create a standalone image of both: tombolo disk convert FILE.overlay NEW.img"));
         };
         let is_finished = |overlay: &OverlaySource| Ok::<_, Failure>(overlay.header()?.seal.is_some());
         if is_finished(&top)? || self.into_base && is_finished(below)? {
-            return Err(cannot("what it would replace is finished, and others may stand on it")
-                .remedy("make a disk of its own: tombolo disk convert FILE.overlay NEW.img"));
+            return Err(cannot(
+                "the overlay to be replaced is finished, and other overlays may be based on it",
+            )
+            .remedy("create a standalone image: tombolo disk convert FILE.overlay NEW.img"));
         }
         let dir = |overlay: &OverlaySource| Some(overlay.path.canonicalize().ok()?.parent()?.to_owned());
         if self.into_base {
             if dir(&top) != dir(below) {
-                return Err(cannot("what it stands on lies in another directory")
-                    .remedy("leave --into-base out, and give it the other one's name afterwards"));
+                return Err(cannot("its base is in another directory")
+                    .remedy("merge without --into-base, then rename FILE to its base"));
             }
-            // What is in use is refused before anything is done.
+            // Refuse overlays in use before changing anything.
             drop((top.locked()?, below.locked()?));
         }
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
@@ -107,12 +109,13 @@ impl DiskMergeArgs {
 impl DiskDiscardArgs {
     pub fn run(&self, log: LogArgs) -> Outcome {
         let lost_bytes = overlay("discard", &self.file, &self.image)?.discard(self.force)?;
-        let said = format!("{} begins anew: {} were discarded", self.file.display(), size_text(lost_bytes));
+        let said =
+            format!("{} is reset to its base: {} discarded", self.file.display(), size_text(lost_bytes));
         if log.quiet == 0 { print(&said) } else { Ok(()) }
     }
 }
 
-/// How far a merge is.
+/// Progress of a merge.
 struct Shower {
     size_bytes: u64,
     done_bytes: AtomicU64,

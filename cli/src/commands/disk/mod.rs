@@ -1,4 +1,4 @@
-//! `tombolo disk`: a disk for guests, and what can be done with one without a guest.
+//! `tombolo disk`: serves a disk, and inspects, converts and merges disks.
 
 mod check;
 mod convert;
@@ -34,13 +34,13 @@ use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 use merge::{DiskDiscardArgs, DiskMergeArgs};
 
-/// Give guests and others a disk: an image (raw or qcow2), a block device of this host, a disk of an NBD
-/// server, or a file of an NFS server.
+/// Serve a disk to guests and NBD clients: an image (raw or qcow2), a block device, a disk of an NBD server,
+/// or a file on an NFS server.
 ///
-/// Stays in the foreground and logs to standard error. When it can be used it prints a line that begins with
-/// `ready` for each endpoint, followed by what to tell the VMM and what to type in the guest. SIGINT or
-/// SIGTERM ends it, when what guests have written is durable; they wait then, and those that cannot connect
-/// again must be started again.
+/// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
+/// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM
+/// ends the server once all writes are durable; guests then wait for it to be started again, and those whose
+/// VMM cannot reconnect must be restarted.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct DiskArgs {
@@ -60,18 +60,18 @@ enum Action {
     Convert(Box<DiskConvertArgs>),
     Merge(DiskMergeArgs),
     Discard(DiskDiscardArgs),
-    /// Change the size of a disk that is served, or take in that it was changed; its guests are told.
+    /// Resize a disk that is being served, or pick up its new size; guests are notified.
     ///
-    /// What lies behind a smaller size is gone for good, so that is refused without --shrink.
+    /// Data beyond a smaller size are lost, so shrinking is refused without --shrink.
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
-        /// Cut the disk off where SIZE is smaller than it. Make the file system in it smaller first.
+        /// Allow SIZE to be smaller than the disk. Shrink the file system in it first.
         #[arg(long, requires = "size")]
         shrink: bool,
-        /// The disk, as it was given to the server.
+        /// Disk, as given to the server.
         file: PathBuf,
-        /// How long it is to be, in bytes; K, M and G stand for powers of 1024. Without it, as long as what
-        /// it lies in is by now: after truncate, lvextend and the like.
+        /// New size in bytes; K, M and G are powers of 1024. By default the size of the underlying file or
+        /// device, after truncate, lvextend and the like.
         #[arg(value_parser = checked)]
         size: Option<String>,
     },
@@ -114,7 +114,7 @@ impl DiskArgs {
             }
             (None, Some(options)) => disk::serve(options.clone(), &self.server),
             (None, None) => Err(Failure::usage(
-                "the disk is missing: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
+                "no disk given: write tombolo disk FILE --vhost-user SOCKET or --nbd ADDR",
             )),
         }
     }
@@ -124,7 +124,7 @@ fn checked(text: &str) -> Result<String, String> {
     size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
 }
 
-/// Has its server resize a disk: what was done, in a line.
+/// Has the server resize the disk, and returns a line of result.
 fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failure> {
     let resizing = format!("resize {}", file.display());
     let source = DiskSource::of_word(file, &ImageOptions::default())?.shown();
@@ -133,7 +133,7 @@ fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failu
     let found =
         found.and_then(|(server, status)| Some((server, status.exports.into_iter().find(is_it)?.name)));
     let Some((mut server, name)) = found else {
-        let reason = "no server with its control socket in the usual directory serves it";
+        let reason = "no server found with a control socket in the default directory";
         return Err(Failure::cannot(&resizing, reason).remedy("serve it as this user, without --control"));
     };
     let size = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
@@ -142,29 +142,29 @@ fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failu
     let set = set.map_err(|error| Failure::cannot(&resizing, &error))?;
     let bytes = |key: &str| set.get(key).and_then(Value::as_u64).unwrap_or_default();
     let (before, now) = (bytes("before_bytes"), bytes("size_bytes"));
-    let shown = format!("{} has {} ({now} bytes)", file.display(), size_text(now));
+    let shown = format!("{}: {} ({now} bytes)", file.display(), size_text(now));
     Ok(match now.cmp(&before) {
-        cmp::Ordering::Equal => format!("{shown}, as before"),
-        cmp::Ordering::Greater => format!("{shown} now, and {} before", size_text(before)),
+        cmp::Ordering::Equal => format!("{shown}, unchanged"),
+        cmp::Ordering::Greater => format!("{shown}, grown from {}", size_text(before)),
         cmp::Ordering::Less => {
-            format!("{shown} now, and {} before: what lay behind that is gone", size_text(before))
+            format!("{shown}, shrunk from {}: data beyond the new size are lost", size_text(before))
         }
     })
 }
 
-/// What the first SIGINT or SIGTERM raises.
+/// Returns a flag that the first SIGINT or SIGTERM sets.
 fn stopping(screen: &Arc<Screen>) -> Result<Arc<AtomicBool>, Failure> {
     let (stop, screen) = (Arc::new(AtomicBool::new(false)), screen.clone());
     let raised = stop.clone();
     stop::on_signal(move |signal| {
         raised.store(true, Ordering::Relaxed);
-        screen.say(&format!("{signal}: finishing what is under way; once more ends at once"));
+        screen.say(&format!("{signal}: finishing outstanding requests; repeat to end at once"));
     })
     .map_err(|error| Failure::cannot("watch for signals", &error))?;
     Ok(stop)
 }
 
-/// How far a walk over a disk is.
+/// Progress of a pass over a disk.
 struct Shower {
     size_bytes: u64,
     watched: Watched,

@@ -1,4 +1,4 @@
-//! What `tombolo mount` needs.
+//! Requirements of `tombolo mount`.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,7 +26,7 @@ const DEVICE: &str = "/dev/fuse";
 
 fn device() -> Finding {
     match File::options().read(true).write(true).open(DEVICE) {
-        Ok(_) => Finding::ok("FUSE", format!("{DEVICE} opens: `tombolo mount` works")),
+        Ok(_) => Finding::ok("FUSE", format!("{DEVICE} is usable: `tombolo mount` works")),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Finding::missing("FUSE", format!("{DEVICE}: permission denied"), format!("chmod 666 {DEVICE}"))
         }
@@ -34,7 +34,7 @@ fn device() -> Finding {
     }
 }
 
-/// Users other than root mount through a helper that runs as root.
+/// Checks the set-user-id helper with which users other than root mount.
 fn helper() -> Finding {
     match program(&["fusermount3"]) {
         None => Finding::missing("fusermount3", "not found: only root can mount", "apt install fuse3"),
@@ -54,10 +54,10 @@ fn allow_other() -> Finding {
     let allowed = fs::read_to_string("/etc/fuse.conf")
         .is_ok_and(|text| text.lines().any(|l| l.trim() == "user_allow_other"));
     if allowed {
-        Finding::ok("allow_other", "users may let others into their mounts")
+        Finding::ok("allow_other", "users may use allow_other")
     } else {
-        let mend = "write user_allow_other in /etc/fuse.conf";
-        Finding::warn("allow_other", "users cannot let others into their mounts", mend)
+        let mend = "add user_allow_other to /etc/fuse.conf";
+        Finding::warn("allow_other", "users may not use allow_other", mend)
     }
 }
 
@@ -66,9 +66,11 @@ fn passthrough(own_uid: u32) -> Finding {
     match (version >= (6, 9), own_uid) {
         (true, 0) => Finding::ok(
             "FUSE passthrough",
-            "what a read-only proxy has wholly in its cache is read in the kernel",
+            "the kernel reads fully cached files of read-only proxies directly",
         ),
-        (true, _) => Finding::warn("FUSE passthrough", "for root only", "run as root"),
-        (false, _) => Finding::warn("FUSE passthrough", "not in this kernel", "run Linux 6.9 or newer"),
+        (true, _) => Finding::warn("FUSE passthrough", "requires root", "run as root"),
+        (false, _) => {
+            Finding::warn("FUSE passthrough", "not supported by this kernel", "run Linux 6.9 or newer")
+        }
     }
 }

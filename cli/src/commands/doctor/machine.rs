@@ -1,4 +1,4 @@
-//! Which virtual machines can run here.
+//! Virtual machine monitors on this host.
 
 use std::env;
 use std::fs::File;
@@ -13,7 +13,7 @@ pub(super) fn findings() -> Vec<Finding> {
     vec![kvm(), qemu(), uml(), wakeups::finding()]
 }
 
-/// The first of these programs that is in the path.
+/// Returns the first of these programs found in `PATH`.
 pub(super) fn program(names: &[&str]) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let places: Vec<_> = env::split_paths(&path).collect();
@@ -27,14 +27,14 @@ pub(super) fn program(names: &[&str]) -> Option<PathBuf> {
 
 fn kvm() -> Finding {
     match File::options().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Finding::ok("KVM", "/dev/kvm opens"),
+        Ok(_) => Finding::ok("KVM", "/dev/kvm is usable"),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Finding::warn("KVM", "/dev/kvm: permission denied", "add the user to the group kvm")
         }
         Err(error) => Finding::warn(
             "KVM",
             format!("/dev/kvm: {error}: QEMU guests run slowly (TCG)"),
-            "switch virtualisation on in the firmware, or in the hypervisor above; modprobe kvm",
+            "enable virtualisation in the firmware or the hypervisor; modprobe kvm",
         ),
     }
 }
@@ -45,7 +45,7 @@ fn qemu() -> Finding {
         return Finding::warn(
             "QEMU",
             format!("{name} not found"),
-            "apt install qemu-system-x86 (or your machine's)",
+            "apt install qemu-system-x86 (or for your architecture)",
         );
     };
     let output = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
@@ -55,16 +55,16 @@ fn qemu() -> Finding {
         Some(version) if is_old(version) => Finding::warn(
             "QEMU",
             format!("{version} at {}: too old for tombolo vm", path.display()),
-            "have 7.2 or newer",
+            "install QEMU 7.2 or newer",
         ),
         Some(version) => Finding::ok("QEMU", format!("{version} at {}", path.display())),
         None => {
-            Finding::warn("QEMU", format!("{} does not say its version", path.display()), "install it again")
+            Finding::warn("QEMU", format!("{} does not report its version", path.display()), "reinstall it")
         }
     }
 }
 
-/// Whether it is older than what `tombolo vm` was written for.
+/// Returns `true` if QEMU is older than `tombolo vm` requires.
 fn is_old(version: &str) -> bool {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) < (Some(7), Some(2))

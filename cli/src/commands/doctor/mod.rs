@@ -1,4 +1,4 @@
-//! `tombolo doctor`: what this machine can do, and how to fix what is missing.
+//! `tombolo doctor`: reports the abilities of this machine, with remedies.
 
 mod fuse;
 mod kernel;
@@ -13,10 +13,10 @@ use serde::Serialize;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Tell what this machine can do, and how to fix what is missing.
+/// Check the abilities of this machine, and suggest how to fix what is missing.
 ///
-/// A line for each ability: `ok`, `warn` (works, but not as well as it could) or `missing`. The exit code is
-/// 1 when something is missing that every use of tombolo needs.
+/// Prints a line for each ability: `ok`, `warn` (works, with limits) or `missing`. Exits with 1 if an
+/// essential one is missing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
@@ -34,14 +34,13 @@ impl DoctorArgs {
     pub fn run(&self) -> Outcome {
         let findings: Vec<_> = [kernel::findings(), fuse::findings(), machine::findings()].concat();
         let text = if self.json { as_json(&findings) } else { as_table(&findings) };
-        writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("print the findings", &error))?;
+        writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("print the results", &error))?;
         let lacking: Vec<_> = findings.iter().filter(|f| f.essential && f.level == Level::Missing).collect();
         if lacking.is_empty() {
             return Ok(());
         }
         let names = lacking.iter().map(|finding| finding.name).collect::<Vec<_>>().join(", ");
-        Err(Failure::cannot("serve anything on this machine", format!("missing: {names}"))
-            .remedy("see the list"))
+        Err(Failure::cannot("run on this machine", format!("missing: {names}")).remedy("see the list above"))
     }
 }
 
@@ -49,9 +48,9 @@ impl DoctorArgs {
 #[serde(rename_all = "lowercase")]
 enum Level {
     Ok,
-    /// It is there in part, or its lack costs speed only.
+    /// Partly available, or slower without it.
     Warn,
-    /// It is not there, and what needs it will fail.
+    /// Unavailable: features that need it fail.
     Missing,
 }
 
@@ -59,7 +58,7 @@ enum Level {
 struct Finding {
     name: &'static str,
     level: Level,
-    /// Whether nothing works without it.
+    /// `true` if nothing works without it.
     essential: bool,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,5 +97,5 @@ fn as_table(findings: &[Finding]) -> String {
         let mend = finding.mend.as_ref().map_or_else(String::new, |mend| format!("; {mend}"));
         vec![level.to_owned(), finding.name.to_owned(), format!("{}{mend}", finding.found)]
     });
-    table(&["", "ability", "found"], rows, 3)
+    table(&["", "ability", "status"], rows, 3)
 }

@@ -1,5 +1,4 @@
-//! What it costs to wake a thread on another core, which most of a guest's time on a shared directory can go
-//! to.
+//! Latency of waking a thread on another core, which can dominate a guest's time on a shared directory.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,26 +13,25 @@ use super::Finding;
 const NAME: &str = "wake-ups";
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const ROUND_TRIPS: usize = 500;
-/// Over this time a guest that waits for each answer spends more on waking its server than on being served.
+/// Above this latency, a guest with one outstanding request spends more time on wake-ups than on service.
 const SLOW: Duration = Duration::from_micros(25);
 
 pub(super) fn finding() -> Finding {
     let cores = affinity::cores(None).unwrap_or_default();
     let [first, second, ..] = *cores.as_slice() else {
-        return Finding::ok(NAME, "one core only: there is no other to be woken");
+        return Finding::ok(NAME, "not applicable: single core");
     };
     let (Some(one), Some(two)) = (round_trip(first, first), round_trip(first, second)) else {
-        return Finding::ok(NAME, "cannot be measured: threads may not be pinned here");
+        return Finding::ok(NAME, "not measured: threads cannot be pinned");
     };
     let [one_us, two_us] = [one, two].map(|took| took.as_secs_f64() * 1e6);
-    let found = format!("a request and its answer: {one_us:.0} µs on one core, {two_us:.0} µs across two");
+    let found = format!("request round trip: {one_us:.0} µs on one core, {two_us:.0} µs between cores");
     if two < SLOW {
         return Finding::ok(NAME, found);
     }
-    // Idle cores of a machine that is a guest itself halt, and its hypervisor wakes them. They may poll
-    // first.
+    // Idle virtual cores halt, and the hypervisor wakes them, unless they poll first.
     let mend = if Path::new(HALT_POLL).exists() {
-        format!("let idle cores poll before they halt: echo 200000 > {HALT_POLL}")
+        format!("let idle cores poll before halting: echo 200000 > {HALT_POLL}")
     } else {
         "keep idle cores awake (tuned-adm profile latency-performance), or pin guest and server to one core"
             .to_owned()
@@ -41,10 +39,10 @@ pub(super) fn finding() -> Finding {
     Finding::warn(NAME, found, mend)
 }
 
-/// The median time of a byte there and back between threads on these cores.
+/// Returns the median round-trip time of a byte between threads on these cores.
 fn round_trip(caller: usize, server: usize) -> Option<Duration> {
     let (mut ours, mut theirs) = UnixStream::pair().ok()?;
-    // The caller's thread ends with its socket, and the server's then too.
+    // The caller's thread ends with its socket, then the server's.
     thread::spawn(move || {
         affinity::pin(None, &[server]).ok()?;
         let mut byte = [0];

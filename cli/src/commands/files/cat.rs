@@ -14,13 +14,13 @@ use super::open_path::{OpenPath, Opener, WaitArgs};
 
 /// Print files of NFS servers and of this host.
 ///
-/// Several reads are under way at a time, so that a link is full also when it is long.
+/// Issues several reads concurrently, to fill a link with high latency.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CatArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// The files: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    /// Files: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
     #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
     files: Vec<Location>,
 }
@@ -31,7 +31,7 @@ Examples:
   tombolo cat nfs://server:20049/logs/today | grep error";
 
 impl CatArgs {
-    /// Prints one after the other. One that cannot be read is reported, and the others printed all the same.
+    /// Prints all files in order; files that cannot be read are reported and skipped.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
@@ -39,7 +39,7 @@ impl CatArgs {
             let printed = opener.open(file, End::Target).and_then(|place| print(&place));
             match printed {
                 Ok(Reader::Listens) => {}
-                // The reader has gone.
+                // The reader has closed its end.
                 Ok(Reader::Left) => return Err(Failure::silent()),
                 Err(failure) => {
                     failure.print();
@@ -51,7 +51,7 @@ impl CatArgs {
     }
 }
 
-/// The reader of our output.
+/// State of the reader of standard output.
 enum Reader {
     Listens,
     Left,

@@ -1,4 +1,4 @@
-//! `tombolo du`: how much space trees take.
+//! `tombolo du`: disk usage of trees.
 
 use std::collections::HashSet;
 
@@ -13,24 +13,24 @@ use crate::location::{End, Location};
 use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
-/// Show how much space directories take, on NFS servers and on this host.
+/// Show the disk usage of directories, on NFS servers and on this host.
 ///
-/// In KiB that are allocated, each directory with what is below it. A file of several names counts once.
+/// In allocated KiB, each directory including its subdirectories. Files with several names are counted once.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct DuArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Only the sum of each that is named.
+    /// Show only the total of each argument.
     #[arg(short, long)]
     summarize: bool,
-    /// As people read them: 1.5K, 234M, 2G.
+    /// Print sizes like 1.5K, 234M, 2G.
     #[arg(short, long)]
     human_readable: bool,
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// What: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    /// Directories: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
     locations: Vec<Location>,
 }
@@ -39,14 +39,14 @@ const EXAMPLES: &str = "\
 Examples:
   tombolo du -sh nfs://server/export/home";
 
-/// A directory whose sum is not complete.
+/// A directory whose total is incomplete.
 struct Open {
-    /// `None` for the one that was named.
+    /// `None` for the top.
     name: Option<NameBuf>,
     bytes: u64,
 }
 
-/// A directory that was met and not listed yet.
+/// A directory not yet listed.
 struct Met {
     name: Option<NameBuf>,
     node: Node,
@@ -58,13 +58,13 @@ struct Walk<'a> {
     args: &'a DuArgs,
     place: &'a OpenPath,
     open: Vec<Open>,
-    /// Files of several names that were counted.
+    /// Counted files with several names.
     counted: HashSet<(u64, u64)>,
     all_well: bool,
 }
 
 impl DuArgs {
-    /// Sums up one after the other.
+    /// Prints the usage of all locations, in order.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
@@ -89,7 +89,7 @@ impl DuArgs {
 impl Walk<'_> {
     fn run(&mut self) -> Outcome {
         let node = self.place.found(Last::Keep)?;
-        let attr = block_on(node.attr()).map_err(|error| self.place.cannot("look at", &error))?;
+        let attr = block_on(node.attr()).map_err(|error| self.place.cannot("get attributes of", &error))?;
         if attr.file_type != FileType::Directory {
             return self.print(allocated(&attr), &self.place.word);
         }
@@ -107,7 +107,7 @@ impl Walk<'_> {
         self.close(0)
     }
 
-    /// Counts what is in a directory; the directories in it are put ahead.
+    /// Counts a directory's entries, and pushes its subdirectories onto `ahead`.
     fn list(&mut self, dir: &Node, depth: usize, ahead: &mut Vec<Met>) -> Result<(), Error> {
         let mut listing = block_on(dir.list(true))?;
         while let Some(item) = block_on(listing.next())? {
@@ -131,7 +131,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The directories from this depth on are complete.
+    /// Completes the directories from this depth on.
     fn close(&mut self, depth: usize) -> Outcome {
         while self.open.len() > depth {
             let path = (self.open.len() == 1 || !self.args.summarize).then(|| self.path());
@@ -146,7 +146,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Of the directory that is being summed up.
+    /// Returns the path of the directory being summed up.
     fn path(&self) -> String {
         let mut path = self.place.word.clone();
         for name in self.open.iter().filter_map(|open| open.name.as_ref()) {

@@ -1,9 +1,8 @@
-//! What a server exports.
+//! Exports of a server.
 
 use crate::location::{self, Location};
 
-/// The paths of a server's exports, where a location names the server and nothing in it. `None` where it does
-/// not, or the server does not tell.
+/// Returns the export paths of a server, if the location names only the server and the server lists them.
 pub fn of(location: &Location) -> Option<Vec<Vec<u8>>> {
     let Location::Nfs(url) = location else { return None };
     if url.path != b"/" {

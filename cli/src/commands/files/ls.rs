@@ -17,49 +17,49 @@ use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::stat::{self, Facts};
 use super::{problem, shown};
 
-/// List directories of NFS servers and of this host, and what a server exports.
+/// List directories of NFS servers and of this host, and the exports of a server.
 ///
-/// Names are sorted by their bytes; what would steer a terminal is escaped. In columns on a terminal, else
-/// one a line. nfs://HOST/ lists the exports of a server that has none called `/`.
+/// Names are sorted by bytes; control characters are escaped. Printed in columns on a terminal, otherwise one
+/// per line. nfs://HOST/ lists the exports of a server without an export `/`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// With mode, links, owner, group, size and time (UTC) of each.
+    /// Long format: mode, links, owner, group, size and time (UTC).
     #[arg(short)]
     long: bool,
-    /// Names that begin with a dot too.
+    /// Include names that begin with a dot.
     #[arg(short, long)]
     all: bool,
-    /// Everything below as well.
+    /// List subdirectories recursively.
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Directories themselves, not what is in them.
+    /// List directories themselves, not their contents.
     #[arg(short, long, conflicts_with = "recursive")]
     directory: bool,
-    /// With -l sizes as people read them: 1.5K, 234M, 2G.
+    /// With -l, print sizes like 1.5K, 234M, 2G.
     #[arg(short, long)]
     human_readable: bool,
-    /// Sorted by the time of the last change, newest first.
+    /// Sort by modification time, newest first.
     #[arg(short = 't', overrides_with = "by_size")]
     by_time: bool,
-    /// Sorted by size, largest first.
+    /// Sort by size, largest first.
     #[arg(short = 'S', overrides_with = "by_time")]
     by_size: bool,
-    /// In the reverse order.
+    /// Reverse the order.
     #[arg(short, long)]
     reverse: bool,
-    /// One name a line, also on a terminal.
+    /// One name per line, even on a terminal.
     #[arg(short = '1')]
     one: bool,
-    /// As JSON: an array of what is listed, with all attributes. Times are those of RFC 3339.
+    /// Print JSON: an array of the files with all attributes. Times are as in RFC 3339.
     #[arg(long, conflicts_with_all = ["long", "one", "human_readable"])]
     json: bool,
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// What to list: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    /// Locations: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
     locations: Vec<Location>,
 }
@@ -72,7 +72,7 @@ Examples:
 
 struct Row {
     name: Vec<u8>,
-    /// Its path, or as it was given.
+    /// Path, or the location as given.
     path: String,
     attr: Option<Attr>,
     node: Option<Node>,
@@ -86,7 +86,7 @@ struct Report {
 }
 
 impl LsArgs {
-    /// Lists one after the other, all that can be listed.
+    /// Lists all locations in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut report = Report { facts: Vec::new(), all_well: true, is_first: true };
@@ -114,11 +114,11 @@ impl LsArgs {
         }
     }
 
-    /// The exports of a server, which has no root to list.
+    /// Shows the exports of a server that has no root to list.
     fn show_exports(&self, location: &Location, exports: &[Vec<u8>], report: &mut Report) -> Outcome {
         if self.recursive || self.directory {
             let listing = format!("list {location}");
-            return Err(Failure::cannot(listing, "it is no directory").remedy("name one of its exports"));
+            return Err(Failure::cannot(listing, "it is not a directory").remedy("name one of its exports"));
         }
         let names = exports.iter().map(|path| shown::name(path));
         if self.json {
@@ -135,9 +135,10 @@ impl LsArgs {
     fn list(&self, location: &Location, place: &OpenPath, report: &mut Report) -> Outcome {
         let last = if self.long || self.directory { Last::Keep } else { Last::Follow };
         let node = place.found(last)?;
-        let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
+        let attr = block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))?;
         if self.directory || attr.file_type != FileType::Directory {
-            let target = link_target(&node, &attr).map_err(|error| place.cannot("look at", &error))?;
+            let target =
+                link_target(&node, &attr).map_err(|error| place.cannot("get attributes of", &error))?;
             let name = stat::given_name(location, place).into_bytes();
             let row = Row { name, path: place.word.clone(), attr: Some(attr), node: None, target };
             return self.show(&[row], |row| row.path.clone(), report);
@@ -171,7 +172,7 @@ impl LsArgs {
         Ok(())
     }
 
-    /// The entries of a directory, sorted.
+    /// Returns the entries of a directory, sorted.
     fn rows(&self, path: &str, dir: &Node) -> Result<Vec<Row>, Error> {
         let plus = self.long || self.json || self.recursive || self.by_time || self.by_size;
         let mut rows: Vec<Row> = block_on(async {
@@ -189,7 +190,7 @@ impl LsArgs {
                     let attr = node.as_ref().and_then(Node::attr_found).copied();
                     let name = item.name.as_name().as_bytes().to_vec();
                     let path = format!("{}/{}", path.trim_end_matches('/'), shown::name(&name));
-                    // Only directories that are to be listed, and links, are needed again.
+                    // Only links and directories to be listed are used again.
                     let is_needed = attr.is_some_and(|attr| match attr.file_type {
                         FileType::Directory => self.recursive,
                         file_type => file_type == FileType::Symlink,
@@ -204,7 +205,7 @@ impl LsArgs {
         if self.long || self.json {
             for row in &mut rows {
                 if let (Some(node), Some(attr)) = (&row.node, &row.attr) {
-                    // A link that is gone meanwhile is listed without its target.
+                    // A link removed meanwhile is listed without its target.
                     row.target = link_target(node, attr).unwrap_or_default();
                 }
             }
@@ -245,7 +246,7 @@ impl LsArgs {
     }
 }
 
-/// In columns where there is a terminal, unless there is to be one a line.
+/// Prints names in columns on a terminal, unless one per line is requested.
 fn print_names(names: &[String], one: bool) -> Outcome {
     let width = (!one && io::stdout().is_terminal()).then(terminal_columns).flatten();
     print(&width.map_or_else(|| names.join("\n"), |width| columns(names, width)))
@@ -285,7 +286,7 @@ fn long(rows: &[Row], named: impl Fn(&Row) -> String, human_readable: bool) -> S
         ]
     });
     let header = ["mode", "links", "user", "group", "size", "modified", "name"];
-    // Numbers are aligned right; what follows them has one width, or is the last.
+    // Numbers are right-aligned; the columns after them have a fixed width or are last.
     let mut rows: Vec<Vec<String>> = lines.collect();
     let names: Vec<String> = rows.iter_mut().filter_map(Vec::pop).collect();
     let text = table(&header[..6], rows, 1);
@@ -301,7 +302,7 @@ fn terminal_columns() -> Option<usize> {
     terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
 }
 
-/// As many columns as fit, filled one after the other.
+/// Formats as many columns as fit, filled one after the other.
 fn columns(names: &[String], width: usize) -> String {
     let lengths: Vec<usize> = names.iter().map(|name| name.chars().count()).collect();
     let widths_of = |rows: usize| -> Vec<usize> {
@@ -320,7 +321,7 @@ fn columns(names: &[String], width: usize) -> String {
     (0..rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints on standard output. A reader that left is a silent end.
+/// Prints to standard output. A closed reader ends the command silently.
 pub fn print(text: &str) -> Outcome {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent()),

@@ -1,4 +1,4 @@
-//! `tombolo mkdir`: makes directories.
+//! `tombolo mkdir`: creates directories.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -18,19 +18,19 @@ use crate::location::{End, Location};
 use super::open_path::{Opener, WaitArgs, label_of};
 use super::shown;
 
-/// Make directories on NFS servers and on this host.
+/// Create directories on NFS servers and on this host.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MkdirArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Make the directories above too, and say nothing of those that exist.
+    /// Create parent directories too, and ignore existing ones.
     #[arg(short, long)]
     parents: bool,
-    /// The permission bits in octal digits; otherwise 0777 without the umask.
+    /// Permission bits in octal (by default 0777 minus the umask).
     #[arg(short, long, value_name = "MODE", value_parser = mode)]
     mode: Option<Mode>,
-    /// Which: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    /// Directories: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
     #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
@@ -41,7 +41,7 @@ Examples:
   tombolo mkdir -p -m 750 nfs://server/export/a/b/c";
 
 impl MkdirArgs {
-    /// Makes one after the other, all that can be made.
+    /// Creates all directories in order, as far as possible.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
@@ -62,7 +62,7 @@ impl MkdirArgs {
         if all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    /// On this host. Whether there was something to make.
+    /// Creates a directory on this host. Returns `false` if it existed.
     fn make_here(&self, path: &Path) -> Result<bool, Failure> {
         let make = || {
             if let Some(above) = path.parent().filter(|_| self.parents) {
@@ -78,16 +78,16 @@ impl MkdirArgs {
             Ok(true)
         };
         let word = shown::name(path.as_os_str().as_bytes());
-        make().map_err(|error: io::Error| Failure::cannot(format_args!("make {word}"), &error))
+        make().map_err(|error: io::Error| Failure::cannot(format_args!("create {word}"), &error))
     }
 
-    /// On a server. Whether there was something to make.
+    /// Creates a directory on a server. Returns `false` if it existed.
     fn make_there(&self, location: &Location, opener: &mut Opener) -> Result<bool, Failure> {
         let place = opener.open(location, End::Name)?;
-        let cannot = |error: &Error| place.cannot("make", error);
+        let cannot = |error: &Error| place.cannot("create", error);
         if !self.parents {
             return match self.make_in(&place.tree, &place.path, true) {
-                // The top of an export.
+                // The root of an export.
                 Err(Error::InvalidArgument) => Err(cannot(&Error::Exists)),
                 made => made.map(|()| true).map_err(|error| cannot(&error)),
             };
@@ -116,7 +116,7 @@ impl MkdirArgs {
     fn make_in(&self, tree: &Tree, path: &[u8], is_last: bool) -> Result<(), Error> {
         let (dir, name) = block_on(tree.find_parent(path))?;
         let made = dir.make_dir(name.as_name(), Mode::new(0o777)).wait()?;
-        // The umask has no say in what is asked for (mkdir(1)).
+        // The umask does not apply to an explicit mode (mkdir(1)).
         if let Some(mode) = self.mode.filter(|_| is_last) {
             made.set_attr(&SetAttr { mode: Some(mode), ..SetAttr::default() }).wait()?;
         }

@@ -1,8 +1,8 @@
-//! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: files on servers and on this host,
+//! `tombolo ls`, `cat`, `cp`, `mv`, `stat`, `du`, `mkdir` and `rm`: file commands on servers and this host,
 //! without a mount.
 //!
-//! One file per command. Reading order: [`open_path`] (what a word of the command line leads to), then the
-//! commands; `shown` is how names, modes and times are written, `problem` how failures are.
+//! One module per command. Reading order: [`open_path`] (opening the locations of a command line), then the
+//! commands; `shown` formats names, modes and times, `problem` failures.
 
 mod cat;
 mod cp;

@@ -1,4 +1,4 @@
-//! `tombolo mv`: moves and renames.
+//! `tombolo mv`: moves and renames files.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,27 +18,26 @@ use super::open_path::{OpenPath, Opener, WaitArgs, label_of, own_name};
 use super::rm::RmArgs;
 use super::{shown, stop};
 
-/// Move and rename files and trees, on NFS servers and on this host, and from one to the other.
+/// Move and rename files and trees, on NFS servers and on this host, and between them.
 ///
-/// Within an export, and within a file system of this host, it is a rename. From one to another everything is
-/// copied as by `tombolo cp -a`, and then removed if nothing of it failed and the source is still what was
-/// copied. Either way a DST that is a link is replaced, not followed. A pipe, socket or device is replaced by
-/// a rename only.
+/// Within an export or a local file system this is a rename. Otherwise everything is copied as by `tombolo cp
+/// -a`, and the source is removed if nothing failed and it has not changed meanwhile. Either way a DST that
+/// is a symbolic link is replaced, not followed. A pipe, socket or device is only replaced by a rename.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MvArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Leave what exists.
+    /// Do not overwrite existing files.
     #[arg(short, long)]
     no_clobber: bool,
-    /// DST is the new name, not a directory to move into.
+    /// Treat DST as the new name, not as a directory to move into.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// What to move: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    /// Files to move: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
     #[arg(required = true, value_name = "SRC", value_parser = Location::word_parser())]
     sources: Vec<Location>,
-    /// Where to: a directory to move into, or a new name.
+    /// Destination: a directory to move into, or a new name.
     #[arg(required = true, value_name = "DST", value_parser = Location::word_parser())]
     target: Location,
 }
@@ -48,9 +47,9 @@ Examples:
   tombolo mv nfs://server/export/old nfs://server/export/new
   tombolo mv result.tar nfs://server/export/results";
 
-/// Why something was not renamed.
+/// Reason that a file was not renamed.
 enum NotRenamed {
-    /// It has to be copied, as this.
+    /// It must be copied to this location.
     OtherFileSystem(Location),
     Failed(Failure),
 }
@@ -62,7 +61,7 @@ impl From<Failure> for NotRenamed {
 }
 
 impl MvArgs {
-    /// Moves one after the other, all that can be moved.
+    /// Moves all sources in order, as far as possible.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         self.must_take_all(&mut opener)?;
@@ -84,7 +83,7 @@ impl MvArgs {
                     super::ls::print(&format!("{} -> {}", word(source), word(&self.target)))?;
                 }
                 Ok(()) => {}
-                // What a signal has ended ends here.
+                // A signal ends the command.
                 Err(failure) if failure.is_stop() => return Err(failure),
                 Err(failure) => {
                     failure.print();
@@ -95,7 +94,7 @@ impl MvArgs {
         if all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    /// On this host.
+    /// Renames on this host.
     fn rename_here(&self, from: &Path, to: &Path) -> Result<(), NotRenamed> {
         let moving = || format!("move {}", shown::name(&label_of(&Location::Dir(from.into()))));
         let cannot = |error: &io::Error| NotRenamed::Failed(Failure::cannot(moving(), error));
@@ -103,7 +102,7 @@ impl MvArgs {
             Some(name) if to.is_dir() && !self.no_target_directory => to.join(name),
             _ => to.to_owned(),
         };
-        // As rename(2) has it, a link is no directory.
+        // As for rename(2), a symbolic link is not a directory.
         let onto_dir = || target.symlink_metadata().is_ok_and(|found| found.is_dir());
         if self.no_clobber && target.symlink_metadata().is_ok() {
             return Ok(());
@@ -116,7 +115,7 @@ impl MvArgs {
         }
     }
 
-    /// Where one side is a server.
+    /// Renames where one side is a server.
     fn rename_there(&self, source: &Location, opener: &mut Opener) -> Result<(), NotRenamed> {
         let from = opener.open(source, End::Name)?;
         let node = from.found(Last::Keep)?;
@@ -138,7 +137,7 @@ impl MvArgs {
         let (from_dir, from_name) = from.parent().map_err(|error| match error {
             Error::InvalidArgument => Failure::cannot(
                 format_args!("move {}", from.word),
-                "it is the top of what is exported, or no name at all",
+                "it is the root of an export, or has no name",
             ),
             error => from.cannot("move", &error),
         })?;
@@ -151,7 +150,7 @@ impl MvArgs {
         }
     }
 
-    /// Directory and name that something gets, and both as a location.
+    /// Returns the target's directory and name, and both as a location.
     fn target_of(&self, to: &OpenPath, own: Option<NameBuf>) -> Result<(Node, NameBuf, Location), Failure> {
         let found = to.find(Last::Follow).ok();
         let into = found.filter(|node| !self.no_target_directory && is_dir(node));
@@ -168,10 +167,10 @@ impl MvArgs {
         }
     }
 
-    /// Fails when there is no room for all sources.
+    /// Fails if several sources are given and the target is not a directory.
     fn must_take_all(&self, opener: &mut Opener) -> Outcome {
         let [first, _, ..] = self.sources.as_slice() else { return Ok(()) };
-        // Before the target: what lies in the same export is then found in the same session.
+        // Opened before the target, so that a target in the same export shares the session.
         let _ = opener.open(first, End::Name);
         let is_dir = match &self.target {
             Location::Dir(path) => path.is_dir(),
@@ -182,10 +181,10 @@ impl MvArgs {
         }
         let failure =
             Failure::cannot(format_args!("move to {}", word(&self.target)), "it is not a directory");
-        Err(failure.remedy("several sources need one"))
+        Err(failure.remedy("several sources need a directory"))
     }
 
-    /// What must be copied. No directory takes the place of another: it would be filled up.
+    /// Returns the copy to be made. Directories never replace directories, because that would merge them.
     fn other_file_system(
         &self,
         is_dir: bool,
@@ -200,8 +199,9 @@ impl MvArgs {
         }
     }
 
-    /// The source goes only if it is certain that the copy is another file: one file may be reached by two
-    /// routes (a mount of an export and its URL, two names of a host), and then the copy takes its place.
+    /// Copies, then removes the source only if the copy is certainly another file: a file may be reachable by
+    /// two routes (a mount of an export and its URL, two names of a host), and the copy would then replace
+    /// the source.
     fn copy_and_remove(
         &self,
         source: &Location,
@@ -219,12 +219,11 @@ impl MvArgs {
         let quiet = LogArgs { quiet: log.quiet.max(1), verbose: 0 };
         CpArgs::to_name(source.clone(), target, self.wait).run(quiet)?;
         if !is_unchanged(&before, &look_at(source, opener)?) {
-            let failure =
-                Failure::cannot(moving, "it was copied, but what is there now is not what was copied");
-            return Err(failure.remedy("it is left where it is"));
+            let failure = Failure::cannot(moving, "it was copied, but the source has changed since");
+            return Err(failure.remedy("the source was not removed"));
         }
         RmArgs::of_tree(source.clone(), self.wait).run()?;
-        // What had been copied is moved; nothing more is begun.
+        // The current move is complete; no further one is started.
         stop::came().map_or(Ok(()), |signal| Err(Failure::stopped(signal)))
     }
 }
@@ -232,10 +231,11 @@ impl MvArgs {
 fn look_at(source: &Location, opener: &mut Opener) -> Result<Attr, Failure> {
     let place = opener.open(source, End::Name)?;
     let node = place.found(Last::Keep)?;
-    block_on(node.attr()).map_err(|error| place.cannot("look at", &error))
+    block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))
 }
 
-/// One file, unchanged. File systems have other numbers by another route; ctime cannot be set.
+/// Returns `true` for the same file, unchanged. File system numbers differ between routes; ctime cannot be
+/// set.
 fn is_unchanged(one: &Attr, other: &Attr) -> bool {
     let of = |attr: &Attr| (attr.file_type, attr.fileid, attr.size, attr.mtime, attr.ctime);
     of(one) == of(other)

@@ -1,4 +1,4 @@
-//! Locations, opened: what the words of a command line lead to.
+//! Locations of the command line, opened.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
@@ -20,24 +20,24 @@ use crate::setting::Setting;
 use super::problem;
 use super::user::Myself;
 
-/// Opens locations, and uses what is open already: two files of one export need one connection.
+/// Opens locations, reusing open exports: two files of one export share a connection.
 pub struct Opener {
     myself: Myself,
-    /// Options of NFS clients, where a URL says nothing of them.
+    /// Default options of NFS clients, overridden by the URL.
     unless_asked: &'static [&'static str],
     servers: Vec<OpenExport>,
-    /// When the command began: a server that is just starting is waited for, once.
+    /// Start of the command: a server that is starting is waited for only once.
     since: Instant,
-    /// How long a request waits for a server that does not answer.
+    /// Maximum time that a request waits for an unresponsive server.
     limit: Option<Duration>,
     watched: Vec<Watched>,
 }
 
-/// What is done about a server that does not answer.
+/// Handling of unresponsive servers.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct WaitArgs {
-    /// How long a request waits for a server that does not answer, in seconds, or `forever`. `hard` and
-    /// `soft` in a URL say it for one server.
+    /// Maximum time that a request waits for an unresponsive server, in seconds, or `forever`. Overridden for
+    /// one server by `hard` and `soft` in its URL.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = limit)]
     wait: Limit,
 }
@@ -50,7 +50,7 @@ impl WaitArgs {
     }
 }
 
-/// The longest that a request waits, if there is one.
+/// Maximum wait of a request, if any.
 #[derive(Clone, Copy, Debug)]
 struct Limit(Option<Duration>);
 
@@ -69,46 +69,46 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Whether it says nothing although it is asked.
+    /// Returns `true` if requests are outstanding but not answered.
     pub fn is_unresponsive(&self) -> bool {
         !self.export.counts().unresponsive.is_zero()
     }
 }
 
-/// An export of a server that is attached.
+/// An attached export of a server.
 struct OpenExport {
-    /// See [`on_server`].
+    /// Key from [`on_server`].
     server: String,
-    /// The export's path there.
+    /// Path of the export on the server.
     path: Vec<u8>,
     tree: Tree,
 }
 
-/// The realm of this host's files.
+/// Realm of this host's files.
 const LOCAL: &str = "local";
 
 #[derive(Clone, Debug)]
 pub struct OpenPath {
     pub tree: Tree,
     pub path: Vec<u8>,
-    /// As the user wrote it.
+    /// Location as the user wrote it.
     pub label: Vec<u8>,
     pub word: String,
     pub is_remote: bool,
 }
 
-/// What a file's server says of it now.
+/// Returns a file's current attributes from its server.
 pub fn attr_of(location: &Location) -> Result<Attr, Failure> {
     let place = Opener::new().open(location, End::Target)?;
     let node = place.found(Last::Follow)?;
-    node.attr_now().wait().map_err(|error| place.cannot("look at", &error))
+    node.attr_now().wait().map_err(|error| place.cannot("get attributes of", &error))
 }
 
 impl Opener {
     pub fn new() -> Self {
-        // Each directory that is open takes some descriptors, and so do files under way.
+        // Every open directory and every file being copied takes some descriptors.
         if let Err(errno) = process::raise_open_file_limit() {
-            tracing::debug!(%errno, "the limit of open files stays");
+            tracing::debug!(%errno, "cannot raise the limit of open files");
         }
         Self {
             myself: Myself::ask(),
@@ -120,13 +120,13 @@ impl Opener {
         }
     }
 
-    /// For copies, which bound what is under way themselves: with an adaptive limit, the writes of many small
-    /// files would wait for each other, and two connections have two threads of most servers.
+    /// Returns an opener for copies, which limit their own concurrency: an adaptive limit would delay the
+    /// writes of many small files, and two connections use two threads of most servers.
     pub fn for_copies() -> Self {
         Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
     }
 
-    /// For a command that does not wait for ever, unless that is said.
+    /// Limits the wait for unresponsive servers.
     pub fn limited(self, WaitArgs { wait: Limit(limit) }: WaitArgs) -> Self {
         Self { limit, ..self }
     }
@@ -135,7 +135,7 @@ impl Opener {
         self.watched.clone()
     }
 
-    /// Opens the tree that a location lies in.
+    /// Opens the tree of a location.
     pub fn open(&mut self, location: &Location, end: End) -> Result<OpenPath, Failure> {
         let label = label_of(location);
         let word = super::shown::name(&label);
@@ -165,7 +165,7 @@ impl Opener {
             _ => String::from_utf8_lossy(export.unwrap_or(&whole)).into_owned(),
         };
         let tree = self.attach(&*opened.export, realm, &word)?;
-        // Where the whole path is an export, nothing says that what lies below it is not another.
+        // If the whole path is an export, the exports below it are unknown.
         if let Some(path) = export.filter(|_| !opened.path.is_empty()) {
             self.servers.push(OpenExport { server, path: path.to_vec(), tree: tree.clone() });
         }
@@ -176,7 +176,7 @@ impl Opener {
         let mut options = NfsOptions::default();
         let Location::Nfs(url) = location else { return options };
         let said: Vec<_> = url.options.words().map(Setting::from).collect();
-        // Datagrams have one socket, and what is lost when there are too many tells how many there may be.
+        // UDP uses a single socket, and its losses determine the limit.
         if said.iter().any(|said| matches!(said.text, "udp" | "proto=udp")) {
             return options;
         }
@@ -184,7 +184,7 @@ impl Opener {
             if !said.iter().any(|said| said.name == setting.name)
                 && let Err(reason) = options.add(setting)
             {
-                tracing::debug!(setting = setting.text, reason, "option refused");
+                tracing::debug!(setting = setting.text, reason, "default option refused");
             }
         }
         options
@@ -197,7 +197,7 @@ impl Opener {
         word: &str,
     ) -> Result<Tree, Failure> {
         let Myself { identity, umask } = self.myself.clone();
-        // A process that may act as others is checked here; all others the kernel checks.
+        // The kernel checks permissions, unless this process may act as other users.
         let is_own = realm == LOCAL && !creds::may_assume();
         let attach = if is_own { Tree::attach_own } else { Tree::attach };
         attach(export, User { identity, umask, realm })
@@ -206,18 +206,18 @@ impl Opener {
 }
 
 impl OpenPath {
-    /// The same path by the name that the user gave it.
+    /// Returns the same path under the name that the user gave it.
     pub fn called(self, location: &Location) -> Self {
         let label = label_of(location);
         Self { word: super::shown::name(&label), label, ..self }
     }
 
-    /// What it leads to.
+    /// Looks up the node.
     pub fn find(&self, last: Last) -> Result<Node, Error> {
         block_on(self.tree.find(&self.path, last))
     }
 
-    /// As [`OpenPath::find`]; a failure names the path.
+    /// Like [`OpenPath::find`]; the failure names the path.
     pub fn found(&self, last: Last) -> Result<Node, Failure> {
         self.find(last).map_err(|error| self.cannot("find", &error))
     }
@@ -226,14 +226,14 @@ impl OpenPath {
         block_on(self.tree.find_parent(&self.path))
     }
 
-    /// A failure with this path.
+    /// Returns a failure that names this path.
     pub fn cannot(&self, what: &str, error: &Error) -> Failure {
         problem::cannot(format_args!("{what} {}", self.word), error, &self.tree)
     }
 }
 
-/// The last name of a location, which a copy of it gets. `None` when it has none: `.`, `..` and `/` stand for
-/// what is in them.
+/// Returns the last name of a location, for a copy. `None` for `.`, `..` and `/`, which stand for their
+/// contents.
 pub fn own_name(location: &Location) -> Option<NameBuf> {
     let bytes = match location {
         Location::Nfs(url) => url.path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty())?.to_vec(),
@@ -247,13 +247,13 @@ pub fn own_name(location: &Location) -> Option<NameBuf> {
     Name::new(&bytes).ok().map(Name::to_owned)
 }
 
-/// `Path` leaves a `.` at the end out.
+/// Returns `true` if the path ends in `.`, which `Path` omits.
 fn ends_with_dot(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/.") || bytes.ends_with(b"/./")
 }
 
-/// A location as its user wrote it: without `dir:` where it is only a path.
+/// Returns the location as the user wrote it: without `dir:` if it is only a path.
 pub fn label_of(location: &Location) -> Vec<u8> {
     match location {
         Location::Dir(path) => path.as_os_str().as_bytes().to_vec(),
@@ -261,8 +261,8 @@ pub fn label_of(location: &Location) -> Vec<u8> {
     }
 }
 
-/// A server, with what is asked of its client, and a path there that begins with an export; `None` for this
-/// host.
+/// Returns the server, with the client's options, and a path on it that begins with an export; `None` for
+/// this host.
 fn on_server(location: &Location) -> Option<(String, Vec<u8>)> {
     match location {
         Location::Nfs(url) => {
@@ -278,13 +278,13 @@ fn on_server(location: &Location) -> Option<(String, Vec<u8>)> {
     }
 }
 
-/// What stands before `path` at the end of `whole`; `None` if it is written otherwise there.
+/// Returns the part of `whole` before its suffix `path`; `None` if it does not end so.
 fn export_of<'a>(whole: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
     let export = whole.strip_suffix(path)?;
     (path.is_empty() || export.ends_with(b"/")).then(|| export.strip_suffix(b"/").unwrap_or(export))
 }
 
-/// What of `path` lies in `export`; `None` when it lies outside.
+/// Returns the part of `path` within `export`; `None` if it is outside.
 fn within<'a>(export: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let export = export.strip_suffix(b"/").unwrap_or(export);
     match path.strip_prefix(export)? {

@@ -1,4 +1,4 @@
-//! Failures of file operations, in words.
+//! Failures of file operations.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tombolo_core::Error;
 
 use crate::failure::Failure;
 
-/// `cannot DOING: REASON`, with what to do where that is not plain.
+/// Returns `cannot DOING: REASON`, with a remedy unless it is obvious.
 pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
     let failure = Failure::cannot(doing, error);
     match remedy(error, tree) {
@@ -16,8 +16,8 @@ pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
     }
 }
 
-/// Root on this machine is another user to most servers, which is what surprises users most.
-pub const SQUASHED: &str = "most servers take root for a user without rights (root squash): run as the owner of the files, \
+/// Hint for root, whom most servers map to another user.
+pub const SQUASHED: &str = "most servers map root to an unprivileged user (root squash): run as the owner of the files, \
                             or export with no_root_squash (`tombolo serve --squash none`)";
 
 fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
@@ -25,9 +25,11 @@ fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
     match error {
         Error::AccessDenied | Error::NotPermitted if is_remote && tree.identity().uid == 0 => Some(SQUASHED),
         Error::TimedOut if is_remote => {
-            Some("the server does not answer: look at it and at the network, or --wait forever")
+            Some("the server does not respond: check it and the network, or use --wait forever")
         }
-        Error::Stale if is_remote => Some("it was removed, or the server has lost its handles: try again"),
+        Error::Stale if is_remote => {
+            Some("the file was removed, or the server was restarted with other handles: try again")
+        }
         _ => None,
     }
 }

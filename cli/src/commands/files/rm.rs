@@ -11,21 +11,22 @@ use crate::location::{End, Location};
 use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
-/// Remove files, and with -r directories and everything in them, on NFS servers and on this host.
+/// Remove files, and with -r directories and their contents, on NFS servers and on this host.
 ///
-/// Many names are removed at a time. Links are removed, not followed. The top of an export cannot be removed.
+/// Many names are removed concurrently. Symbolic links are removed, not followed. The root of an export
+/// cannot be removed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RmArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Remove directories and what is in them.
+    /// Remove directories and their contents.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// Say nothing of what does not exist.
+    /// Ignore nonexistent names.
     #[arg(short, long)]
     force: bool,
-    /// What to remove: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    /// Names to remove: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
     #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
@@ -36,12 +37,12 @@ Examples:
   tombolo rm -r nfs://server/export/build";
 
 impl RmArgs {
-    /// `rm -r NAME`.
+    /// Returns the arguments of `rm -r NAME`.
     pub fn of_tree(name: Location, wait: WaitArgs) -> Self {
         Self { wait, recursive: true, force: false, names: vec![name] }
     }
 
-    /// Removes one after the other, all that can be removed.
+    /// Removes all names in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
@@ -61,7 +62,7 @@ impl RmArgs {
         if all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    /// False when something in it could not be removed, of which has been told.
+    /// Removes a name. Returns `false` if part of a tree could not be removed, which has been reported.
     fn remove(&self, place: &OpenPath) -> Result<bool, Failure> {
         let cannot = |error: &Error| place.cannot("remove", error);
         let (dir, name) = match place.parent() {
@@ -69,7 +70,7 @@ impl RmArgs {
             Err(Error::NotFound) if self.force => return Ok(true),
             Err(Error::InvalidArgument) => {
                 let what = format!("remove {}", place.word);
-                return Err(Failure::cannot(what, "it is the top of what is exported, or no name at all"));
+                return Err(Failure::cannot(what, "it is the root of an export, or has no name"));
             }
             Err(error) => return Err(cannot(&error)),
         };
@@ -80,7 +81,7 @@ impl RmArgs {
         let is_dir = found.attr_found().is_some_and(|attr| attr.file_type == FileType::Directory);
         if is_dir && !self.recursive {
             let failure = Failure::cannot(format_args!("remove {}", place.word), "it is a directory");
-            return Err(failure.remedy("use -r to remove it and what is in it"));
+            return Err(failure.remedy("use -r to remove it and its contents"));
         }
         drop(found);
         let mut failed = |path: &[u8], error: &Error| {

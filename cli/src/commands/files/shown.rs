@@ -1,8 +1,8 @@
-//! How names, modes and times are written.
+//! Formatting of names, modes, sizes and times.
 
 use tombolo_core::fs::{Attr, FileType, Timestamp};
 
-/// A name or path for people: what would steer a terminal is escaped, as is what is not text.
+/// Formats a name or path: control characters and invalid text are escaped.
 pub fn name(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -20,7 +20,8 @@ pub fn name(bytes: &[u8]) -> String {
     shown
 }
 
-/// Marks that change the direction of what follows, and line breaks that are not control characters.
+/// Returns `true` for marks that change the text direction, and for line breaks that are not control
+/// characters.
 fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -37,7 +38,7 @@ pub fn file_type(file_type: FileType) -> &'static str {
     }
 }
 
-/// Type and mode as ls(1) writes them.
+/// Formats type and mode like ls(1).
 pub fn mode(attr: &Attr) -> String {
     let kind = match attr.file_type {
         FileType::Regular => '-',
@@ -64,7 +65,7 @@ pub fn mode(attr: &Attr) -> String {
     shown
 }
 
-/// Bytes in the largest unit that leaves a number above one.
+/// Formats bytes in the largest unit with a value of at least one.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
@@ -79,7 +80,7 @@ pub fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |unit| format!("{value:.1} {unit}"))
 }
 
-/// Bytes as ls(1) and du(1) write them with -h: three digits at most, rounded up, and a letter for the power
+/// Formats bytes like ls(1) and du(1) with -h: at most three digits, rounded up, and a letter for the power
 /// of 1024.
 pub fn short_size(bytes: u64) -> String {
     let mut unit = 1_u128;
@@ -95,17 +96,17 @@ pub fn short_size(bytes: u64) -> String {
         }
         unit *= 1024;
     }
-    // 16 EiB are the most that 64 bits say.
+    // 64 bits end below 16 EiB.
     bytes.to_string()
 }
 
-/// Year to second, in UTC.
+/// Formats a time as year to second, in UTC.
 pub fn time(time: Timestamp) -> String {
     let (date, clock) = date_and_clock(time);
     format!("{date} {clock}Z")
 }
 
-/// The same with nanoseconds, as RFC 3339 has it for programs.
+/// Formats a time with nanoseconds, as in RFC 3339.
 pub fn exact_time(time: Timestamp) -> String {
     let (date, clock) = date_and_clock(time);
     format!("{date}T{clock}.{:09}Z", time.nanos)
@@ -118,8 +119,8 @@ fn date_and_clock(time: Timestamp) -> (String, String) {
     (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
-/// The date of a day, counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
-/// that the day that leap years add is the last; 400 of them have 146,097 days.
+/// Converts days since 1970-01-01 to a date of the Gregorian calendar. Years are counted from March, so that
+/// the leap day is the last one; 400 years have 146,097 days.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

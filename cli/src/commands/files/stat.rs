@@ -1,4 +1,4 @@
-//! `tombolo stat`: attributes of files.
+//! `tombolo stat`: prints file attributes.
 
 use clap::Args;
 use libtombolo::Last;
@@ -13,17 +13,17 @@ use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
 ///
-/// Of a link its own are shown, with where it leads. Times are in UTC, owners are numbers: names are the
-/// server's affair.
+/// Symbolic links are not followed; their target is shown. Times are in UTC, and owners are numbers, since
+/// names are known only to the server.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// As JSON, one array for all.
+    /// Print JSON, one array for all.
     #[arg(long)]
     json: bool,
-    /// Which: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    /// Files: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
@@ -34,7 +34,7 @@ Examples:
   tombolo stat --json nfs://server/export | jq .[0].mtime";
 
 impl StatArgs {
-    /// Shows one after the other, all that can be found.
+    /// Shows all files in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         let mut all_well = true;
@@ -57,12 +57,12 @@ impl StatArgs {
     }
 }
 
-/// What is known of a file, as it goes out as JSON.
+/// Attributes of a file, printed as JSON.
 #[derive(Serialize)]
 pub struct Facts {
-    /// Its name; of what has none, as it was given. What is not text in it is escaped.
+    /// File name, or the location as given if it has none. Bytes that are not text are escaped.
     pub name: String,
-    /// Where it is: as it was given, with the way below that.
+    /// Location as given, with the path below it.
     pub path: String,
     #[serde(rename = "type")]
     pub file_type: &'static str,
@@ -73,7 +73,7 @@ pub struct Facts {
     pub gid: u32,
     pub fileid: u64,
     pub fsid: u64,
-    /// Of 512 bytes.
+    /// Unit: 512 bytes.
     pub blocks: u64,
     pub atime: String,
     pub mtime: String,
@@ -88,7 +88,7 @@ pub struct Facts {
 
 impl Facts {
     fn of(location: &Location, place: &OpenPath) -> Result<Self, Failure> {
-        let cannot = |error: &_| place.cannot("look at", error);
+        let cannot = |error: &_| place.cannot("get attributes of", error);
         let node = place.found(Last::Keep)?;
         let attr = node.attr_now().wait().map_err(|error| cannot(&error))?;
         let target = match attr.file_type {
@@ -141,7 +141,7 @@ impl Facts {
     }
 }
 
-/// What something is called that was given as this.
+/// Returns the name of a file given as `location`.
 pub fn given_name(location: &Location, place: &OpenPath) -> String {
     own_name(location).map_or_else(|| place.word.clone(), |name| shown::name(name.as_name().as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! Signals that end a command in good order.
+//! Orderly end of a command by signals.
 
 use std::io;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,13 +7,12 @@ use tombolo_host_runtime::signals::{self, StopSignal};
 
 type Stop = Box<dyn FnOnce(StopSignal) + Send>;
 
-/// What is to be stopped at present.
+/// Action to be taken at a signal.
 static CURRENT: Mutex<Option<Stop>> = Mutex::new(None);
 static CAME: OnceLock<StopSignal> = OnceLock::new();
 static WATCHING: Mutex<bool> = Mutex::new(false);
 
-/// Has `stop` called at the first SIGINT or SIGTERM, in place of what was to be called before; the second one
-/// kills.
+/// Calls `stop` at the first SIGINT or SIGTERM, in place of an earlier action; the second signal kills.
 pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
     let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);

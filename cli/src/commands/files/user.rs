@@ -1,4 +1,4 @@
-//! The user that the commands work for.
+//! The user running a command.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tombolo_core::Identity;
 use tombolo_core::fs::Mode;
 use tombolo_sys::creds;
 
-/// The user that runs the program: what servers are told, and what is taken off the mode of what is made.
+/// Identity presented to servers, and the umask for new files.
 #[derive(Clone, Debug)]
 pub struct Myself {
     pub identity: Identity,
@@ -14,10 +14,10 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// To be asked of the thread that began: one that makes files has a umask of its own while it does.
+    /// Reads both. Must be called on the initial thread: threads that create files change their umask.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
-        // Where there is no /proc nothing local can be opened anyway.
+        // Without /proc nothing local can be opened anyway.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let groups: Vec<u32> = field(&status, "Groups:")
             .unwrap_or("")

@@ -1,4 +1,4 @@
-//! The catalogue beside images: what each of them is good for. docs/formats/catalogue.md has the file.
+//! Catalogue of images and their properties (docs/formats/catalogue.md).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -19,16 +19,16 @@ use crate::failure::Failure;
 use crate::location::{End, Location};
 use crate::setting::{Setting, list};
 
-/// The name of the file.
+/// File name.
 pub const NAME: &str = "catalogue.toml";
 const VERSION: u32 = 1;
-/// A longer one is refused.
+/// Maximum length of the file.
 const BYTES_MAX: usize = 256 << 10;
 
-/// What is compared as at least.
+/// Properties that are compared as minimum amounts.
 const SIZES: [&str; 3] = ["mem", "disk", "cpus"];
 
-/// The images of a directory, in the file's order.
+/// Images of a directory, in the file's order.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalogue {
@@ -37,18 +37,18 @@ pub struct Catalogue {
     pub images: Vec<Entry>,
 }
 
-/// An image, and its properties.
+/// An image and its properties.
 #[derive(Debug, Deserialize)]
 pub struct Entry {
-    /// Its directory, beside the file.
+    /// Subdirectory of the image.
     pub name: String,
     #[serde(flatten)]
     pub properties: BTreeMap<String, Property>,
 }
 
-/// What an image has of something. Amounts are in bytes, but for `cpus`.
+/// Value of a property. Amounts are in bytes, except `cpus`.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a property is a number, a text or a list of texts")]
+#[serde(untagged, expecting = "a property must be a number, a string or a list of strings")]
 pub enum Property {
     Amount(u64),
     Word(String),
@@ -66,7 +66,7 @@ impl Property {
 }
 
 impl Catalogue {
-    /// The one in a directory of this host or elsewhere.
+    /// Reads the catalogue of a local or remote directory.
     pub fn in_dir(dir: &Path) -> Result<Self, Failure> {
         let (file, reading) = within(dir, NAME)?;
         let text = read(&file, &reading)?;
@@ -77,37 +77,37 @@ impl Catalogue {
         let mut catalogue: Self =
             toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', "; "))?;
         if catalogue.version != VERSION {
-            return Err(format!("version {} is not {VERSION}, which this program knows", catalogue.version));
+            return Err(format!("unsupported version {} (expected {VERSION})", catalogue.version));
         }
         let mut names = HashSet::new();
         for entry in &mut catalogue.images {
-            // Nothing else is a plain directory beside it.
+            // Any other name could lead outside the directory.
             checked_name(&entry.name)
-                .map_err(|rule| format!("{:?} is no name of an image: {rule}", entry.name))?;
+                .map_err(|rule| format!("{:?} is not a valid image name: {rule}", entry.name))?;
             entry.check().map_err(|reason| format!("{}: {reason}", entry.name))?;
             if !names.insert(&entry.name) {
-                return Err(format!("{} is in it twice", entry.name));
+                return Err(format!("duplicate image {}", entry.name));
             }
         }
         Ok(catalogue)
     }
 
-    /// The smallest image that has all of this; of equal ones the first.
+    /// Returns the smallest image with all needs; the first among equals.
     fn fitting(&self, needs: &Needs) -> Result<&Entry, String> {
         let fitting = self.images.iter().filter(|entry| entry.lacks(needs).is_empty());
         fitting.min_by_key(|entry| entry.sizes()).ok_or_else(|| self.nearest(needs))
     }
 
-    /// What none has.
+    /// Describes the nearest image and what it lacks.
     fn nearest(&self, needs: &Needs) -> String {
         let lacking = self.images.iter().map(|entry| (entry, entry.lacks(needs)));
         let Some((nearest, lacks)) = lacking.min_by_key(|(entry, lacks)| (lacks.len(), entry.sizes())) else {
-            return format!("{NAME} names no image");
+            return format!("{NAME} lists no images");
         };
         let names: Vec<_> = self.images.iter().take(NAMES_TOLD).map(|entry| entry.name.as_str()).collect();
         let more = if self.images.len() > NAMES_TOLD { ", …" } else { "" };
         format!(
-            "there are {}{more}; the nearest is {}, without {}",
+            "available: {}{more}; the nearest is {}, without {}",
             names.join(", "),
             nearest.name,
             lacks.join(", ")
@@ -115,15 +115,17 @@ impl Catalogue {
     }
 }
 
-/// So many images are named to a user whose needs none meets.
+/// Maximum number of images listed when none fits.
 const NAMES_TOLD: usize = 12;
 
 impl Entry {
-    /// Whether its properties are what they can be, which makes amounts of sizes.
+    /// Validates the properties, and converts sizes to amounts.
     fn check(&mut self) -> Result<(), String> {
         for (key, property) in &mut self.properties {
             if !is_key(key) {
-                return Err(format!("{key:?} is no property: lower-case letters, digits and `-`"));
+                return Err(format!(
+                    "{key:?} is not a valid property: use lower-case letters, digits and `-`"
+                ));
             }
             if SIZES.contains(&key.as_str()) {
                 let said = match &*property {
@@ -133,13 +135,13 @@ impl Entry {
                 };
                 *property = Property::Amount(said.ok_or_else(|| no_amount(key))?);
             } else if property.words().is_empty() || !property.words().iter().all(|word| is_word(word)) {
-                return Err(format!("{key} is a text or a list of texts, without commas"));
+                return Err(format!("{key} must be a string or a list of strings, without commas"));
             }
         }
         Ok(())
     }
 
-    /// By what the smallest is found. What is not said may be anything.
+    /// Returns the amounts that order images by size. Unspecified ones count as unlimited.
     fn sizes(&self) -> [u64; SIZES.len()] {
         SIZES.map(|key| match self.properties.get(key) {
             Some(Property::Amount(amount)) => *amount,
@@ -147,7 +149,7 @@ impl Entry {
         })
     }
 
-    /// What it has not, with what it has instead.
+    /// Returns the unmet needs, with the image's value.
     fn lacks(&self, needs: &Needs) -> Vec<String> {
         let lacking = needs.0.iter().filter_map(|need| {
             let has = self.properties.get(&need.key);
@@ -166,7 +168,7 @@ impl Entry {
     }
 }
 
-/// A property for people.
+/// Formats a property for the user.
 pub fn shown_of(key: &str, property: &Property) -> String {
     match property {
         Property::Amount(amount) if key == "cpus" => amount.to_string(),
@@ -175,13 +177,13 @@ pub fn shown_of(key: &str, property: &Property) -> String {
     }
 }
 
-/// What an image is to have: `KEY=VALUE[,KEY=VALUE]…`.
+/// Required properties: `KEY=VALUE[,KEY=VALUE]…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs(Vec<Need>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Need {
-    /// As the user wrote it.
+    /// Need as the user wrote it.
     text: String,
     key: String,
     wanted: Wanted,
@@ -199,7 +201,7 @@ impl FromStr for Needs {
     fn from_str(text: &str) -> Result<Self, String> {
         let needs = list(text).map(|need @ Setting { text, name, value }| {
             let value = value.filter(|value| is_key(name) && is_word(value));
-            let value = value.ok_or_else(|| need.wrong("write for example os=debian or mem=512M"))?;
+            let value = value.ok_or_else(|| need.wrong("for example os=debian or mem=512M"))?;
             let wanted = if SIZES.contains(&name) {
                 Wanted::AtLeast(amount(name, value).ok_or_else(|| need.wrong(no_amount(name)))?)
             } else {
@@ -208,7 +210,11 @@ impl FromStr for Needs {
             Ok(Need { text: text.into(), key: name.into(), wanted })
         });
         let needs: Vec<_> = needs.collect::<Result<_, String>>()?;
-        if needs.is_empty() { Err("write for example os=debian,mem=512M".into()) } else { Ok(Self(needs)) }
+        if needs.is_empty() {
+            Err("no property given; for example os=debian,mem=512M".into())
+        } else {
+            Ok(Self(needs))
+        }
     }
 }
 
@@ -219,7 +225,7 @@ impl fmt::Display for Needs {
     }
 }
 
-/// The place of the image that has what is needed, of those in a directory of this host or elsewhere.
+/// Returns the path of the image that satisfies the needs, in a local or remote directory.
 pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
     let catalogue = Catalogue::in_dir(dir)?;
     let finding = format!("find an image with {needs}");
@@ -227,7 +233,7 @@ pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
         Failure::cannot(&finding, reason).remedy(format_args!("see tombolo image list {}", dir.display()))
     })?;
     match within(dir, &entry.name)?.0 {
-        // Where a link leads is said by another than the user that follows it.
+        // The directory's owner chooses a link's target, so links are refused.
         Location::Dir(path) if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) => {
             Err(Failure::cannot(finding, format!("{} is not a directory", path.display())))
         }
@@ -240,10 +246,10 @@ pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
     }
 }
 
-/// What has this name in a directory, and that it is read.
+/// Returns the location of a name in a directory, and a description of reading it.
 fn within(dir: &Path, name: &str) -> Result<(Location, String), Failure> {
     let location = Location::of_word(dir.as_os_str()).map_err(Failure::usage)?;
-    let below = location.below(name.as_bytes()).ok_or_else(|| Failure::usage("a path is no text"))?;
+    let below = location.below(name.as_bytes()).ok_or_else(|| Failure::usage("a path is not valid text"))?;
     let reading = match &below {
         Location::Dir(path) => format!("read {}", path.display()),
         elsewhere => format!("read {elsewhere}"),
@@ -251,7 +257,7 @@ fn within(dir: &Path, name: &str) -> Result<(Location, String), Failure> {
     Ok((below, reading))
 }
 
-/// All of a file that is not too long.
+/// Reads a whole file of limited length.
 fn read(file: &Location, reading: &str) -> Result<String, Failure> {
     let place = Opener::new().open(file, End::Target)?;
     let file = block_on(place.found(Last::Follow)?.open(OpenFlags::READ));
@@ -262,16 +268,16 @@ fn read(file: &Location, reading: &str) -> Result<String, Failure> {
         Err(StreamError::File(error)) => return Err(place.cannot("read", &error)),
         Err(StreamError::Stream(error)) => return Err(Failure::cannot(reading, &error)),
     }
-    String::from_utf8(bytes.0).map_err(|_| Failure::cannot(reading, "it is no text"))
+    String::from_utf8(bytes.0).map_err(|_| Failure::cannot(reading, "it is not valid text"))
 }
 
-/// Takes no more than [`BYTES_MAX`].
+/// Buffer of at most [`BYTES_MAX`].
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.0.len() + bytes.len() > BYTES_MAX {
-            return Err(io::Error::other(format!("it is longer than {BYTES_MAX} bytes")));
+            return Err(io::Error::other(format!("it exceeds {BYTES_MAX} bytes")));
         }
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -287,7 +293,7 @@ fn is_key(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text.chars().all(is_in)
 }
 
-/// What can be asked for, and shown.
+/// Returns `true` for a word that can be required and printed.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(',') && shown::name(text.as_bytes()) == text
 }
@@ -297,7 +303,7 @@ fn amount(key: &str, text: &str) -> Option<u64> {
 }
 
 fn no_amount(key: &str) -> String {
-    if key == "cpus" { "cpus is a number".into() } else { format!("{key} is a size, such as 512M") }
+    if key == "cpus" { "cpus must be a number".into() } else { format!("{key} must be a size, such as 512M") }
 }
 
 #[cfg(test)]
@@ -348,7 +354,7 @@ mod tests {
         }
         let told = found("os=debian,app=perl,mem=768M").expect_err("none");
         assert!(
-            told.starts_with("there are large, small, same, tiny; the nearest is small, without"),
+            told.starts_with("available: large, small, same, tiny; the nearest is small, without"),
             "{told}"
         );
         assert!(told.ends_with("mem=768M (it has 512M)"), "{told}");

@@ -1,4 +1,4 @@
-//! What files hold: each block is zeroes, or has a digest.
+//! Contents of files: zero blocks and digests.
 
 use std::fs::File;
 use std::io;
@@ -12,43 +12,43 @@ use indicatif::ProgressBar;
 use tombolo_sys::{Errno, ranges};
 use tombolo_wire_image::{Digest, ZeroMap, digest};
 
-/// One file, as it is looked at.
+/// A file being scanned.
 pub struct Scanned {
     pub file: File,
     pub size_bytes: u64,
 }
 
-/// What is known of one file.
+/// Contents of one file.
 #[derive(Default)]
 pub struct Contents {
     pub zeros: ZeroMap,
-    /// Of all other blocks, in order.
+    /// Digests of all other blocks, in order.
     pub digests: Vec<Digest>,
 }
 
-/// How it is looked at them.
+/// Parameters of a scan.
 pub struct Scan<'a> {
     pub block_bytes: u64,
     pub makes_digests: bool,
-    /// So many digests are kept in memory at most.
+    /// Maximum number of digests in memory.
     pub digests_max: usize,
     pub jobs: usize,
     pub bar: &'a ProgressBar,
 }
 
-/// A part of a file, in blocks, and what it holds.
+/// Contents of a part of a file, in blocks.
 struct Part {
     blocks: Range<u64>,
     zeros: Vec<u64>,
     digests: Vec<Digest>,
 }
 
-/// So much is read as one: whole blocks of any size.
+/// Size of a read: whole blocks of any size.
 const PART_BYTES: u64 = 4 << 20;
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared {
-    /// Where it is gone on: the file, and the offset in it.
+    /// File index and offset of the next part.
     next: (usize, u64),
     parts: Vec<Vec<Part>>,
     digests: usize,
@@ -56,10 +56,10 @@ struct Shared {
 }
 
 impl Scan<'_> {
-    /// Looks at all files at once. Holes are not read.
+    /// Scans all files concurrently. Holes are not read.
     ///
     /// # Errors
-    /// Which of them could not be read, and why.
+    /// The index of an unreadable file, and the reason.
     pub fn of(&self, files: &[Scanned]) -> Result<Vec<Contents>, (usize, io::Error)> {
         let parts = files.iter().map(|_| Vec::new()).collect();
         let shared = Mutex::new(Shared { next: (0, 0), parts, digests: 0, failed: None });
@@ -89,8 +89,7 @@ impl Scan<'_> {
                 Ok(part) => {
                     shared.digests += part.digests.len();
                     if shared.digests > self.digests_max {
-                        let error =
-                            io::Error::other("the digests of its blocks are more than a sidecar holds");
+                        let error = io::Error::other("too many blocks for the digests of a sidecar");
                         shared.failed.get_or_insert((index, error));
                     }
                     if let Some(parts) = shared.parts.get_mut(index) {
@@ -102,7 +101,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The next part that may hold data, and that it is this thread's now.
+    /// Returns the next part that may contain data, assigned to this thread.
     fn next_part(&self, files: &[Scanned], shared: &Mutex<Shared>) -> Option<(usize, Range<u64>)> {
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -111,7 +110,7 @@ impl Scan<'_> {
             let data = match ranges::next_data(file.file.as_fd(), offset) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => file.size_bytes,
-                // A file system that tells no holes.
+                // The file system does not report holes.
                 Err(_) => offset,
             };
             let start = (data / self.block_bytes * self.block_bytes).max(offset);
@@ -140,7 +139,7 @@ impl Scan<'_> {
     }
 }
 
-/// All of a file of so many blocks. What no part is of is a hole.
+/// Joins the parts of a file. Blocks in no part are holes.
 fn joined(blocks: u64, mut parts: Vec<Part>) -> Contents {
     parts.sort_unstable_by_key(|part| part.blocks.start);
     let (mut contents, mut at) = (Contents::default(), 0);

@@ -1,4 +1,4 @@
-//! `tombolo image info`: what the sidecar of a directory says, and whether it still fits.
+//! `tombolo image info`: shows a directory's sidecar, and whether it is up to date.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,15 +17,14 @@ use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show what is known of the files of a VM: how much of them is zeroes, and how much is equal to what came
-/// before.
+/// Show what is known of a VM's files: the share of zeroes, and of blocks equal to earlier ones.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageInfoArgs {
-    /// The directory of the files.
+    /// Directory of the files.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -35,13 +34,13 @@ Examples:
   tombolo image info /srv/images/debian
   tombolo image info --json /srv/images/debian | jq '.files[].zero_bytes'";
 
-/// What is known of a directory, as it goes out as JSON.
+/// Description of a directory, printed as JSON.
 #[derive(Serialize)]
 struct Info {
     files: Vec<FileInfo>,
-    /// Steps of the trace of a start.
+    /// Number of steps in the start trace.
     trace_steps: usize,
-    /// What they bring.
+    /// Bytes read by the trace.
     trace_bytes: u64,
 }
 
@@ -51,7 +50,7 @@ struct FileInfo {
     size_bytes: u64,
     block_bytes: u32,
     zero_bytes: u64,
-    /// What is in no digest is not known to be equal to anything.
+    /// `None` without digests.
     equal_bytes: Option<u64>,
     advice: &'static str,
     state: &'static str,
@@ -64,7 +63,7 @@ impl ImageInfoArgs {
             let failure = Failure::cannot(&reading, &error);
             match error.kind() {
                 io::ErrorKind::NotFound => {
-                    failure.remedy(format!("make it with tombolo image scan {}", self.dir.display()))
+                    failure.remedy(format!("create it with tombolo image scan {}", self.dir.display()))
                 }
                 _ => failure,
             }
@@ -121,7 +120,7 @@ impl Info {
     }
 }
 
-/// How much of a file has blocks that were seen before, in it or in files before it.
+/// Returns the number of bytes in blocks that occurred before, in this file or earlier ones.
 fn equal_bytes<'a>(file: &ImageFile, digests: &'a [Digest], seen: &mut HashSet<&'a Digest>) -> u64 {
     let again = digests.iter().filter(|digest| !seen.insert(*digest)).count() as u64;
     (again * u64::from(file.block_bytes)).min(file.size)
@@ -129,7 +128,7 @@ fn equal_bytes<'a>(file: &ImageFile, digests: &'a [Digest], seen: &mut HashSet<&
 
 const FITS: &str = "fits";
 
-/// Whether what is said of a file counts.
+/// Returns `true` if the sidecar's entry for the file is valid.
 pub fn fits(dir: &Path, file: &ImageFile) -> bool {
     state(dir, file) == FITS
 }

@@ -1,4 +1,4 @@
-//! `tombolo image list`: the images that a catalogue has.
+//! `tombolo image list`: lists the images of a catalogue.
 
 use std::path::PathBuf;
 
@@ -11,16 +11,16 @@ use crate::commands::files::print;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show the images that the catalogue of a directory has: what `tombolo clone --needs` finds one by.
+/// List the images in a directory's catalogue, which `tombolo clone --needs` searches.
 ///
-/// The catalogue is the file catalogue.toml in it, which is written by hand.
+/// The catalogue is the file catalogue.toml in the directory, which is written by hand.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageListArgs {
-    /// The directory, of this host or elsewhere.
+    /// Directory or URL.
     #[arg(value_name = "DIR|URL")]
     dir: PathBuf,
-    /// As JSON: amounts are in bytes, but for cpus.
+    /// Print JSON; amounts are in bytes, except cpus.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -32,7 +32,7 @@ Examples:
   tombolo image list nfs://ship/images
   tombolo image list --json /srv/images | jq '.[].name'";
 
-/// What has a column of its own.
+/// Properties with their own column.
 const COLUMNS: [&str; 4] = ["os", "mem", "disk", "cpus"];
 
 impl ImageListArgs {

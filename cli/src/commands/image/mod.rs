@@ -1,4 +1,4 @@
-//! `tombolo image`: what the directory of a VM's files says of them to those that read them from far away.
+//! `tombolo image`: sidecars of VM images, which spare remote readers most of the data.
 
 pub mod catalogue;
 mod contents;
@@ -18,10 +18,10 @@ use list::ImageListArgs;
 use rehearse::ImageRehearseArgs;
 use scan::ImageScanArgs;
 
-/// Say of a VM's files (configuration, disk, memory) what saves their readers from fetching all of them.
+/// Describe VM images (configuration, disk, memory), so that remote readers need not fetch all of them.
 ///
-/// The files lie in a directory of their own. What is known of them goes into one file beside them,
-/// .tombolo-image, by which `tombolo proxy` goes as long as they do not change.
+/// The files of an image are in a directory of their own. The description is its file .tombolo-image, which
+/// `tombolo proxy` uses as long as the files do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageArgs {

@@ -1,4 +1,4 @@
-//! `tombolo image rehearse`: what a clone reads first, written down in the sidecar of its image.
+//! `tombolo image rehearse`: records the first reads of a clone in the image's sidecar.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,25 +14,24 @@ use crate::commands::vm::PlaceArgs;
 use crate::commands::vm::rehearsal::Rehearsal;
 use crate::failure::{Failure, Outcome};
 
-/// Make clones of an image for a while, and write down what they read: clones elsewhere have that brought
-/// first.
+/// Record what clones of an image read first, so that remote clones prefetch it.
 ///
-/// What they read of memory and disk goes, in their order, into .tombolo-image beside them, in place of the
-/// trace that was there. A sidecar that does not fit is made anew before, as by tombolo image scan. The
-/// clones are removed in the end; the image stays as it is.
+/// Runs clones for a while and writes their first reads of memory and disk, in order, to .tombolo-image,
+/// replacing any earlier trace. An outdated sidecar is first rebuilt, as by tombolo image scan. The clones
+/// are removed afterwards; the image is not changed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageRehearseArgs {
-    /// The image: a directory of this host, also one that is mounted.
+    /// Image: a directory of this host, possibly a mount.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// How many clones are made, one after the other: no two touch quite the same memory.
+    /// Number of clones, run one after the other: no two access exactly the same memory.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     times: u8,
-    /// How long each runs, in seconds; with --until, at most.
+    /// Run time of each clone in seconds; the maximum with --until.
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// End when this command of the shell succeeds, which is given again and again, and anew for each clone.
+    /// End when this shell command succeeds; it is run repeatedly, for each clone.
     #[arg(long, value_name = "COMMAND")]
     until: Option<String>,
     #[command(flatten)]
@@ -64,6 +63,6 @@ impl ImageRehearseArgs {
         let bytes = whole.sidecar.trace_bytes();
         let steps = whole.sidecar.trace.len();
         whole.write_again(&self.dir).map_err(|error| Failure::cannot(&rehearsing, &error))?;
-        print(&format!("clones read {} first, in {steps} steps", shown::short_size(bytes)))
+        print(&format!("recorded {} read by clones, in {steps} steps", shown::short_size(bytes)))
     }
 }

@@ -1,4 +1,4 @@
-//! `tombolo image scan`: looks at the files of a directory, and writes its sidecar.
+//! `tombolo image scan`: scans the files of a directory and writes their sidecar.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -25,34 +25,33 @@ use crate::commands::vm::{CONFIG, Config, TEXT_BYTES_MAX, digest_of_open, has_ch
 use crate::failure::{Failure, Outcome};
 use crate::progress::bar;
 
-/// Look at the files of a VM, and write beside them what saves their readers from fetching all of them.
+/// Scan the files of a VM and describe them, so that remote readers need not fetch all of them.
 ///
-/// All files of the directory itself are read once, but for holes and for those whose names begin with a dot.
-/// What is found goes into .tombolo-image: which blocks are zeroes, and digests (BLAKE3) of the others. It is
-/// replaced as a whole, and what it says of a file counts until the file's size or time of modification
-/// changes: then scan again. Whoever may read all of the files may read it too.
+/// All files of the directory itself are read once, except holes and hidden files. The result,
+/// .tombolo-image, lists the blocks of zeroes and digests (BLAKE3) of the others. It is replaced as a whole.
+/// The entry of a file is valid until the file's size or modification time changes: then scan again. Its mode
+/// admits only those who may read all of the files.
 #[derive(Args, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageScanArgs {
-    /// The directory of the files.
+    /// Directory of the files.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// What is looked at as one, from 4K to 1M (by default 4K, the size of a page of memory).
+    /// Block size, from 4K to 1M (by default 4K, a page of memory).
     #[arg(long, value_name = "SIZE")]
     block: Option<Size>,
-    /// What a proxy does when the file of this name is read: on-demand, what is asked for is fetched (as
-    /// without this), or whole, all of it is fetched as soon as any of it is read. Repeatable.
+    /// Advice to proxies for a file: on-demand (the default) fetches what is read; whole fetches all of the
+    /// file as soon as any of it is read. Repeatable.
     #[arg(long, value_name = "FILE=ADVICE")]
     advice: Vec<AdviceArg>,
-    /// What a start of the VM has read, as `tombolo proxy --record` has written it down: a proxy brings that
-    /// first, in this order, as soon as a large file of the directory is read. Of lines whose paths are those
-    /// of other directories' files nothing is taken.
+    /// Trace of a VM's start, recorded by `tombolo proxy --record`: proxies prefetch it, in order, once a
+    /// large file of the directory is read. Entries for files of other directories are ignored.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write no digests. The sidecar is smaller, and nothing is known to be equal to anything.
+    /// Write no digests: a smaller sidecar, but no detection of equal blocks.
     #[arg(long)]
     no_digests: bool,
-    /// Threads that read and compute at once (by default as many as there are processors, 8 at most).
+    /// Number of threads (by default one per processor, at most 8).
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
 }
@@ -63,14 +62,14 @@ Examples:
   tombolo image scan /srv/images/debian --trace start.trace
   tombolo image scan /srv/images/debian --advice memory=whole --block 64K";
 
-/// So many digests fit into a sidecar: 256 MiB of them.
+/// Maximum number of digests in a sidecar: 256 MiB of them.
 const DIGESTS_MAX: usize = (256 << 20) / DIGEST_BYTES;
 
-/// So old a file is when it is looked at, so that a change after that has another time: that of the coarsest
-/// clock of a kernel, and more.
+/// Minimum age of a file when it is read, so that any later change has another time; exceeds the granularity
+/// of the kernel's coarsest clock.
 const AGE_MIN: Duration = Duration::from_millis(50);
 
-/// What to do with a file.
+/// Advice for a file.
 #[derive(Clone, Debug)]
 struct AdviceArg {
     name: String,
@@ -91,7 +90,7 @@ impl FromStr for AdviceArg {
     }
 }
 
-/// A file that is looked at.
+/// A file to be scanned.
 struct Found {
     name: Vec<u8>,
     path: PathBuf,
@@ -104,18 +103,18 @@ impl ImageScanArgs {
         print(&summary(&whole, len))
     }
 
-    /// What is done without any option.
+    /// Returns the defaults for a directory.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), ..Self::default() }
     }
 
-    /// Looks at all files, and replaces the sidecar. What it says, and how long it is.
+    /// Scans all files and replaces the sidecar. Returns it and its length in bytes.
     pub fn scan(self) -> Result<(Whole, u64), Failure> {
         let scanning = format!("scan {}", self.dir.display());
         let size = self.block.unwrap_or(Size(4 << 10));
         let block = block_bytes(size).ok_or_else(|| {
-            let problem = "--block is no power of two from 4K to 1M";
-            Failure::usage(problem).remedy("write for example --block 64K")
+            let problem = "--block must be a power of two from 4K to 1M";
+            Failure::usage(problem).remedy("for example --block 64K")
         })?;
         let (found, scanned) = found_in(&self.dir, &scanning)?;
         check_boot_files(&found, &scanned, &scanning)?;
@@ -123,7 +122,7 @@ impl ImageScanArgs {
             if !found.iter().any(|file| file.name == name.as_bytes()) {
                 return Err(Failure::cannot(
                     &scanning,
-                    format!("--advice names {name}, which is none of its files"),
+                    format!("--advice names {name}, which is not in the directory"),
                 ));
             }
         }
@@ -142,9 +141,9 @@ impl ImageScanArgs {
         for (file, scanned) in found.iter().zip(&scanned) {
             let after = scanned.file.metadata().map_err(|error| Failure::cannot(&scanning, &error))?;
             if version(&file.before) != version(&after) {
-                let problem = format!("{} was changed while it was read", file.path.display());
+                let problem = format!("{} changed during the scan", file.path.display());
                 return Err(
-                    Failure::cannot(&scanning, problem).remedy("scan again when nothing writes to it")
+                    Failure::cannot(&scanning, problem).remedy("scan again while nothing writes to it")
                 );
             }
         }
@@ -156,19 +155,19 @@ impl ImageScanArgs {
                 text.map_err(|error| Failure::cannot(&scanning, format!("{}: {error}", path.display())))?;
             whole.sidecar.trace = steps(&text, &dir_name(&self.dir), &whole.sidecar.files);
             if whole.sidecar.trace.is_empty() {
-                let problem = format!("{} says nothing of its files", path.display());
+                let problem = format!("{} has no entries for its files", path.display());
                 return Err(Failure::cannot(&scanning, problem));
             }
         }
         let len = whole.write(&self.dir, mode).map_err(|error| {
             let is_large = matches!(whole.sidecar.encode(), Err(Malformed::TooLarge));
             let failure = Failure::cannot(&scanning, &error);
-            if is_large { failure.remedy("say less with --block 64K") } else { failure }
+            if is_large { failure.remedy("use a larger block size, such as --block 64K") } else { failure }
         })?;
         Ok((whole, len))
     }
 
-    /// What goes into the sidecar.
+    /// Returns the contents of the sidecar.
     fn said(&self, block_bytes: u32, found: &[Found], contents: Vec<Contents>) -> Whole {
         let mut whole = Whole::default();
         for (file, contents) in found.iter().zip(contents) {
@@ -190,15 +189,19 @@ impl ImageScanArgs {
     }
 }
 
-/// What a person is told of it.
+/// Returns the result for the user.
 fn summary(whole: &Whole, len: u64) -> String {
     let Sidecar { files, .. } = &whole.sidecar;
     let [size, zeros] = [|file: &ImageFile| file.size, ImageFile::zero_bytes]
         .map(|bytes| shown::short_size(files.iter().map(bytes).sum()));
-    format!("{} files with {size}, {zeros} of it zeroes; {NAME} has {}", files.len(), shown::short_size(len))
+    format!(
+        "{} files with {size}, of which {zeros} zeroes; wrote {NAME} ({})",
+        files.len(),
+        shown::short_size(len)
+    )
 }
 
-/// The files of a directory, by name, each old enough to be looked at.
+/// Returns the files of a directory by name, each old enough to be scanned.
 fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Failure> {
     let cannot = |error: std::io::Error| Failure::cannot(scanning, &error);
     let mut names = Vec::new();
@@ -210,17 +213,17 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
         }
     }
     if names.is_empty() {
-        return Err(Failure::cannot(scanning, "there are no files in it"));
+        return Err(Failure::cannot(scanning, "it contains no files"));
     }
     if names.len() > FILES_MAX {
-        return Err(Failure::cannot(scanning, format!("there are more than {FILES_MAX} files in it")));
+        return Err(Failure::cannot(scanning, format!("it contains more than {FILES_MAX} files")));
     }
     names.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
     let (mut found, mut scanned) = (Vec::new(), Vec::new());
     let place = open_root(dir).map_err(|errno| cannot(errno.into()))?;
     for name in names {
         let path = dir.join(&name);
-        // It may be another user's directory, who has put a link or a pipe there meanwhile.
+        // The directory may belong to another user, who may have placed a link or a pipe there meanwhile.
         let opened = open_entry(place.as_fd(), name.as_bytes(), OpenFlags::RDONLY | OpenFlags::NONBLOCK, 0);
         let opened = opened.map_err(std::io::Error::from).map(File::from).and_then(|file| {
             let before = aged(&file)?;
@@ -234,7 +237,7 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
     Ok((found, scanned))
 }
 
-/// Refuses an image whose kernel is not the one that its `vm.toml` names: clones that trust the sidecar do not
+/// Refuses an image whose kernel differs from the one in its `vm.toml`: clones that trust the sidecar do not
 /// read it before they boot.
 fn check_boot_files(found: &[Found], scanned: &[Scanned], scanning: &str) -> Outcome {
     let file = |name: &str| {
@@ -243,7 +246,7 @@ fn check_boot_files(found: &[Found], scanned: &[Scanned], scanning: &str) -> Out
     };
     let Some((text, path)) = file(CONFIG) else { return Ok(()) };
     let text = io::read_to_string(text.take(TEXT_BYTES_MAX));
-    // The directory may be none of an image.
+    // The directory may not be an image.
     let Some(config) = text.ok().and_then(|text| Config::read(&text, path).ok()) else { return Ok(()) };
     for name in config.boot_files() {
         let Some((file, path)) = file(name) else { continue };
@@ -256,8 +259,8 @@ fn check_boot_files(found: &[Found], scanned: &[Scanned], scanning: &str) -> Out
     Ok(())
 }
 
-/// What a file is, once a change from now on would show in its time. What a program writes to memory that is
-/// mapped moves the time when it first touches a page that is clean, so the pages are made so.
+/// Returns the file's metadata once any later change would alter its times. Writes through a mapping update
+/// the time only when a clean page is dirtied, so dirty pages are flushed first.
 fn aged(file: &File) -> std::io::Result<Metadata> {
     file.sync_all()?;
     let age = SystemTime::now().duration_since(file.metadata()?.modified()?).unwrap_or_default();
@@ -265,13 +268,13 @@ fn aged(file: &File) -> std::io::Result<Metadata> {
     file.metadata()
 }
 
-/// Which version of a file it is: size, time of modification and of change.
+/// Returns the version of a file: size, modification and change time.
 fn version(of: &Metadata) -> (u64, Timestamp, Timestamp) {
     let time = |secs, nanos: i64| Timestamp { secs, nanos: nanos.try_into().unwrap_or(0) };
     (of.size(), time(of.mtime(), of.mtime_nsec()), time(of.ctime(), of.ctime_nsec()))
 }
 
-/// The last part of a directory's path, which paths of a trace have too.
+/// Returns the last component of the directory's path, as in a trace.
 fn dir_name(dir: &Path) -> Vec<u8> {
     let full = dir.canonicalize().unwrap_or_default();
     full.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default()

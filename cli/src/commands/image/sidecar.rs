@@ -1,4 +1,4 @@
-//! The sidecar of a directory, read and replaced.
+//! Reading and replacing a directory's sidecar.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,12 +13,12 @@ use crate::assembly::plan::overlay::sync_name;
 #[derive(Debug, Default)]
 pub struct Whole {
     pub sidecar: Sidecar,
-    /// Of each file; none where they were left out.
+    /// Digests of each file; empty where omitted.
     pub digests: Vec<Vec<Digest>>,
 }
 
 impl Whole {
-    /// The sidecar of this directory.
+    /// Reads the sidecar of this directory.
     pub fn read(dir: &Path) -> io::Result<Self> {
         let mut file = File::open(dir.join(NAME))?;
         let file_bytes = file.metadata()?.len();
@@ -31,7 +31,7 @@ impl Whole {
         let mut digests = Vec::new();
         for (said, table) in sidecar.files.iter().zip(sidecar.tables(head.len())) {
             let table = table.unwrap_or(0..0);
-            // Nothing is made in proportion to what is only announced.
+            // Bounds allocations by the actual file length.
             if table.end > file_bytes {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -45,14 +45,13 @@ impl Whole {
         Ok(Self { sidecar, digests })
     }
 
-    /// Replaces the sidecar of this directory, which may be read by those that may read it now.
+    /// Replaces the sidecar of this directory, keeping its mode.
     pub fn write_again(&self, dir: &Path) -> io::Result<u64> {
         let mode = fs::metadata(dir.join(NAME))?.mode();
         self.write(dir, mode & 0o777)
     }
 
-    /// Replaces the sidecar of this directory, as a whole and durably. `mode` is who may read it. How long it
-    /// is now.
+    /// Replaces the sidecar of this directory atomically and durably, with this mode. Returns its length.
     pub fn write(&self, dir: &Path, mode: u32) -> io::Result<u64> {
         let head = self.sidecar.encode().map_err(io::Error::other)?;
         let (new, path) = (dir.join(format!("{NAME}.{}", std::process::id())), dir.join(NAME));

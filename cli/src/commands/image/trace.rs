@@ -1,4 +1,4 @@
-//! What a proxy has recorded, or a rehearsal, as the steps of a trace.
+//! Conversion of recorded reads into the steps of a trace.
 
 use std::collections::HashSet;
 use std::mem;
@@ -6,15 +6,15 @@ use std::ops::Range;
 
 use tombolo_wire_image::{ImageFile, STEPS_MAX, Step};
 
-/// The steps that are of these files of a directory of this name, in order. Lines have an offset, a length
-/// and a path; others are left out, as are those that come when a sidecar can say no more.
+/// Parses the steps for these files of the directory named `dir`, in order. Lines have an offset, a length
+/// and a path; others are ignored, as are those beyond a sidecar's limit.
 pub fn steps(text: &[u8], dir: &[u8], files: &[ImageFile]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         let Some(step) = step(line, dir, files) else { continue };
         let is_full = steps.len() == STEPS_MAX;
         match steps.last_mut() {
-            // It goes on where the one before ends, or in its last block.
+            // Continues the last step, or overlaps its last block.
             Some(last)
                 if last.file == step.file && (last.start..=last.start + last.count).contains(&step.start) =>
             {
@@ -33,7 +33,7 @@ fn step(line: &[u8], dir: &[u8], files: &[ImageFile]) -> Option<Step> {
     let (offset, len) = (number()?, number().filter(|len| *len > 0)?);
     let mut parts = words.next()?.rsplit(|byte| *byte == b'/');
     let name = parts.next()?;
-    // What is at the top of a tree may be of any directory.
+    // A name without a parent may belong to any directory.
     if parts.next().is_some_and(|above| above != dir) {
         return None;
     }
@@ -46,15 +46,15 @@ fn step(line: &[u8], dir: &[u8], files: &[ImageFile]) -> Option<Step> {
     Some(Step { file: index.try_into().ok()?, start, count })
 }
 
-/// What any of these starts has read, each block once: what one has read halfway comes when the others are
-/// halfway too.
+/// Merges the reads of several starts, each block once. Steps are ordered by their relative position in their
+/// start.
 pub fn of_any(starts: &[Vec<Step>]) -> Vec<Step> {
     let mut all: Vec<(f64, Step)> = Vec::new();
     for start in starts {
         let count = start.len() as f64;
         all.extend(start.iter().enumerate().map(|(index, step)| (index as f64 / count, *step)));
     }
-    // Those of the first start come before those of others that are as far.
+    // Equal positions keep the order of the starts.
     all.sort_by(|one, other| one.0.total_cmp(&other.0));
     let mut seen = HashSet::new();
     let mut steps: Vec<Step> = Vec::new();
@@ -69,11 +69,11 @@ pub fn of_any(starts: &[Vec<Step>]) -> Vec<Step> {
     steps
 }
 
-/// So much is brought in whatever order takes the fewest steps: over 80 Mbit/s it comes within 26 ms.
+/// Amount of data that is reordered to save steps: over 80 Mbit/s it arrives within 26 ms.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// The same in fewer steps: those that are near each other in time are put in the order of the files, and
-/// joined where they lie side by side there. What is zeroes is left out.
+/// Merges steps: steps within a window are sorted by file position and joined where adjacent. Zero blocks are
+/// left out.
 pub fn gathered(steps: &[Step], files: &[ImageFile]) -> Vec<Step> {
     let (mut gathered, mut window, mut bytes) = (Vec::new(), Vec::new(), 0);
     for step in steps {
@@ -92,7 +92,7 @@ pub fn gathered(steps: &[Step], files: &[ImageFile]) -> Vec<Step> {
     gathered
 }
 
-/// What of these blocks is no zeroes.
+/// Returns the ranges of these blocks that are not zeroes.
 fn data_of(file: &ImageFile, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut next = blocks.start;
     let zeros = file.zeros.within(blocks.clone()).map(|zeros| (zeros.start, zeros.end));
@@ -112,7 +112,7 @@ fn joined(mut window: Vec<(u32, Range<u64>)>, files: &[ImageFile]) -> Vec<Step> 
     window.sort_by_key(|(file, blocks)| (place(*file), blocks.start));
     let mut steps: Vec<Step> = Vec::new();
     for (file, blocks) in window {
-        // Zeroes cost nothing.
+        // Zero blocks cost nothing.
         let is_next = |last: &Step| {
             let gap = last.start + last.count..blocks.start;
             let is_zeros =

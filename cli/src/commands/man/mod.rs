@@ -1,4 +1,4 @@
-//! `tombolo man`: manual pages, made of the help, and of what only a manual says.
+//! `tombolo man`: manual pages, generated from the help and from text of their own.
 
 mod page;
 mod references;
@@ -18,7 +18,7 @@ use page::Page;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// Where to write the pages: one for the program, one for each command.
+    /// Output directory, for one page per command.
     dir: Option<PathBuf>,
 }
 
@@ -46,14 +46,14 @@ impl ManArgs {
     }
 }
 
-/// The command line, with the whole names of its commands.
+/// Returns the command line, with the full names of its commands.
 fn program() -> Command {
     let mut program = Cli::command().disable_help_subcommand(true);
     program.build();
     program
 }
 
-/// One page for the program, one for each command, and mount.tombolo(8).
+/// Writes a page for the program, one for each command, and mount.tombolo(8).
 fn write_pages(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     write_all(program(), dir)?;

@@ -1,7 +1,7 @@
 //! One manual page (man(7)).
 //!
-//! What stands behind the options in the help becomes sections: a paragraph that begins with `Words:` is one,
-//! `  WORD  what it is` an entry, and other lines that are indented stay as they are.
+//! The text after the options of the help becomes sections: a paragraph that begins with `Words:` is a
+//! section, `  WORD  meaning` an entry, and other indented lines are literal.
 
 use std::io::{self, Write};
 
@@ -19,13 +19,13 @@ pub struct Page {
 }
 
 const EXIT_STATUS: &[(&str, &str)] = &[
-    ("0", "done"),
-    ("1", "understood, but it failed: one line on standard error says why"),
-    ("2", "the command line or the configuration makes no sense"),
+    ("0", "success"),
+    ("1", "failure; one line on standard error states the reason"),
+    ("2", "invalid command line or configuration"),
 ];
 
 impl Page {
-    /// Of a command whose names are whole already.
+    /// Creates the page of a command with its full name.
     pub fn new(command: Command, section: &'static str) -> Self {
         let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
         let after_help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -36,13 +36,13 @@ impl Page {
         Self { man, name, section, after_help }
     }
 
-    /// `tombolo-mount.1`.
+    /// Returns the file name, such as `tombolo-mount.1`.
     pub fn file_name(&self) -> String {
         format!("{}.{}", self.name, self.section)
     }
 
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        // The macros of this one's beginning say how to write a quotation mark.
+        // Defines the macros for quotation marks.
         Roff::default().to_writer(out)?;
         self.man.render_title(out)?;
         self.man.render_name_section(out)?;
@@ -54,7 +54,7 @@ impl Page {
         }
         let mut roff = Roff::new();
         let mut paragraphs: Vec<_> = self.after_help.split("\n\n").filter(|text| !text.is_empty()).collect();
-        // Examples come late in a manual.
+        // Manuals have examples near the end.
         paragraphs.sort_by_key(|text| text.starts_with("Examples:"));
         let (examples, others): (Vec<_>, Vec<_>) =
             paragraphs.into_iter().partition(|text| text.starts_with("Examples:"));
@@ -75,19 +75,19 @@ impl Page {
     }
 }
 
-/// A paragraph of the help, with the heading that it begins with.
+/// Writes a paragraph of the help under its heading.
 fn paragraph(roff: &mut Roff, text: &str) {
     let (heading, rest) = cut_heading(text);
     match heading {
         "Exit codes" => roff.control("SH", ["EXIT STATUS"]),
-        // What follows is about some of what the section before is about.
-        _ if heading.starts_with("Of ") => roff.control("SS", [heading]),
+        // Part of the preceding section.
+        _ if heading.starts_with("Options for ") => roff.control("SS", [heading]),
         _ => roff.control("SH", [heading.to_uppercase().as_str()]),
     };
     let mut lines = rest.lines().filter(|line| !line.trim().is_empty()).peekable();
     while let Some(line) = lines.next() {
         let mut text = line.trim().to_owned();
-        // Deeper than entries are.
+        // Continuation lines are indented further than entries.
         while let Some(more) = lines.next_if(|more| more.starts_with("      ")) {
             text = format!("{text} {}", more.trim());
         }
@@ -101,7 +101,7 @@ fn paragraph(roff: &mut Roff, text: &str) {
     }
 }
 
-/// Up to the first comma or colon that ends a word; what follows is the rest.
+/// Splits the heading, up to the first comma or colon, from the text.
 fn cut_heading(text: &str) -> (&str, &str) {
     let end = text.find([',', ':']).unwrap_or(text.len());
     (&text[..end], text[end..].trim_start_matches([',', ':', ' ']))
@@ -130,12 +130,12 @@ mod tests {
     fn a_paragraph_of_the_help_becomes_a_section() {
         let mut roff = Roff::new();
         paragraph(&mut roff, "Mount options:\n  ro       refuse\n           changes\n  See below.");
-        paragraph(&mut roff, "Of servers, as elsewhere:\n  soft     give up");
+        paragraph(&mut roff, "Options for servers, as elsewhere:\n  soft     give up");
         paragraph(&mut roff, "Examples:\n  tombolo ls nfs://a/b");
         let text = roff.to_roff();
         for part in [
             ".SH \"MOUNT OPTIONS\"\n.TP\n\\fBro\\fR\nrefuse changes\n",
-            ".SS \"Of servers\"\nas elsewhere:\n.TP\n\\fBsoft\\fR\ngive up\n",
+            ".SS \"Options for servers\"\nas elsewhere:\n.TP\n\\fBsoft\\fR\ngive up\n",
             ".SH EXAMPLES\n.PP\n.nf\n.RS 4\ntombolo ls nfs://a/b\n.RE\n.fi\n",
         ] {
             assert!(text.contains(part), "{part}\nnot in\n{text}");

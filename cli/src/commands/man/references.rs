@@ -1,4 +1,4 @@
-//! What a manual says that the help does not: files, and other pages.
+//! Files and related pages, which the help does not list.
 
 type Files = &'static [(&'static str, &'static str)];
 
@@ -12,47 +12,41 @@ pub fn files(name: &str) -> Files {
         "tombolo-top" | "tombolo-umount" | "tombolo-tune" => &[CONTROL],
         "tombolo-upgrade" => &[KEEPERS],
         "tombolo-links" => &[LINKS],
-        "tombolo-doctor" => &[("/dev/fuse", "what mounts need"), FUSE_CONF],
+        "tombolo-doctor" => &[("/dev/fuse", "device for FUSE mounts"), FUSE_CONF],
         "tombolo-cp" => &[PART],
         "tombolo-disk-convert" => {
-            &[PART, ("convert-NAME/record in the state directory", "how far a conversion into NAME has come")]
+            &[PART, ("convert-NAME/record in the state directory", "progress of a conversion into NAME")]
         }
         _ => &[],
     }
 }
 
-const PART: (&str, &str) =
-    (".NAME.tombolo-part", "a file that is not complete yet, beside the place of NAME");
+const PART: (&str, &str) = (".NAME.tombolo-part", "incomplete copy of NAME, in the same directory");
 const CONTROL: (&str, &str) = (
     "$XDG_RUNTIME_DIR/tombolo/NAME.sock",
-    "control sockets of running servers; without that variable in /run/tombolo for root, in /tmp/tombolo-UID for others",
+    "control sockets of running servers; if the variable is unset in /run/tombolo for root, otherwise in /tmp/tombolo-UID",
 );
 const STATE: (&str, &str) = (
     "$XDG_STATE_HOME/tombolo/",
-    "what outlives a restart; without that variable /var/lib/tombolo for root, ~/.local/state/tombolo for others",
+    "persistent state; if the variable is unset /var/lib/tombolo for root, otherwise ~/.local/state/tombolo",
 );
 const KEYS: (&str, &str) = (
     "NAME/handle-keys in the state directory",
-    "what NFS file handles are signed with: secret; NAME is that of the server's first export",
+    "secret keys that sign NFS file handles; NAME is that of the server's first export",
 );
-const REPLIES: (&str, &str) = (
-    "NAME/replies-EXPORT in the state directory",
-    "which requests were performed, so that none is performed twice",
-);
+const REPLIES: (&str, &str) =
+    ("NAME/replies-EXPORT in the state directory", "executed requests, so that none is executed twice");
 const LOG: (&str, &str) = (
     "mount-MOUNTPOINT/log in the state directory",
-    "the log of a mount in the background, which goes to the system's log (/dev/log) too; the one before it is log.old",
+    "log of a background mount, also sent to the system log (/dev/log); the previous log is log.old",
 );
 const FUSE_CONF: (&str, &str) =
-    ("/etc/fuse.conf", "user_allow_other there lets users other than root use allow_other");
+    ("/etc/fuse.conf", "user_allow_other permits allow_other for users other than root");
 const FSTAB: (&str, &str) =
-    ("/etc/fstab", "mounts of the type tombolo, with a link from /sbin/mount.tombolo to the program");
-const KEEPERS: (&str, &str) = (
-    "$XDG_RUNTIME_DIR/tombolo/keepers/",
-    "where the keepers of servers with --keep listen, by the names of their disks",
-);
-const LINKS: (&str, &str) =
-    ("$XDG_RUNTIME_DIR/tombolo/links/", "where servers write themselves into the list");
+    ("/etc/fstab", "mounts of type tombolo; requires a link from /sbin/mount.tombolo to the program");
+const KEEPERS: (&str, &str) =
+    ("$XDG_RUNTIME_DIR/tombolo/keepers/", "control sockets of keepers (--keep), named after their disks");
+const LINKS: (&str, &str) = ("$XDG_RUNTIME_DIR/tombolo/links/", "registry of servers that offer links");
 
 pub fn see_also(name: &str) -> &'static str {
     match name {

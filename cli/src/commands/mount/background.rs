@@ -1,8 +1,8 @@
-//! Mounting in the background: this program starts itself once more, and waits until that one is ready.
+//! Background mounts: this program starts itself again, and waits until that process is ready.
 //!
-//! That one is the [`supervisor`](super::supervisor), which starts the [`server`](super::server). A second
-//! program instead of a fork: nothing of it runs between fork and exec, and its errors go straight to the
-//! user, because it leaves the terminal only when it has mounted (`docs/decisions/service-processes.md`).
+//! The new process is the [`supervisor`](super::supervisor), which starts the [`server`](super::server).
+//! Unlike after a fork, no state is inherited, and errors are printed directly, because the process detaches
+//! from the terminal only once it has mounted (`docs/decisions/service-processes.md`).
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -14,31 +14,31 @@ use crate::failure::{Failure, Outcome};
 
 use super::Mount;
 
-/// What supervisor and server say on their standard output when the mount is ready.
+/// Message of supervisor and server on standard output once the mount is ready.
 pub const READY: &str = "ready\n";
 
-/// What a program that we start is to be.
+/// Role of a started process.
 #[derive(Clone, Copy, Debug)]
 pub enum Role<'a> {
-    /// See [`supervisor`](super::supervisor).
+    /// The [`supervisor`](super::supervisor).
     Supervisor,
-    /// See [`server`](super::server).
+    /// The [`server`](super::server).
     Server {
-        /// Where it goes on logging once it has left the terminal.
+        /// Log file, used after detaching from the terminal.
         log: &'a Path,
-        /// Whether there was one before it, so that no command waits for this one.
+        /// `true` for a restart, which no command waits for.
         again: bool,
     },
 }
 
-/// Starts the supervisor and returns once the mount is ready, or has failed and has said why.
+/// Starts the supervisor and returns once the mount is ready or has failed, with the reason printed.
 pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     let mounting = format!("mount {}", mount.source);
     let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
     let mut supervisor = spawn(mount, options, log, Role::Supervisor).map_err(|error| cannot(&error))?;
     let mut said = String::new();
     if let Some(output) = &mut supervisor.stdout {
-        // It ends when the supervisor ends, or when it leaves us behind.
+        // The pipe closes when the supervisor ends or detaches.
         output.read_to_string(&mut said).map_err(|error| cannot(&error))?;
     }
     if said == READY {
@@ -47,12 +47,12 @@ pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     let status = supervisor.wait().map_err(|error| cannot(&error))?;
     match status.code() {
         Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(&mounting, format!("it died ({status})"))),
+        None => Err(Failure::cannot(&mounting, format!("the process died ({status})"))),
     }
 }
 
 pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {
-    // Also when the program's file was replaced meanwhile: both ends of a pipe speak the same version.
+    // Works even if the program's file was replaced meanwhile: both ends of the pipe run the same version.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tombolo").arg("mount").stdin(Stdio::null()).stdout(Stdio::piped());
     match role {

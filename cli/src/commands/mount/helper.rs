@@ -1,4 +1,4 @@
-//! `mount.tombolo`, as mount(8) calls it.
+//! `mount.tombolo`, as called by mount(8).
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ use super::options::MountOptions;
 use super::remount::remount;
 use super::{Mount, OPTIONS_HELP, background};
 
-/// Mount a directory, or an export of an NFS server, on this host through FUSE, for mount(8) and /etc/fstab.
+/// Mount a directory or an NFS export on this host through FUSE, for mount(8) and /etc/fstab.
 #[derive(Parser)]
 #[command(name = "mount.tombolo", version, after_help = after_help())]
 pub struct Helper {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME`, `shm:SOCKET/NAME` or `dir:PATH`.
+    /// Source: `nfs://HOST[:PORT]/NAME`, `HOST:/NAME`, `shm:SOCKET/NAME` or `dir:PATH`.
     source: Location,
-    /// Where.
+    /// Mount point.
     mountpoint: PathBuf,
     /// Mount options.
     #[arg(short, value_name = "OPTION[,OPTION]…")]
@@ -27,21 +27,21 @@ pub struct Helper {
     /// Ignore unknown options.
     #[arg(short)]
     sloppy: bool,
-    /// Check everything, and do not mount.
+    /// Check everything, but do not mount.
     #[arg(short)]
     fake: bool,
-    /// Do not write /etc/mtab (there is none any more).
+    /// Ignored: /etc/mtab is no longer written.
     #[arg(short)]
     no_mtab: bool,
     /// Log more.
     #[arg(short, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// The type, as fstab has it.
+    /// File system type, as in fstab.
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
 }
 
-/// The options are those of `tombolo mount`.
+/// Returns the help of the options, shared with `tombolo mount`.
 fn after_help() -> String {
     let options = OPTIONS_HELP.split_once("Mount options:").map_or(OPTIONS_HELP, |(_, options)| options);
     format!("{EXAMPLES}\n\nMount options:{options}\n\n{EXIT_CODES}")
@@ -56,8 +56,8 @@ Examples:
 const EXIT_CODES: &str = "\
 Exit codes:
   0   mounted
-  1   the command line makes no sense
-  32  it failed: one line on standard error says why";
+  1   invalid command line
+  32  failure; one line on standard error states the reason";
 
 impl Helper {
     pub fn run(self) -> Outcome {
@@ -68,7 +68,7 @@ impl Helper {
         for option in self.options.iter().flat_map(|list| list.split(',')) {
             match options.add(option) {
                 Ok(()) => lists.push(option.to_owned()),
-                Err(reason) if self.sloppy => tracing::warn!(reason, "ignored"),
+                Err(reason) if self.sloppy => tracing::warn!(reason, "mount option ignored"),
                 Err(reason) => return Err(Failure::usage(reason)),
             }
         }

@@ -1,5 +1,5 @@
-//! Where a server without a terminal writes its log: a file in the state directory, fresh for each mount; the
-//! one before it stays as `log.old`.
+//! Log file of a background mount, in the state directory: new for each mount, with the previous one as
+//! `log.old`.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,11 +11,11 @@ use tombolo_host_service::state_dir::{ServerState, StateDir, StateError};
 
 use super::Mount;
 
-/// The log, and the one before it.
+/// Current and previous log.
 const NAME: &str = "log";
 const BEFORE: &str = "log.old";
 
-/// The log of a mount. The state directory of that name is ours while it lives.
+/// Log of a mount; owns the mount's state directory.
 pub struct Log {
     path: PathBuf,
     file: File,
@@ -23,7 +23,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Begins a log; nowhere, if there is no place for it.
+    /// Creates the log; falls back to /dev/null.
     pub fn open(mount: &Mount) -> io::Result<Self> {
         let in_state = state(mount).and_then(|state| {
             let path = state.path().join(NAME);
@@ -31,7 +31,7 @@ impl Log {
             Ok(Self { path, file, state: Some(state) })
         });
         in_state.or_else(|error| {
-            tracing::warn!(%error, "there will be no log");
+            tracing::warn!(%error, "cannot create the log");
             let path = PathBuf::from("/dev/null");
             Ok(Self { file: append(&path)?, path, state: None })
         })
@@ -41,7 +41,7 @@ impl Log {
         &self.file
     }
 
-    /// The mount has ended: of one that had nothing to say nothing is left.
+    /// Ends the log; an empty one is removed.
     pub fn end(self) {
         let is_empty = self.file.metadata().is_ok_and(|log| log.len() == 0);
         if let Some(state) = self.state.filter(|_| is_empty) {
@@ -49,18 +49,18 @@ impl Log {
         }
     }
 
-    /// Where it lies.
+    /// Returns the path of the log.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Opens an existing log to write on.
+/// Opens an existing log for appending.
 pub fn append(path: &Path) -> io::Result<File> {
     File::options().append(true).open(path)
 }
 
-/// The supervisor of a mount that was just ended may need a moment to be gone.
+/// Time for the supervisor of a just-ended mount to exit.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -76,7 +76,7 @@ fn state(mount: &Mount) -> Result<ServerState, StateError> {
     }
 }
 
-/// A file's name has 255 bytes.
+/// File names are limited to 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 fn fresh(path: &Path) -> io::Result<File> {

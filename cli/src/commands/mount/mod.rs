@@ -1,5 +1,5 @@
-//! `tombolo mount`: a directory, or the export of an NFS server, mounted on this host through FUSE; also
-//! `mount.tombolo`, for mount(8) and fstab.
+//! `tombolo mount`: a FUSE mount of a directory or an NFS export; also `mount.tombolo`, for mount(8) and
+//! fstab.
 
 mod background;
 mod helper;
@@ -25,40 +25,40 @@ pub use helper::Helper;
 use options::MountOptions;
 pub use server::reason;
 
-/// Mount a directory, or an export of an NFS server, on this host through FUSE.
+/// Mount a directory or an NFS export on this host through FUSE.
 ///
-/// Returns once the mount is ready; its server goes on in the background until it is unmounted, or gets
-/// SIGTERM, and is started again if it is killed. In /etc/fstab, with a link from /sbin/mount.tombolo to this
-/// program: `nfs://host:2049/src /mnt tombolo allow_other,_netdev,nofail 0 0`.
+/// Returns once the mount is ready. Its server runs in the background until it is unmounted or receives
+/// SIGTERM, and is restarted if it is killed. For /etc/fstab, link /sbin/mount.tombolo to this program:
+/// `nfs://host:2049/src /mnt tombolo allow_other,_netdev,nofail 0 0`.
 #[derive(Args)]
 #[command(after_help = OPTIONS_HELP)]
 pub struct MountArgs {
-    /// What to mount: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a
-    /// directory of another host through ssh(1); `shm:SOCKET/NAME`, an export of a server on this host, over
-    /// shared memory (see below for guests); or `dir:PATH`, a directory of this host.
+    /// Source: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a
+    /// directory of another host through ssh(1); `shm:SOCKET/NAME`, an export of a local server over shared
+    /// memory (for guests see below); or `dir:PATH`, a local directory.
     source: Location,
-    /// Where: an existing directory.
+    /// Mount point: an existing directory.
     mountpoint: PathBuf,
     /// Mount options, as in fstab (see below).
     #[arg(short, value_name = "OPTION[,OPTION]…", value_parser = checked_options)]
     options: Vec<String>,
-    /// Stay in the foreground; log to standard error.
+    /// Stay in the foreground and log to standard error.
     #[arg(short, long)]
     foreground: bool,
-    /// Where to listen for `tombolo top` and other tools.
+    /// Control socket for `tombolo top` and other tools.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serve metrics for Prometheus over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
     /// NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
-    /// Be the supervisor of a mount in the background.
+    /// Run as the supervisor of a background mount.
     #[arg(long, hide = true)]
     supervisor: bool,
-    /// Be the server of a mount in the background, with this file as log.
+    /// Run as the server of a background mount, logging to this file.
     #[arg(long, hide = true, conflicts_with = "supervisor")]
     background_log: Option<PathBuf>,
-    /// Be not the first server of this mount.
+    /// Restart the server of an existing mount.
     #[arg(long, hide = true, requires = "background_log")]
     again: bool,
 }
@@ -71,52 +71,52 @@ Examples:
 
 Mount options:
   ro                    refuse changes
-  allow_other           let users other than the one that mounts in
-  coherence=POLICY      what the kernel may cache: strict (nothing), auto (close-to-open, 1 s; the default), always (a day),
-                        push (everything until it changes: of directories, as root, and of servers with --host-watch over shared
-                        memory, where it is the default unless noperm is said)
-  locks=shared|local    what a lock excludes: all that use the directory or export (the default where locks reach that far, so not
-                        over NFS), or programs that use this mount only, and the kernel keeps locks itself, at a hundredth of the cost
-  xattrs=on|off         show extended attributes (the default), or none: fewer requests, but no access lists and file capabilities
-  threads=N             how many threads serve requests
-  sandbox=HOW           what the server may still do once it is ready: off, auto (what it, the kernel and the user allow of strict; the
-                        default), or strict: nothing that it does not need, or it does not start
-  fsname=NAME           what mount(8) lists as the source (default: the directory, or HOST:/NAME)
-  dev, suid, noexec     honour device nodes and set-user-id bits; refuse to execute (default: nodev, nosuid, exec)
-  remount               change a mount that is there: ro, rw, dev, suid, exec and their opposites, and inflight=; the rest stays as it is
-  Those that mount(8) and systemd act upon themselves (defaults, nofail, _netdev, user, x-…) are ignored here.
+  allow_other           admit users other than the mounting one
+  coherence=POLICY      kernel cache policy: strict (no caching), auto (close-to-open, 1 s; the default), always (a day),
+                        push (everything until it changes: for directories, as root, and for shared-memory servers with
+                        --host-watch, where it is the default without noperm)
+  locks=shared|local    scope of file locks: all users of the directory or export (the default where the server has locks,
+                        so not over NFS), or this mount only, with locks managed by the kernel at a hundredth of the cost
+  xattrs=on|off         show extended attributes (the default), or hide them: fewer requests, but no access lists and file capabilities
+  threads=N             number of threads that serve requests
+  sandbox=HOW           confinement of the running server: off, auto (as much of strict as the server, the kernel and the user
+                        allow; the default), or strict (no privilege it does not need; fail to start otherwise)
+  fsname=NAME           source shown by mount(8) (default: the directory, or HOST:/NAME)
+  dev, suid, noexec     honour device nodes and set-user-id bits; refuse execution (default: nodev, nosuid, exec)
+  remount               change an existing mount: ro, rw, dev, suid, exec and their opposites, and inflight=; others are unchanged
+  Options handled by mount(8) and systemd themselves (defaults, nofail, _netdev, user, x-…) are ignored.
 
-Of directories:
-  submounts=show|hide   how to treat nested mounts: as part of the tree (the default), or as if they did not exist
-  ask=PATTERN           ask each time for files that other processes change through shared mappings (databases, images of disks);
-                        repeatable. As in glob(7): with a / in it the path below the directory, else a name; * stands for / too
+Options for directories:
+  submounts=show|hide   nested mounts are part of the tree (the default), or hidden
+  ask=PATTERN           never cache matching files, which other processes change through shared mappings (databases, disk images);
+                        repeatable. As in glob(7), except that * also matches /: with a / the path below the directory, otherwise a name
 
-Of servers over shared memory: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; the device's address where there
-are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:
-  doorbell=MODE         how to wait for the server: poll (looks all the time), event (sleeps), adaptive (looks while that pays;
-                        the default), umwait (x86 with WAITPKG)
+Options for shared-memory servers: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; BDF is the device's address, if
+there are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:
+  doorbell=MODE         how to wait for the server: poll (continuously), event (sleep), adaptive (poll while it pays off; the
+                        default), umwait (x86 with WAITPKG)
 
-Of NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
-  proto=tcp|udp         what calls travel by (default: tcp)
-  port=N, mountport=N   where NFS and MOUNT are served; a port in the URL is for both, without any the portmapper is asked
-  rsize=N, wsize=N      the largest read and write, in bytes (default: what the server takes, at most 1M)
-  inflight=N|auto       how many reads and writes may be outstanding (default: auto; see tombolo tune)
-  nconnect=N            how many connections, 1 to 16 (default: 1)
-  readahead=N           how far to read ahead of a program, in bytes (default: 4M)
-  hard, soft            wait for a server for ever (the default), or fail after timeo=TENTHS and retrans=N more time-outs
-  intr, nointr          a killed program's call ends at once, or never (default: once it waited for 2 s)
-  ac, noac, actimeo=S   how long attributes are cached, in seconds; noac and 0 make the kernel cache nothing either.
-                        acregmin=, acregmax=, acdirmin=, acdirmax=: the same apart (default: 3, 60, 30, 60)
-  retry=N               for how many minutes to try for a server that is not there yet (default: 2; nfs+shm: 0; with bg 10000)
-  bg, fg                return when the server is not there yet, and go on trying in the background; or not (the default)
-  resvport, noresvport  call from a port below 1024, as many servers want (default: where we may)
-  noperm                with allow_other: let the server alone check permissions, not the kernel before it (not in a URL)
-  ssh=COMMAND           of nfs+ssh://: what leads to the other host (default: ssh), and words of its own
-  tombolo=PROGRAM       of nfs+ssh://: this program there (default: tombolo)
-  vers=3, sec=sys, nolock are so anyway: locks work between the programs of this host.";
+Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
+  proto=tcp|udp         transport (default: tcp)
+  port=N, mountport=N   ports of NFS and MOUNT; a port in the URL applies to both, and without any the portmapper is queried
+  rsize=N, wsize=N      maximum read and write size in bytes (default: the server's maximum, at most 1M)
+  inflight=N|auto       maximum number of outstanding reads and writes (default: auto; see tombolo tune)
+  nconnect=N            number of connections, 1 to 16 (default: 1)
+  readahead=N           read-ahead in bytes (default: 4M)
+  hard, soft            retry for ever (the default), or fail after timeo=TENTHS and retrans=N more time-outs
+  intr, nointr          calls of a killed program end at once, or never (default: after a wait of 2 s)
+  ac, noac, actimeo=S   attribute cache time in seconds; with noac and 0 the kernel does not cache either.
+                        acregmin=, acregmax=, acdirmin=, acdirmax=: individually (default: 3, 60, 30, 60)
+  retry=N               minutes to retry if the server is not reachable yet (default: 2; nfs+shm: 0; with bg 10000)
+  bg, fg                return if the server is not reachable yet, and retry in the background; or not (the default)
+  resvport, noresvport  call from a port below 1024, as many servers require (default: if permitted)
+  noperm                with allow_other: only the server checks permissions, not the kernel (not in a URL)
+  ssh=COMMAND           for nfs+ssh://: command to reach the other host (default: ssh), may include arguments
+  tombolo=PROGRAM       for nfs+ssh://: path of tombolo on the other host (default: tombolo)
+  vers=3, sec=sys, nolock always apply: locks are among the programs of this host only.";
 
 impl MountArgs {
-    /// Where what it has to say goes.
+    /// Returns the log destination.
     pub fn log_destination(&self) -> Destination {
         if self.supervisor || self.background_log.is_some() {
             Destination::Background
@@ -145,7 +145,7 @@ impl MountArgs {
     }
 }
 
-/// A mount that was asked for, checked as far as it can be before anything happens.
+/// A requested mount, validated as far as possible before anything is changed.
 #[derive(Debug)]
 struct Mount {
     source: Location,
@@ -167,10 +167,10 @@ impl Mount {
         if let Location::Dir(dir) = &source {
             point.is_apart_from(dir, options.submounts.unwrap_or_default())?;
         }
-        // A server that is started again does not start where we do.
+        // A restarted server has another working directory.
         let control = control.map(absolute_path).transpose();
         let control =
-            control.map_err(|error| Failure::cannot("find the place of the control socket", &error))?;
+            control.map_err(|error| Failure::cannot("resolve the path of the control socket", &error))?;
         Ok(Self { source, point, options, control, metrics: None })
     }
 }

@@ -1,4 +1,4 @@
-//! The options after `-o`.
+//! Options after `-o`.
 
 use std::str::FromStr;
 
@@ -17,31 +17,31 @@ use crate::suggestion::unknown;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     pub remount: bool,
-    /// `ro`: the mount and the back end refuse changes. As with all flags, `None`: nothing was said of it.
+    /// `ro`: the mount and the back end refuse changes. `None`: not specified, as for all flags.
     pub read_only: Option<bool>,
-    /// `allow_other`: users other than the one that mounts may enter.
+    /// `allow_other`: users other than the mounting one have access.
     pub allow_other: bool,
-    /// `noperm`: only the server checks permissions, also where the kernel could.
+    /// `noperm`: only the server checks permissions, even where the kernel could.
     pub no_kernel_checks: bool,
     pub coherence: Option<Coherence>,
-    /// `ask=PATTERN`: files that are asked for each time.
+    /// `ask=PATTERN`: files that are never cached.
     pub ask: Vec<Pattern>,
     pub locks: Option<Locks>,
     pub threads: Option<usize>,
     pub submounts: Option<Submounts>,
     pub doorbell: Option<Doorbell>,
-    /// `xattrs=`: extended attributes as the source has them, or none.
+    /// `xattrs=`: extended attributes as in the source, or none.
     pub xattrs: Xattrs,
     pub nfs: NfsOptions,
-    /// `fsname=NAME`: the first column in mount's list.
+    /// `fsname=NAME`: source in the list of mounts.
     pub fsname: Option<String>,
-    /// `dev`: device nodes work.
+    /// `dev`: honour device nodes.
     pub devices: Option<bool>,
-    /// `suid`: set-user-id bits count.
+    /// `suid`: honour set-user-id bits.
     pub set_id: Option<bool>,
-    /// `noexec`: nothing can be executed.
+    /// `noexec`: refuse execution.
     pub no_exec: Option<bool>,
-    /// `sandbox=`: what the server may still do.
+    /// `sandbox=`: confinement of the server.
     pub sandbox: Strictness,
 }
 
@@ -50,18 +50,18 @@ const FLAGS: &[&str] =
 
 const TAKES_VALUE: &[&str] =
     &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
-/// What a lock excludes.
+/// Scope of file locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
-    /// All programs that use the directory or the export, through this mount or not
+    /// All users of the directory or export, through this mount or not
     #[default]
     Shared,
-    /// Those that use this mount: the kernel keeps locks itself
+    /// Users of this mount: the kernel manages locks itself
     Local,
 }
 
-/// What is so anyway, or needs no word: the kernel checks permissions where it has to (see `noperm`), and a
-/// FUSE mount keeps no access times of its own.
+/// Options that always apply or have no effect: the kernel checks permissions where it must (see `noperm`),
+/// and a FUSE mount maintains no access times of its own.
 const ALWAYS_SO: &[&str] = &[
     "async",
     "atime",
@@ -76,14 +76,14 @@ const ALWAYS_SO: &[&str] = &[
     "strictatime",
 ];
 
-/// What mount(8) and systemd act upon themselves, and hand on.
+/// Options that mount(8) and systemd handle themselves and pass on.
 const NOT_OURS: &[&str] = &[
     "_netdev", "auto", "defaults", "group", "loud", "noauto", "nofail", "nogroup", "noowner", "nouser",
     "owner", "silent", "user", "users",
 ];
 
 impl MountOptions {
-    /// Adds a list as it stands after `-o`; later ones count.
+    /// Adds a list as written after `-o`; later settings win.
     pub fn add(&mut self, list: &str) -> Result<(), String> {
         setting::list(list).try_for_each(|setting| self.add_one(setting))
     }
@@ -130,15 +130,15 @@ impl MountOptions {
         self.read_only.unwrap_or(false)
     }
 
-    /// What the kernel may cache. With `noac` neither the client nor the kernel caches, unless `coherence=`
-    /// says otherwise.
+    /// Returns the kernel's cache policy. With `noac` neither the client nor the kernel caches, unless
+    /// `coherence=` says otherwise.
     pub fn coherence(&self, url: &NfsOptions) -> Coherence {
         let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
         self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })
     }
 
-    /// What is asked of an NFS client: under a strict kernel it caches no attributes either, unless an option
-    /// says so.
+    /// Returns the options of the NFS client: with coherence=strict it caches no attributes either, unless an
+    /// option says so.
     pub fn nfs_options(&self, url: &NfsOptions) -> NfsOptions {
         let said = url.clone().then(&self.nfs).attributes_kept();
         match self.coherence {
@@ -208,7 +208,7 @@ mod tests {
         );
         assert_eq!(
             mistake("coherence=never"),
-            "mount option coherence=never: it is one of strict, auto, always, push"
+            "mount option coherence=never: must be one of strict, auto, always, push"
         );
         assert_eq!(mistake("ask="), "mount option ask=: the pattern is empty");
         assert_eq!(mistake("threads=0"), "mount option threads=0: a number from 1 to 64");
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(mistake("sync"), "unknown mount option \"sync\": did you mean async?");
         assert_eq!(mistake("colour=blue"), "unknown mount option \"colour=blue\"");
         assert_eq!(mistake("nconect=4"), "unknown mount option \"nconect=4\": did you mean nconnect=…?");
-        assert_eq!(mistake("locks=none"), "mount option locks=none: it is one of shared, local");
+        assert_eq!(mistake("locks=none"), "mount option locks=none: must be one of shared, local");
         assert_eq!(mistake("rsize=7"), "mount option rsize=7: a number of bytes from 1024 to 1048576");
         assert_eq!(mistake("ro=1"), "unknown mount option \"ro=1\": did you mean ro?");
     }

@@ -1,4 +1,4 @@
-//! `-o remount`: changes what can be changed of a mount, while it is used.
+//! `-o remount`: changes options of a mount in use.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ use super::options::MountOptions;
 use crate::mount_point::{KIND, absolute};
 use crate::mount_point::{MountEntry, mounted_at};
 
-/// Makes a mount read-only or not, has it honour device nodes, set-user-id bits and programs or not, and sets
-/// its in-flight limit. All else stays as it is.
+/// Sets or clears ro, nodev, nosuid and noexec of a mount, and sets its in-flight limit. Other options are
+/// not changed.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let remounting = format!("remount {}", mountpoint.display());
     let point = absolute(mountpoint).map_err(|error| Failure::cannot(&remounting, &error))?;
@@ -32,12 +32,13 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let server = server_of(&point);
     let refuses = |status: &Status| status.exports.iter().any(|export| export.read_only);
     if !flags.contains(Flags::RDONLY) && server.as_ref().is_some_and(|(_, status)| refuses(status)) {
-        let failure = Failure::cannot(&remounting, "it was mounted with ro, and its server refuses changes");
+        let failure =
+            Failure::cannot(&remounting, "it was mounted read-only, and its server refuses changes");
         return Err(failure.remedy("unmount it and mount it again"));
     }
     fuse_dev::remount(&point, flags).map_err(|errno| {
         let failure = Failure::cannot(&remounting, &std::io::Error::from(errno));
-        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may") } else { failure }
+        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may remount") } else { failure }
     })?;
     let limit = options.nfs.iter().zip(options.nfs.words());
     let limit = limit.filter(|(option, _)| matches!(option, NfsOption::InFlight(_))).last();
@@ -47,7 +48,7 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     Ok(())
 }
 
-/// Those that the mount has, with what was said.
+/// Returns the mount's flags, overridden by the options.
 fn flags(entry: &MountEntry, options: &MountOptions) -> Flags {
     let mut flags = Flags::empty();
     flags.set(Flags::NODEV, options.devices.map_or(entry.has("nodev"), |devices| !devices));

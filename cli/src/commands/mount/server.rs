@@ -1,4 +1,4 @@
-//! The server of one mount, from its start to its end.
+//! Server of one mount.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -33,14 +33,14 @@ use super::options::Locks;
 use super::source::{self, Source};
 use crate::mount_point::{MountTable, mounted_at};
 
-/// Mounts, and serves until the mount has ended. With a log to go to, says that it is ready and leaves the
+/// Mounts, and serves until the mount has ended. With a log, reports readiness and detaches from the
 /// terminal.
 ///
-/// `again`: another one served the mount before, and was killed. Then it waits for the server behind it, if
-/// there is one: what uses the mount waits as well.
+/// `again`: the previous server of the mount was killed. The new one then waits until the remote server is
+/// reachable, as do the users of the mount.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
-    // Before anything is open, and before any thread starts.
+    // Must precede open files and threads.
     DescriptorBudget::of_process();
     time_slices::ask_for_short();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -49,7 +49,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
     let metrics = prometheus::listen(mount.metrics.as_ref())?;
-    // As the host has them: the sandbox has mounts of its own.
+    // Opened before entering the sandbox, which has its own mounts.
     let table = again.then(MountTable::open).transpose();
     let table = table.map_err(|error| Failure::cannot(&mounting, &error))?;
     let mut outside = Outside::start(mount, again, log.as_ref(), control.path())?;
@@ -64,7 +64,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     };
     let service = Service::new(status(mount), counted);
     let metrics = prometheus::serve(metrics, &service)?;
-    // The last to go: a client that waits for the end of its connection finds all else released.
+    // Dropped last: a client that waits for the end of its connection finds everything else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
     let (stop, stopped) = mpsc::channel();
@@ -76,7 +76,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let options = FuseOptions { coherence: coherence.into(), ..outside.options };
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
-    // It holds the directory; the mount does now.
+    // The export holds the directory; the mount does so from here on.
     drop(export);
     let fuse = Arc::new(fuse);
     let announced = announce(mount, coherence, &metrics, outside.sandbox, log.as_ref(), &has_left)
@@ -94,7 +94,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     Ok(())
 }
 
-/// A socket's path has 107 bytes.
+/// Socket paths are limited to 107 bytes.
 const NAME_BYTES_MAX: usize = 40;
 
 fn status(mount: &Mount) -> Status {
@@ -105,13 +105,12 @@ fn status(mount: &Mount) -> Status {
     Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
 }
 
-/// How far the kernel reads ahead where answers come from afar: its requests are then as large as they can
-/// be, and two are under way. The client reads further ahead by itself.
+/// Kernel read-ahead for remote sources: allows two maximum-size requests in flight. The client itself reads
+/// further ahead.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 
-/// What the kernel may keep: where nothing is said, all that it is told of, if a server over shared memory
-/// tells of all changes. Not where the server alone is to check permissions, as the kernel would answer from
-/// what it keeps.
+/// Returns the kernel's cache policy: by default push, if a shared-memory server reports all changes. Not
+/// with noperm, since the kernel would serve cached data without checking permissions.
 fn coherence(mount: &Mount, export: &dyn Export) -> Coherence {
     let said_in_url = match &mount.source {
         Location::Nfs(url) => &url.options,
@@ -124,7 +123,7 @@ fn coherence(mount: &Mount, export: &dyn Export) -> Coherence {
     if is_open && may_be_told && tells_all(export) { Coherence::Push } else { coherence }
 }
 
-/// Whether sessions are told of all changes. Asks the server.
+/// Returns `true` if sessions are notified of all changes. Queries the server.
 fn tells_all(export: &dyn Export) -> bool {
     let client = Client { session: PROBE, label: "mount".into(), checks: PermissionCheck::Caller };
     let Ok(fs) = export.attach(&client) else { return false };
@@ -132,14 +131,14 @@ fn tells_all(export: &dyn Export) -> bool {
     changes.next(&Ctx::root(PROBE), 0, NOTICE_BYTES).wait().is_ok() && changes.is_complete()
 }
 
-/// The mount's own session, and the one that asks what there is.
+/// Sessions of the mount, and of the query for its abilities.
 const SESSION: SessionId = SessionId(1);
 const PROBE: SessionId = SessionId(2);
 
-/// What stays outside of the sandbox, which is closed, and what was agreed with it.
+/// Processes outside the sandbox, which is entered, and their parameters.
 struct Outside {
     broker: Option<Arc<dyn Reopen>>,
-    /// How to mount.
+    /// Mount parameters.
     options: FuseOptions,
     sandbox: Held,
 }
@@ -160,7 +159,7 @@ impl Outside {
     }
 }
 
-/// A server that is started again keeps the flags that the mount has got since (`remount`).
+/// Returns the mount parameters. A restarted server retains flags changed by `remount`.
 fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
@@ -187,7 +186,7 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     }
 }
 
-/// The kernel's or the helper's own words, where the rest of the line says what failed.
+/// Returns the message of the kernel or the helper, for a line that already names the operation.
 pub fn reason(error: &MountError) -> Reason {
     match error {
         MountError::Target { source, .. } | MountError::Mount { source, .. } => source.into(),
@@ -195,7 +194,7 @@ pub fn reason(error: &MountError) -> Reason {
     }
 }
 
-/// Says that the mount is ready; in the background, leaves the terminal too.
+/// Reports that the mount is ready; a background server also detaches from the terminal.
 fn announce(
     mount: &Mount,
     coherence: Coherence,
@@ -221,7 +220,7 @@ fn announce(
     }
 }
 
-/// Says, once, that the command need not wait any more, and leaves the terminal.
+/// Reports readiness and detaches from the terminal; once.
 fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
     if has_left.replace(true) {
         return Ok(());
@@ -233,14 +232,14 @@ fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
 }
 
 fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -> io::Result<()> {
-    // Not the thread that waits for a signal is to keep a mount that has ended.
+    // The thread that waits for a signal must not keep an ended mount alive.
     let fuse = Arc::downgrade(fuse);
     let end = move || {
         let (Ok(signal), Some(fuse)) = (stopped.recv(), fuse.upgrade()) else { return };
         tracing::info!(%signal, "unmounting");
         match fuse.unmount() {
             Ok(true) => {}
-            Ok(false) => tracing::warn!("the mount is in use: out of sight, it ends with its last user"),
+            Ok(false) => tracing::warn!("the mount is busy: detached, ends with its last user"),
             Err(error) => tracing::error!(%error, "cannot unmount"),
         }
     };

@@ -1,4 +1,4 @@
-//! What is mounted: opened, and named.
+//! Source of a mount: validated, opened and named.
 
 use std::io;
 use std::path::Path;
@@ -28,19 +28,16 @@ pub struct Source {
     pub nfs: Option<Arc<NfsExport>>,
 }
 
-/// The same location with its links and relative parts resolved; fails when it is not there, or has no such
-/// options. Servers are not asked yet.
+/// Resolves symbolic links and relative parts of the location; fails if a directory does not exist or the
+/// options do not apply. Servers are not contacted.
 pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
     match &location {
-        Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if options.submounts.is_some() => {
-            Err(Failure::usage(
-                "mount option submounts=… is for directories of this host: a server decides it by itself",
-            ))
-        }
+        Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if options.submounts.is_some() => Err(
+            Failure::usage("mount option submounts=… is for local directories: a server decides by itself"),
+        ),
         Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if !options.ask.is_empty() => {
-            let problem = "mount option ask=… is for directories of this host";
-            Err(Failure::usage(problem)
-                .remedy("a server over shared memory has `tombolo serve --ask PATTERN`"))
+            let problem = "mount option ask=… is for local directories";
+            Err(Failure::usage(problem).remedy("for shared-memory servers use `tombolo serve --ask PATTERN`"))
         }
         Location::Nfs(_) | Location::NfsShm(_) if options.coherence == Some(Coherence::Push) => {
             let problem = "mount option coherence=push is for directories (dir:) and shared memory (shm:)";
@@ -48,7 +45,7 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         }
         Location::Nfs(_) | Location::NfsShm(_) if options.locks == Some(Locks::Shared) => {
             Err(Failure::usage(
-                "mount option locks=shared: NFS version 3 has no locks, and those of programs on this host are local",
+                "mount option locks=shared: not supported with NFS version 3, where locks are local",
             ))
         }
         Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
@@ -62,7 +59,7 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
                 .map(Location::NfsShm)
                 .map_err(|error| Failure::cannot(format_args!("mount {url}"), &error))
         }
-        // A server that is started again does not start where we do.
+        // A restarted server has another working directory.
         Location::Shm(place) => {
             patience(&options.nfs).map_err(Failure::usage)?;
             let absolute = place.absolute().map(Location::Shm);
@@ -71,18 +68,18 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Dir(_) if options.nfs.words().next().is_some() => {
             let foreign: Vec<_> = options.nfs.words().collect();
             Err(Failure::usage(format!(
-                "mount option {} is for servers, not for directories of this host",
+                "mount option {} is for servers, not for local directories",
                 foreign.join(",")
             )))
         }
         Location::Dir(_) if options.no_kernel_checks => Err(Failure::usage(
-            "mount option noperm is for servers: in a directory of this host only the kernel checks permissions",
+            "mount option noperm is for servers: in a local directory only the kernel checks permissions",
         )),
         Location::Dir(path) => directory(path).map(Location::Dir),
     }
 }
 
-/// How long a client over shared memory waits for a server that is away, in the words of nfs(5).
+/// Returns how long a shared-memory client waits for an absent server, from the options of nfs(5).
 fn patience(options: &NfsOptions) -> Result<Patience, String> {
     let foreign = options.iter().zip(options.words()).filter_map(|(option, word)| match option {
         NfsOption::Hard(_) | NfsOption::Timeout(_) => None,
@@ -105,7 +102,7 @@ fn patience(options: &NfsOptions) -> Result<Patience, String> {
     Ok(if hard { Patience::Hard } else { Patience::Soft(timeout) })
 }
 
-/// How long a soft mount waits if nothing is said: as long as over TCP.
+/// Default wait of a soft mount: as long as over TCP.
 const SOFT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
@@ -125,7 +122,7 @@ pub fn name(location: &Location) -> String {
     }
 }
 
-/// What serving it goes on to need.
+/// Returns the resources needed after the sandbox is entered.
 pub fn needs(mount: &Mount) -> Needs {
     let mut needs = match &mount.source {
         Location::Dir(dir) => needs::of_directory(dir, mount.options.is_read_only()),
@@ -141,9 +138,8 @@ pub fn needs(mount: &Mount) -> Needs {
 }
 
 impl Source {
-    /// Opens it. A server that is started again waits for the server behind it too, for as long as `again`
-    /// tells of the dead mount. `leave` is called when it will take its time, and the command is not to wait
-    /// for it (`bg`).
+    /// Opens the source. A restarted server also waits for the remote server, for as long as `again` lists
+    /// the dead mount. Calls `leave` when the command should return before the source is open (`bg`).
     pub fn open(
         mount: &Mount,
         again: Option<&MountTable>,
@@ -197,30 +193,30 @@ impl Source {
     }
 }
 
-/// For a server of another host, which many may wait for.
+/// Maximum pause between attempts for a server on another host, which many clients may wait for.
 const FAR_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// For a server of this host.
+/// Maximum pause between attempts for a server on this host.
 const NEAR_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// For so long a mount tries for a server of another host that is not there yet, as nfs(5) says of mounts in
-/// the foreground (`retry=`).
+/// Default time to retry an unreachable server on another host, as for foreground mounts in nfs(5)
+/// (`retry=`).
 const RETRY: Duration = Duration::from_secs(2 * 60);
 
-/// The same in the background (`bg`): a week.
+/// Default time to retry in the background (`bg`): a week.
 const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 
-/// How a server is waited for that is not there.
+/// Policy of waiting for an unreachable server.
 struct Waiting<'a> {
-    /// Programs use the mount: there is no end to it before that of the mount.
+    /// Set if programs use the mount: waiting has no limit but the mount's end.
     again: Option<&'a MountTable>,
-    /// Goes into the background once the first attempt has failed, so that the command returns.
+    /// Detaches after the first failed attempt, so that the command returns.
     leave: Option<&'a dyn Fn() -> io::Result<()>>,
     retry: Duration,
     pause_max: Duration,
 }
 
 impl<'a> Waiting<'a> {
-    /// As long as `asked` says, or else for `retry`.
+    /// Returns the policy from the options, by default with `retry`.
     fn new(
         again: Option<&'a MountTable>,
         leave: &'a dyn Fn() -> io::Result<()>,
@@ -233,17 +229,17 @@ impl<'a> Waiting<'a> {
         Self { again, leave: in_background.then_some(leave), retry, pause_max }
     }
 
-    /// Says that the server is tried again, and for how long.
+    /// Logs that the server will be retried, and for how long.
     fn tell(&self, reason: &str) -> Result<(), NotMounted> {
         match (self.again.is_some(), self.leave) {
-            (true, _) => tracing::warn!(reason, "the server is away: trying again until it is there"),
+            (true, _) => tracing::warn!(reason, "server unreachable: retrying until it responds"),
             (false, None) if self.retry.is_zero() => {}
             (false, None) => {
-                tracing::warn!(reason, "the server is not there: trying again for {}", minutes(self.retry));
+                tracing::warn!(reason, "server unreachable: retrying for {}", minutes(self.retry));
             }
             (false, Some(leave)) => {
                 let time = minutes(self.retry);
-                tracing::warn!(reason, "the server is not there: trying again in the background for {time}");
+                tracing::warn!(reason, "server unreachable: retrying in the background for {time}");
                 leave().map_err(|error| NotMounted::new(Reason::from(&error)))?;
             }
         }
@@ -251,8 +247,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Tries until the server is there, or the time is over. Waiting ends when the mount of programs that use it
-/// has been taken away.
+/// Retries until the server is reachable or the time is over. A restarted server gives up once its mount is
+/// unmounted.
 fn patiently<T>(
     mount: &Mount,
     waiting: &Waiting<'_>,
@@ -263,7 +259,7 @@ fn patiently<T>(
     let mut backoff = Backoff::new(pause_max, until);
     let mut has_told = false;
     loop {
-        // What a dead server leaves behind stays until it is taken away.
+        // A dead server's mount is listed until it is unmounted.
         if again.is_some_and(|table| matches!(table.at(&mount.point.path), Ok(None))) {
             return Err(NotMounted::new("it was unmounted meanwhile"));
         }

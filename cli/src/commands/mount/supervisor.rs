@@ -1,8 +1,7 @@
-//! Keeping a mount alive: the process that starts the server again when it was killed.
+//! Supervisor of a mount: restarts its server after a kill.
 //!
-//! A file system whose server died answers every call with ENOTCONN. The supervisor sees the death at once
-//! and starts another server, which takes the dead mount away and mounts again. What programs held open is
-//! lost; what they open from then on works.
+//! A FUSE mount without a server fails every call with ENOTCONN. The supervisor notices at once and starts a
+//! new server, which unmounts the dead mount and mounts again. Open files are lost; new opens work.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,7 +21,7 @@ use super::Mount;
 use super::background::{READY, Role, spawn};
 use super::log::Log;
 
-/// Starts the server, says that it is ready, and starts it again whenever it is killed; until it ends by
+/// Starts the server, reports readiness, and restarts the server whenever it is killed, until it ends by
 /// itself.
 pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     let supervising = format!("mount {} at {}", mount.source, mount.point.path.display());
@@ -33,7 +32,7 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
     let current = Arc::new(AtomicU32::new(server.id()));
     let stopping = Arc::clone(&current);
     signals::on_stop(move |_| {
-        // Gone already: then there is nothing to stop.
+        // Fails if the server has already ended.
         let _ = process::terminate(stopping.swap(NONE, Ordering::SeqCst));
     })
     .map_err(|error| cannot(&error))?;
@@ -49,7 +48,7 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
         if !was_killed || !deaths.bearable(Instant::now()) {
             return ended(status, log, &supervising);
         }
-        tracing::error!(%status, mountpoint = %mount.point.path.display(), "the server was killed: starting another");
+        tracing::error!(%status, mountpoint = %mount.point.path.display(), "server killed: restarting it");
         server = start(true).map_err(|error| cannot(&error))?;
         if current.swap(server.id(), Ordering::SeqCst) == NONE {
             let _ = process::terminate(server.id());
@@ -58,10 +57,10 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
     }
 }
 
-/// No server is to be stopped: no process has this number.
+/// No server to stop; no process has this id.
 const NONE: u32 = 0;
 
-/// Waits until a server says that it is ready, or has ended.
+/// Waits until a server reports readiness or has ended.
 fn is_ready(server: &mut Child) -> bool {
     let mut said = String::new();
     let read = server.stdout.take().map(|mut output| output.read_to_string(&mut said));
@@ -79,13 +78,13 @@ fn ended(status: ExitStatus, log: Log, supervising: &str) -> Outcome {
     log.end();
     match status.code() {
         Some(0) => Ok(()),
-        // It has said why.
+        // The server has printed the reason.
         Some(_) => Err(Failure::silent()),
         None => Err(Failure::cannot(supervising, format!("the server died ({status})"))),
     }
 }
 
-/// A server that dies as soon as it lives is not started for ever.
+/// Limit on restarts of a server that keeps dying.
 #[derive(Default)]
 struct Deaths(VecDeque<Instant>);
 

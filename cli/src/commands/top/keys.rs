@@ -1,4 +1,4 @@
-//! What keys mean, as in less(1).
+//! Key bindings, as in less(1).
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
@@ -11,7 +11,7 @@ pub enum Key {
     Bottom,
 }
 
-/// What terminals send (ECMA-48, and xterm's for the keys that it does not know).
+/// Byte sequences of terminals (ECMA-48, with xterm's extensions).
 const SEQUENCES: &[(&[u8], Key)] = &[
     (b"q", Key::Quit),
     (b"Q", Key::Quit),
@@ -33,7 +33,7 @@ const SEQUENCES: &[(&[u8], Key)] = &[
     (b"\x1b[4~", Key::Bottom),
 ];
 
-/// The keys in what a terminal has sent; others are passed over.
+/// Decodes a terminal's input; unknown keys are ignored.
 pub fn keys(mut sent: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let Some((_, rest)) = sent.split_first() {

@@ -1,4 +1,4 @@
-//! `tombolo top`: what servers do, live.
+//! `tombolo top`: live operation counters of servers.
 
 mod keys;
 mod screen;
@@ -15,23 +15,22 @@ use crate::failure::{Failure, Outcome};
 use screen::{Screen, ScreenAction};
 use source::Source;
 
-/// Show the operations of running servers: how many, how long they take.
+/// Show the operations of running servers: their number and latency.
 ///
-/// On a terminal q ends it, and the arrow keys, Page Up and Page Down show what does not fit. Without one,
-/// one table follows the other. Times are those of the server: from the moment it knows the request until it
-/// has the answer.
+/// On a terminal, q quits, and the arrow keys, Page Up and Page Down scroll. Otherwise tables are printed one
+/// after the other. Latency is measured by the server, from the decoded request to its reply.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// Control sockets; by default those of all servers that this user runs.
+    /// Control sockets (by default those of all servers of this user).
     socket: Vec<PathBuf>,
-    /// Print what happened since the servers started, and end.
+    /// Print totals since the servers' start, and exit.
     #[arg(long)]
     once: bool,
-    /// Print JSON, one value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     json: bool,
-    /// Seconds between two looks.
+    /// Update interval in seconds.
     #[arg(short = 'n', long, default_value = "1", value_name = "SECONDS", value_parser = interval)]
     interval: Duration,
 }
@@ -42,7 +41,7 @@ Examples:
   tombolo top --once --json | jq '.servers[].exports[].name'";
 
 impl TopArgs {
-    /// Shows the counters until the user, or the last server, ends.
+    /// Shows the counters until the user quits or the last server ends.
     pub fn run(&self) -> Outcome {
         let mut sources = source::connect(&self.socket)?;
         let live = !self.once && !self.json && io::stdout().is_terminal();
@@ -64,7 +63,7 @@ impl TopArgs {
         }
     }
 
-    /// Asks all servers. One that ended drops out; with the last of them ends the show.
+    /// Queries all servers. Servers that have ended are dropped; fails after the last one.
     fn look(&self, sources: &mut Vec<Source>) -> Result<String, Failure> {
         let mut looks = Vec::with_capacity(sources.len());
         let mut last_failure = None;
@@ -90,7 +89,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600".into())
 }
 
-/// Prints text whose reader may have gone.
+/// Prints text, whose reader may have gone.
 fn print(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out, "{text}")?;
     out.flush()

@@ -1,4 +1,4 @@
-//! The terminal: one page, drawn over and over.
+//! Terminal screen: one page, redrawn continuously.
 
 use std::io::{self, Stdout, Write};
 use std::os::fd::AsFd;
@@ -14,20 +14,20 @@ use super::print;
 pub struct Screen {
     out: Stdout,
     live: bool,
-    /// How the keyboard was before, if there is one.
+    /// Previous keyboard mode, if there is a keyboard.
     keyboard: Option<KeyMode>,
     first: usize,
 }
 
-/// What the user asked for by a key.
+/// Action requested by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScreenAction {
     GoOn,
     Quit,
 }
 
-// ECMA-48: cursor home, erase to the end of the line, erase to the end of the page; the alternate screen is
-// xterm's.
+// ECMA-48: cursor home, erase to end of line, erase to end of page; the alternate screen is an xterm
+// extension.
 const HOME: &str = "\x1b[H";
 const ERASE_LINE: &str = "\x1b[K";
 const ERASE_REST: &str = "\x1b[J";
@@ -35,12 +35,13 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 impl Screen {
-    /// With `live` a page of its own on the terminal, given back at the end, also by ^C.
+    /// Opens the screen: with `live` on the terminal's alternate screen, which is restored at the end and by
+    /// ^C.
     pub fn new(live: bool) -> io::Result<Self> {
         let mut out = io::stdout();
         let mut keyboard = None;
         if live {
-            // Without one, as behind a pipe, there are no keys.
+            // Without a terminal on standard input there are no keys.
             keyboard = KeyMode::enter(io::stdin().as_fd()).ok();
             signals::on_stop(move |_| {
                 leave(&mut io::stdout(), keyboard);
@@ -62,7 +63,7 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Waits for that time, and scrolls the text meanwhile.
+    /// Waits for `time`, scrolling the text meanwhile.
     pub fn wait(&mut self, time: Duration, text: &str) -> io::Result<ScreenAction> {
         if self.keyboard.is_none() {
             std::thread::sleep(time);
@@ -74,7 +75,7 @@ impl Screen {
             match terminal::key_within(io::stdin().as_fd(), left)? {
                 None if left.is_zero() => return Ok(ScreenAction::GoOn),
                 None => {}
-                // It has hung up.
+                // The terminal has hung up.
                 Some(sent) if sent.is_empty() => return Ok(ScreenAction::Quit),
                 Some(sent) => {
                     let keys = keys(&sent);
@@ -91,14 +92,14 @@ impl Screen {
     }
 }
 
-/// The last row is for what keys do.
+/// Help on the last row.
 const KEYS: &str = "q: quit  ↑ ↓ Page Up, Page Down: scroll";
 
 fn size() -> (u16, u16) {
     terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
 }
 
-/// The first line when the text is scrolled to its end.
+/// Returns the first line shown when the text is scrolled to its end.
 fn last_first(text: &str, (_, rows): (u16, u16)) -> usize {
     text.lines().count().saturating_sub(usize::from(rows.saturating_sub(1)))
 }
@@ -116,8 +117,8 @@ fn scrolled(first: usize, key: Key, page_rows: usize, last: usize) -> usize {
     first.min(last)
 }
 
-/// As much of the text as fits, from the line `first` on, and a last row with the hint and where that is: a
-/// longer page would scroll by itself, and leave its top behind.
+/// Formats as much of the text as fits, from line `first`, and a last row with hint and position: a longer
+/// page would make the terminal scroll.
 fn page(text: &str, first: usize, (columns, rows): (u16, u16), hint: &str) -> String {
     let (columns, rows) = (usize::from(columns), usize::from(rows.saturating_sub(1)));
     let fitting = |line: &str| line.chars().take(columns).collect::<String>() + ERASE_LINE;
@@ -129,11 +130,11 @@ fn page(text: &str, first: usize, (columns, rows): (u16, u16), hint: &str) -> St
     };
     shown.resize(rows, ERASE_LINE.to_owned());
     shown.push(fitting(&place));
-    // No newline after the last line: in the last row it would scroll too.
+    // A newline in the last row would scroll too.
     [HOME, &shown.join("\r\n"), ERASE_REST].concat()
 }
 
-/// Gives the terminal back. A failure cannot be shown any more.
+/// Restores the terminal; failures cannot be reported.
 fn leave(out: &mut Stdout, keyboard: Option<KeyMode>) {
     let _ = write!(out, "{LEAVE}").and_then(|()| out.flush());
     let _ = keyboard.map(|keyboard| keyboard.restore(io::stdin().as_fd()));

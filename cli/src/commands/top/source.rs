@@ -1,4 +1,4 @@
-//! Where counters come from: the control sockets of servers.
+//! Counters of servers, read from their control sockets.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub struct Source {
     before: Counters,
 }
 
-/// What one look at a server found.
+/// A sample of a server's counters.
 pub struct Look {
     pub socket: PathBuf,
     pub status: Status,
-    /// Since it started.
+    /// Totals since the server's start.
     pub total: Counters,
-    /// Since the last look; at the first one since it started.
+    /// Increase since the last sample; at the first one since the server's start.
     pub recent: Counters,
 }
 
@@ -36,7 +36,7 @@ pub fn connect(sockets: &[PathBuf]) -> Result<Vec<Source>, Failure> {
     if found.is_empty() {
         let looked = format!("find a server in {}", directory.display());
         return Err(
-            Failure::cannot(looked, "none runs").remedy("name its control socket: tombolo top SOCKET")
+            Failure::cannot(looked, "none is running").remedy("name a control socket: tombolo top SOCKET")
         );
     }
     found.iter().map(|socket| Source::connect(socket)).collect()
@@ -45,13 +45,13 @@ pub fn connect(sockets: &[PathBuf]) -> Result<Vec<Source>, Failure> {
 impl Source {
     fn connect(socket: &Path) -> Result<Self, Failure> {
         let mut client = Client::connect(socket).map_err(|error| {
-            Failure::cannot(format_args!("reach a server at {}", socket.display()), &error)
+            Failure::cannot(format_args!("connect to the server at {}", socket.display()), &error)
         })?;
         let status = status::ask(&mut client, socket, "status")?;
         Ok(Self { socket: socket.to_owned(), client, status, before: Counters::default() })
     }
 
-    /// Asks for the counters and compares them with those of the last look.
+    /// Samples the counters, and computes the increase since the last sample.
     pub fn look(&mut self) -> Result<Look, Failure> {
         let total: Counters = status::ask(&mut self.client, &self.socket, "stats")?;
         let recent = total.since(&self.before);

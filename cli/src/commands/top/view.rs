@@ -1,4 +1,4 @@
-//! Counters for people and for programs.
+//! Formatting of counters, as text and as JSON.
 
 use std::cmp::Reverse;
 
@@ -12,12 +12,12 @@ use crate::table::table;
 const HEADER: &[&str] =
     &["operation", "total s", "count", "errors", "MB", "per second", "mean µs", "p50 µs", "p99 µs"];
 
-/// For each server a title, and a table for each of its exports.
+/// Formats a title for each server and a table for each of its exports.
 pub fn as_tables(looks: &[Look]) -> String {
     looks.iter().map(as_text).collect::<Vec<_>>().join("\n\n")
 }
 
-/// One line of JSON for all servers.
+/// Formats all servers as one line of JSON.
 pub fn as_json(looks: &[Look]) -> String {
     json!({ "servers": looks.iter().map(server_json).collect::<Vec<_>>() }).to_string()
 }
@@ -59,7 +59,7 @@ fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
     )
 }
 
-/// What a disk does now.
+/// Formats the current load of a disk.
 fn disk_line(look: &Look, name: &str, under_way: u64) -> String {
     let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
     let of = |operation: &str| {
@@ -76,7 +76,7 @@ fn disk_line(look: &Look, name: &str, under_way: u64) -> String {
     )
 }
 
-/// The state of a client of a server, and what it did since the last look.
+/// Formats the state of an NFS client, and its activity since the last sample.
 fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
     let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
     let recent = look.recent.nfs_clients.get(name).copied().unwrap_or_default();
@@ -87,9 +87,9 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
         seconds => format!("SERVER NOT RESPONDING for {seconds} s, still trying\n"),
     };
     format!(
-        "{silence}in flight at most {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
+        "{silence}in-flight limit {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
          sent {:.1} MB ({:.1} per second)  received {:.1} MB ({:.1} per second)  replies per wake-up {:.1}  \
-         sent again {}  reconnects {}",
+         retransmitted {}  reconnects {}",
         total.in_flight,
         total.outstanding,
         total.waiting,
@@ -106,7 +106,7 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
     )
 }
 
-/// What a cache has come to, and what since the last look.
+/// Formats the totals of a cache, and its activity since the last sample.
 fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     let recent = look.recent.caches.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
@@ -119,30 +119,25 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     let refused = match total.refused_bytes {
         0 => String::new(),
         bytes => {
-            format!(
-                "\n{:.1} MB OF ANOTHER CACHE OR FILE WERE NOT WHAT THEY SHOULD BE: see the log",
-                megabytes(bytes)
-            )
+            format!("\n{:.1} MB FROM ANOTHER CACHE OR FILE HAD A WRONG DIGEST: see the log", megabytes(bytes))
         }
     };
     let zeros = match (total.zero_bytes, total.equal_bytes) {
         (0, 0) => String::new(),
-        (zeros, equal) => format!(
-            "  not fetched: zeroes {:.1} MB, here under another name {:.1} MB",
-            megabytes(zeros),
-            megabytes(equal)
-        ),
+        (zeros, equal) => {
+            format!("  not fetched: zeroes {:.1} MB, duplicates {:.1} MB", megabytes(zeros), megabytes(equal))
+        }
     };
     let lease = match total.lease {
         None => "",
         Some(Lease::Held) => "  lease held",
-        Some(Lease::RunOut) => "\nLEASE NOT RENEWED: close-to-open until it is, not exclusive",
-        Some(Lease::Lost) => "\nLEASE LOST to another: close-to-open from now on, not exclusive",
-        Some(Lease::NotGranted) => "  lease not held: close-to-open until it is",
+        Some(Lease::RunOut) => "\nLEASE EXPIRED: close-to-open until it is renewed, not exclusive",
+        Some(Lease::Lost) => "\nLEASE LOST to another proxy: close-to-open from now on, not exclusive",
+        Some(Lease::NotGranted) => "  lease not held: close-to-open meanwhile",
     };
     format!(
-        "cache  operations answered here {} (now {})  data {:.1} MB, {} of it here (now {})  fetched {:.1} MB, \
-         {:.1} MB of it ahead and not read yet  passthrough files {} (now {}){zeros}{sharing}{lease}{refused}",
+        "cache  hits {} (now {})  data {:.1} MB, {} from cache (now {})  fetched {:.1} MB, \
+         {:.1} MB ahead and not read yet  passthrough files {} (now {}){zeros}{sharing}{lease}{refused}",
         share(total.hits, total.hits + total.misses),
         share(recent.hits, recent.hits + recent.misses),
         megabytes(total.served_bytes),
@@ -158,12 +153,12 @@ fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
     )
 }
 
-/// What the origin lacks, and why.
+/// Formats the changes that the origin lacks, and the failure, if any.
 fn write_back_lines(state: &WriteBackState) -> String {
     let failure =
-        state.failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, to be tried again: {failure}"));
+        state.failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, will be retried: {failure}"));
     format!(
-        "write-back  {:.1} MB in {} files and names to go, the oldest for {:.0} s  change {}, on the local disk {}, at the \
+        "write-back  {:.1} MB in {} files and names unsent, the oldest for {:.0} s  change {}, on the local disk {}, at the \
          origin {}  conflicts {}  torn {}{}",
         state.dirty_bytes as f64 / 1e6,
         state.dirty_nodes,
@@ -181,8 +176,8 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-/// The columns of the FSVA dissertation's Table 6.3: operation, total time, count; then rate and times since
-/// the last look.
+/// Formats the columns of Table 6.3 in the FSVA dissertation (operation, total time, count), then rate and
+/// latency since the last sample.
 fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
     let rows = by_total_time(total).into_iter().map(|total| {
@@ -256,7 +251,7 @@ fn rate(recent: &Operation, look: &Look) -> f64 {
     if seconds > 0.0 { recent.count as f64 / seconds } else { 0.0 }
 }
 
-/// None where no call was timed.
+/// Returns the mean latency; `None` if no call was timed.
 fn mean_ns(recent: &Operation) -> Option<u64> {
     recent.histogram.iter().any(|(_, count)| *count > 0).then(|| recent.mean_ns())
 }

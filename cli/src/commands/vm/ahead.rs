@@ -1,6 +1,5 @@
-//! What clones of an image touch first of its memory, as its sidecar says: the kernel reads these pages
-//! before the guest touches them, many at a time. Without this file each is read when it is touched, while
-//! the guest waits.
+//! Read-ahead of image memory: the kernel reads the pages in the sidecar's trace before the guest accesses
+//! them, many at a time. Without it each page is read on access, while the guest waits.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,33 +20,28 @@ use super::home::Home;
 use super::rehearsal::RECORD;
 use crate::failure::{Failure, Outcome};
 
-/// In the directory of a VM that has not run yet: lines of an offset and a length, in bytes, in the order in
-/// which they are read.
+/// File in the directory of a VM that has not run yet: lines of offset and length in bytes, in reading order.
 const TRACE: &str = "trace";
 
-/// One request to the kernel, which takes no larger ones. Of an image far away a cache brings nothing ahead
-/// of one that is as small.
+/// Size of a request, the kernel's maximum. Small requests for remote images avoid read-ahead by the cache.
 const PIECE_BYTES: u64 = 128 << 10;
 const FAR_PIECE_BYTES: u64 = 16 << 10;
 
-/// So many pieces there are at most, and so many bytes in them: a sidecar may speak of more than there is
-/// anywhere.
+/// Limits of the trace, since a foreign sidecar may list more than exists.
 const PIECES_MAX: usize = 1 << 16;
 const BYTES_MAX: u64 = 1 << 30;
 
-/// So many are under way: a guest that touches what one of them brings waits for those before it, and for no
-/// others.
+/// Number of outstanding requests: a guest that accesses a requested page waits only for the requests before
+/// it.
 const UNDER_WAY: usize = 64;
 
-/// For a piece that was asked for. On a line that is cut it does not come, and guests wait for what they
-/// touch only.
+/// Maximum wait for a request. If the connection is lost, the guest waits only for pages that it accesses.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const LOOK_EVERY: Duration = Duration::from_micros(500);
 
-/// Writes down for the VM's first start what of the image's memory is touched first. Not of one of which it
-/// is recorded what it touches. What `is_far` is read in the order in which it comes, and all else in the
-/// fewest pieces.
+/// Writes the pages of the sidecar's trace for the VM's first start. Not for a VM whose accesses are being
+/// recorded. Remote images (`is_far`) are read in trace order, others in the fewest requests.
 pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());
@@ -71,8 +65,7 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     fs::write(&file, lines).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))
 }
 
-/// What is being read. Dropping it ends that: the file is closed then, for which the server of the memory
-/// waits when it ends.
+/// Read-ahead in progress. Dropping it closes the file, which the memory's server waits for at its end.
 pub struct Ahead {
     is_over: Arc<AtomicBool>,
 }
@@ -83,7 +76,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Begins to read what was written down, once.
+/// Starts the read-ahead, once.
 pub fn begin(home: &Home, memory: PathBuf) -> Option<Ahead> {
     let file = home.file(TRACE);
     let lines = fs::read_to_string(&file).ok()?;
@@ -92,7 +85,7 @@ pub fn begin(home: &Home, memory: PathBuf) -> Option<Ahead> {
     let is_over = ahead.is_over.clone();
     let read = move || {
         if let Err(error) = read(&lines, &memory, &is_over) {
-            tracing::debug!(%error, "its memory is read when it is touched");
+            tracing::debug!(%error, "read-ahead failed: memory is read on demand");
         }
     };
     let _ = thread::Builder::new().name("ahead".into()).spawn(read);
@@ -117,7 +110,7 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a page, in a way that can be left: a read could not.
+/// Waits for a page. Unlike a read, this can be abandoned.
 fn comes(kept: &Kept, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {
@@ -134,7 +127,7 @@ fn piece(line: &str) -> Option<(u64, NonZero<u64>)> {
     Some((offset.parse().ok()?, len.parse().ok()?))
 }
 
-/// What the trace has of the memory.
+/// Returns the ranges of the memory in the trace.
 fn ranges(sidecar: &Sidecar) -> impl Iterator<Item = Range<u64>> {
     sidecar.trace.iter().filter_map(|step| {
         let file = sidecar.files.get(step.file as usize).filter(|file| file.name == MEMORY.as_bytes())?;
@@ -142,7 +135,7 @@ fn ranges(sidecar: &Sidecar) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// The same in the order of the file.
+/// Returns the ranges merged in file order.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();

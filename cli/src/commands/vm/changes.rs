@@ -1,5 +1,5 @@
-//! Incremental images: what a VM has changed of the image that it was made of (`disk.overlay`,
-//! `memory.overlay`), which they stand on.
+//! Incremental images: a VM's changes (`disk.overlay`, `memory.overlay`) to the image that it was cloned
+//! from.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,11 +18,11 @@ use crate::commands::files::shown::short_size;
 use crate::failure::{Failure, Outcome};
 use crate::location::{Location, encoded};
 
-/// So many images stand on each other at most, the whole one included. Over these a VM has overlays of its
-/// own, of its checkpoints too, and the redo logs of all are no more than may stand on each other.
+/// Maximum depth of images, including the standalone one. A VM and its checkpoints add overlays above them,
+/// within the limit of stacked redo logs.
 pub const IMAGES_MAX: usize = 7;
 
-/// A file of an image. What a URL says behind `?` stays there.
+/// Returns the path of an image's file, keeping the query of a URL.
 pub fn file_of(image: &Path, name: &str) -> PathBuf {
     match image.to_str().and_then(|url| url.split_once('?')) {
         Some((path, query)) if DiskSource::is_elsewhere(image) => {
@@ -32,7 +32,7 @@ pub fn file_of(image: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// What a disk or a memory of these images is in, from the top down: all but the last are incremental.
+/// Returns the files of a disk or memory in these images, from the top down: all but the last are overlays.
 pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
     let (Some(whole), Some(changes)) = (images.last(), images.get(..images.len().saturating_sub(1))) else {
         return Vec::new();
@@ -40,7 +40,7 @@ pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
     changes.iter().map(|image| file_of(image, &overlay(what))).chain([file_of(whole, what)]).collect()
 }
 
-/// Where an image lies. Of one of this host no link is followed from then on.
+/// Returns the location of an image. For a local one links are resolved now, and not followed later.
 pub fn place_of(word: &Path, doing: &str) -> Result<PathBuf, Failure> {
     match Location::of_word(word.as_os_str()).map_err(Failure::usage)? {
         Location::Dir(path) => path.canonicalize().map_err(|error| Failure::cannot(doing, &error)),
@@ -48,23 +48,23 @@ pub fn place_of(word: &Path, doing: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Where the images lie that one stands on: beside it, under the names that it says, or where the user says.
+/// Returns the base images: next to the image under the recorded names, or as given by the user.
 pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let using = format!("use the image {}", image.display());
+    let using = format!("use image {}", image.display());
     if said.len() > config.bases.len() {
-        return Err(Failure::cannot(&using, "it stands on fewer images than --base says"));
+        return Err(Failure::cannot(&using, "more --base options than base images"));
     }
     let mut all = vec![image.to_owned()];
     for (index, word) in config.bases.iter().enumerate() {
         let place = match said.get(index) {
             Some(said) => place_of(said, &using)?,
             None => beside(image, word).ok_or_else(|| {
-                Failure::cannot(&using, format!("it stands on {word}, which does not lie beside it"))
-                    .remedy("say where all images are that it stands on, from the top down: --base IMAGE …")
+                Failure::cannot(&using, format!("its base {word} is not next to it"))
+                    .remedy("give the locations of all its bases, from the top down: --base IMAGE …")
             })?,
         };
         if all.contains(&place) {
-            let reason = format!("{} stands on itself", place.display());
+            let reason = format!("{} is its own base", place.display());
             return Err(Failure::cannot(&using, reason));
         }
         all.push(place);
@@ -73,7 +73,8 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
     Ok(all)
 }
 
-/// The image that is called so beside another. A link there may lead to what its maker may not read.
+/// Returns the sibling image of this name. A symbolic link could lead to files that the image's creator
+/// cannot read.
 fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     let name = word.strip_prefix("../")?;
     let is_none = |letter: char| letter == '/' || letter.is_control();
@@ -92,8 +93,8 @@ fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     Some(format!("{above}/{}{query}", encoded(name.as_bytes())).into())
 }
 
-/// How an image in `dir` is to call one that is here: by its name, if it lies beside it there, also if that
-/// is another way to the same directory.
+/// Returns the name by which an image in `dir` refers to another: relative if the other is its sibling, even
+/// through another path to the directory.
 fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Result<String, Failure> {
     let place = image.to_string_lossy().into_owned();
     let attr = |file: PathBuf| attr_of(&Location::of_word(file.as_os_str()).map_err(Failure::usage)?);
@@ -102,7 +103,7 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     let Some(name) = own_name(&location) else { return Ok(place) };
     let Ok(name) = str::from_utf8(name.as_name().as_bytes()) else { return Ok(place) };
     let Some(beside) = dir.parent().map(|above| above.join(name)) else { return Ok(place) };
-    // It is not followed (`beside`).
+    // Links are not followed (`beside`).
     if fs::symlink_metadata(&beside).is_ok_and(|found| found.is_symlink()) {
         return Ok(place);
     }
@@ -115,23 +116,22 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     Ok(format!("../{name}"))
 }
 
-/// Whether a VM can have an incremental image, which is to be called `dir`.
+/// Checks that an incremental image of the VM can be created in `dir`.
 pub fn check(home: &Home, dir: &Path) -> Outcome {
-    let making = format!("make the image {}", dir.display());
+    let making = format!("create image {}", dir.display());
     let images = home.here()?.images();
     if images.is_empty() {
-        return Err(Failure::cannot(&making, format!("the VM {} was made of no image", home.name))
-            .remedy("leave --changes out: a whole image"));
+        return Err(Failure::cannot(&making, format!("VM {} was not cloned from an image", home.name))
+            .remedy("create a standalone image, without --changes"));
     }
     if images.len() == IMAGES_MAX {
-        let reason = format!("{} images stand on each other already", images.len());
-        return Err(Failure::cannot(&making, reason).remedy("leave --changes out: a whole image of all"));
+        let reason = format!("the image chain already has {} images", images.len());
+        return Err(Failure::cannot(&making, reason).remedy("create a standalone image, without --changes"));
     }
     Ok(())
 }
 
-/// Writes what a VM that is suspended has changed into the directory `draft`, which is to be called `dir`.
-/// What it stands on there.
+/// Writes the changes of a suspended VM to `draft`, which will be renamed to `dir`. Returns the base images.
 pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
     let ground = Ground::of(home)?;
     let images = ground.here.images();
@@ -152,7 +152,7 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
     Ok(words)
 }
 
-/// What an image has, and what it takes to make a VM of it.
+/// Returns the size of an image, and the command to clone it.
 pub fn told(dir: &Path) -> Result<String, Failure> {
     let file = dir.join(CONFIG);
     let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
@@ -165,16 +165,16 @@ pub fn told(dir: &Path) -> Result<String, Failure> {
     let said: String =
         config.bases.iter().take(away).map(|word| format!(" --base {}", place(word))).collect();
     let over = config.bases.first().map_or("", String::as_str);
-    let told = format!("{}: {disk} of disk and {memory} of memory, over {over}", dir.display());
+    let told = format!("{}: {disk} of disk and {memory} of memory, based on {over}", dir.display());
     Ok(if said.is_empty() { told } else { format!("{told}: tombolo clone {} NAME{said}", dir.display()) })
 }
 
-/// What images are read through, where that is not where they lie.
+/// Caches of images.
 #[derive(Default)]
 pub struct Origins(Vec<Origin>);
 
 impl Origins {
-    /// Of these images.
+    /// Starts the caches of these images.
     pub fn of(images: &[PathBuf], args: &CacheArgs) -> Result<Self, Failure> {
         let mut origins = Self::default();
         images.iter().try_for_each(|image| origins.add(image, args))?;
@@ -188,25 +188,25 @@ impl Origins {
         Ok(())
     }
 
-    /// Where something is read on this host.
+    /// Returns the location through a cache.
     pub fn near(&self, place: &Path) -> PathBuf {
         let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
         near.unwrap_or_else(|| place.to_owned())
     }
 
-    /// Of the image that a file is of.
+    /// Starts the cache of the image that contains the file.
     pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Self, Failure> {
         Ok(Self(Origin::of_file(file, args)?.into_iter().collect()))
     }
 
-    /// Begins to bring what is read first of the image that this file is of.
+    /// Starts prefetching the image that contains the file.
     pub fn look_ahead(&self, file: &Path) {
         if let Some(origin) = self.0.iter().find(|origin| origin.near(file) != file) {
             origin.look_ahead(file);
         }
     }
 
-    /// Of the first image.
+    /// Returns the cache of the first image.
     pub fn first(&self) -> Option<&Origin> {
         self.0.first()
     }

@@ -1,5 +1,4 @@
-//! What is written down of a machine: `vm.toml` of an image and of a VM, and `here.toml` of what a VM is on
-//! this host.
+//! Machine configuration: `vm.toml` of images and VMs, and `here.toml` with a VM's resources on this host.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,10 +14,10 @@ use super::origin::CacheArgs;
 use super::shares::Share;
 use crate::failure::Failure;
 
-/// The version of both files.
+/// Version of both files.
 const VERSION: u32 = 1;
 
-/// A machine. The kernel and its first file system lie beside it, as [`KERNEL`] and [`INITRD`].
+/// A machine. Its kernel and initial RAM disk are the files [`KERNEL`] and [`INITRD`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
@@ -28,54 +27,54 @@ pub struct Config {
     pub cpu: String,
     pub cpus: u32,
     pub memory_bytes: u64,
-    /// The images that an incremental one stands on, from the top down: `../NAME` where they lie beside it,
-    /// or where they were when it was made.
+    /// Base images of an incremental one, from the top down: `../NAME` if next to it, otherwise their
+    /// location at its creation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootConfig>,
 }
 
-/// The kernel that it boots.
+/// Kernel of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct BootConfig {
     pub append: String,
     pub has_initrd: bool,
-    /// What its files are, in the order of [`Config::boot_files`]: BLAKE3 in hexadecimal digits.
-    /// Those that were made before have none, and are refused.
+    /// BLAKE3 digests of its files in hexadecimal, in the order of [`Config::boot_files`]. Images of older
+    /// versions lack them and are refused.
     #[serde(default)]
     pub digests: Vec<String>,
 }
 
-/// What a VM has of this host.
+/// Resources of a VM on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Here {
     pub version: u32,
-    /// What its disk began as: a file or a URL.
+    /// Base of its disk: a file or a URL.
     pub disk: PathBuf,
-    /// What its memory began as, if it did not begin empty.
+    /// Base of its memory, unless it began empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
-    /// The image that it was made of, which has its kernel.
+    /// Image that it was cloned from, which has its kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
-    /// The images that this one stands on, if it is incremental, from the top down.
+    /// Base images, if the image is incremental, from the top down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<PathBuf>,
-    /// The program.
+    /// VMM program.
     pub qemu: PathBuf,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<String>,
     pub mac: String,
-    /// What of this host its guest can mount.
+    /// Shares for the guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<Share>,
-    /// How its image is reached, where that is an NFS server's.
+    /// Access to an image on an NFS server.
     #[serde(default, skip_serializing_if = "CacheArgs::is_default")]
     pub cache: CacheArgs,
-    /// What its guest is told that it is (machine-id(5)).
+    /// The guest's machine-id(5).
     pub machine_id: String,
 }
 
@@ -88,7 +87,7 @@ pub const MEMORY: &str = "memory";
 pub const DISK: &str = "disk";
 pub const IDENTITY: &str = "identity";
 
-/// More is no memory of a machine, and less boots nothing.
+/// Valid memory sizes.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
 
 impl Config {
@@ -97,36 +96,36 @@ impl Config {
         Self { version: VERSION, machine, accelerator, cpu, cpus, memory_bytes, bases: Vec::new(), boot }
     }
 
-    /// What stands in `vm.toml`, which may come from elsewhere.
+    /// Parses and validates a `vm.toml`, which may be foreign.
     pub fn read(text: &str, whose: &Path) -> Result<Self, Failure> {
         let reading = format!("use {}", whose.display());
         let config: Self = toml::from_str(text).map_err(|error| Failure::cannot(&reading, &error))?;
         if config.version != VERSION {
-            let reason = format!("version {} is not {VERSION}, which this program knows", config.version);
+            let reason = format!("unsupported version {} (expected {VERSION})", config.version);
             return Err(Failure::cannot(&reading, reason));
         }
         let is_whole = config.memory_bytes.is_multiple_of(1 << 20);
         if !MEMORY_BYTES.contains(&config.memory_bytes) || !is_whole || !(1..=256).contains(&config.cpus) {
-            return Err(Failure::cannot(&reading, "no machine has so much memory or so many processors"));
+            return Err(Failure::cannot(&reading, "invalid memory size or number of CPUs"));
         }
         let digests = config.boot.as_ref().map_or(0, |boot| boot.digests.len());
         if digests == 0 && config.boot.is_some() {
-            let reason = "it has no digests of its kernel: an earlier version of this program made it";
+            let reason = "it has no digests of its kernel, because an older version created it";
             return Err(Failure::cannot(&reading, reason)
-                .remedy("make the VM and its image anew: tombolo vm start, tombolo vm suspend --to DIR"));
+                .remedy("create the VM and its image again: tombolo vm start, tombolo vm suspend --to DIR"));
         }
         if digests != config.boot_files().count() {
-            return Err(Failure::cannot(&reading, "it has another number of digests than of files to boot"));
+            return Err(Failure::cannot(&reading, "the number of digests does not match its boot files"));
         }
         if config.bases.len() >= IMAGES_MAX {
-            let reason = format!("more than {IMAGES_MAX} images stand on each other");
+            let reason = format!("the image chain is longer than {IMAGES_MAX}");
             return Err(Failure::cannot(&reading, reason));
         }
         config.machine(Path::new("")).check().map_err(|error| Failure::cannot(&reading, &error))?;
         Ok(config)
     }
 
-    /// The machine, of files in this directory.
+    /// Returns the machine, with files in this directory.
     pub fn machine(&self, dir: &Path) -> Machine {
         let Self { machine, accelerator, cpu, cpus, memory_bytes, boot, .. } = self.clone();
         let boot = boot.map(|BootConfig { append, has_initrd, .. }| Boot {
@@ -137,14 +136,14 @@ impl Config {
         Machine { machine, accelerator, cpu, cpus, memory_bytes, boot }
     }
 
-    /// The files that it boots from.
+    /// Returns the names of the boot files.
     pub fn boot_files(&self) -> impl Iterator<Item = &'static str> {
         let boot = self.boot.as_ref();
         let initrd = boot.filter(|boot| boot.has_initrd).map(|_| INITRD);
         boot.map(|_| KERNEL).into_iter().chain(initrd)
     }
 
-    /// What is to be in a file that it boots from.
+    /// Returns the expected digest of a boot file.
     pub fn digest_of(&self, name: &str) -> Option<&str> {
         let place = self.boot_files().position(|file| file == name)?;
         self.boot.as_ref()?.digests.get(place).map(|digest| &**digest)
@@ -180,14 +179,14 @@ impl Here {
 }
 
 impl Here {
-    /// The image that it was made of, if any, and those that that one stands on, from the top down.
+    /// Returns the image that the VM was cloned from and its bases, from the top down.
     pub fn images(&self) -> Vec<PathBuf> {
         self.image.iter().chain(&self.bases).cloned().collect()
     }
 }
 
-/// What a guest is told of itself, whenever it begins to run: lines of a word and a value, in a whole number
-/// of sectors.
+/// Formats the identity that a guest reads whenever it starts to run: lines of a word and a value, padded to
+/// whole sectors.
 pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
     let seed: [u8; 32] = random()?;
     let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -202,17 +201,17 @@ pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
 
 const SECTOR_BYTES: usize = 512;
 
-/// So much of a file is read at once.
+/// Size of a read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Random bytes.
+/// Returns random bytes.
 fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
-    tombolo_sys::random::fill(&mut bytes).map_err(|error| Failure::cannot("make a random number", &error))?;
+    tombolo_sys::random::fill(&mut bytes).map_err(|error| Failure::cannot("get random bytes", &error))?;
     Ok(bytes)
 }
 
-/// What a file that a machine boots from has, as [`BootConfig::digests`] says it.
+/// Returns the digest of a boot file, as in [`BootConfig::digests`].
 pub fn digest_of(file: &Path) -> io::Result<String> {
     digest_of_open(&File::open(file)?)
 }
@@ -228,7 +227,7 @@ pub fn digest_of_open(mut file: &File) -> io::Result<String> {
     }
 }
 
-/// A random UUID (RFC 9562 §5.4).
+/// Returns a random UUID (RFC 9562 §5.4).
 pub fn uuid() -> Result<String, Failure> {
     let number = u128::from_be_bytes(random()?);
     let number = number & !(0xf << 76) & !(0b11 << 62) | 0x4 << 76 | 0b10 << 62;

@@ -1,4 +1,4 @@
-//! Files of an image that are read whole, all of them over one link and at the same time.
+//! Files of an image that are copied as a whole, concurrently over one connection.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,19 +20,19 @@ use crate::commands::files::open_path::{OpenPath, Opener};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-/// The directory of an image.
+/// Directory of an image.
 pub struct Files {
     place: OpenPath,
     dir: Node,
 }
 
-/// A head is read with the first so many bytes mostly.
+/// Size of the first read, which covers most heads.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// The longest device state, kernel or initrd that is taken.
+/// Maximum size of a device state, kernel or initial RAM disk.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// A copy that ends where its server goes on for ever.
+/// Writer with a limit, for servers that send without end.
 struct Bounded<T> {
     to: T,
     left: u64,
@@ -57,7 +57,7 @@ impl<T: Write> Write for Bounded<T> {
     }
 }
 
-/// The digest of what is written to it.
+/// Writer that computes a digest.
 struct Sum(Digester);
 
 impl Write for Sum {
@@ -71,13 +71,12 @@ impl Write for Sum {
     }
 }
 
-/// Caches of a tree may not know for so long that a directory has just been made there, where they were asked
-/// for it before.
+/// Time that caches of a tree may need to notice a new directory, if they had looked it up before.
 const NEW_NAME_PATIENCE: Duration = Duration::from_secs(4);
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Finds the directory of an image. One elsewhere that is not there may have been made just now.
+/// Finds the directory of an image. A remote one that is missing may just have been created.
 fn found(place: &OpenPath) -> Result<Node, Failure> {
     let end = Instant::now() + NEW_NAME_PATIENCE;
     loop {
@@ -89,11 +88,11 @@ fn found(place: &OpenPath) -> Result<Node, Failure> {
 }
 
 fn too_long(max: u64) -> String {
-    format!("it has more than {max} bytes, which no such file has")
+    format!("it exceeds {max} bytes")
 }
 
-/// Refuses a directory that was found over a symbolic link, which another user may have put there since its
-/// path was said.
+/// Refuses a directory that was found through a symbolic link, which another user may have placed since its
+/// path was resolved.
 fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
     let way = Way { no_links: true };
     let named = way.look(path).map_err(|error| Error::io(error.to_string()))?;
@@ -104,14 +103,14 @@ fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// A kernel, or its first file system, that was changed alone.
+/// Returns the failure for a boot file that was changed.
 pub fn has_changed(doing: &str, name: &str) -> Failure {
-    Failure::cannot(doing, format!("its {name} has changed since the image was made"))
-        .remedy("what was to boot fits no other: bring it back as it was")
+    Failure::cannot(doing, format!("its {name} has changed since the image was created"))
+        .remedy("restore the original file")
 }
 
 impl Files {
-    /// Where this host has it.
+    /// Opens the directory of an image on this host.
     pub fn of(image: &Path) -> Result<Self, Failure> {
         let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
         let place = Opener::new().open(&location, End::Target)?;
@@ -122,13 +121,13 @@ impl Files {
         Ok(Self { place, dir })
     }
 
-    /// Copies these files into a directory of this host.
+    /// Copies these files to a local directory.
     pub fn copy(&self, names: &[&str], to: &Path) -> Outcome {
         thread::scope(|scope| {
             let copies: Vec<_> =
                 names.iter().map(|name| scope.spawn(move || self.copy_one(name, &to.join(name)))).collect();
             let all = copies.into_iter().map(|copy| copy.join().unwrap_or_else(|_| Err(Failure::silent())));
-            // All have ended before one's failure is told.
+            // Waits for all copies before returning a failure.
             all.collect::<Vec<_>>().into_iter().collect()
         })
     }
@@ -149,8 +148,8 @@ impl Files {
         }
     }
 
-    /// Refuses the image if a file that its machine boots from is not what it was when the image was made.
-    /// One of which the sidecar speaks is not read.
+    /// Refuses the image if a boot file has changed since its creation. Files covered by the sidecar are not
+    /// read.
     pub fn check_boot_files(&self, config: &Config) -> Outcome {
         let sidecar = if config.boot.is_some() { self.sidecar() } else { None };
         config.boot_files().try_for_each(|name| {
@@ -164,7 +163,7 @@ impl Files {
             let digest = self.digest_of(name).map_err(|error| reading(&error))?;
             match config.digest_of(name) == Some(&digest) {
                 true => Ok(()),
-                false => Err(has_changed(&format!("use the image {}", self.place.word), name)),
+                false => Err(has_changed(&format!("use image {}", self.place.word), name)),
             }
         })
     }
@@ -182,7 +181,7 @@ impl Files {
         }
     }
 
-    /// What its sidecar says of the file of this name, if it speaks of the version that is there.
+    /// Returns the sidecar, if its entry for this file is valid.
     pub fn sidecar_of(&self, name: &str) -> Option<Sidecar> {
         let attr = thread::scope(|scope| {
             let found = scope.spawn(|| block_on(self.find(name).ok()?.attr()).ok());
@@ -202,7 +201,7 @@ impl Files {
             Some(buffer.source(0..len).to_vec(done.count))
         };
         let first = read(HEAD_BYTES)?;
-        // It says no more than a head may have.
+        // The length is bounded by the format.
         let len = head_bytes(first.first_chunk::<PREFIX_BYTES>()?).ok()?;
         let head = if len <= first.len() { first } else { read(len)? };
         Sidecar::decode(head.get(..len)?).ok()
@@ -212,11 +211,11 @@ impl Files {
         block_on(self.dir.find(Name::new(name.as_bytes()).map_err(|_| Error::InvalidArgument)?).resolve())
     }
 
-    /// A file, and its length.
+    /// Opens a file and returns its length.
     fn open(&self, name: &str) -> Result<(libtombolo::File, u64), Error> {
         let node = self.find(name)?;
         let attr = block_on(node.attr())?;
-        // One that comes from elsewhere may lead out of the image, or wait for what nothing writes.
+        // A foreign entry could be a link out of the image, or a pipe that nothing writes to.
         if attr.file_type != FileType::Regular {
             return Err(Error::NotSupported);
         }

@@ -1,4 +1,4 @@
-//! Where a VM lies: its directory, which outlives it, and one for its sockets.
+//! Directories of a VM: its persistent one, and one for its sockets.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -24,33 +24,33 @@ use crate::assembly::plan::overlay::sync_name;
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 
-/// What the names of VMs begin with in the state directory, where servers have theirs.
+/// Prefix of VM names in the state directory, shared with servers.
 const PREFIX: &str = "vm-";
 
-/// Beside the log of a VM that has never started, which goes with it.
+/// Marker file of a VM that has never started.
 pub const UNSTARTED: &str = "unstarted";
 
-/// What the names of directories begin with that were VMs.
+/// Prefix of the directories of removed VMs.
 const REMOVED: &str = ".removed-vm-";
 
-/// How a VM stands. The file that says so changes as a whole.
+/// State of a VM, stored in a file that is replaced atomically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// There is none yet: what makes the VM was not finished.
+    /// Not completely created.
     Incomplete,
-    /// Device state, memory and disk are of one moment.
+    /// Device state, memory and disk are consistent.
     Suspended,
-    /// It runs, or died.
+    /// Running, or died.
     Running,
-    /// It has ended. Of its memory nothing is left.
+    /// Ended; its memory is lost.
     Off,
-    /// It ended, and not all that it wrote is known to be on its disk.
+    /// Ended with possibly unsaved writes to its disk.
     Failed(String),
 }
 
 const PHASE: &str = "phase";
 
-/// A VM's directory.
+/// Directory of a VM.
 pub struct Home {
     pub name: String,
     pub path: PathBuf,
@@ -63,30 +63,29 @@ fn failed(error: &StateError) -> Failure {
 }
 
 fn state_dir() -> Result<(StateDir, PathBuf), Failure> {
-    // What answers in a directory that another user has made first may be that user's.
+    // A directory created by another user could hold that user's sockets.
     control::prepare(&control::default_directory())
-        .map_err(|error| Failure::cannot("use the directory of sockets", &error))?;
+        .map_err(|error| Failure::cannot("use the socket directory", &error))?;
     let path = StateDir::default_path().map_err(|error| failed(&error))?;
     Ok((StateDir::open(&path).map_err(|error| failed(&error))?, path))
 }
 
-/// A name that also is one of files, sockets and guests.
+/// Validates a name, which also names files, sockets and the guest.
 pub fn checked_name(text: &str) -> Result<String, String> {
     let is_good = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if is_good && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= 40 {
         Ok(text.into())
     } else {
-        Err("up to 40 letters, digits, `.`, `_` and `-`, the first a letter or a digit".into())
+        Err("at most 40 letters, digits, `.`, `_` and `-`, starting with a letter or digit".into())
     }
 }
 
 fn none_of_that_name(name: &str) -> Failure {
-    Failure::cannot(format_args!("find the VM {name}"), "there is none of that name")
-        .remedy("see tombolo vm list")
+    Failure::cannot(format_args!("find VM {name}"), "no VM has that name").remedy("see tombolo vm list")
 }
 
 impl Home {
-    /// Of a VM that is there, whole or not.
+    /// Opens the directory of an existing VM, complete or not.
     pub fn of(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
         let path = path.join(format!("{PREFIX}{name}"));
@@ -96,17 +95,17 @@ impl Home {
         Self::at(state, &path, name)
     }
 
-    /// Makes one for a VM that is not there yet.
+    /// Creates the directory of a new VM.
     pub fn create(name: &str) -> Result<Self, Failure> {
         let (state, path) = state_dir()?;
         let path = path.join(format!("{PREFIX}{name}"));
         let made = fs::DirBuilder::new().mode(0o700).create(&path).and_then(|()| sync_name(&path));
         made.map_err(|error| {
-            let making = format!("make the VM {name}");
+            let making = format!("create VM {name}");
             if error.kind() != io::ErrorKind::AlreadyExists {
                 return Failure::cannot(making, &error);
             }
-            Failure::cannot(making, "there is one already")
+            Failure::cannot(making, "it already exists")
                 .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
         })?;
         let home = Self::at(state, &path, name)?;
@@ -114,14 +113,14 @@ impl Home {
         Ok(home)
     }
 
-    /// Says that its VMM has taken it up, so that it is kept whatever comes.
+    /// Records that the VMM has started, so that the VM is kept from now on.
     pub fn has_started(&self) {
-        // One that is left costs a log of which only the end is shown.
+        // A leftover marker only costs a log.
         let _ = fs::remove_file(self.file(UNSTARTED));
     }
 
-    /// Returns a failure to start it. One that has never started is removed: nothing is in it but what the
-    /// command that made it can make again.
+    /// Handles a failed start: a VM that has never started is removed, since the creating command can
+    /// recreate it.
     pub fn not_started(&self, failure: Failure) -> Failure {
         if !self.file(UNSTARTED).exists() {
             return failure;
@@ -133,7 +132,7 @@ impl Home {
     }
 
     fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {
-        // What lies in it is opened over no links, as are images.
+        // Its files are opened without following links, like those of images.
         let path = path
             .canonicalize()
             .map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))?;
@@ -141,7 +140,7 @@ impl Home {
         Ok(Self { name: name.into(), path, state, files })
     }
 
-    /// Removes it, in one step for all other commands. The caller has it locked, or has just made it.
+    /// Removes the VM atomically. The caller has locked or just created it.
     pub fn remove(&self) -> Outcome {
         let removing = format!("remove {}", self.path.display());
         let cannot = |error: io::Error| Failure::cannot(&removing, &error);
@@ -149,7 +148,7 @@ impl Home {
         fs::rename(&self.path, dir.join(format!("{REMOVED}{}", uuid()?)))
             .and_then(|()| sync_name(&self.path))
             .map_err(cannot)?;
-        // And what an earlier removal has left that was killed.
+        // Also leftovers of interrupted removals.
         for entry in fs::read_dir(dir).map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
             if entry.file_name().to_string_lossy().starts_with(REMOVED)
@@ -162,12 +161,12 @@ impl Home {
         Ok(())
     }
 
-    /// All that are there.
+    /// Returns all VMs.
     pub fn all() -> Result<Vec<Self>, Failure> {
         let (state, _) = state_dir()?;
         let names = state.servers().map_err(|error| failed(&error))?;
         let names = names.iter().filter_map(|name| name.strip_prefix(PREFIX));
-        // One that another command removes meanwhile is not there.
+        // Skips VMs removed meanwhile.
         Ok(names.filter_map(|name| Self::of(name).ok()).collect())
     }
 
@@ -175,7 +174,7 @@ impl Home {
         self.path.join(name)
     }
 
-    /// The directory as ours alone, as long as the result lives. `None` while the VM runs.
+    /// Locks the directory until the result is dropped. Returns `None` while the VM is running.
     pub fn lock(&self) -> Result<Option<ServerState>, Failure> {
         match self.state.existing(&format!("{PREFIX}{}", self.name)) {
             Ok(Some(state)) => Ok(Some(state)),
@@ -185,16 +184,16 @@ impl Home {
         }
     }
 
-    /// The same, and a failure while it runs.
+    /// Locks the directory; fails while the VM is running.
     pub fn locked(&self) -> Result<ServerState, Failure> {
         let running = || {
-            Failure::cannot(format_args!("change the VM {}", self.name), "it runs")
+            Failure::cannot(format_args!("change VM {}", self.name), "it is running")
                 .remedy(format_args!("first tombolo vm suspend {0}, or tombolo vm stop {0}", self.name))
         };
         self.lock_within(GLANCE)?.ok_or_else(running)
     }
 
-    /// Waits for the end of what runs it. `None` if it runs longer.
+    /// Waits until the VM's supervisor has ended. Returns `None` if it is still running.
     pub fn lock_within(&self, within: Duration) -> Result<Option<ServerState>, Failure> {
         let began = Instant::now();
         loop {
@@ -230,7 +229,8 @@ impl Home {
     }
 
     pub fn write<T: Serialize>(&self, name: &str, content: &T) -> Outcome {
-        let text = toml::to_string(content).map_err(|error| Failure::cannot("write down the VM", &error))?;
+        let text = toml::to_string(content)
+            .map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
         self.files.write(name, text.as_bytes()).map_err(|error| failed(&error))
     }
 
@@ -241,14 +241,14 @@ impl Home {
         Ok(text)
     }
 
-    /// Adds a line to its log, with the time: what a command has done with the guest, of which the process
-    /// that watches it does not know.
+    /// Appends a timestamped line to the VM's log: an action of a command that the supervisor does not know
+    /// of.
     pub fn note(&self, step: &str) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at =
             shown::exact_time(Timestamp { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() });
         let line = format!("{at} {step}\n");
-        // It is not what the guest waits for.
+        // The log is not essential.
         let _ = fs::File::options()
             .append(true)
             .open(log_of(self))
@@ -259,8 +259,8 @@ impl Home {
         self.config_of(&self.file(CONFIG))
     }
 
-    /// Returns the same, copied from this file, which is what a failure names: the VM of an image that cannot
-    /// be used is removed.
+    /// Returns the configuration copied from `origin`, which failures name, because the VM of an unusable
+    /// image is removed.
     pub fn config_of(&self, origin: &Path) -> Result<Config, Failure> {
         Config::read(&self.text(CONFIG)?, origin)
     }
@@ -275,10 +275,10 @@ impl Home {
             .map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
     }
 
-    /// Where its sockets are while it runs: where the session that started it has them, whichever asks.
+    /// Returns the runtime paths, as recorded by the session that started the VM.
     pub fn run(&self) -> Run {
         let written = fs::read_to_string(self.file(RUN)).ok().map(PathBuf::from);
-        // What answers in a directory of another user may be that user's.
+        // A directory owned by another user could hold that user's sockets.
         let written = written.filter(|usual| control::prepare(usual).is_ok());
         let usual = written.unwrap_or_else(control::default_directory);
         let own = usual.join(format!("{PREFIX}{}", self.name));
@@ -296,12 +296,12 @@ impl Home {
         }
     }
 
-    /// The same, for the process that runs it from now on, in its own session.
+    /// Creates the runtime directory for this process, in its session.
     pub fn make_run(&self) -> Result<Run, Failure> {
         let usual = control::default_directory();
         let usual = usual
             .to_str()
-            .ok_or_else(|| Failure::cannot("use the directory of sockets", "it has no name in UTF-8"))?;
+            .ok_or_else(|| Failure::cannot("use the socket directory", "its path is not UTF-8"))?;
         self.files.write(RUN, usual.as_bytes()).map_err(|error| failed(&error))?;
         let run = self.run();
         run.make().map_err(|error| Failure::cannot(format_args!("make {}", run.own.display()), &error))?;
@@ -309,61 +309,60 @@ impl Home {
     }
 }
 
-/// The directory of sockets in which its own is.
+/// File with the directory of sockets.
 const RUN: &str = "run";
 
-/// The process that watches it. It is found also when the directory of sockets went with the session that
-/// made it.
+/// File with the supervisor's process id. In the persistent directory, since the session's directory may be
+/// gone.
 const PID: &str = "pid";
 
-/// The places of a VM that runs.
+/// Runtime paths of a VM.
 pub struct Run {
     own: PathBuf,
-    /// What has the process that watches it: as long as that has the lock, and it may be another one's
-    /// afterwards.
+    /// File with the supervisor's process id; valid while the supervisor holds the lock.
     supervisor: PathBuf,
     pub monitor: PathBuf,
-    /// The monitor of a VMM that waits to take the guest over.
+    /// Monitor of the VMM that waits to take the guest over.
     pub next_monitor: PathBuf,
-    /// The disk's socket.
+    /// Socket of the disk.
     pub disk: PathBuf,
-    /// Where its memory is mounted, if that is an overlay.
+    /// Mount point of the memory overlay, if any.
     pub memory: PathBuf,
-    /// Where the process that watches it makes checkpoints.
+    /// Socket for checkpoints of the supervisor.
     pub checkpoints: PathBuf,
     pub disk_control: PathBuf,
     pub memory_control: PathBuf,
 }
 
-/// `vm.toml` of a stranger may be of any length.
+/// Maximum size of `vm.toml` from a foreign image.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
-/// Commands that look how a VM stands have its directory for a moment.
+/// Maximum time that status queries hold the directory's lock.
 pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// For what is left of a VM whose supervisor was killed, which was asked to end then.
+/// Time for leftovers of a killed supervisor to end.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Run {
-    /// Makes them, for this process.
+    /// Creates the runtime directory for this process.
     fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)?;
         fs::write(&self.supervisor, std::process::id().to_string())
     }
 
-    /// Has the process that watches it end it.
+    /// Makes the supervisor end the VM.
     pub fn stop(&self) -> io::Result<()> {
         Ok(process::terminate(self.supervisor()?)?)
     }
 
-    /// Kills the process that watches it, and with that the VMM.
+    /// Kills the supervisor, and with it the VMM.
     pub fn kill(&self) -> io::Result<()> {
         Ok(process::kill(self.supervisor()?)?)
     }
 
-    /// A file as the process that watches it sees it.
+    /// Returns the path of a file in the supervisor's mount namespace.
     pub fn in_its_namespace(&self, file: &Path) -> io::Result<PathBuf> {
         let root = PathBuf::from(format!("/proc/{}/root", self.supervisor()?));
         Ok(root.join(file.strip_prefix("/").map_err(io::Error::other)?))
@@ -373,26 +372,26 @@ impl Run {
         fs::read_to_string(&self.supervisor)?.parse().map_err(io::Error::other)
     }
 
-    /// The socket of the server of a share, as they are numbered.
+    /// Returns the socket of a share's server.
     pub fn share(&self, number: usize) -> PathBuf {
         self.own.join(format!("share-{number}"))
     }
 
-    /// The control socket of that server.
+    /// Returns the control socket of that server.
     pub fn share_control(&self, number: usize) -> PathBuf {
         self.own.join(format!("share-{number}.sock"))
     }
 
-    /// Removes what a VMM that has not taken the guest over, and its server of the memory, have left.
+    /// Removes leftovers of a VMM that has not taken the guest over, and of its memory server.
     pub fn remove_next(&self) {
-        // Of a server that was killed.
+        // Mount of a killed server.
         let _ = fuse_dev::unmount(&self.memory, true);
         for file in [&self.next_monitor, &self.memory_control] {
             let _ = fs::remove_file(file);
         }
     }
 
-    /// Removes what those who have ended have left.
+    /// Removes leftovers of ended processes.
     pub fn remove(&self) {
         self.remove_next();
         for file in [&self.supervisor, &self.monitor, &self.checkpoints, &self.disk, &self.disk_control] {
@@ -403,7 +402,7 @@ impl Run {
         let _ = fs::remove_dir(&self.own);
     }
 
-    /// Ends what a supervisor that was killed has left, in the order in which it would have.
+    /// Ends what a killed supervisor has left, in the usual order.
     pub fn clear(&self) {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();
@@ -416,17 +415,16 @@ impl Run {
     }
 }
 
-/// Ends the server with this control socket, if there is one, and waits until it has. One that does not is
-/// killed.
+/// Terminates the server with this control socket and waits for its end; kills it after a time-out.
 fn end_server(control: &Path) {
     let Ok(stream) = UnixStream::connect(control) else { return };
-    // The kernel's answer: a server that hangs gives none, and has the lock of what the next one is to serve.
+    // Peer credentials come from the kernel: a hung server does not respond, but still holds locks.
     let Ok(listener) = socket::peer(stream.as_fd()) else { return };
     let pid = listener.pid.unsigned_abs();
     let Ok(watched) = process::watched(pid) else { return };
     let _ = process::terminate(pid);
     if packet::wait_for(&watched, PATIENCE).is_ok_and(|has_ended| !has_ended) {
-        // It was started as the first of a group, in which its helpers are.
+        // The server leads a process group with its helpers.
         let _ = process::kill_group(pid).or_else(|_| process::kill(pid));
         let _ = packet::wait(&watched);
     }

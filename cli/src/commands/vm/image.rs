@@ -1,5 +1,5 @@
-//! Images: directories with a machine's `vm.toml`, its `disk`, its `memory` and its device state, from which
-//! VMs are made.
+//! Images: directories with the `vm.toml`, `disk`, `memory` and device state of a machine, from which VMs are
+//! created.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -31,50 +31,50 @@ use crate::commands::files::print;
 use crate::commands::image::scan::ImageScanArgs;
 use crate::failure::{Failure, Outcome};
 
-/// This program once more, without what it says when all is well.
+/// Runs this program as a subcommand, without its normal output.
 fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
     let mut command = Command::new("/proc/self/exe");
     words(&mut command);
     ends_with_this_thread(&mut command, Death::Killed);
     match command.stdout(std::process::Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
-        // It has said why.
+        // It has printed the reason.
         Ok(_) => Err(Failure::silent()),
-        Err(error) => Err(Failure::cannot("start this program once more", &error)),
+        Err(error) => Err(Failure::cannot("start a subprocess", &error)),
     }
 }
 
-/// The name of an overlay.
+/// Returns the file name of an overlay.
 pub fn overlay(what: &str) -> String {
     format!("{what}.overlay")
 }
 
-/// How an image is made.
+/// Options of a new image.
 #[derive(Args)]
 pub struct ImageArgs {
-    /// Make an incremental image: only what the VM has changed of the image that it was made of, which it
-    /// stands on. That must stay as it is.
+    /// Create an incremental image: only the changes since the image that the VM was cloned from, which is
+    /// its base and must not change.
     #[arg(long, requires = "to")]
     pub changes: bool,
-    /// Leave out the sidecar, by which less of the image is read from far away (as of tombolo image scan).
+    /// Omit the sidecar (see tombolo image scan), which lets remote clones read less of the image.
     #[arg(long, requires = "to")]
     no_scan: bool,
 }
 
-/// Makes an image of a VM that is suspended. It is there whole or not at all.
+/// Creates an image of a suspended VM, atomically.
 pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     let _lock = home.locked()?;
-    let making = format!("make the image {}", dir.display());
+    let making = format!("create image {}", dir.display());
     if home.phase()? != Phase::Suspended {
-        return Err(Failure::cannot(&making, format!("the VM {} is not suspended", home.name)));
+        return Err(Failure::cannot(&making, format!("VM {} is not suspended", home.name)));
     }
     if dir.exists() {
-        return Err(Failure::cannot(&making, "there is something of that name").remedy("choose another"));
+        return Err(Failure::cannot(&making, "it already exists").remedy("choose another"));
     }
     let cannot = |error: io::Error| Failure::cannot(&making, &error);
     remove_unfinished(home);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
-    // The VM is locked, so whatever wrote to a draft that is found there later has ended.
+    // The VM is locked, so any writer of a draft found later has ended.
     fs::write(home.file(UNFINISHED), draft.as_os_str().as_bytes()).map_err(cannot)?;
     // The guest's memory may hold secrets.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
@@ -139,13 +139,13 @@ fn fill(
         copy(&home.file(name), &draft.join(name)).map_err(cannot)?;
     }
     let text = toml::to_string(&Config { bases, ..config });
-    let text = text.map_err(|error| Failure::cannot("write down the VM", &error))?;
+    let text = text.map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
     let file = draft.join(CONFIG);
     fs::write(&file, text).and_then(|()| sync(&file)).map_err(cannot)?;
     sync(draft).map_err(cannot)
 }
 
-/// Writes disk and memory as they are.
+/// Writes disk and memory as standalone files.
 fn flatten(home: &Home, draft: &Path) -> Outcome {
     let ground = Ground::of(home)?;
     for what in [DISK, MEMORY] {
@@ -162,7 +162,7 @@ fn flatten(home: &Home, draft: &Path) -> Outcome {
     Ok(())
 }
 
-/// Copies a file, which is durable then.
+/// Copies a file durably.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to).and_then(|_| sync(to))
 }
@@ -171,29 +171,29 @@ fn sync(file: &Path) -> io::Result<()> {
     File::open(file)?.sync_all()
 }
 
-/// Writes the sidecar. Without one it is an image too.
+/// Writes the sidecar, which is optional.
 fn scan(draft: &Path) {
     if let Err(failure) = ImageScanArgs::of(draft).scan() {
-        failure.remedy("the image is made without a sidecar").print();
+        failure.remedy("the image was created without a sidecar").print();
     }
 }
 
-/// Where an image lies: a directory of this host, or a URL of one elsewhere.
+/// An image at a local directory or a URL.
 pub struct Image {
     place: PathBuf,
     cache: CacheArgs,
-    /// Where the images lie that it stands on, if not beside it, from the top down.
+    /// Locations of base images, from the top down, unless next to the image.
     bases: Vec<PathBuf>,
-    /// What it is read through, and what those are.
+    /// Caches through which the image and its bases are read.
     origins: Origins,
 }
 
 impl Image {
     pub fn of_word(word: &Path, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
-        Self::at(changes::place_of(word, &format!("find the image {}", word.display()))?, bases, cache)
+        Self::at(changes::place_of(word, &format!("find image {}", word.display()))?, bases, cache)
     }
 
-    /// At a place on whose path no link is followed.
+    /// Returns the image at a path that contains no links.
     pub fn at(place: PathBuf, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
         let origins = Origins::of(slice::from_ref(&place), &cache)?;
         Ok(Self { place, cache, bases: bases.to_vec(), origins })
@@ -203,12 +203,12 @@ impl Image {
         file_of(&self.place, name)
     }
 
-    /// Its directory, as this host has it.
+    /// Opens the directory of the image, through the cache.
     fn open(&self) -> Result<Files, Failure> {
         Files::of(&self.origins.near(&self.place))
     }
 
-    /// Makes a VM of it that is suspended where the image was.
+    /// Creates a VM from the image, suspended at the image's state.
     pub fn clone_to(
         &mut self,
         home: &Home,
@@ -222,9 +222,9 @@ impl Image {
             ledger.reads_through(origin.control());
             origin.look_ahead(&self.file(MEMORY));
         }
-        // Each waits for the line most of its time.
+        // Both mostly wait for the network.
         let (config, begun) = thread::scope(|scope| {
-            // As of a whole one, which most are.
+            // Assumes a standalone image, the common case.
             let begun = scope.spawn(|| self.begin(home, slice::from_ref(&self.place)));
             (self.fetch(home), begun.join().unwrap_or_else(|_| Err(Failure::silent())))
         });
@@ -232,7 +232,7 @@ impl Image {
         let bases = changes::bases(&self.place, &config, &self.bases)?;
         match bases.last() {
             None if begun.is_ok() => {}
-            // It was there a moment later.
+            // Succeeds if the image has become available meanwhile.
             None => self.begin_anew(home, slice::from_ref(&self.place))?,
             Some(whole) => {
                 self.begin_over(home, &bases)?;
@@ -248,7 +248,7 @@ impl Image {
         home.set_phase(&Phase::Suspended)
     }
 
-    /// Makes the overlays of a VM, over these images.
+    /// Creates the overlays of a VM over these images.
     fn begin(&self, home: &Home, images: &[PathBuf]) -> Outcome {
         let begin = |what| {
             let files = files(images, what).iter().map(|file| self.origins.near(file)).collect();
@@ -261,14 +261,14 @@ impl Image {
         })
     }
 
-    /// The same of one that is incremental.
+    /// Creates the overlays over an incremental image.
     fn begin_over(&mut self, home: &Home, bases: &[PathBuf]) -> Outcome {
         for base in bases {
             check_files(base)?;
             self.origins.add(base, &self.cache)?;
         }
         let images: Vec<_> = [&self.place].into_iter().chain(bases).cloned().collect();
-        // What lies elsewhere is looked at when it is opened.
+        // Remote overlays are validated when they are opened.
         let incremental = images.iter().rev().skip(1).filter(|image| !DiskSource::is_elsewhere(image));
         for image in incremental {
             for what in [DISK, MEMORY] {
@@ -283,7 +283,7 @@ impl Image {
         self.begin_anew(home, &images)
     }
 
-    /// The same where it was begun as of a whole image that was there already.
+    /// Recreates the overlays, which were begun for a standalone image.
     fn begin_anew(&self, home: &Home, images: &[PathBuf]) -> Outcome {
         for what in [DISK, MEMORY] {
             let _ = fs::remove_file(home.file(&overlay(what)));
@@ -291,7 +291,7 @@ impl Image {
         self.begin(home, images)
     }
 
-    /// Has all that is read whole here, and finds out what is touched first.
+    /// Copies the files that are read as a whole, and determines the memory to read ahead.
     fn fetch(&self, home: &Home) -> Result<Config, Failure> {
         let files = self.open()?;
         let config = thread::scope(|scope| {
@@ -299,7 +299,7 @@ impl Image {
             let state = scope.spawn(|| files.copy(&[STATE], &home.path));
             let copied = files.copy(&[CONFIG], &home.path);
             let config = copied.and_then(|()| home.config_of(&self.file(CONFIG)));
-            // One that is incremental has none.
+            // Incremental images have no boot files.
             let boot = match &config {
                 Ok(config) if config.bases.is_empty() => files.check_boot_files(config),
                 _ => Ok(()),
@@ -315,7 +315,7 @@ impl Image {
         Ok(config)
     }
 
-    /// Far away without a cache each read brings what lies around it too: there nothing is read ahead.
+    /// Remote images without a cache use read-around, so their memory is not read ahead.
     fn look_ahead(&self, files: &Files, home: &Home) -> Outcome {
         let is_far = DiskSource::is_elsewhere(&self.place);
         if is_far && self.origins.first().is_none() {
@@ -324,19 +324,19 @@ impl Image {
         files.sidecar_of(MEMORY).map_or(Ok(()), |sidecar| ahead::write_down(home, &sidecar, is_far))
     }
 
-    /// A machine whose memory is not as long as it says would not start, or stop in its middle.
+    /// A machine with memory of another size would fail to start, or later.
     fn check_length(&self, home: &Home, config: &Config) -> Outcome {
         let found =
             OverlaySource::new(home.file(&overlay(MEMORY)), &ImageOptions::default()).header()?.size_bytes;
         if found == config.memory_bytes {
             return Ok(());
         }
-        let reason = format!("its memory has {found} bytes, and is to have {}", config.memory_bytes);
-        Err(Failure::cannot(format_args!("use the image {}", self.place.display()), reason))
+        let reason = format!("its memory has {found} bytes, but {} are expected", config.memory_bytes);
+        Err(Failure::cannot(format_args!("use image {}", self.place.display()), reason))
     }
 }
 
-/// One that comes from elsewhere may have links that lead out of it, to what its maker may not read.
+/// Refuses links, which in a foreign image may lead to files that its creator cannot read.
 fn check_files(image: &Path) -> Outcome {
     if DiskSource::is_elsewhere(image) {
         return Ok(());
@@ -344,17 +344,17 @@ fn check_files(image: &Path) -> Outcome {
     let changes = [DISK, MEMORY].map(overlay);
     let names = [CONFIG, DISK, MEMORY, STATE, KERNEL, INITRD].into_iter();
     for file in names.chain(changes.iter().map(String::as_str)).map(|name| image.join(name)) {
-        // What is missing is told when it is needed.
+        // Missing files are reported when needed.
         if fs::symlink_metadata(&file).is_ok_and(|found| !found.is_file()) {
             let reason = format!("{} is not a file", file.display());
-            return Err(Failure::cannot(format_args!("use the image {}", image.display()), reason));
+            return Err(Failure::cannot(format_args!("use image {}", image.display()), reason));
         }
     }
     Ok(())
 }
 
-/// Refuses a VM whose image has another kernel by now, which the VM would boot when its guest is reset. One
-/// that has its kernel itself needs no other.
+/// Refuses a VM whose image now has another kernel, which the VM would boot after a reset. A VM with its own
+/// copy of the kernel is not affected.
 pub fn check_boot_files(home: &Home) -> Outcome {
     let (config, here) = (home.config()?, home.here()?);
     let has_own = config.boot_files().all(|name| home.file(name).exists());
@@ -362,17 +362,17 @@ pub fn check_boot_files(home: &Home) -> Outcome {
     Image::at(image, &[], here.cache)?.open()?.check_boot_files(&config)
 }
 
-/// Has what a VM boots from here. A clone does not need it before it boots: it went on from its device state.
+/// Copies the boot files of a VM from its image. A clone needs them only to boot, not to resume.
 pub fn fetch_boot_files(home: &Home) -> Outcome {
     let missing = |name: &&str| !home.file(name).exists();
     let config = home.config()?;
     let names: Vec<_> = config.boot_files().filter(missing).collect();
     let here = home.here()?;
-    // A whole one has it.
+    // The standalone image has the boot files.
     let Some(image) = here.images().pop().filter(|_| !names.is_empty()) else { return Ok(()) };
-    let fetching = format!("have the kernel of the VM {} from its image", home.name);
+    let fetching = format!("copy the kernel of VM {} from its image", home.name);
     let cannot = |error: io::Error| Failure::cannot(&fetching, &error);
-    // One that is there is whole.
+    // Files present in the VM's directory are complete.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
     fs::create_dir(&draft).map_err(cannot)?;
@@ -390,10 +390,10 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     fs::remove_dir(&draft).map_err(cannot)
 }
 
-/// Where what comes is until all of it is there.
+/// Directory of incomplete copies.
 const BOOT_DRAFT: &str = "boot.new";
 
-/// Makes an overlay over these.
+/// Creates an overlay over these bases.
 pub fn begin_at(path: &Path, bases: Bases) -> Outcome {
     OverlaySource::new(path.to_owned(), &bases.options()).create(None, Access::PRIVATE)
 }

@@ -1,4 +1,4 @@
-//! What the start of a VM cost, by cause.
+//! Cost of a VM's start, by cause.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::table::table;
 
 pub const LEDGER: &str = "ledger.toml";
 
-/// A row for each cause, in the order in which they happened.
+/// Rows by cause, in chronological order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     rows: Vec<Row>,
     #[serde(skip)]
     clock: Option<Clock>,
-    /// The control socket of what caches the image, and what that had counted before.
+    /// Control socket of the image's cache, and its counters before.
     #[serde(skip)]
     cache: Option<(PathBuf, Counters)>,
 }
@@ -34,7 +34,7 @@ struct Clock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Row {
     cause: String,
-    /// None of what goes on beside the others.
+    /// `None` for concurrent work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     milliseconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,21 +47,21 @@ impl Ledger {
         Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
     }
 
-    /// The image is read through this cache, which was looked for until now. What others do with it meanwhile
-    /// is counted with the rest.
+    /// Attributes the time so far to finding the image's cache, and counts its work from now on, including
+    /// that for other users.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;
         }
         self.enter("cache of the image", None);
         let Some(found) = counters(control) else { return };
-        // Of one that was started for this VM all counts.
+        // Work of a cache started for this VM is counted from the cache's start.
         let age = self.clock.map_or(Duration::ZERO, |clock| clock.begun.elapsed());
         let is_new = Duration::from_nanos(found.uptime_ns) < age;
         self.cache = Some((control.to_owned(), if is_new { Counters::default() } else { found }));
     }
 
-    /// What has gone by since the last row had this cause.
+    /// Attributes the time since the last row to this cause.
     pub fn enter(&mut self, cause: &str, bytes: Option<u64>) {
         let Some(clock) = &mut self.clock else { return };
         let now = Instant::now();
@@ -70,7 +70,7 @@ impl Ledger {
         self.rows.push(Row { cause: cause.into(), milliseconds, bytes });
     }
 
-    /// Adds what the servers have done for it by now, and the sum.
+    /// Adds the work of the servers so far, and the total.
     pub fn end(&mut self, run: &Run) {
         let total = self.clock.map(|clock| clock.begun.elapsed().as_secs_f64() * 1e3);
         for (what, socket) in [("memory", &run.memory_control), ("disk", &run.disk_control)] {
@@ -111,43 +111,43 @@ fn counters(control: &Path) -> Option<Counters> {
     status::ask(&mut client, control, "stats").ok()
 }
 
-/// What went over the line to an image, and what did not have to, by what a cache of it has counted.
+/// Returns the network traffic of an image's cache, and the traffic saved.
 pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
     let line = counted.nfs_clients.values().next();
     let calls = line.map(|line| {
         let round_trip = Duration::from_nanos(line.round_trip_ns).as_secs_f64() * 1e3;
-        let cause = format!("line: {} calls, {round_trip:.1} ms there and back", line.calls);
+        let cause = format!("network: {} calls, {round_trip:.1} ms round trip", line.calls);
         (cause, line.sent_bytes + line.received_bytes)
     });
     let cache = counted.caches.values().next();
     let of_cache = cache.into_iter().flat_map(|cache| {
         [
-            ("line: data", cache.fetched_bytes),
-            ("line: data, compressed away", cache.saved_bytes),
-            ("line: brought ahead by the trace", cache.traced_bytes),
-            ("line: of that, read by now", cache.trace_used_bytes),
+            ("network: data", cache.fetched_bytes),
+            ("network: saved by compression", cache.saved_bytes),
+            ("network: prefetched by the trace", cache.traced_bytes),
+            ("network: of that, read so far", cache.trace_used_bytes),
             ("from another host's cache", cache.borrowed_bytes),
             ("read through the cache", cache.served_bytes),
-            ("of that, here when it was asked for", cache.hit_bytes),
+            ("of that, from the cache", cache.hit_bytes),
             ("not fetched: zeroes", cache.zero_bytes),
-            ("not fetched: equal to what is here", cache.equal_bytes),
+            ("not fetched: duplicates", cache.equal_bytes),
         ]
     });
     let of_cache = of_cache.filter(|(_, bytes)| *bytes > 0).map(|(cause, bytes)| (cause.into(), bytes));
     calls.into_iter().chain(of_cache).collect()
 }
 
-/// What a cache of an image has come to since it was started.
+/// Returns the counters of an image's cache since its start.
 pub fn of_cache(control: &Path) -> Vec<(String, u64)> {
     counters(control).map_or_else(Vec::new, |counted| of_line(&counted))
 }
 
-/// How many requests a server of one disk has taken and not answered.
+/// Returns the number of outstanding requests at a disk server.
 pub fn under_way(socket: &Path) -> Option<u64> {
     counters(socket)?.exports.into_values().next()?.under_way
 }
 
-/// The bytes that a server of one disk has read and written.
+/// Returns the bytes read and written by a disk server.
 pub fn moved(socket: &Path) -> Option<(u64, u64)> {
     let counters = counters(socket)?;
     let disk = counters.exports.into_values().next()?;

@@ -1,4 +1,4 @@
-//! What becomes of VMs when the session ends that has started them.
+//! Effect of a logout on the session's VMs.
 
 use std::env;
 use std::path::Path;
@@ -8,13 +8,13 @@ use tombolo_sys::creds;
 
 use crate::failure::Failure;
 
-/// Where each user's directory of a session is, which goes with the last session.
+/// Directory of session directories, which are removed with the last session.
 const OF_SESSIONS: &str = "/run/user";
 
-/// A file for each user whose directory stays (loginctl(1), enable-linger).
+/// Directory with a file per user whose session directory persists (loginctl(1), enable-linger).
 const LINGERING: &str = "/var/lib/systemd/linger";
 
-/// Says on standard error what a logout costs a VM, where it costs something.
+/// Warns on standard error about the effect of a logout, if any.
 pub fn tell() {
     let user = ["USER", "LOGNAME"].iter().find_map(env::var_os);
     let lingers = user.is_some_and(|user| Path::new(LINGERING).join(user).exists());
@@ -24,12 +24,12 @@ pub fn tell() {
     }
 }
 
-/// What a logout costs a VM whose sockets are in this directory.
+/// Returns the effect of a logout on a VM with its sockets in this directory.
 fn cost(sockets: &Path, lingers: bool) -> Option<Failure> {
-    let reason = "its sockets go with the session: it cannot be suspended then, and where logind kills processes (KillUserProcesses=yes) it ends as if its power went";
-    let keeps = "loginctl enable-linger, before that, keeps it as it is";
+    let reason = "its sockets are removed with the session: it can no longer be suspended, and if logind kills processes (KillUserProcesses=yes) it is powered off";
+    let keeps = "run loginctl enable-linger before logging out";
     (sockets.starts_with(OF_SESSIONS) && !lingers)
-        .then(|| Failure::cannot("keep the VM whole over a logout", reason).remedy(keeps))
+        .then(|| Failure::cannot("keep the VM running after logout", reason).remedy(keeps))
 }
 
 #[cfg(test)]

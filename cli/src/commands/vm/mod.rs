@@ -1,4 +1,4 @@
-//! `tombolo vm` and `tombolo clone`: guests whose memory and disk are ours.
+//! `tombolo vm` and `tombolo clone`: guests with suspendable memory and disk.
 
 mod ahead;
 mod chain;
@@ -48,11 +48,11 @@ use origin::{CacheArgs, Origin};
 use shares::Share;
 use supervisor::RunArgs;
 
-/// Run virtual machines that can be suspended, resumed, and made into images, of which `tombolo clone` makes
-/// others.
+/// Run virtual machines that can be suspended, resumed, checkpointed, and made into images for `tombolo
+/// clone`.
 ///
-/// The VMM is QEMU (7.2 or newer). A VM's directory is in $XDG_STATE_HOME/tombolo (/var/lib/tombolo for
-/// root): what was written to its disk, its memory, and its log.
+/// The VMM is QEMU (7.2 or newer). A VM's directory, with its disk changes, memory and log, is in
+/// $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VmArgs {
@@ -63,52 +63,52 @@ pub struct VmArgs {
 #[derive(Subcommand)]
 enum Action {
     Start(Box<StartArgs>),
-    /// Boot a VM that is there and does not run, from its disk. What was in its memory is lost.
+    /// Boot an existing VM from its disk. It must not be running; the contents of its memory are lost.
     Boot {
         #[arg(value_parser = checked_name)]
         name: String,
     },
-    /// Put a VM to sleep, without its network card. It can be resumed, and made into an image.
+    /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     Suspend {
         #[arg(value_parser = checked_name)]
         name: String,
-        /// Make this directory, an image of it. The VM may be suspended already.
+        /// Create an image of the VM in this new directory. The VM may be suspended already.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
         #[command(flatten)]
         how: ImageArgs,
     },
-    /// Have a VM go on that is suspended.
+    /// Resume a suspended VM.
     Resume {
         #[arg(value_parser = checked_name)]
         name: String,
     },
     Checkpoint(CheckpointArgs),
-    /// Have a VM that does not run be suspended as it was at a checkpoint. Later ones are gone then, and what
-    /// it did since.
+    /// Restore a VM to a checkpoint, suspended. It must not be running. Later checkpoints, and all changes
+    /// since, are lost.
     Restore {
         #[arg(value_parser = checked_name)]
         name: String,
-        /// Which one, as tombolo vm show numbers them (by default the latest).
+        /// Number of the checkpoint, as listed by tombolo vm show (by default the latest).
         checkpoint: Option<u32>,
     },
-    /// End a VM as if its power went.
+    /// Power off a VM, without a guest shutdown.
     Stop {
         #[arg(value_parser = checked_name)]
         name: String,
     },
-    /// Show the VMs of this user.
+    /// List the VMs of this user.
     List,
-    /// Show one of them, and what its last resumption cost.
+    /// Show a VM, and the cost of its last start.
     Show {
         #[arg(value_parser = checked_name)]
         name: String,
     },
-    /// Remove a VM, with what was written to its disk.
+    /// Remove a VM and its disk changes.
     Rm {
         #[arg(value_parser = checked_name)]
         name: String,
-        /// Also one that runs.
+        /// Also remove a running VM.
         #[arg(short, long)]
         force: bool,
     },
@@ -125,51 +125,51 @@ Examples:
   tombolo vm checkpoint one --every 600
   tombolo vm list";
 
-/// Boot a new VM. Its disk begins as DISK, which is not changed.
+/// Boot a new VM. Its disk is based on DISK, which is not changed.
 #[derive(Args)]
 struct StartArgs {
     #[arg(value_parser = checked_name)]
     name: String,
-    /// What its disk begins as: a file of this host or a URL, as for tombolo disk.
+    /// Base of its disk: a local file or a URL, as for tombolo disk.
     #[arg(long, value_name = "DISK")]
     disk: PathBuf,
-    /// Its memory, in bytes; K, M and G stand for powers of 1024.
+    /// Memory size in bytes; K, M and G are powers of 1024.
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     memory: String,
-    /// Its processors.
+    /// Number of virtual CPUs.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     cpus: u32,
-    /// The model of its processors, and features that they have or lack, as QEMU names them:
-    /// MODEL[,+FEATURE][,-FEATURE]…. Images that go to other hosts want one that all of them have.
+    /// CPU model and features, in QEMU's notation: MODEL[,+FEATURE][,-FEATURE]…. For images used on other
+    /// hosts choose a model that all hosts support.
     #[arg(long, value_name = "MODEL", default_value = "max")]
     cpu: String,
-    /// What executes it, kvm or tcg (by default kvm where this user has it).
+    /// Accelerator, kvm or tcg (by default kvm if this user may use it).
     #[arg(long, value_name = "NAME")]
     accel: Option<String>,
-    /// The kernel to boot instead of what is on the disk.
+    /// Kernel to boot, instead of the boot loader on the disk.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// The first file system of that kernel.
+    /// Initial RAM disk of that kernel.
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Option<PathBuf>,
-    /// The command line of that kernel.
+    /// Command line of that kernel.
     #[arg(long, value_name = "WORDS", requires = "kernel", default_value = "")]
     append: String,
     #[command(flatten)]
     place: PlaceArgs,
 }
 
-/// What a VM has of the host.
+/// Host resources of a VM.
 #[derive(Args)]
 pub struct PlaceArgs {
-    /// Its network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… made by QEMU, tap=INTERFACE, or none.
+    /// Network: user[,hostfwd=tcp:127.0.0.1:PORT-:PORT]… (provided by QEMU), tap=INTERFACE, or none.
     #[arg(long, value_name = "NETWORK", default_value = "user", value_parser = network)]
     net: String,
-    /// What its guest can mount while it runs, by virtio-fs: a directory of this host, or a URL that tombolo
-    /// serve takes. Up to seven.
+    /// Share a tree with the guest through virtio-fs: a local directory, or a URL accepted by tombolo serve.
+    /// Up to seven.
     #[arg(long, value_name = "TAG=DIR|URL")]
     share: Vec<Share>,
-    /// The VMM.
+    /// VMM program.
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
 }
@@ -185,7 +185,7 @@ fn network(text: &str) -> Result<String, String> {
 const NO_NETWORK: &str = "none";
 
 impl PlaceArgs {
-    /// A program of $PATH, or a file: wherever the next command is called.
+    /// Returns the VMM: a name in $PATH, or an absolute path independent of the working directory.
     fn qemu(&self) -> Result<PathBuf, Failure> {
         if self.qemu.components().count() > 1 { whole(&self.qemu) } else { Ok(self.qemu.clone()) }
     }
@@ -195,26 +195,24 @@ impl PlaceArgs {
     }
 }
 
-/// Make a VM of an image, which goes on where the image was suspended.
+/// Create a VM from an image; it resumes where the image was suspended.
 ///
-/// It is not booted, and nothing is copied: what it touches of the image's memory and disk is read when it
-/// does, and what it changes is kept apart, in its own directory. The image must stay as it is. The guest
-/// finds a new network card, with an address of its own. What its start cost is told in the end.
+/// Nothing is booted or copied: the image's memory and disk are read on demand, and changes are stored in the
+/// VM's own directory. The image must not change. The guest gets a new network card with its own address.
+/// Prints the cost of the start.
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// The image: a directory of this host, or the URL of one elsewhere. With --needs a directory of images
-    /// and their catalogue.
+    /// Image: a local directory, or a URL. With --needs, a directory of images with a catalogue.
     image: PathBuf,
-    /// What the VM is called.
+    /// Name of the VM.
     #[arg(value_parser = checked_name)]
     name: String,
-    /// What the image is to have, by the catalogue beside images: mem, disk and cpus at least, everything
-    /// else as it says. The smallest that has all is taken.
+    /// Required properties of the image, by the catalogue: minimum mem, disk and cpus, exact values
+    /// otherwise. The smallest image that has all is chosen.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
     needs: Option<Needs>,
-    /// Where the image lies that an incremental one stands on, if not beside it. Once more: what that stands
-    /// on.
+    /// Location of the base of an incremental image, if it is not next to it. Repeat for the base's base.
     #[arg(long, value_name = "IMAGE")]
     base: Vec<PathBuf>,
     #[command(flatten)]
@@ -253,15 +251,15 @@ impl VmArgs {
     }
 }
 
-/// Makes what fails leave no VM behind.
+/// Removes the VM if `make` fails.
 fn made(home: &Home, make: impl FnOnce() -> Outcome) -> Outcome {
     make().inspect_err(|_| drop(home.remove()))
 }
 
 impl StartArgs {
     fn run(&self) -> Outcome {
-        let memory_bytes =
-            size(&self.memory).ok_or_else(|| Failure::usage("--memory: a number of bytes, such as 512M"))?;
+        let memory_bytes = size(&self.memory)
+            .ok_or_else(|| Failure::usage("--memory must be a number of bytes, such as 512M"))?;
         let machine = Machine {
             machine: "q35".into(),
             accelerator: self.accel.clone().unwrap_or_else(|| accelerator().into()),
@@ -279,7 +277,8 @@ impl StartArgs {
         let (append, has_initrd) = (self.append.clone(), self.initrd.is_some());
         let boot = self.kernel.as_ref().map(|_| BootConfig { append, has_initrd, digests });
         let config = Config::new(machine, boot);
-        let text = toml::to_string(&config).map_err(|error| Failure::cannot("write down the VM", &error))?;
+        let text = toml::to_string(&config)
+            .map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
         Config::read(&text, Path::new(CONFIG))?;
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
@@ -316,7 +315,7 @@ fn whole(path: &Path) -> Result<PathBuf, Failure> {
     absolute(path).map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))
 }
 
-/// What can execute guests here.
+/// Returns the best available accelerator.
 fn accelerator() -> &'static str {
     let kvm = fs::File::options().read(true).write(true).open("/dev/kvm");
     if kvm.is_ok() { "kvm" } else { "tcg" }
@@ -344,9 +343,9 @@ impl CloneArgs {
 fn boot(name: &str) -> Outcome {
     let home = Home::of(name)?;
     if home.phase()? == Phase::Suspended {
-        let reason = "it is suspended, and would lose what is in its memory";
-        return Err(Failure::cannot(format_args!("boot the VM {name}"), reason)
-            .remedy(format_args!("tombolo vm resume {name}, and reboot the guest")));
+        let reason = "it is suspended, and its memory would be lost";
+        return Err(Failure::cannot(format_args!("boot VM {name}"), reason)
+            .remedy(format_args!("use tombolo vm resume {name}, and reboot the guest")));
     }
     running::boot(&home)
 }
@@ -355,12 +354,9 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     let home = Home::of(name)?;
     let to = to.map(whole).transpose()?;
     if let Some(dir) = to.as_deref().filter(|dir| dir.exists()) {
-        return Err(Failure::cannot(
-            format_args!("make the image {}", dir.display()),
-            "there is something of that name",
-        ));
+        return Err(Failure::cannot(format_args!("create image {}", dir.display()), "it already exists"));
     }
-    // Before its guest stands still for it.
+    // Checked before the guest is paused.
     to.as_deref().filter(|_| how.changes).map_or(Ok(()), |dir| changes::check(&home, dir))?;
     let is_suspended = home.lock_within(home::GLANCE)?.is_some() && home.phase()? == Phase::Suspended;
     match (&to, is_suspended) {
@@ -374,13 +370,13 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     to.map_or(Ok(()), |dir| image::make(&home, &dir, how))
 }
 
-/// Has it go on, and says what that cost.
+/// Resumes the VM and prints the cost.
 fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
     running::resume(home, ledger)?;
     print(&ledger.shown())
 }
 
-/// How a VM stands, in words.
+/// Returns the state of a VM.
 fn standing(home: &Home) -> Result<String, Failure> {
     let runs = home.lock()?.is_none();
     Ok(match (home.phase()?, runs) {
@@ -406,7 +402,7 @@ fn list() -> Outcome {
         let checkpoints = chain::checkpoints(&home).map_or(0, |found| found.len()).to_string();
         rows.push(vec![home.name.clone(), state, began, memory, checkpoints]);
     }
-    print(&table(&["name", "state", "disk began as", "memory", "checkpoints"], rows, 3))
+    print(&table(&["name", "state", "disk base", "memory", "checkpoints"], rows, 3))
 }
 
 fn show(home: &Home) -> Outcome {
@@ -418,16 +414,16 @@ fn show(home: &Home) -> Outcome {
     if let (Ok(here), Ok(config)) = (home.here(), home.config()) {
         lines.push(("machine", format!("{} {} {}", config.machine, config.accelerator, config.cpu)));
         lines.push(("memory", size_text(config.memory_bytes)));
-        lines.push(("disk began as", here.disk.display().to_string()));
+        lines.push(("disk base", here.disk.display().to_string()));
         lines.extend(here.bases.iter().map(|image| ("over", image.display().to_string())));
-        lines.extend(here.memory.map(|memory| ("memory began as", memory.display().to_string())));
+        lines.extend(here.memory.map(|memory| ("memory base", memory.display().to_string())));
         lines.extend(here.shares.iter().map(|share| ("share", share.to_string())));
         lines.extend(here.net.map(|net| ("network", format!("{net} {}", here.mac))));
     }
     let kept = [
-        ("disk kept here", image::overlay(DISK)),
-        ("memory kept here", image::overlay(MEMORY)),
-        ("memory kept here", MEMORY.into()),
+        ("disk changes", image::overlay(DISK)),
+        ("memory changes", image::overlay(MEMORY)),
+        ("memory file", MEMORY.into()),
     ];
     lines.extend(kept.into_iter().filter_map(|(what, name)| Some((what, taken(&name)?))));
     let run = home.run();
@@ -447,7 +443,7 @@ fn show(home: &Home) -> Outcome {
     let mut shown = table(&["name", &home.name], rows, 2);
     let checkpoints = checkpoint::rows(home)?;
     if !checkpoints.is_empty() {
-        shown += &format!("\n\n{}", table(&["checkpoint", "made at", "bytes"], checkpoints, 2));
+        shown += &format!("\n\n{}", table(&["checkpoint", "created", "bytes"], checkpoints, 2));
     }
     print(&ledger.map_or_else(|| shown.clone(), |ledger| format!("{shown}\n\n{}", ledger.shown())))
 }

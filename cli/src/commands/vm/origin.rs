@@ -1,6 +1,5 @@
-//! The caches of images that lie on NFS servers: for each tree a proxy that all VMs of this user share. The
-//! command that needs one starts it, the supervisors of the VMs start it again, and it ends by itself when no
-//! VM has used it for a while.
+//! Caches of images on NFS servers: one proxy per tree, shared by all VMs of this user. The first command
+//! that needs a proxy starts it, supervisors of VMs restart it, and it ends by itself when unused.
 
 use std::env;
 use std::fs::{DirBuilder, File};
@@ -37,27 +36,27 @@ use crate::failure::{Failure, Reason};
 use crate::location::{Backoff, Location, NfsUrl, ShmLocation, mount_shm};
 use crate::service::status::{self, Status};
 
-/// How an image on an NFS server is cached.
+/// Caching of images on NFS servers.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheArgs {
-    /// Where caches of images on NFS servers lie (by default $XDG_CACHE_HOME/tombolo, for root
+    /// Directory of caches for images on NFS servers (by default $XDG_CACHE_HOME/tombolo, for root
     /// /var/cache/tombolo).
     ///
-    /// All VMs of a server's images share one, which a proxy of this user has as long as any of them runs,
-    /// and five minutes longer.
+    /// All VMs of a server's images share a cache. Its proxy runs as long as any of them, and five minutes
+    /// longer.
     #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
     #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
     dir: Option<PathBuf>,
-    /// Read the image where it lies each time.
+    /// Do not cache the image.
     #[arg(long, help_heading = CACHE, conflicts_with_all = ["dir", "cache_size", "data_from"])]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_cache: bool,
-    /// How much data the cache may hold (by default 8G). It counts when its proxy is started.
+    /// Maximum amount of cached data (by default 8G). Applies when the proxy is started.
     #[arg(long, value_name = "SIZE", value_parser = checked::<Size>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_size: Option<String>,
-    /// Read data where the cache of another host has them, that a proxy of the same tree serves there as
+    /// Read data from the cache of another host, whose proxy of the same tree is served as
     /// nfs://HOST[:PORT]/NAME. It need not be trusted.
     #[arg(long, value_name = "URL", value_parser = checked::<NfsUrl>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,20 +65,20 @@ pub struct CacheArgs {
 
 const CACHE: &str = "Cache";
 
-/// A word that is passed on, if it will be understood.
+/// Validates a word that is passed to another command.
 fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
     text.parse::<T>().map(|_| text.into())
 }
 
 impl CacheArgs {
-    /// With directories that count from the root, whichever the next command is called in.
+    /// Makes directories absolute, independent of the next command's working directory.
     pub fn absolute(self) -> Result<Self, Failure> {
-        let finding = |error: io::Error| Failure::cannot("find the directory of caches", &error);
+        let finding = |error: io::Error| Failure::cannot("find the cache directory", &error);
         let dir = self.dir.map(|dir| absolute(dir).map_err(finding)).transpose()?;
         Ok(Self { dir, ..self })
     }
 
-    /// Whether nothing is asked for.
+    /// Returns `true` if no option is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -93,46 +92,45 @@ impl CacheArgs {
         };
         self.dir.clone().or_else(usual).ok_or_else(|| {
             Failure::cannot("cache the image", "neither XDG_CACHE_HOME nor HOME is set")
-                .remedy("name a directory with --cache DIR, or say --no-cache")
+                .remedy("name a directory with --cache DIR, or use --no-cache")
         })
     }
 }
 
-/// A proxy that nothing has a link to ends after this time, in seconds.
+/// Time after which an unused proxy ends, in seconds.
 const UNUSED_SECONDS: &str = "300";
 
-/// For a proxy that is just ending.
+/// Maximum wait for a proxy that is just ending.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What is read to look into a file.
+/// Size of the read that opens a file's trace.
 const PAGE_BYTES: usize = 4096;
 
-/// Whether a link is wanted still.
+/// Interval of checks that a link is still wanted.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Between attempts to start one again whose server is away.
+/// Maximum pause between attempts to restart a proxy with an unreachable server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A proxy that runs, and is started again when it ends, as long as this lives: what stands on it waits for
-/// that.
+/// A running proxy, restarted when it ends, as long as this lives: its users wait meanwhile.
 pub struct Origin {
-    /// Without it what keeps the proxy ends.
+    /// Dropping this ends the restarts.
     _wanted: Arc<()>,
     url: NfsUrl,
     place: ShmLocation,
     control: PathBuf,
 }
 
-/// A proxy that runs, as long as this lives at least.
+/// A running proxy, kept in use as long as this lives.
 struct Link {
     process: OwnedFd,
     _link: VrpcExport,
 }
 
 impl Origin {
-    /// Of an image, or of a file of one, that lies on an NFS server. It is kept from now on.
+    /// Starts the proxy of an image on an NFS server, or of a file in one, and keeps it running.
     pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let Some(url) = far(image).filter(|_| !args.no_cache) else { return Ok(None) };
         let mut proxies = proxies(url, args)?;
@@ -150,13 +148,13 @@ impl Origin {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Of the image that a file is of.
+    /// Starts the proxy of the image that contains the file.
     pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let image = far(file).and_then(|url| above(&url));
         image.map_or(Ok(None), |image| Self::of_image(Path::new(&image.to_string()), args))
     }
 
-    /// Where a location of that server is to be had here.
+    /// Returns the location through the proxy.
     pub fn near(&self, location: &Path) -> PathBuf {
         let path = far(location).filter(|url| is_same_server(url, &self.url)).map(|url| url.path);
         let within = path.as_deref().and_then(|path| path.strip_prefix(&*self.url.path));
@@ -167,20 +165,19 @@ impl Origin {
         }
     }
 
-    /// What tells of it.
+    /// Returns the control socket.
     pub fn control(&self) -> &Path {
         &self.control
     }
 
-    /// What tells of that of an image that a file is of, if it runs.
+    /// Returns the control socket of the proxy of the image that contains the file, if it is running.
     pub fn running(file: &Path, args: &CacheArgs) -> Option<PathBuf> {
         let image = far(file).and_then(|url| above(&url))?;
         let mut proxies = proxies(image, args).ok()?.into_iter();
         proxies.find(|proxy| proxy.status().is_some()).map(|proxy| proxy.control())
     }
 
-    /// Begins to bring what a clone of an image reads first: as its sidecar says, when its memory is looked
-    /// into.
+    /// Starts prefetching a clone's first reads: a read of the image's memory triggers the sidecar's trace.
     pub fn look_ahead(&self, memory: &Path) {
         let near = self.near(memory);
         let look = move || {
@@ -189,16 +186,16 @@ impl Origin {
             let source = DiskSource::of_word(&near, &ImageOptions::default());
             let Ok(opened) = source.and_then(|source| source.open(&options, &pool)) else { return };
             let page = Buffer::new(PAGE_BYTES);
-            // What needs it is told what is wrong.
+            // Errors are reported to the actual readers.
             let _ =
                 block_on(opened.disk.read(&Ctx::root(SessionId(0)), 0, page.sink(0..PAGE_BYTES)).resolve());
         };
-        // It may be left in its middle: nothing waits for it.
+        // May be abandoned at any time: nothing waits for it.
         let _ = thread::Builder::new().name("ahead".into()).spawn(look);
     }
 }
 
-/// Starts a proxy again whenever it ends. Only this one: what reads through it has its links to no other.
+/// Restarts a proxy whenever it ends. Always the same one, because readers have their links to it.
 fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     let keep = move || {
         let mut link = link;
@@ -211,7 +208,7 @@ fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
             if wanted.strong_count() == 0 {
                 return;
             }
-            tracing::warn!(tree = %proxy.url, "its cache has ended, and is started again");
+            tracing::warn!(tree = %proxy.url, "image cache ended: restarting it");
             let mut backoff = Backoff::new(PAUSE_MAX, None);
             link = loop {
                 match proxy.linked() {
@@ -226,7 +223,7 @@ fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
 }
 
-/// The URL, if it is one of an NFS server over a network or ssh.
+/// Returns the URL of an NFS server over a network or ssh.
 fn far(word: &Path) -> Option<NfsUrl> {
     match Location::of_word(word.as_os_str()) {
         Ok(Location::Nfs(url)) if str::from_utf8(&url.path).is_ok() => Some(url),
@@ -234,7 +231,7 @@ fn far(word: &Path) -> Option<NfsUrl> {
     }
 }
 
-/// The directory that it lies in.
+/// Returns the parent directory.
 fn above(url: &NfsUrl) -> Option<NfsUrl> {
     let end = url.path.iter().rposition(|byte| *byte == b'/')?;
     let path = url.path.get(..end.max(1)).filter(|path| path.len() < url.path.len())?.to_vec();
@@ -245,18 +242,18 @@ fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
     NfsUrl { path: Vec::new(), ..one.clone() } == NfsUrl { path: Vec::new(), ..other.clone() }
 }
 
-/// Those that an image may be read through, which is at this URL. The first is of the directory that it lies
-/// in, so that images share what is equal in them; it is not to be had everywhere.
+/// Returns the possible proxies of the image at this URL. The first serves the parent directory, so that
+/// images share equal blocks; not every server permits that.
 fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy>, Failure> {
     let trees = [above(&image).filter(|above| above.path != b"/"), Some(image)];
     trees.into_iter().flatten().map(|url| Proxy::new(url, args)).collect()
 }
 
-/// The proxy of a tree, whether it runs or not.
+/// The proxy of a tree, running or not.
 struct Proxy {
     url: NfsUrl,
     args: CacheArgs,
-    /// Of its cache, its export and its sockets.
+    /// Name of its cache, export and sockets.
     name: String,
     base: PathBuf,
 }
@@ -273,10 +270,10 @@ impl Proxy {
         self.base.join(format!("{}{ending}", self.name))
     }
 
-    /// Where its sockets are: where the session that started it has them, whichever asks.
+    /// Returns the directory of the sockets, as recorded by the session that started the proxy.
     fn sockets(&self) -> PathBuf {
         let written = std::fs::read_to_string(self.file(".run")).ok().map(PathBuf::from);
-        // What answers in a directory of another user may be that user's.
+        // A directory owned by another user could hold that user's sockets.
         written.filter(|usual| control::prepare(usual).is_ok()).unwrap_or_else(control::default_directory)
     }
 
@@ -295,7 +292,7 @@ impl Proxy {
         status::ask(&mut client, &control, "status").ok()
     }
 
-    /// A link to it, for which it is started if need be.
+    /// Returns a link to the proxy, which is started if necessary.
     fn linked(&self) -> Result<Link, Failure> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -304,7 +301,7 @@ impl Proxy {
             match mount_shm(&self.place()?, Mode::default(), Patience::Hard) {
                 Ok(link) => return Ok(Link { process, _link: link }),
                 Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
-                // It ends just now.
+                // The proxy is just ending.
                 Err(_) => thread::sleep(LOOK_EVERY),
             }
         }
@@ -323,7 +320,7 @@ impl Proxy {
                 place: self.place()?,
                 control: self.control(),
             },
-            self.cannot("no thread is to be had"),
+            self.cannot("cannot start a thread"),
         );
         keep(link, self, Arc::downgrade(&origin._wanted)).map_err(|_| cannot)?;
         Ok(origin)
@@ -333,7 +330,7 @@ impl Proxy {
         Failure::cannot(format_args!("cache {}", self.url), reason)
     }
 
-    /// Starts it unless it runs; one command at a time. Its process.
+    /// Starts the proxy unless it is running, under a lock. Returns its process id.
     fn started(&self) -> Result<u32, Failure> {
         if let Some(status) = self.status() {
             return Ok(status.pid);
@@ -350,11 +347,11 @@ impl Proxy {
 
     fn start(&self) -> Result<u32, Failure> {
         let usual = control::default_directory();
-        // What answers in a directory that another user has made first may be that user's.
+        // A directory created by another user could hold that user's sockets.
         control::prepare(&usual).map_err(|error| self.cannot(&error))?;
         let cannot = |error: io::Error| self.cannot(&error);
         std::fs::write(self.file(".run"), usual.as_os_str().as_encoded_bytes()).map_err(cannot)?;
-        // Another opening than the one that is locked.
+        // Separate from the locked descriptor.
         let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;
         let mut command = beside("proxy", Some(&log)).map_err(cannot)?;
         command.arg(format!("{}=/{}", self.url, self.name)).arg("--cache").arg(self.file(""));
@@ -364,7 +361,8 @@ impl Proxy {
         command.args(sized.chain(self.args.data_from.iter().flat_map(|url| ["--data-from", url])));
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(cannot)?;
-        let mut output = BufReader::new(child.stdout.take().ok_or_else(|| self.cannot("it says nothing"))?);
+        let mut output =
+            BufReader::new(child.stdout.take().ok_or_else(|| self.cannot("no output from the proxy"))?);
         let mut line = String::new();
         while !line.starts_with("ready control") {
             line.clear();
@@ -374,7 +372,7 @@ impl Proxy {
             }
         }
         let pid = child.id();
-        // Nothing is left of it when it has ended.
+        // Reaps the process.
         let reap = thread::Builder::new().name("reap".into()).spawn(move || child.wait());
         reap.map(|_| pid).map_err(cannot)
     }

@@ -1,4 +1,4 @@
-//! A clone that lives for a while, and of which it is written down what it reads.
+//! Clones that run for a while, to record their reads.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -19,24 +19,24 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::stop;
 use crate::failure::Failure;
 
-/// Where it is written down, in the clone's directory: the servers of a VM that has it record.
+/// File in the clone's directory, whose presence makes the VM's servers record reads.
 pub const RECORD: &str = "read";
 
-/// How often it is looked whether it is over.
+/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-const INTERRUPTED: &str = "it was interrupted";
+const INTERRUPTED: &str = "interrupted";
 
-/// What is rehearsed.
+/// Parameters of a recording.
 pub struct Rehearsal<'a> {
     pub image: &'a Path,
     pub place: &'a PlaceArgs,
     pub at_most: Duration,
-    /// A command of the shell that succeeds when it is over.
+    /// Shell command that succeeds when the recording is complete.
     pub until: Option<&'a str>,
 }
 
-/// The clone, which is removed in the end, however that comes.
+/// The clone, removed when dropped.
 struct Clone(Home);
 
 impl Drop for Clone {
@@ -52,16 +52,16 @@ impl Drop for Clone {
 }
 
 impl Rehearsal<'_> {
-    /// Runs the clone. What it has read: lines of an offset, a length and the name of a file, in order.
+    /// Runs the clone. Returns its reads: lines of offset, length and file name, in order.
     pub fn run(&self) -> Result<Vec<u8>, Failure> {
         let rehearsing = format!("rehearse {}", self.image.display());
         let cannot = |error: std::io::Error| Failure::cannot(&rehearsing, &error);
         if DiskSource::is_elsewhere(self.image) {
-            return Err(Failure::cannot(&rehearsing, "it is no directory of this host")
-                .remedy("rehearse it on its server, or mount it"));
+            return Err(Failure::cannot(&rehearsing, "it is not a local directory")
+                .remedy("record on its server, or mount it"));
         }
         let mut image = Image::of_word(self.image, &[], CacheArgs::default())?;
-        // Whether one came is asked: it may have come between two clones.
+        // Signals are polled, since one may arrive between two clones.
         stop::on_signal(|_| ()).map_err(cannot)?;
         if stop::came().is_some() {
             return Err(Failure::cannot(&rehearsing, INTERRUPTED));
@@ -75,7 +75,7 @@ impl Rehearsal<'_> {
         let over = self.wait();
         running::stop(home)?;
         over.map_err(|reason| Failure::cannot(&rehearsing, reason))?;
-        // What every clone reads as a whole, before all else.
+        // Every clone first reads these files as a whole.
         let mut read = Vec::new();
         for name in [CONFIG, STATE] {
             let bytes = fs::metadata(self.image.join(name)).map_err(cannot)?.len();
@@ -85,7 +85,7 @@ impl Rehearsal<'_> {
         Ok(read)
     }
 
-    /// Waits until it is over. Why it ends before.
+    /// Waits for the end. Returns the reason of a premature one.
     fn wait(&self) -> Result<(), String> {
         let end = Instant::now() + self.at_most;
         let is_over = || stop::came().is_some() || Instant::now() > end;
@@ -95,10 +95,10 @@ impl Rehearsal<'_> {
             }
             match self.until.map(|command| succeeds(command, is_over)) {
                 Some(Ok(true)) => return Ok(()),
-                Some(Err(error)) => return Err(format!("the command of --until: {error}")),
+                Some(Err(error)) => return Err(format!("the --until command failed: {error}")),
                 Some(Ok(false)) if Instant::now() > end => {
                     let seconds = self.at_most.as_secs();
-                    return Err(format!("the command of --until has not succeeded within {seconds} s"));
+                    return Err(format!("the --until command did not succeed within {seconds} s"));
                 }
                 None if Instant::now() > end => return Ok(()),
                 _ => thread::sleep(LOOK_EVERY),
@@ -107,7 +107,7 @@ impl Rehearsal<'_> {
     }
 }
 
-/// Whether a command succeeds before it is over. It may ask a guest that answers nothing, and is killed then.
+/// Returns `true` if the command succeeds in time; it may hang on an unresponsive guest, and is then killed.
 fn succeeds(command: &str, is_over: impl Fn() -> bool) -> std::io::Result<bool> {
     let mut shell = Command::new("/bin/sh");
     let shell = shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,5 +1,4 @@
-//! File systems that a VM's guest can mount while it runs: each has a server of its own (`tombolo serve`),
-//! beside those of memory and disk.
+//! Shares of a VM: each is served by its own `tombolo serve`, next to the servers of memory and disk.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ use super::whole;
 use crate::assembly::plan::disk::DiskSource;
 use crate::failure::{Failure, Outcome};
 
-/// A tag, by which a guest mounts it, and a directory of this host or the URL of one elsewhere.
+/// Mount tag in the guest, and a local directory or a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -33,7 +32,9 @@ impl FromStr for Share {
         let (tag, from) = text.split_once('=').ok_or("write TAG=DIR or TAG=URL")?;
         let tag = checked_name(tag).map_err(|why| format!("TAG: {why}"))?;
         if tag.len() > TAG_BYTES_MAX || from.is_empty() {
-            return Err(format!("TAG: up to {TAG_BYTES_MAX} characters, before = and what is shared"));
+            return Err(format!(
+                "write TAG=DIR or TAG=URL, with a TAG of at most {TAG_BYTES_MAX} characters"
+            ));
         }
         Ok(Self { tag, from: from.into() })
     }
@@ -45,11 +46,11 @@ impl fmt::Display for Share {
     }
 }
 
-/// As they are wherever the next command is called.
+/// Validates shares, and makes their paths absolute.
 pub fn checked(shares: &[Share]) -> Result<Vec<Share>, Failure> {
     let tags: std::collections::HashSet<_> = shares.iter().map(|share| &share.tag).collect();
     if shares.len() > SHARES_MAX || tags.len() < shares.len() {
-        let reason = format!("--share: up to {SHARES_MAX} of them, each with a tag of its own");
+        let reason = format!("--share: at most {SHARES_MAX}, each with its own tag");
         return Err(Failure::usage(&reason));
     }
     let absolute = |share: &Share| {
@@ -60,11 +61,11 @@ pub fn checked(shares: &[Share]) -> Result<Vec<Share>, Failure> {
     shares.iter().map(absolute).collect()
 }
 
-/// What is to follow `tombolo serve` for the server of a share.
+/// Adds the arguments of `tombolo serve` for a share.
 pub fn add_words(command: &mut Command, share: &Share, run: &Run, number: usize) {
     let mut socket = run.share(number).into_os_string();
     socket.push(format!(",tag={}", share.tag));
-    // With a name, as there may be what looks like one in it.
+    // The explicit export name protects paths that contain `=/`.
     let mut export = share.from.clone().into_os_string();
     export.push(format!("=/{}", share.tag));
     command.arg(export).arg("--virtiofs").arg(socket).arg("--control").arg(run.share_control(number));
@@ -75,7 +76,7 @@ pub fn connect(shares: &[Share], run: &Run, monitor: &mut Monitor) -> Outcome {
     each(shares, |number, _| monitor.connect_share(number, &run.share(number)))
 }
 
-/// Gives the guest its shares, before its identity.
+/// Plugs the shares into the guest, before its identity.
 pub fn plug(shares: &[Share], monitor: &mut Monitor) -> Outcome {
     each(shares, |number, share| monitor.plug_share(number, &share.tag))
 }
@@ -90,7 +91,7 @@ fn each(
     shares.iter().enumerate().map(act).fold(Ok(()), Outcome::and)
 }
 
-/// The files of all servers of shares that a VM may have had.
+/// Returns the files of all servers of shares that a VM may have had.
 pub fn files(run: &Run) -> impl Iterator<Item = PathBuf> + use<'_> {
     (0..SHARES_MAX).flat_map(|number| [run.share(number), run.share_control(number)])
 }

@@ -346,8 +346,8 @@ fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     clone.kill().and_then(|()| clone.wait()).expect("killed");
     assert!(bed.is("one", "starting"), "{}", bed.list());
     // Two VMs do not stand on one redo log.
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["it runs", "tombolo vm stop one"]);
-    bed.0.run(&["vm", "rm", "one"]).failed(1, &["it runs"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["it is running", "tombolo vm stop one"]);
+    bed.0.run(&["vm", "rm", "one"]).failed(1, &["it is running"]);
     bed.0.run(&["vm", "stop", "one"]).succeeded();
     assert!(bed.is("one", "suspended"), "its guest never ran: {}", bed.list());
     let _told = bed.vmm("one", Flaw::None);

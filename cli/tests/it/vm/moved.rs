@@ -154,7 +154,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     merge(&[]).succeeded();
     assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
     qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
-    local.bed.0.run(&["disk", "merge", &bases[0], "--base", &bases[1]]).failed(1, &["is no overlay"]);
+    local.bed.0.run(&["disk", "merge", &bases[0], "--base", &bases[1]]).failed(1, &["is not an overlay"]);
     // It goes on as any other VM.
     local.works("three", 3, &chain);
     let _told = local.bed.vmm("three", Flaw::None);
@@ -236,13 +236,13 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     // Lists that lead nowhere, to itself, or for ever.
     let many = format!("[{}]", r#""../golden","#.repeat(7));
     let lists = [
-        ("itself", r#"["../itself"]"#, &["stands on itself"][..]),
-        ("circle", r#"["../golden", "../circle"]"#, &["stands on itself"]),
-        ("away", r#"["../../golden"]"#, &["../../golden", "does not lie beside it", "--base"]),
-        ("root", r#"["/golden"]"#, &["does not lie beside it", "--base"]),
+        ("itself", r#"["../itself"]"#, &["is its own base"][..]),
+        ("circle", r#"["../golden", "../circle"]"#, &["is its own base"]),
+        ("away", r#"["../../golden"]"#, &["../../golden", "is not next to it", "--base"]),
+        ("root", r#"["/golden"]"#, &["is not next to it", "--base"]),
         ("none", r#"["../none-such"]"#, &["none-such"]),
         ("other", r#"["../one", "../golden"]"#, &["the base image has changed"]),
-        ("many", &many, &["images stand on each other"]),
+        ("many", &many, &["image chain is longer"]),
     ];
     for (name, bases, _) in lists {
         said(&copied(&origin, "one", name), bases);
@@ -288,7 +288,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     std::os::unix::fs::symlink(tree("golden"), tree("link")).expect("link");
     said(&copied(&origin, "one", "linked"), r#"["../link"]"#);
     let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
-    local.refused("linked", &["../link", "does not lie beside it"]);
+    local.refused("linked", &["../link", "is not next to it"]);
     for (name, _, words) in unfinished {
         local.refused(name, words);
     }
@@ -342,11 +342,14 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
     host.bed
         .0
         .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
-        .failed(1, &["of no image", "leave --changes out"]);
+        .failed(1, &["was not cloned from an image", "without --changes"]);
     host.bed.0.run(&["vm", "suspend", "golden", "--changes"]).failed(2, &["--to"]);
     let _told = host.bed.vmm("golden", Flaw::None);
     host.bed.0.run(&["vm", "resume", "golden"]).succeeded();
-    host.bed.0.run(&["vm", "suspend", "golden", "--to", "no", "--changes"]).failed(1, &["of no image"]);
+    host.bed
+        .0
+        .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
+        .failed(1, &["was not cloned from an image"]);
     assert!(host.bed.is("golden", "running"), "its guest stands still for nothing");
     let mut last = "image".to_owned();
     for number in 1..=7 {
@@ -360,7 +363,7 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
         let made = host.bed.0.run(&words);
         match number {
             1..=6 => made.succeeded(),
-            _ => made.failed(1, &["7 images stand on each other already", "leave --changes out"]),
+            _ => made.failed(1, &["already has 7 images", "without --changes"]),
         }
         if number == 1 {
             // A link beside it, by whose name it would not find it.

@@ -80,5 +80,5 @@ fn a_vm_whose_share_cannot_be_served_does_not_run() {
         bed.0.run(&[&["clone", "image", "two"], &wrong[..]].concat()).failed(2, &["TAG"]);
     }
     let twice = ["clone", "image", "two", "--share", "src=data", "--share", "src=other"];
-    bed.0.run(&twice).failed(2, &["a tag of its own"]);
+    bed.0.run(&twice).failed(2, &["each with its own tag"]);
 }

@@ -264,7 +264,7 @@ impl Sessions {
         }
         let Some(session) = inner.sessions.get_mut(name) else {
             return Err(
-                Failure::cannot(ending, "there is none of that name").remedy("see tombolo session list")
+                Failure::cannot(ending, "no session has that name").remedy("see tombolo session list")
             );
         };
         match session.status.state {

@@ -1,5 +1,4 @@
-//! What tells one version of a disk from another, so that what was copied of one is not taken for a part of
-//! another.
+//! Versions of disks, so that an interrupted copy is not continued from another version.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,17 +13,17 @@ use crate::commands::files::open_path::{Opener, attr_of};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-/// Of a source: it is another one as soon as anything in it has changed.
+/// Version of a source, which any change alters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     pub text: String,
-    /// Whether it really tells. Of block devices and NBD servers nothing but the length is known.
+    /// `true` if changes are detected. For block devices and NBD servers only the length is known.
     pub tells: bool,
 }
 
 impl Version {
     pub fn of(source: &DiskSource, disk: &dyn BlockDevice) -> Result<Self, Failure> {
-        let looking = |error| Failure::cannot(format_args!("look at {source}"), &error);
+        let looking = |error| Failure::cannot(format_args!("get attributes of {source}"), &error);
         let mut version =
             Self { text: format!("{} {}", source.format(), disk.geometry().size_bytes), tells: true };
         for layer in source.layers()? {
@@ -67,16 +66,16 @@ impl Version {
     }
 }
 
-/// Whether two names of files of servers lead to one. The time tells apart those of two servers that number
-/// alike.
+/// Returns `true` if two remote names refer to the same file. The time distinguishes files with equal numbers
+/// on two servers.
 pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     let (DiskSource::File(one), DiskSource::File(other)) = (one, other) else { return false };
     let known = |location| attr_of(location).map(|Attr { fsid, fileid, ctime, .. }| (fsid, fileid, ctime));
-    // One that is not there is none.
+    // A nonexistent file equals no other.
     known(other).is_ok_and(|other| known(one).is_ok_and(|one| one == other))
 }
 
-/// What tells a copy from another that has its name later, or is in another format, whatever is in it.
+/// Returns an identifier of a copy, distinct from later files of the same name or another format.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     if let Some(location) = source.location() {
         let Attr { fsid, fileid, .. } = attr_of(location)?;
@@ -85,9 +84,10 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source.file() {
         None => Ok(String::new()),
         Some(path) => {
-            let it = fs::metadata(path)
-                .map_err(|error| Failure::cannot(format_args!("look at {}", path.display()), &error))?;
-            // Numbers of files that were removed are given again, times of birth are not.
+            let it = fs::metadata(path).map_err(|error| {
+                Failure::cannot(format_args!("get attributes of {}", path.display()), &error)
+            })?;
+            // Inode numbers are reused; birth times are not.
             let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
             let (format, born) = (source.format(), born.unwrap_or_default());
             Ok(format!("{format} {}:{}:{}:{born:?}", it.dev(), it.ino(), it.rdev()))
@@ -95,7 +95,7 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     }
 }
 
-/// How long the file is, if there is one.
+/// Returns the length of the file, if it exists.
 pub fn len_of(location: &Location) -> Result<Option<u64>, Failure> {
     let place = Opener::new().open(location, End::Target)?;
     match place.find(Last::Follow) {
@@ -103,13 +103,13 @@ pub fn len_of(location: &Location) -> Result<Option<u64>, Failure> {
             .attr_now()
             .wait()
             .map(|attr| Some(attr.size))
-            .map_err(|error| place.cannot("look at", &error)),
+            .map_err(|error| place.cannot("get attributes of", &error)),
         Err(tombolo_core::Error::NotFound) => Ok(None),
-        Err(error) => Err(place.cannot("look at", &error)),
+        Err(error) => Err(place.cannot("get attributes of", &error)),
     }
 }
 
-/// Makes a file of this length, all of it a hole. There must be none, unless `is_there`: that becomes one.
+/// Creates a sparse file of this length. It must not exist, unless `is_there`: then it is truncated.
 pub fn make(location: &Location, size_bytes: u64, mode: Mode, is_there: bool) -> Result<(), Failure> {
     let place = Opener::new().open(location, End::Target)?;
     let made = block_on(async {
@@ -125,5 +125,5 @@ pub fn make(location: &Location, size_bytes: u64, mode: Mode, is_there: bool) ->
         }
         Ok(())
     });
-    made.map_err(|error| place.cannot("make", &error))
+    made.map_err(|error| place.cannot("create", &error))
 }

@@ -1,4 +1,4 @@
-//! `tombolo disk convert`: copies a disk into another, whatever both lie in.
+//! `tombolo disk convert`: copies a disk into another of any kind.
 
 mod identity;
 mod record;
@@ -37,57 +37,56 @@ use identity::Version;
 use record::{Record, Records};
 use target::{Prepared, Target};
 
-/// Copy a disk into another: from and to raw and qcow2 images, block devices, disks of NBD servers, and files
-/// of NFS servers.
+/// Copy a disk from and to raw and qcow2 images, block devices, disks of NBD servers, and files on NFS
+/// servers.
 ///
-/// Holes stay holes, blocks of zeroes become some, and many pieces are under way at once. A file of this host
-/// is written as .NAME.tombolo-part beside its place and gets its name when it is complete and durable; what
-/// it replaces is there until then. What is there otherwise, such as a block device, is written over, and
-/// what lies behind the source's length is left.
+/// Holes are preserved, blocks of zeroes become holes, and many pieces are copied concurrently. A local file
+/// is written as .NAME.tombolo-part in the same directory and renamed when it is complete and durable; an
+/// existing file is replaced only then. Other targets, such as a block device, are overwritten in place;
+/// anything beyond the source's length is left as is.
 ///
-/// After an interruption, whatever it was, the same command with --resume goes on with what is durable. It
-/// begins anew if the source was changed meanwhile. Of block devices and NBD servers as a source that cannot
-/// be told: --verify compares.
+/// After any interruption, the same command with --resume continues from what is durable. It starts over if
+/// the source has changed meanwhile. Changes of block devices and NBD servers cannot be detected: use
+/// --verify to compare.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskConvertArgs {
-    /// Replace TO if it is a file, or write over what it holds.
+    /// Replace TO if it is a file, or overwrite its contents.
     #[arg(short, long)]
     force: bool,
-    /// Go on with what an earlier conversion of FROM into TO left.
+    /// Continue an interrupted conversion of FROM to TO.
     #[arg(long)]
     resume: bool,
-    /// Compare both when all is copied.
+    /// Compare both after copying.
     #[arg(long)]
     verify: bool,
-    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    /// Report progress every 10 seconds if there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
-    /// Say as JSON what was done.
+    /// Print the result as JSON.
     #[arg(long)]
     json: bool,
-    /// What kind of image TO is to be, raw or qcow2 (by default qcow2 where the name ends in .qcow2, else
-    /// raw).
+    /// Format of TO, raw or qcow2 (by default qcow2 if the name ends in .qcow2, otherwise raw).
     #[arg(long, value_name = "FORMAT", value_parser = whole_image())]
     format: Option<ImageFormat>,
-    /// What kind of image FROM is (by default as its name says).
+    /// Format of FROM (by default from the file name).
     #[arg(long, value_name = "FORMAT")]
     from_format: Option<ImageFormat>,
-    /// Where images may lie that FROM stands on, besides its own directory.
+    /// Additional directory that may contain the backing files of FROM.
     #[arg(long, value_name = "DIR")]
     backing_dir: Option<PathBuf>,
-    /// What FROM stands on, if it is an overlay. Without, it says so itself. Once more: what that stands on,
-    /// if it is an overlay too.
+    /// Base of FROM, if it is an overlay, instead of the one recorded in it. Repeat for the base of a base
+    /// that is an overlay itself.
     #[arg(long, value_name = "DISK")]
     base: Vec<PathBuf>,
-    /// Refuse a --base that lies behind a symbolic link.
+    /// Refuse a --base behind a symbolic link.
     #[arg(long, hide = true)]
     base_no_links: bool,
     #[command(flatten)]
     wait: WaitArgs,
-    /// The disk to copy, as for a server of it.
+    /// Disk to copy, as for a server.
     from: PathBuf,
-    /// What it is copied into.
+    /// Target.
     to: PathBuf,
 }
 
@@ -99,23 +98,23 @@ Examples:
   tombolo disk convert vm.qcow2 nfs://server/images/vm.img --verify
   tombolo disk convert nbd://ship/vm vm.img --resume";
 
-/// An overlay is not written as a whole.
+/// Parses the formats that a conversion writes, which exclude overlays.
 fn whole_image() -> impl TypedValueParser<Value = ImageFormat> {
     PossibleValuesParser::new(["raw", "qcow2"]).try_map(|name| ImageFormat::from_str(&name, false))
 }
 
-/// So much is copied again at most after a kill, in bytes, or five seconds' worth.
+/// Maximum amount copied again after a kill, in bytes; or five seconds' worth.
 const DURABLE_EVERY_BYTES: u64 = 256 << 20;
 
-const RECORDING: &str = "keep a record of the conversion";
+const RECORDING: &str = "record the progress of the conversion";
 
-/// What was done, as it goes out as JSON.
+/// Result of a conversion, printed as JSON.
 #[derive(Serialize)]
 struct Done {
     from: String,
     to: String,
     size_bytes: u64,
-    /// What an earlier conversion has copied.
+    /// Bytes copied by an earlier, interrupted conversion.
     resumed_bytes: u64,
     data_bytes: u64,
     zero_bytes: u64,
@@ -123,7 +122,7 @@ struct Done {
     verified: bool,
 }
 
-/// A conversion whose two sides are open.
+/// A conversion with both sides open.
 struct Conversion {
     from: DiskSource,
     to: DiskSource,
@@ -152,7 +151,7 @@ impl DiskConvertArgs {
         let begun = Instant::now();
         let interrupted = |failure| match stop::came() {
             Some(signal) => {
-                screen.say("interrupted: the same command with --resume goes on");
+                screen.say("interrupted: continue with the same command and --resume");
                 Failure::stopped(signal)
             }
             None => failure,
@@ -192,7 +191,9 @@ impl DiskConvertArgs {
             return Err(Failure::usage(format!("{from} cannot be converted into itself")));
         }
         if stands_on(&from, &to)? {
-            return Err(Failure::usage(format!("{from} cannot be converted into {to}, which it stands on")));
+            return Err(Failure::usage(format!(
+                "{from} cannot be converted into {to}, which is part of its backing chain"
+            )));
         }
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let source = from.open(&options, pool)?.disk;
@@ -205,18 +206,18 @@ impl DiskConvertArgs {
         let left = record.as_ref().and_then(|record| left_by(record, &from, &version, &target, screen));
         if left.is_none() {
             if self.resume && record.is_none() {
-                screen.say("nothing is known of an earlier conversion: beginning anew");
+                screen.say("no earlier conversion found: starting over");
             }
             target.must_be_ours(self.force)?;
-            // The record of a file that is made is replaced below: without one a kill in between would leave
-            // a file that no later conversion knows.
+            // The record of a new file is replaced below: without one, a kill in between would leave a file
+            // unknown to later conversions.
             if !target.is_new() {
                 records.forget();
             }
         }
         let start = left.unwrap_or(0).min(size_bytes);
         if target.is_new() {
-            // Whatever happens before there is more to say of it.
+            // Written first, before anything else is known about the conversion.
             let begun = Record { from: from.to_string(), version: version.text.clone(), ..Record::default() };
             records.write(&begun).map_err(|error| Failure::cannot(RECORDING, &error))?;
         }
@@ -225,7 +226,7 @@ impl DiskConvertArgs {
     }
 }
 
-/// Up to where a conversion that was broken off has left what this one needs.
+/// Returns the offset up to which an interrupted conversion has copied data that are still valid.
 fn left_by(
     record: &Record,
     from: &DiskSource,
@@ -234,22 +235,22 @@ fn left_by(
     screen: &Screen,
 ) -> Option<u64> {
     let what = if record.from != from.to_string() || record.version != version.text {
-        "the source is another, or was changed,"
+        "the source was replaced or changed"
     } else if record.has_just_begun() {
         return None;
     } else if identity::of_copy(&target.disk).ok() != record.copy {
-        "what was copied is gone, or in another format,"
+        "the copy was removed, or has another format"
     } else {
         if !version.tells {
-            screen.say("that the source was not changed meanwhile cannot be told: --verify compares");
+            screen.say("changes of the source since then cannot be detected: use --verify to compare");
         }
         return Some(record.durable_bytes);
     };
-    screen.say(&format!("{what} since the earlier conversion: beginning anew"));
+    screen.say(&format!("{what} since the earlier conversion: starting over"));
     None
 }
 
-/// Whether some of what is in one lies in the other, which it stands on.
+/// Returns `true` if a layer or data file of `one` is `other`.
 fn stands_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
     let raw = |path: &Path| DiskSource::Raw { path: path.to_owned(), cache: HostCache::Host };
     let layers = one.layers()?;
@@ -258,7 +259,7 @@ fn stands_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
     Ok(below.chain(data).any(|layer| is_same(&layer, other)))
 }
 
-/// Whether both are one file.
+/// Returns `true` if both are the same file.
 fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
     let path = |source: &DiskSource| match source {
         DiskSource::File(Location::Dir(path)) => Some(path.clone()),
@@ -275,7 +276,7 @@ fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
 }
 
 impl Conversion {
-    /// Copies what is not there yet.
+    /// Copies the remaining data.
     fn copy(&mut self, stop: &Arc<AtomicBool>, screen: &Arc<Screen>) -> Result<Tally, Failure> {
         let watched = Watched::default();
         let mut record = Record {
@@ -310,7 +311,7 @@ impl Conversion {
             Ok(Ended::Stopped) => Err(Failure::silent()),
             Err(fault) => Err(self
                 .explained(&fault)
-                .remedy("when that is mended the same command with --resume goes on")),
+                .remedy("fix the problem and continue with the same command and --resume")),
         }
     }
 
@@ -327,25 +328,25 @@ impl Conversion {
                 self.void();
                 let reason = format!("the copy differs from {} at offset {offset}", self.from);
                 Err(Failure::cannot(format_args!("convert to {}", self.to), reason)
-                    .remedy("copy it once more"))
+                    .remedy("run the conversion again"))
             }
         }
     }
 
-    /// Gives the copy its name, if it is one of what the source still is.
+    /// Gives the copy its name, if the source has not changed.
     fn finish(&mut self) -> Outcome {
         if Version::of(&self.from, &*self.source)? != self.version {
             self.void();
-            let reason = "it was changed while it was copied";
+            let reason = "it changed during the conversion";
             return Err(Failure::cannot(format_args!("convert {}", self.from), reason)
-                .remedy("copy it once more when nothing writes to it"));
+                .remedy("run it again while nothing writes to the source"));
         }
         self.target.finish()?;
         self.records.forget();
         Ok(())
     }
 
-    /// What was copied is good for nothing.
+    /// Discards the copy.
     fn void(&mut self) {
         self.target.abandon();
         self.records.forget();
@@ -357,7 +358,7 @@ impl Conversion {
             Step::Map | Step::Read => &self.from,
             _ => &self.to,
         };
-        let full = "there is no room left for it";
+        let full = "no space left";
         let doing = format!("{step} at offset {offset} of {place}");
         match error {
             Error::NoSpace => Failure::cannot(doing, full),
@@ -367,7 +368,7 @@ impl Conversion {
 }
 
 impl Done {
-    /// In a line.
+    /// Returns the result in one line.
     fn text(&self) -> String {
         let copied_bytes = self.data_bytes + self.zero_bytes;
         let rate = (copied_bytes as f64 / self.seconds.max(0.001)) as u64;
@@ -380,10 +381,10 @@ impl Done {
             size(self.zero_bytes)
         );
         if self.resumed_bytes > 0 {
-            text += &format!("; {} were there", size(self.resumed_bytes));
+            text += &format!("; {} copied earlier", size(self.resumed_bytes));
         }
         if self.verified {
-            text += "; compared, and the same";
+            text += "; verified";
         }
         text
     }

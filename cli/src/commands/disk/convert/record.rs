@@ -1,4 +1,4 @@
-//! What is kept of a conversion, so that it can go on after the process has ended, in whatever way.
+//! Record of a conversion's progress, for continuing after any kind of end.
 
 use serde::{Deserialize, Serialize};
 use tombolo_host_service::state_dir::{SOURCE, ServerState, StateDir, StateError};
@@ -6,29 +6,29 @@ use tombolo_host_service::state_dir::{SOURCE, ServerState, StateDir, StateError}
 use crate::assembly::plan::disk::DiskSource;
 use crate::failure::Failure;
 
-/// The file in the directory of a conversion.
+/// File name in the directory of a conversion.
 const RECORD: &str = "record";
 
-/// How far a copy has come.
+/// Progress of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub from: String,
-    /// Of the source, as it was when the copy began.
+    /// Version of the source when the copy began.
     pub version: String,
-    /// What tells the copy from another of its name. None while that is made.
+    /// Identifier of the copy; `None` while it is being created.
     pub copy: Option<String>,
-    /// All before is durable there.
+    /// Bytes from the start that are durable in the copy.
     pub durable_bytes: u64,
 }
 
 impl Record {
-    /// The copy was to be made, and had not been before. Nothing is in it.
+    /// Returns `true` if the copy was about to be created; nothing is in it yet.
     pub fn has_just_begun(&self) -> bool {
         self.copy.is_none()
     }
 }
 
-/// Where the record of a conversion into one disk is kept. No other process converts into it meanwhile.
+/// Storage of the record of a conversion into one disk; locks out other conversions into it.
 pub struct Records {
     state: Option<ServerState>,
     is_written: bool,
@@ -41,21 +41,21 @@ impl Records {
             .and_then(|dir| dir.server_of(&format!("convert-{}", to.name()), &to.to_string()));
         let state = opened.map_err(|error| match error {
             StateError::InUse { .. } => {
-                Failure::cannot(format_args!("convert into {to}"), "another conversion into it is under way")
+                Failure::cannot(format_args!("convert into {to}"), "another conversion into it is running")
             }
-            error => Failure::cannot("keep a record of the conversion", &error),
+            error => Failure::cannot("record the progress of the conversion", &error),
         })?;
         Ok(Self { state: Some(state), is_written: false })
     }
 
-    /// What an earlier conversion has left, if that makes sense.
+    /// Returns the record of an earlier conversion, if it is valid.
     pub fn read(&mut self) -> Option<Record> {
         let bytes = self.state.as_ref()?.files().read(RECORD).ok()??;
         self.is_written = true;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Durable when it returns.
+    /// Writes the record durably.
     pub fn write(&mut self, record: &Record) -> Result<(), std::io::Error> {
         let Some(state) = &self.state else { return Ok(()) };
         self.is_written = true;
@@ -63,7 +63,7 @@ impl Records {
         state.files().write(RECORD, &bytes).map_err(std::io::Error::other)
     }
 
-    /// There is nothing to go on with.
+    /// Removes the record.
     pub fn forget(&mut self) {
         if let Some(state) = &self.state {
             let _ = std::fs::remove_file(state.path().join(RECORD));

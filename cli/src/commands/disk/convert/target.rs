@@ -1,4 +1,4 @@
-//! Where a disk is converted to.
+//! Target of a conversion.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -25,41 +25,41 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
-/// Disks become blank in units of so many bytes.
+/// Granularity of blanking.
 const UNIT_BYTES: u64 = 4096;
 
 pub struct Target {
-    /// What is written to.
+    /// Disk that is written to.
     pub disk: DiskSource,
     place: Place,
 }
 
 enum Place {
-    /// A file of this host, which gets its name when it is complete.
+    /// Local file, written under a temporary name and renamed when complete.
     Beside { name: PathBuf, access: Access, old: Option<Old> },
-    /// A file of a file system that is not there yet, or was made by a conversion that has come no further.
+    /// Remote file that does not exist yet, or was created by a conversion that has not progressed further.
     New { mode: Mode, is_begun: bool },
-    /// What is there already, and is written over.
+    /// Existing target, overwritten in place.
     There,
 }
 
-/// The file that is replaced.
+/// Replaced file.
 struct Old {
     _lock: Locked,
     uid: u32,
     gid: u32,
 }
 
-/// What a conversion begins with.
+/// A target ready for copying.
 pub struct Prepared {
     pub disk: Arc<dyn BlockDevice>,
-    /// It reads as zeroes from its start on.
+    /// `true` if it reads as zeroes from the start offset on.
     pub is_blank: bool,
 }
 
 impl Target {
-    /// Looks what is there, for a disk of `size_bytes`; a new file has `access`. What holds something is
-    /// taken if it may be written over, or if an earlier conversion into it is known.
+    /// Inspects the target for a disk of `size_bytes`; a new file gets `access`. An existing target is
+    /// accepted if it may be overwritten, or has the record of an earlier conversion.
     pub fn of(
         to: &DiskSource,
         size_bytes: u64,
@@ -76,7 +76,7 @@ impl Target {
                 let name = resolved(path).map_err(failed)?;
                 match fs::metadata(&name) {
                     Ok(found) if found.is_file() => {
-                        there_already(to, overwrites, "replaces it when the copy is complete")?;
+                        there_already(to, overwrites, "replaces it once the copy is complete")?;
                         let _lock = Locked::take(&name)
                             .map_err(|error| Failure::cannot(format_args!("replace {to}"), &error))?;
                         let old = Old { _lock, uid: found.uid(), gid: found.gid() };
@@ -91,23 +91,23 @@ impl Target {
             }
             DiskSource::File(location) => match identity::len_of(location)? {
                 None => Ok(of_place(Place::New { mode, is_begun: false })),
-                // It was not there when a conversion began that has come no further.
+                // The file did not exist when a conversion began that has not progressed further.
                 Some(len) if record.is_some_and(Record::has_just_begun) && [0, size_bytes].contains(&len) => {
                     Ok(of_place(Place::New { mode, is_begun: true }))
                 }
                 Some(_) => may_write().map(|()| of_place(Place::There)),
             },
             DiskSource::Overlay(_) => {
-                let reason = "an overlay is not written to as a whole";
+                let reason = "conversion to an overlay is not supported";
                 Err(Failure::cannot(format_args!("convert to {to}"), reason).remedy(
-                    "make one: tombolo disk create NAME.overlay --base DISK; or name a qcow2 or raw image",
+                    "create one with tombolo disk create NAME.overlay --base DISK, or convert to qcow2 or raw",
                 ))
             }
             DiskSource::Nbd(_) => may_write().map(|()| of_place(Place::There)),
         }
     }
 
-    /// Fails where what is there may not be written over, and an earlier conversion has not left it.
+    /// Fails if the target may not be overwritten and is not left by an earlier conversion.
     pub fn must_be_ours(&self, overwrites: bool) -> Outcome {
         match self.place {
             Place::There => there_already(&self.disk, overwrites, WRITES_OVER),
@@ -115,7 +115,7 @@ impl Target {
         }
     }
 
-    /// Whether opening it makes a file that no later conversion knows by itself.
+    /// Returns `true` if opening creates a file that later conversions could not recognise by themselves.
     pub fn is_new(&self) -> bool {
         matches!(self.place, Place::New { .. })
     }
@@ -131,7 +131,7 @@ impl Target {
         Ok(Self { disk, place: Place::Beside { name, access, old } })
     }
 
-    /// The file that is written to under another name than its own.
+    /// Returns the path of the temporary file, if any.
     fn part(&self) -> Option<&Path> {
         match (&self.place, &self.disk) {
             (Place::Beside { .. }, DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) => {
@@ -141,10 +141,11 @@ impl Target {
         }
     }
 
-    /// Opens it for a disk of `size_bytes`, all of whose first `start` bytes are there; without them as new.
+    /// Opens the target for a disk of `size_bytes`, whose first `start` bytes are complete; with none it is
+    /// created anew.
     pub fn open(&self, size_bytes: u64, start: u64, pool: &ThreadPool) -> Result<Prepared, Failure> {
         let options = OpenOptions::default();
-        let making = format!("make {}", self.disk);
+        let making = format!("create {}", self.disk);
         match (&self.place, &self.disk) {
             (Place::Beside { .. }, DiskSource::Raw { path, .. }) if start == 0 => {
                 let disk = ImageFile::create(path, size_bytes, &options, pool.lane());
@@ -165,28 +166,29 @@ impl Target {
         }
         let disk = self.disk.open(&options, pool)?.disk;
         if disk.profile().read_only {
-            let reason = "it is served read-only";
+            let reason = "it is read-only";
             return Err(Failure::cannot(format_args!("write to {}", self.disk), reason));
         }
         let block_bytes = disk.geometry().block_bytes;
         if !size_bytes.is_multiple_of(u64::from(block_bytes)) {
             let reason = format!(
-                "its blocks have {block_bytes} bytes, of which the source's {size_bytes} bytes are no multiple"
+                "the source's {size_bytes} bytes are not a multiple of its block size, {block_bytes} bytes"
             );
             return Err(Failure::cannot(format_args!("convert to {}", self.disk), reason));
         }
         let is_blank = blank_from(&*disk, start, size_bytes)
-            .map_err(|error| Failure::cannot(format_args!("empty {}", self.disk), &error))?;
+            .map_err(|error| Failure::cannot(format_args!("clear {}", self.disk), &error))?;
         let has_bytes = disk.geometry().size_bytes;
         if has_bytes < size_bytes {
-            let reason = format!("it has {has_bytes} bytes, and the source {size_bytes}");
-            return Err(Failure::cannot(format_args!("convert to {}", self.disk), reason)
-                .remedy("make it as large first"));
+            let reason = format!("it has {has_bytes} bytes, but the source has {size_bytes}");
+            return Err(
+                Failure::cannot(format_args!("convert to {}", self.disk), reason).remedy("enlarge it first")
+            );
         }
         Ok(Prepared { disk, is_blank })
     }
 
-    /// Gives it its name. All data are durable before.
+    /// Renames the complete file. All data must be durable.
     pub fn finish(&self) -> Outcome {
         let (Place::Beside { name, access, old }, Some(part)) = (&self.place, self.part()) else {
             return Ok(());
@@ -194,7 +196,7 @@ impl Target {
         let named = || -> io::Result<()> {
             let file = File::open(part)?;
             if let Some(Old { uid, gid, .. }) = old {
-                // Where that is not allowed the copy is this user's.
+                // Without permission to change the owner the copy is this user's.
                 let _ = fchown(&file, Some(*uid), Some(*gid));
             }
             access.give(&file)?;
@@ -205,26 +207,26 @@ impl Target {
             rename(dir.as_fd(), from, dir.as_fd(), to, flags)?;
             dir.sync_all()
         };
-        named().map_err(|error| Failure::cannot(format_args!("give {} its name", name.display()), &error))
+        named().map_err(|error| Failure::cannot(format_args!("rename to {}", name.display()), &error))
     }
 
-    /// Nothing of it is worth to be kept. False if it stays all the same.
+    /// Removes the incomplete file. Returns `false` if it could not be removed.
     pub fn abandon(&self) -> bool {
         self.part().is_some_and(|part| fs::remove_file(part).is_ok())
     }
 }
 
-const WRITES_OVER: &str = "writes over what it holds";
+const WRITES_OVER: &str = "overwrites its contents";
 
 fn there_already(to: &DiskSource, overwrites: bool, force: &str) -> Outcome {
     if overwrites {
         return Ok(());
     }
-    let reason = "it is there already";
+    let reason = "it already exists";
     Err(Failure::cannot(format_args!("convert to {to}"), reason).remedy(format_args!("--force {force}")))
 }
 
-/// Where the file lies, or would: links are followed.
+/// Returns the path of the file, following symbolic links.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
@@ -236,12 +238,12 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Makes the disk `size_bytes` long, and all of it from `start` on zero, by cutting it off. False if its
-/// length is not ours to change.
+/// Resizes the disk to `size_bytes` and zeroes it from `start` on, by truncating it. Returns `false` if its
+/// length is fixed.
 fn blank_from(disk: &dyn BlockDevice, start: u64, size_bytes: u64) -> CoreResult<bool> {
     let Some(resize) = disk.resize() else { return Ok(false) };
     let cx = Ctx::root(SessionId(0));
-    // No disk is empty.
+    // A disk cannot be empty.
     let kept_bytes = start.max(UNIT_BYTES).min(size_bytes);
     match resize.set_size(&cx, kept_bytes).wait() {
         Err(Error::NotSupported) => return Ok(false),

@@ -29,58 +29,57 @@ use target::{NameRules, Target};
 
 /// Copy files and trees between NFS servers and this host, in any direction, without a mount.
 ///
-/// Many files are under way at once, and many pieces of a large one. What replaces a file, and what is larger
-/// than 1 MiB, arrives as `.NAME.tombolo-part` and is renamed when it is complete, so that no program sees
-/// half of it; a file that is replaced becomes a new one. A DST that is a link stands for what it leads to;
-/// links within a tree that is copied into are replaced. A pipe or device of this host as DST is written
-/// into; within a tree they are never replaced by files.
+/// Many files, and many pieces of a large file, are copied concurrently. Files larger than 1 MiB, and files
+/// that replace others, are written as `.NAME.tombolo-part` and renamed when complete, so that no program
+/// sees a partial file; a replaced file becomes a new one. A DST that is a symbolic link is followed;
+/// symbolic links within an existing target tree are replaced. A local pipe or device as DST is written to;
+/// within a tree they are never replaced by files.
 ///
-/// After an interruption the same command with --resume goes on: parts are continued where they are known to
-/// be complete, and files that are there with the size and time of their source are left out (copy with -p
-/// from the start, so that times are the source's).
+/// After an interruption, the same command with --resume continues: partial files are continued where they
+/// are known to be complete, and files with the size and time of their source are skipped (so copy with -p
+/// from the start).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Copy directories and what is in them; links, pipes and devices become what they are.
+    /// Copy directories recursively; symbolic links, pipes and devices are recreated.
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
-    /// The same as -r -p.
+    /// Same as -r -p.
     #[arg(short, long)]
     archive: bool,
-    /// Keep modes, times, names of one file, and as root owners.
+    /// Preserve modes, times, hard links, and as root owners.
     #[arg(short, long)]
     preserve: bool,
-    /// Go on with what an earlier copy left.
+    /// Continue an interrupted copy.
     #[arg(long, conflicts_with = "no_clobber")]
     resume: bool,
-    /// Leave files that exist.
+    /// Do not overwrite existing files.
     #[arg(short, long)]
     no_clobber: bool,
-    /// Replace files that exist, which is done anyway.
+    /// Overwrite existing files (the default).
     #[arg(short, long, conflicts_with = "no_clobber")]
     force: bool,
-    /// Leave holes for blocks of zeros. Holes of the source are kept where its file system tells of them,
-    /// also without this.
+    /// Make holes of blocks of zeroes. Holes that the source's file system reports are always preserved.
     #[arg(long)]
     sparse: bool,
-    /// DST is the copy's name, not a directory to copy into.
+    /// Treat DST as the copy's name, not as a directory to copy into.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// What DST's name stands for is replaced: no link is followed there, nothing is written into.
+    /// Replace whatever DST names: do not follow a link, do not write into a pipe or device.
     #[arg(skip)]
     replaces_name: bool,
-    /// Files under way at once.
+    /// Number of files copied concurrently.
     #[arg(short, long, value_name = "N", default_value_t = JOBS, value_parser = clap::value_parser!(u16).range(1..=4096))]
     jobs: u16,
-    /// Tell how far it is every 10 seconds, where there is no terminal for a bar.
+    /// Report progress every 10 seconds if there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
-    /// What to copy: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    /// Files to copy: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
     #[arg(required = true, value_name = "SRC", value_parser = Location::word_parser())]
     sources: Vec<Location>,
-    /// Where to: a directory to copy into, or a name for the copy.
+    /// Destination: a directory to copy into, or a name for the copy.
     #[arg(required = true, value_name = "DST", value_parser = Location::word_parser())]
     target: Location,
 }
@@ -95,7 +94,7 @@ Examples:
   tombolo cp -r nfs://one/tree nfs://other/tree";
 
 impl CpArgs {
-    /// `cp -a -T SOURCE TARGET`, but for what stands there already: it is treated as rename(2) does.
+    /// Returns the arguments of `cp -a -T SOURCE TARGET`, with an existing target treated as by rename(2).
     pub fn to_name(source: Location, target: Location, wait: WaitArgs) -> Self {
         Self {
             wait,
@@ -115,8 +114,8 @@ impl CpArgs {
         }
     }
 
-    /// Copies everything that can be copied. What went wrong is on standard error, a line each; a summary on
-    /// standard output.
+    /// Copies as much as possible. Errors are printed to standard error, one line each; a summary to standard
+    /// output.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::for_copies().limited(self.wait);
         let mut all_opened = true;
@@ -183,8 +182,7 @@ impl CpArgs {
         self.recursive || self.archive
     }
 
-    /// Opens the tree that the target lies in; where it may be the copy's name, so that there is a directory
-    /// above it.
+    /// Opens the tree of the target; if the target may be the copy's name, with a parent directory.
     fn open_target(&self, opener: &mut Opener, sources: &[Source]) -> Result<OpenPath, Failure> {
         if self.replaces_name {
             return opener.open(&self.target, End::Name);
@@ -210,15 +208,14 @@ impl CpArgs {
             existing: if self.no_clobber { Existing::Keep } else { Existing::Replace },
             resume: self.resume,
             holes: if self.sparse { Holes::Make } else { Holes::AsTheyAre },
-            // To a server that is one round trip instead of two: a client has its data made stable when it
-            // closes a file.
+            // One round trip to a server instead of two: a client makes data stable when it closes a file.
             small_files: if to_server { Stability::FileSync } else { Stability::Unstable },
             ..Options::default()
         }
     }
 }
 
-/// What was done, in a line.
+/// Returns the result in one line.
 fn summary(tally: &Tally, seconds: f64) -> String {
     let mut parts = vec![counted(tally.files, "file", "files")];
     for (count, one, many) in [

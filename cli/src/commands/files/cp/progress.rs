@@ -1,4 +1,4 @@
-//! How far a copy is.
+//! Progress of a copy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::super::open_path::Watched;
 use super::super::shown::size;
 use crate::progress::{self, Screen, Shown};
 
-/// Shows how far a copy is, and finds out beside it how much there is to copy.
+/// Shows the progress of a copy, and measures its total size concurrently.
 pub struct Progress {
     shown: Option<progress::Progress>,
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub struct Progress {
 struct Shared {
     watcher: Watcher,
     servers: Vec<Watched>,
-    /// What all sources hold, as far as that is known.
+    /// Total size of all sources measured so far.
     total_bytes: AtomicU64,
     measuring: AtomicU64,
     is_over: AtomicBool,
@@ -42,7 +42,7 @@ impl Progress {
         Self { shown, shared, measurers: Vec::new(), has_bar: screen.has_bar() }
     }
 
-    /// Finds out how much there is to copy, beside the copying.
+    /// Measures a source in the background.
     pub fn measure(&mut self, source: Node) {
         if !self.has_bar {
             return;
@@ -54,7 +54,7 @@ impl Progress {
                 shared.total_bytes.fetch_add(bytes, Ordering::Relaxed);
                 !shared.is_over.load(Ordering::Relaxed)
             };
-            // What cannot be read is reported by the copy.
+            // Read errors are reported by the copy.
             let _ = block_on(measure(&source, add));
             shared.measuring.fetch_sub(1, Ordering::Relaxed);
         });
@@ -86,7 +86,7 @@ impl Shown for Shared {
 
     fn line(&self) -> String {
         let Tally { files, size_bytes, met_bytes, failed, .. } = self.watcher.tally();
-        let text = format!("{files} files, {} of {} met so far", size(size_bytes), size(met_bytes));
+        let text = format!("{files} files, {} of {} found so far", size(size_bytes), size(met_bytes));
         if failed > 0 { format!("{text}, {failed} failed") } else { text }
     }
 }

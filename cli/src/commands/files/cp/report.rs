@@ -1,4 +1,4 @@
-//! What a copy tells its user.
+//! Messages of a copy to its user.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,13 +16,13 @@ use super::super::problem::{self, SQUASHED};
 use super::super::shown::{self, size};
 use crate::progress::Screen;
 
-/// So many parts are told of by name.
+/// Maximum number of partial files listed.
 const PARTS_NAMED_MAX: usize = 10;
 
-/// Prints failures as they come, around the bar if there is one.
+/// Prints failures as they occur, around the progress bar.
 pub struct Report {
     screen: Arc<Screen>,
-    /// The user, which may be another one to the server.
+    /// Target tree, whose server may map the user to another.
     to: Tree,
     stopped: OnceLock<StopSignal>,
     parts: Mutex<VecDeque<(Vec<u8>, u64)>>,
@@ -40,31 +40,31 @@ impl Report {
 
     pub fn stopping(&self, signal: StopSignal) {
         let _ = self.stopped.set(signal);
-        self.screen.say(&format!("{signal}: finishing what is under way; once more ends at once"));
+        self.screen.say(&format!("{signal}: finishing outstanding requests; repeat to end at once"));
     }
 
     pub fn stopped_by(&self) -> Option<StopSignal> {
         self.stopped.get().copied()
     }
 
-    /// Tells what is left to do.
+    /// Reports what is incomplete.
     pub fn sum_up(&self) {
         let parts = self.parts();
         for (path, size_bytes) in parts.iter() {
             self.screen.say(&format!(
-                "{} is not complete: {} kept for --resume",
+                "{} is incomplete: {} kept for --resume",
                 shown::name(path),
                 size(*size_bytes)
             ));
         }
         let unnamed = self.parts_count.load(Ordering::Relaxed).saturating_sub(parts.len() as u64);
         if unnamed > 0 {
-            self.screen.say(&format!("and {unnamed} more that are not complete"));
+            self.screen.say(&format!("and {unnamed} more incomplete files"));
         }
         if self.stopped_by().is_some() {
-            self.screen.say("interrupted: the same command with --resume goes on");
+            self.screen.say("interrupted: continue with the same command and --resume");
         } else if !parts.is_empty() {
-            self.screen.say("the same command with --resume goes on with what is not complete");
+            self.screen.say("continue with the same command and --resume");
         }
     }
 
@@ -78,20 +78,19 @@ impl Report {
         let error = &failure.error;
         match failure.step {
             Step::Read => Failure::cannot(format_args!("read {from}"), error),
-            Step::Make => problem::cannot(format_args!("make {to}"), error, &self.to),
+            Step::Make => problem::cannot(format_args!("create {to}"), error, &self.to),
             Step::Write => problem::cannot(format_args!("write {to}"), error, &self.to),
-            Step::Rename => problem::cannot(format_args!("give {to} its name"), error, &self.to),
+            Step::Rename => problem::cannot(format_args!("rename {to}"), error, &self.to),
             Step::Attributes => problem::cannot(format_args!("set mode and times of {to}"), error, &self.to),
             Step::Owner if self.to.realm() == "local" => {
-                Failure::cannot(format_args!("keep owners, first that of {to}"), error)
+                Failure::cannot(format_args!("set owners, first of {to}"), error)
                     .remedy("everything else is copied")
             }
-            Step::Owner => {
-                Failure::cannot(format_args!("keep owners, first that of {to}"), error).remedy(SQUASHED)
-            }
+            Step::Owner => Failure::cannot(format_args!("set owners, first of {to}"), error).remedy(SQUASHED),
             Step::OmitDirectory => Failure::cannot(copying, "it is a directory").remedy("use -r"),
-            Step::OmitSpecial => Failure::cannot(copying, "it is a pipe, socket or device")
-                .remedy("use -r to make one like it"),
+            Step::OmitSpecial => {
+                Failure::cannot(copying, "it is a pipe, socket or device").remedy("use -r to recreate it")
+            }
             Step::IntoItself => {
                 Failure::cannot(copying, "the copy lies within it").remedy("everything else is copied")
             }
@@ -102,9 +101,9 @@ impl Report {
             }
             Step::OntoSpecial => Failure::cannot(copying, format!("{to} is a pipe, socket or device"))
                 .remedy("remove it first"),
-            Step::Twice => Failure::cannot(copying, format!("another source becomes {to} too")),
-            Step::Changed => Failure::cannot(copying, "it was changed while the copy was resumed")
-                .remedy("copy it once more: it begins anew"),
+            Step::Twice => Failure::cannot(copying, format!("another source is also copied to {to}")),
+            Step::Changed => Failure::cannot(copying, "it changed while the copy was resumed")
+                .remedy("copy it again from the start"),
         }
     }
 }
@@ -115,7 +114,7 @@ impl Observer for Report {
             Event::Failed(failure) => self.print(&self.explained(&failure)),
             Event::Copied { from, to } => {
                 let line = format!("{} -> {}", shown::name(&from), shown::name(&to));
-                // With standard error closed it is not said.
+                // Nothing can be reported with the output closed.
                 self.screen.around_bar(|| drop(writeln!(io::stdout(), "{line}")));
             }
             Event::PartKept { to, size_bytes } => {

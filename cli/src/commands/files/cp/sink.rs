@@ -1,4 +1,4 @@
-//! Writing into what is no place for a file: pipes, devices, this process's own descriptors.
+//! Targets that cannot hold a named file: pipes, devices, this process's own descriptors.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,11 +15,11 @@ use crate::location::Location;
 use super::super::shown;
 use super::source::Source;
 
-/// A pipe or device of this host that a file is written into, as cp(1) does.
+/// A pipe or device of this host to which a file is written, as by cp(1).
 pub struct Sink<'a>(&'a Path);
 
 impl<'a> Sink<'a> {
-    /// `None` if a copy can take the target's place, or go into it.
+    /// Returns `None` if a copy can replace the target or be created in it.
     pub fn of(target: &'a Location) -> Option<Self> {
         let Location::Dir(path) = target else { return None };
         let file_type = fs::metadata(path).ok()?.file_type();
@@ -28,11 +28,13 @@ impl<'a> Sink<'a> {
         is_sink.then_some(Self(path))
     }
 
-    /// Writes the contents of the one source into it.
+    /// Writes the contents of the only source.
     pub fn write(&self, sources: &[Source]) -> Outcome {
         let writing = format!("write {}", shown::name(self.0.as_os_str().as_bytes()));
         let [source] = sources else {
-            return Err(Failure::cannot(writing, "it is not a directory").remedy("several sources need one"));
+            return Err(
+                Failure::cannot(writing, "it is not a directory").remedy("several sources need a directory")
+            );
         };
         if source.is_directory() || source.is_link() {
             return Err(Failure::cannot(writing, format!("{} is not a file", source.place.word)));
@@ -52,7 +54,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Whether it is one of a process's open files by the name that it has in proc(5), such as /dev/stdout.
+/// Returns `true` for an open file of a process by its name in proc(5), such as /dev/stdout.
 fn is_descriptor(path: &Path) -> bool {
     let mut path = PathBuf::from(path);
     for _ in 0..LINKS_MAX {

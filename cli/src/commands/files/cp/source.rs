@@ -1,4 +1,4 @@
-//! What is copied.
+//! Sources of a copy.
 
 use libtombolo::{Last, Node, block_on};
 use tombolo_core::fs::{FileType, NameBuf};
@@ -12,18 +12,18 @@ use super::super::open_path::{OpenPath, Opener, own_name};
 pub struct Source {
     pub place: OpenPath,
     pub node: Node,
-    /// The name that a copy of it gets in a directory; `None`: what is in it goes there.
+    /// Name of the copy in a directory; `None`: the contents are copied there.
     pub name: Option<NameBuf>,
     file_type: FileType,
 }
 
 impl Source {
-    /// Finds it. Of a tree, links are copied; of a file that is named, what it leads to.
+    /// Opens a source. In a recursive copy a symbolic link is copied itself; otherwise it is followed.
     pub fn find(location: &Location, opener: &mut Opener, is_tree: bool) -> Result<Self, Failure> {
         let (end, last) = if is_tree { (End::Name, Last::Keep) } else { (End::Target, Last::Follow) };
         let place = opener.open(location, end)?;
         let node = place.found(last)?;
-        let attr = block_on(node.attr()).map_err(|error| place.cannot("look at", &error))?;
+        let attr = block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))?;
         Ok(Self { place, node, name: own_name(location), file_type: attr.file_type })
     }
 
