@@ -82,11 +82,11 @@ impl User {
 
 /// Takes the locks of a reader or a writer. Returns a conflicting operation of another user, if there is one.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
-    let held = take_locks(file, user.is_writer)?;
-    if held.is_none() && !user.wait_for_rings(file)? {
+    let conflict = take_locks(file, user.is_writer)?;
+    if conflict.is_none() && !user.wait_for_rings(file)? {
         return Ok(Some("was killed but has transfers in flight"));
     }
-    Ok(held)
+    Ok(conflict)
 }
 
 fn take_locks(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'static str>> {

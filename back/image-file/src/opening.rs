@@ -38,14 +38,14 @@ pub enum OpenError {
     },
     /// Another process uses the image in a conflicting way.
     #[error(
-        "{} is in use by another process, which {held}; stop that process, or open the image read-only in both",
+        "{} is in use by another process, which {conflict}; stop that process, or open the image read-only in both",
         path.display()
     )]
     InUse {
         /// The image.
         path: PathBuf,
         /// The conflicting operation.
-        held: &'static str,
+        conflict: &'static str,
     },
     /// The file system does not support direct I/O.
     #[error("the file system of {} does not support direct I/O", path.display())]
@@ -182,7 +182,7 @@ pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     // may the target of a symbolic link.
     let named = fs::symlink_metadata(path).map_err(failed)?;
     if !is_same(&named, &own) {
-        return Err(OpenError::InUse { path: path.to_owned(), held: "has replaced the file" });
+        return Err(OpenError::InUse { path: path.to_owned(), conflict: "has replaced the file" });
     }
     file.set_len(0).map_err(failed)?;
     Ok(file)
@@ -193,7 +193,7 @@ const WRITER: User = User { is_writer: true, number: 0 };
 fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
     let failed = |errno: Errno| OpenError::Open { path: path.to_owned(), source: errno.into() };
     match claim::claim(file.as_fd(), user).map_err(failed)? {
-        Some(held) => Err(OpenError::InUse { path: path.to_owned(), held }),
+        Some(conflict) => Err(OpenError::InUse { path: path.to_owned(), conflict }),
         None => Ok(()),
     }
 }

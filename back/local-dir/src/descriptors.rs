@@ -81,8 +81,9 @@ impl Session {
             (true, _) => (Some(Arc::new(location)), None),
             (false, true) => (None, Some(location)),
             (false, false) => {
-                let kept = self.export.own.reopen(location.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?;
-                (Some(Arc::new(kept)), Some(location))
+                let reopened =
+                    self.export.own.reopen(location.as_fd(), OpenFlags::PATH | OpenFlags::NOFOLLOW)?;
+                (Some(Arc::new(reopened)), Some(location))
             }
         };
         let place = descriptor.clone();
@@ -231,12 +232,12 @@ impl Session {
             }
         };
         while let Some((node, identity, name)) = steps.pop() {
-            let met = open_place(location.fd(), &name).map_err(gone)?;
-            let now = self.identity(&stat::stat(met.as_fd())?, identity.key.mount);
+            let opened = open_place(location.fd(), &name).map_err(gone)?;
+            let now = self.identity(&stat::stat(opened.as_fd())?, identity.key.mount);
             if now != identity {
                 return Err(Error::Stale);
             }
-            location = self.install(node, identity, met);
+            location = self.install(node, identity, opened);
         }
         Ok(location)
     }

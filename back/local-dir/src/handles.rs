@@ -37,8 +37,8 @@ impl PersistentHandles for LocalSession {
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         let Some(parts) = Parts::of(handle) else { return Answer::err(Error::Stale) };
         // An unknown mount is searched for, which may take long.
-        let known = parts.tag.is_none_or(|tag| !self.0.export.mounts.tagged(tag).is_empty());
-        if known && self.is_quick(NodeId::ROOT) {
+        let is_registered = parts.tag.is_none_or(|tag| !self.0.export.mounts.tagged(tag).is_empty());
+        if is_registered && self.is_quick(NodeId::ROOT) {
             return self.now(|session| session.resolve(&parts));
         }
         self.later(cx, move |session, _| session.resolve(&parts))
@@ -159,8 +159,8 @@ impl Session {
         if let Some(found) = find(self.export.mounts.tagged(tag)) {
             return Ok(found);
         }
-        let news = self.export.register_submounts();
-        news.then(|| find(self.export.mounts.tagged(tag))).flatten().ok_or(Error::Stale)
+        let searched = self.export.register_submounts();
+        searched.then(|| find(self.export.mounts.tagged(tag))).flatten().ok_or(Error::Stale)
     }
 
     fn find_by_handle(&self, mount: &Mount, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {

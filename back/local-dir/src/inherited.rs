@@ -29,8 +29,9 @@ impl Descriptors for LocalSession {
         flags: OpenFlags,
     ) -> Result<(NodeId, OpenId)> {
         let (place, stat) = self.0.find_nameless(node)?;
-        let held = stat::stat(descriptor.as_fd())?;
-        if !stat.is_regular() || (held.device, held.inode) != (stat.device, stat.inode) {
+        let descriptor_stat = stat::stat(descriptor.as_fd())?;
+        if !stat.is_regular() || (descriptor_stat.device, descriptor_stat.inode) != (stat.device, stat.inode)
+        {
             return Err(Error::Stale);
         }
         let permit = self.0.allowance.permit()?;

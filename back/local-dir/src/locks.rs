@@ -90,15 +90,15 @@ impl Attempt {
         if lock.family == LockFamily::Flock {
             return Ok(Self::Whole(open, lock.kind));
         }
-        let asked = LockRequest { open, through: file.open, lock: *lock };
-        asked.check()?;
-        Ok(Self::Records(asked))
+        let request = LockRequest { open, through: file.open, lock: *lock };
+        request.check()?;
+        Ok(Self::Records(request))
     }
 
     fn run(&self, own: &OwnDescriptors, records: &Records) -> Result<()> {
         match self {
             Self::Whole(open, kind) => Ok(lock::try_flock(open.fd(), sys_kind(*kind))?),
-            Self::Records(asked) => records.lock(own, asked),
+            Self::Records(request) => records.lock(own, request),
         }
     }
 }
@@ -106,26 +106,26 @@ impl Attempt {
 impl Session {
     fn wait_for(self: &Arc<Self>, cx: &Ctx, attempt: Attempt) -> Answer<()> {
         let Some(permit) = self.budget.take(Resource::Pending, 1) else { return Answer::err(Error::Busy) };
-        let known = match &attempt {
-            Attempt::Records(asked) => self.records.wait(asked).map(Some),
+        let registered = match &attempt {
+            Attempt::Records(request) => self.records.wait(request).map(Some),
             Attempt::Whole(..) => Ok(None),
         };
-        let known = match known {
-            Ok(known) => known,
+        let registered = match registered {
+            Ok(registered) => registered,
             Err(error) => return Answer::err(error),
         };
         // Without a reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
         self.export.waiting.until(cx, permit, move || {
-            let _known = &known;
+            let _registered = &registered;
             attempt.run(&export.own, &records)
         })
     }
 
     /// Tests a whole-file lock by trying it, the only way there is.
-    fn test_flock(&self, open: &OpenFile, asked: &Lock) -> Result<Option<Lock>> {
+    fn test_flock(&self, open: &OpenFile, request: &Lock) -> Result<Option<Lock>> {
         let probe = self.export.own.reopen(open.fd(), SysFlags::RDONLY)?;
-        match lock::try_flock(probe.as_fd(), sys_kind(asked.kind)) {
+        match lock::try_flock(probe.as_fd(), sys_kind(request.kind)) {
             Ok(()) => Ok(None),
             Err(Errno::AGAIN) => {
                 let owner = LockOwner(0);

@@ -247,9 +247,7 @@ fn sys_flags(flags: OpenFlags) -> SysFlags {
         (OpenFlags::DATA_SYNC, SysFlags::DSYNC),
         (OpenFlags::NO_ACCESS_TIME, SysFlags::NOATIME),
     ];
-    table
-        .iter()
-        .for_each(|&(asked, means)| wanted.set(means, wanted.contains(means) || flags.contains(asked)));
+    table.iter().for_each(|&(flag, means)| wanted.set(means, wanted.contains(means) || flags.contains(flag)));
     wanted
 }
 

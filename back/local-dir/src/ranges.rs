@@ -119,6 +119,6 @@ fn sys_mode(mode: AllocateMode) -> SysMode {
     ];
     table
         .iter()
-        .filter(|(asked, _)| mode.contains(*asked))
+        .filter(|(flag, _)| mode.contains(*flag))
         .fold(SysMode::empty(), |all, &(_, means)| all | means)
 }

@@ -84,21 +84,21 @@ impl Records {
     }
 
     /// Takes a lock if nothing conflicts, with a new descriptor for an owner without one.
-    pub fn lock(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<()> {
-        let range = sys_range(asked.lock.range)?;
+    pub fn lock(&self, own: &OwnDescriptors, request: &LockRequest) -> Result<()> {
+        let range = sys_range(request.lock.range)?;
         loop {
-            let description = self.enter(own, asked)?;
+            let description = self.enter(own, request)?;
             let _turn = description.turn();
-            if !self.is_current(asked.open.node, asked.lock.owner, &description) {
+            if !self.is_current(request.open.node, request.lock.owner, &description) {
                 continue;
             }
-            lock::try_lock(description.descriptor.as_fd(), sys_kind(asked.lock.kind), range)?;
+            lock::try_lock(description.descriptor.as_fd(), sys_kind(request.lock.kind), range)?;
             let mut table = self.table();
             if table.ended {
                 return Err(Error::Interrupted);
             }
-            let granted = Granted { open: asked.through, lock: asked.lock, note: () };
-            table.change(asked.open.node, |held| held.add(granted));
+            let granted = Granted { open: request.through, lock: request.lock, note: () };
+            table.change(request.open.node, |locks| locks.add(granted));
             return Ok(());
         }
     }
@@ -114,11 +114,11 @@ impl Records {
                 && table
                     .locks
                     .get(&node)
-                    .is_some_and(|held| held.is_split_by(LockFamily::Posix, owner, range))
+                    .is_some_and(|locks| locks.is_split_by(LockFamily::Posix, owner, range))
             {
                 return Err(Error::NoLocks);
             }
-            table.change(node, |held| held.give_back(LockFamily::Posix, owner, range));
+            table.change(node, |locks| locks.give_back(LockFamily::Posix, owner, range));
             drop(table);
             Ok(lock::unlock(descriptor.as_fd(), sys_range)?)
         });
@@ -129,7 +129,7 @@ impl Records {
     /// descriptor.
     pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
         self.in_turn(node, owner, |descriptor| {
-            self.table().change(node, |held| held.closed(owner));
+            self.table().change(node, |locks| locks.closed(owner));
             // If the kernel refuses, the locks go with the descriptor.
             let _ = lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
             self.table().owners.remove(&(node, owner));
@@ -153,30 +153,30 @@ impl Records {
         self.table().owners.contains_key(&(node, owner))
     }
 
-    /// Returns a lock of the session or of the host that conflicts with `asked`.
-    pub fn conflict(&self, open: &OpenFile, asked: &Lock) -> Result<Option<Lock>> {
-        let own = self.description(open.node, asked.owner);
+    /// Returns a lock of the session or of the host that conflicts with `request`.
+    pub fn conflict(&self, open: &OpenFile, request: &Lock) -> Result<Option<Lock>> {
+        let own = self.description(open.node, request.owner);
         // The opening's own description never has record locks, so it conflicts with all.
         let from = own.as_ref().map_or(open.fd(), |own| own.descriptor.as_fd());
-        let conflict = lock::conflict(from, sys_kind(asked.kind), sys_range(asked.range)?)?;
+        let conflict = lock::conflict(from, sys_kind(request.kind), sys_range(request.range)?)?;
         let Some(conflict) = conflict else { return Ok(None) };
         let kind = if conflict.kind == SysKind::Shared { LockKind::Read } else { LockKind::Write };
         let range = waist_range(conflict.range);
         let table = self.table();
-        let mut ours = table.locks.get(&open.node).into_iter().flat_map(|held| held.conflicts(asked));
-        let ours = ours.find(|held| {
+        let mut ours = table.locks.get(&open.node).into_iter().flat_map(|locks| locks.conflicts(request));
+        let ours = ours.find(|granted| {
             conflict.pid == 0
-                && held.kind == kind
-                && range.start <= held.range.start
-                && held.range.last <= range.last
+                && granted.kind == kind
+                && range.start <= granted.range.start
+                && granted.range.last <= range.last
         });
-        let (owner, pid) = ours.map_or((LockOwner(0), conflict.pid), |held| (held.owner, held.pid));
+        let (owner, pid) = ours.map_or((LockOwner(0), conflict.pid), |granted| (granted.owner, granted.pid));
         Ok(Some(Lock { family: LockFamily::Posix, kind, range, owner, pid }))
     }
 
     /// Registers a wait. [`Error::Deadlock`] if it would wait, directly or through others, for its own owner.
-    pub fn wait(self: &Arc<Self>, asked: &LockRequest) -> Result<RegisteredWait> {
-        let wait = Arc::new(Wait { node: asked.open.node, lock: asked.lock });
+    pub fn wait(self: &Arc<Self>, request: &LockRequest) -> Result<RegisteredWait> {
+        let wait = Arc::new(Wait { node: request.open.node, lock: request.lock });
         let mut table = self.table();
         if table.would_deadlock(&wait) {
             return Err(Error::Deadlock);
@@ -212,27 +212,27 @@ impl Records {
     ) -> Result<()> {
         let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
         let description = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
-        let known = Owner { description, through: vec![through] };
-        self.table().owners.insert((open.node, owner), known);
+        let entry = Owner { description, through: vec![through] };
+        self.table().owners.insert((open.node, owner), entry);
         Ok(())
     }
 
-    fn enter(&self, own: &OwnDescriptors, asked: &LockRequest) -> Result<Arc<Description>> {
-        if let Some(description) = self.enter_through(asked, None)? {
+    fn enter(&self, own: &OwnDescriptors, request: &LockRequest) -> Result<Arc<Description>> {
+        if let Some(description) = self.enter_through(request, None)? {
             return Ok(description);
         }
         let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
         // Without the table's lock: a remote file system may take long.
-        let descriptor = descriptor(own, &asked.open)?;
+        let descriptor = descriptor(own, &request.open)?;
         let new = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
-        self.enter_through(asked, Some(&new))?.ok_or(Error::NoLocks)
+        self.enter_through(request, Some(&new))?.ok_or(Error::NoLocks)
     }
 
     /// Returns the owner's description, which becomes `new` if it has none. From now on the end of the
     /// opening releases its locks.
     fn enter_through(
         &self,
-        asked: &LockRequest,
+        request: &LockRequest,
         new: Option<&Arc<Description>>,
     ) -> Result<Option<Arc<Description>>> {
         let mut table = self.table();
@@ -240,22 +240,22 @@ impl Records {
             return Err(Error::Interrupted);
         }
         // The opening has ended, so nothing would release the lock.
-        if asked.open.is_ended() {
+        if request.open.is_ended() {
             return Err(Error::BadOpen);
         }
         if table.ranges >= self.ranges_max {
             return Err(Error::NoLocks);
         }
-        match table.owners.entry((asked.open.node, asked.lock.owner)) {
+        match table.owners.entry((request.open.node, request.lock.owner)) {
             Entry::Occupied(owner) => {
                 let owner = owner.into_mut();
-                if !owner.through.contains(&asked.through) {
-                    owner.through.push(asked.through);
+                if !owner.through.contains(&request.through) {
+                    owner.through.push(request.through);
                 }
                 Ok(Some(owner.description.clone()))
             }
             Entry::Vacant(owner) => Ok(new.map(|description| {
-                owner.insert(Owner { description: description.clone(), through: vec![asked.through] });
+                owner.insert(Owner { description: description.clone(), through: vec![request.through] });
                 description.clone()
             })),
         }
@@ -306,10 +306,10 @@ impl Description {
 
 impl LockTable {
     fn change(&mut self, node: NodeId, change: impl FnOnce(&mut HeldLocks<()>)) {
-        let held = self.locks.entry(node).or_default();
-        let before = held.len();
-        change(held);
-        let after = held.len();
+        let locks = self.locks.entry(node).or_default();
+        let before = locks.len();
+        change(locks);
+        let after = locks.len();
         self.ranges = self.ranges + after - before;
         if after == 0 {
             self.locks.remove(&node);
@@ -319,19 +319,19 @@ impl LockTable {
     fn would_deadlock(&self, wait: &Wait) -> bool {
         let mut steps = 0;
         let mut in_the_way_of = |wait: &Wait, owners: &mut Vec<LockOwner>| {
-            let Some(held) = self.locks.get(&wait.node) else { return };
-            steps += held.len();
+            let Some(locks) = self.locks.get(&wait.node) else { return };
+            steps += locks.len();
             if steps <= STEPS_MAX {
-                owners.extend(held.conflicts(&wait.lock).map(|held| held.owner));
+                owners.extend(locks.conflicts(&wait.lock).map(|granted| granted.owner));
             }
         };
-        let (mut todo, mut seen) = (Vec::new(), HashSet::new());
+        let (mut todo, mut visited) = (Vec::new(), HashSet::new());
         in_the_way_of(wait, &mut todo);
         while let Some(owner) = todo.pop() {
             if owner == wait.lock.owner {
                 return true;
             }
-            if seen.insert(owner) {
+            if visited.insert(owner) {
                 let waits = self.waits.get(&owner).into_iter().flatten();
                 waits.for_each(|wait| in_the_way_of(wait, &mut todo));
             }
@@ -412,7 +412,7 @@ mod tests {
             Self { records: Records::bounded(allowance, ranges_max), own, open }
         }
 
-        fn asked(&self, owner: u64, start: u64, last: u64) -> LockRequest {
+        fn request(&self, owner: u64, start: u64, last: u64) -> LockRequest {
             let (family, kind) = (LockFamily::Posix, LockKind::Write);
             let lock =
                 Lock { family, kind, range: LockRange { start, last }, owner: LockOwner(owner), pid: 1 };
@@ -420,7 +420,7 @@ mod tests {
         }
 
         fn lock(&self, owner: u64, start: u64, last: u64) -> Result<()> {
-            self.records.lock(&self.own, &self.asked(owner, start, last))
+            self.records.lock(&self.own, &self.request(owner, start, last))
         }
 
         fn unlock(&self, owner: u64, start: u64, last: u64) -> Result<()> {
@@ -437,8 +437,8 @@ mod tests {
         assert!(matches!(world.unlock(1, 50, 50), Err(Error::NoLocks)));
         assert!(matches!(world.lock(2, 200, 200), Err(Error::NoLocks)));
         // The refused part is still locked, in the kernel too.
-        let held = world.records.conflict(&world.open, &world.asked(3, 50, 50).lock).unwrap();
-        assert_eq!(held.map(|held| held.owner), Some(LockOwner(1)));
+        let held = world.records.conflict(&world.open, &world.request(3, 50, 50).lock).unwrap();
+        assert_eq!(held.map(|granted| granted.owner), Some(LockOwner(1)));
         // Unlocking without a split always succeeds.
         world.unlock(1, 90, 99).unwrap();
         world.unlock(1, 3, 3).unwrap();

@@ -39,11 +39,11 @@ impl ExportState {
         for point in self.submount_lines()?.iter().filter_map(|line| mountinfo::point(line)) {
             let steps = point.get(root.len()..).unwrap_or_default();
             // An unreachable mount must not prevent the others.
-            let met = self.walk(steps).and_then(|location| {
+            let registered = self.walk(steps).and_then(|location| {
                 let stat = stat(location.as_fd())?;
                 self.mounts.register(&self.own, location.as_fd(), &stat)
             });
-            if let Err(error) = met {
+            if let Err(error) = registered {
                 tracing::debug!(%error, "cannot enter a mount inside the export");
             }
         }

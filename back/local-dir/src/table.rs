@@ -308,14 +308,14 @@ impl NodeTable {
     /// Records that a file was looked up under a name that makes it `volatile` or not. Returns its
     /// volatility, and `true` if it has just become volatile.
     pub fn note_name(&self, node: NodeId, volatile: bool) -> (bool, bool) {
-        let met = self.with(node, |slot| {
+        let volatility = self.with(node, |slot| {
             let before = slot.naming;
             if before != Naming::Volatile {
                 slot.naming = if volatile { Naming::Volatile } else { Naming::Plain };
             }
             (slot.naming == Naming::Volatile, volatile && before == Naming::Plain)
         });
-        met.unwrap_or((true, false))
+        volatility.unwrap_or((true, false))
     }
 
     /// Returns `true` if a file was looked up under a volatile name, or under none.

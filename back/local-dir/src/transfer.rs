@@ -143,10 +143,10 @@ impl Session {
 
     /// Prepares a change of a file's data, which clears set-user-id and set-group-id if requested, and for
     /// all users but the superuser if this back end checks permissions.
-    pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, asked: bool) -> Result<Dropping> {
+    pub(crate) fn dropping_as_written(&self, cx: &Ctx, open: &OpenFile, requested: bool) -> Result<Dropping> {
         let checks = self.checks == PermissionCheck::BackEnd && self.export.may_assume;
         let as_caller = checks && cx.identity.uid != 0;
-        if !(asked || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
+        if !(requested || as_caller) || stat::stat(open.fd())?.mode & S_ISUGID == 0 {
             return Ok(Dropping::default());
         }
         // The bits cleared depend on the writer's membership in the file's group; write permission was

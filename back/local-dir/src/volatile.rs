@@ -49,8 +49,8 @@ impl Session {
     }
 
     fn note_name(&self, node: NodeId, dir: &Location, name: Name<'_>) -> bool {
-        let (volatile, news) = self.table.note_name(node, self.matches(dir, name));
-        if news {
+        let (volatile, newly_volatile) = self.table.note_name(node, self.matches(dir, name));
+        if newly_volatile {
             // Clients rely on what they cached under another name.
             self.key_of(node).iter().for_each(|key| self.export.changed_by_others(key));
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });

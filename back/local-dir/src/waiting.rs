@@ -30,7 +30,7 @@ struct LockQueue {
 struct QueueState {
     queue: Vec<Arc<Waiter>>,
     /// A lock was released since the last attempt.
-    news: bool,
+    released: bool,
     running: bool,
 }
 
@@ -76,7 +76,7 @@ impl Waiting {
     /// Retries now, because a lock was released.
     pub fn retry(&self) {
         if self.0.waiters.load(Ordering::Acquire) > 0 {
-            self.0.lock().news = true;
+            self.0.lock().released = true;
             self.0.wake.notify_one();
         }
     }
@@ -84,7 +84,7 @@ impl Waiting {
     fn enter(&self, waiter: Arc<Waiter>) -> Result<()> {
         let mut state = self.0.lock();
         state.queue.push(waiter);
-        state.news = true;
+        state.released = true;
         self.0.waiters.store(state.queue.len(), Ordering::Release);
         if !state.running {
             let shared = self.0.clone();
@@ -117,14 +117,14 @@ impl LockQueue {
         let mut pause = RETRY_INTERVAL.0;
         let mut state = self.lock();
         loop {
-            state.news = false;
+            state.released = false;
             // Attempts and the code woken by answers run without the lock, so they block neither new waiters
             // nor releases.
             let mut queue = std::mem::take(&mut state.queue);
             drop(state);
             let before = queue.len();
             queue.retain(|waiter| waiter.still_waits());
-            let is_over_for_some = queue.len() < before;
+            let some_ended = queue.len() < before;
             state = self.lock();
             queue.append(&mut state.queue);
             state.queue = queue;
@@ -134,14 +134,14 @@ impl LockQueue {
                 state.running = false;
                 return;
             }
-            pause = if is_over_for_some || state.news {
+            pause = if some_ended || state.released {
                 RETRY_INTERVAL.0
             } else {
                 (pause * 2).min(RETRY_INTERVAL.1)
             };
             let (back, timeout) = self
                 .wake
-                .wait_timeout_while(state, pause, |state| !state.news)
+                .wait_timeout_while(state, pause, |state| !state.released)
                 .unwrap_or_else(PoisonError::into_inner);
             state = back;
             if !timeout.timed_out() {

@@ -53,8 +53,8 @@ impl Content {
 
     /// Writes as much as there is space for; fails if that is nothing.
     pub(crate) fn write(&mut self, offset: u64, from: &Source, space: &mut Space) -> Result<usize> {
-        let room = SIZE_MAX.saturating_sub(offset);
-        let len = (from.len() as u64).min(room);
+        let len_max = SIZE_MAX.saturating_sub(offset);
+        let len = (from.len() as u64).min(len_max);
         if len == 0 && !from.is_empty() {
             return Err(Error::FileTooLarge);
         }
@@ -202,9 +202,9 @@ impl Content {
             return;
         }
         let mut from_first = self.pages.split_off(&first);
-        let mut kept = from_first.split_off(&end);
+        let mut following = from_first.split_off(&end);
         space.give_back(from_first.len() as u64);
-        self.pages.append(&mut kept);
+        self.pages.append(&mut following);
     }
 }
 

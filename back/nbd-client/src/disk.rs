@@ -383,8 +383,8 @@ impl BlockDevice for NbdDisk {
         padding.zero(0, padding.len());
         self.in_pieces(range, self.payload_max(), |shared, piece| {
             let rest = into.split_off(piece.len_bytes as usize);
-            let here = std::mem::replace(&mut into, rest);
-            shared.send(Command::READ, CommandFlags::empty(), piece, Source::new(), Some(here))
+            let part = std::mem::replace(&mut into, rest);
+            shared.send(Command::READ, CommandFlags::empty(), piece, Source::new(), Some(part))
         })
     }
 
@@ -401,10 +401,10 @@ impl BlockDevice for NbdDisk {
         self.change(stability, |flags| {
             self.in_pieces(range, self.payload_max(), |shared, piece| {
                 let rest = from.split_off(piece.len_bytes as usize);
-                let here = std::mem::replace(&mut from, rest);
+                let part = std::mem::replace(&mut from, rest);
                 let extended = shared.first.header_style() == tombolo_wire_nbd::HeaderStyle::Extended;
                 let flags = if extended { flags | CommandFlags::PAYLOAD_LEN } else { flags };
-                shared.send(Command::WRITE, flags, piece, here, None)
+                shared.send(Command::WRITE, flags, piece, part, None)
             })
         })
     }
@@ -469,10 +469,10 @@ impl BlockDevice for NbdDisk {
             }
             return Answer::ok(extents);
         }
-        let asked = Range { len_bytes: theirs.len_bytes.min(RANGE_BYTES_MAX), ..range };
+        let requested = Range { len_bytes: theirs.len_bytes.min(RANGE_BYTES_MAX), ..range };
         let mut flags = CommandFlags::empty();
         flags.set(CommandFlags::REQ_ONE, count_max == 1);
-        let sent = self.0.send(Command::BLOCK_STATUS, flags, asked, Source::new(), None);
+        let sent = self.0.send(Command::BLOCK_STATUS, flags, requested, Source::new(), None);
         Answer::later(async move {
             match sent.kept().await {
                 Ok(found) if found.is_empty() => return Err(Error::io("the server reported no extents")),

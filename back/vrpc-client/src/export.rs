@@ -78,10 +78,10 @@ impl VrpcExport {
         let links = Arc::new(Links::new(link, self.patience, poke));
         let (connect, client, patience) = (self.connect.clone(), client.clone(), self.patience);
         let supervisor = Supervisor { connect, client, incarnation, patience };
-        let kept = Arc::downgrade(&links);
+        let weak_links = Arc::downgrade(&links);
         thread::Builder::new()
             .name("link-supervisor".into())
-            .spawn(move || supervisor.run(&kept, &pokes))
+            .spawn(move || supervisor.run(&weak_links, &pokes))
             .map_err(|source| failed(AttachError::Thread(source)))?;
         Ok(Arc::new(VrpcFileSystem::new(links)))
     }

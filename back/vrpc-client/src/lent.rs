@@ -81,7 +81,7 @@ impl VrpcFileSystem {
             };
             let request = Request::Read { file, offset, destination };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
-            let kept = link.clone();
+            let own_link = link.clone();
             let sequence = links.objects.next_sequence();
             links.call_on(link, cx, sequence, outgoing, move |link, answered| {
                 let (data, eof) = match answered.success(link)? {
@@ -89,7 +89,7 @@ impl VrpcFileSystem {
                     _ => return Err(link.protocol_violation("a reply of another kind")),
                 };
                 let source = data.unwrap_or_default();
-                Ok(InPlace { link: kept, spans: answered.reply.spans, data: source, eof })
+                Ok(InPlace { link: own_link, spans: answered.reply.spans, data: source, eof })
             })
         })
     }

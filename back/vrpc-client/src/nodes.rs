@@ -135,8 +135,8 @@ impl Nodes {
         if index.link != link {
             return None;
         }
-        let known = index.by_server_id.get(&server_id.0).copied();
-        if known.is_none() {
+        let existing = index.by_server_id.get(&server_id.0).copied();
+        if existing.is_none() {
             index.missed.insert(server_id.0);
             if index.missed.len() > MISSED_MAX {
                 index.missed.clear();
@@ -144,7 +144,7 @@ impl Nodes {
                 self.notice(Notice::Everything);
             }
         }
-        known
+        existing
     }
 
     fn adopt_from(
@@ -177,8 +177,8 @@ impl Nodes {
         }
         let mut guard = self.index();
         let index = &mut *guard;
-        let known = (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten();
-        if let Some(node) = known
+        let existing = (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten();
+        if let Some(node) = existing
             && let Some(has_handle) = self.slab.with(node.0, |mut item| {
                 count(&mut item, link);
                 if !listed {

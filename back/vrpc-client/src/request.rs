@@ -95,14 +95,14 @@ impl Link {
                 }
             }
         }
-        let asked = self.line.ask(kind.number(), body, spans, |writer| {
+        let outcome = self.line.ask(kind.number(), body, spans, |writer| {
             for part in [frame.as_bytes(), tail] {
                 if !part.is_empty() {
                     writer.put(part);
                 }
             }
         });
-        match asked {
+        match outcome {
             Ok(outcome) => Sent::Ended(outcome.map_err(NoAnswer::from)),
             Err(call) => Sent::Pending(caller.pending(Stage::Asked(call))),
         }

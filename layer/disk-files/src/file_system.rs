@@ -32,7 +32,7 @@ impl Session {
         if parent != NodeId::ROOT {
             return Err(Error::NotDirectory);
         }
-        let place = self.0.files.iter().position(|(known, _)| known.as_name() == name);
+        let place = self.0.files.iter().position(|(name_of_file, _)| name_of_file.as_name() == name);
         self.entry(place.ok_or(Error::NotFound)?)
     }
 

@@ -35,10 +35,10 @@ impl DiskFiles {
 
     /// Sets a function to call at the first failed write to each file, before that write is answered. Ignored
     /// if one is already set.
-    pub fn when_failed(&self, told: impl Fn() + Send + Sync + 'static) {
-        let told: WhenFailed = Arc::new(told);
+    pub fn when_failed(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let callback: WhenFailed = Arc::new(callback);
         for (_, file) in &self.0.files {
-            let _ = file.when_failed.set(told.clone());
+            let _ = file.when_failed.set(callback.clone());
         }
     }
 

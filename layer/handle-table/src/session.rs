@@ -106,7 +106,7 @@ impl SessionNodes {
         self.id(parent).map(|parent| Location::new(parent, name))
     }
 
-    /// Returns a location, and the file there before an operation.
+    /// Returns a location, and the file replaced before an operation.
     fn location_and_file(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
         let location = self.location(parent, name)?;
         let id = self.shared.table().at(&location);
@@ -124,15 +124,15 @@ impl SessionNodes {
         entries: impl Iterator<Item = (Name<'a>, &'a Entry)>,
     ) -> Result<()> {
         let parent = self.id(parent).ok_or(Error::Stale)?;
-        let met: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
-            let met = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
+        let registered: SmallVec<[(NodeId, Id); 1]> = self.shared.change(|table| {
+            let registered = entries.filter(|(_, entry)| entry.node != NodeId::ROOT).map(|(name, entry)| {
                 let location = Location::new(parent, name);
                 let id = table.register(&location, FileIdentity::of(&entry.attr), has_names(&entry.attr))?;
                 Ok((entry.node, id))
             });
-            met.collect::<Result<_>>()
+            registered.collect::<Result<_>>()
         })?;
-        met.into_iter().for_each(|(node, id)| self.count(node, id));
+        registered.into_iter().for_each(|(node, id)| self.count(node, id));
         Ok(())
     }
 
@@ -146,9 +146,9 @@ impl SessionNodes {
     fn forget(&self, look_ups: &[(NodeId, u64)]) {
         let mut nodes = self.lock();
         for (node, count) in look_ups {
-            if let Some(known) = nodes.get_mut(node) {
-                known.look_ups = known.look_ups.saturating_sub(*count);
-                if known.look_ups == 0 {
+            if let Some(entry) = nodes.get_mut(node) {
+                entry.look_ups = entry.look_ups.saturating_sub(*count);
+                if entry.look_ups == 0 {
                     nodes.remove(node);
                 }
             }
@@ -305,10 +305,10 @@ impl FileSystem for Session {
             (self.nodes.location_and_file(from_parent, from), self.nodes.location_and_file(to_parent, to));
         let nodes = self.nodes.clone();
         self.inner.rename(cx, from_parent, from, to_parent, to, flags).map(move |renamed| {
-            if let (Some((from, moved)), Some((to, there))) = location_and_file
+            if let (Some((from, moved)), Some((to, replaced))) = location_and_file
                 && from != to
             {
-                let was = [moved, there];
+                let was = [moved, replaced];
                 nodes.shared.change(|table| match flags.contains(RenameFlags::EXCHANGE) {
                     true => table.exchanged(&from, &to, was),
                     false => table.moved(&from, &to, was),
@@ -322,8 +322,8 @@ impl FileSystem for Session {
         let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         self.inner.readdir(cx, file, cookie, page).map_result(move |result| {
             let page = result?;
-            let met = page.iter().filter_map(|line| Some((Name::new(line.name).ok()?, line.entry?)));
-            if let Err(error) = nodes.register_all(file.node, met) {
+            let registered = page.iter().filter_map(|line| Some((Name::new(line.name).ok()?, line.entry?)));
+            if let Err(error) = nodes.register_all(file.node, registered) {
                 give_back(&*inner, &own_cx, page.iter().filter_map(|line| line.entry));
                 return Err(error);
             }

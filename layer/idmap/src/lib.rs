@@ -101,16 +101,16 @@ impl Ids {
     /// # Errors
     /// Two ranges overlap, on either side.
     pub fn new(mut ranges: Vec<IdRange>, anonymous: u32) -> std::result::Result<Self, MapError> {
-        let meet = |a: u32, a_count: u32, b: u32, b_count: u32| {
+        let intersect = |a: u32, a_count: u32, b: u32, b_count: u32| {
             u64::from(a) < u64::from(b) + u64::from(b_count)
                 && u64::from(b) < u64::from(a) + u64::from(a_count)
         };
         for (index, one) in ranges.iter().enumerate() {
-            let met = |other: &&IdRange| {
-                meet(one.client, one.count, other.client, other.count)
-                    || meet(one.host, one.count, other.host, other.count)
+            let overlaps = |other: &&IdRange| {
+                intersect(one.client, one.count, other.client, other.count)
+                    || intersect(one.host, one.count, other.host, other.count)
             };
-            if let Some(other) = ranges.iter().take(index).find(met) {
+            if let Some(other) = ranges.iter().take(index).find(overlaps) {
                 return Err(MapError::Overlap(*other, *one));
             }
         }

@@ -69,10 +69,10 @@ without_owners!((), u64, Vec<u8>, ReadDone, StatFs, Lock, PersistentHandle);
 /// Maps the owners in new attributes. Unmapped ids cannot be set (as in the kernel, chown(2) in a user
 /// namespace).
 pub(crate) fn inward(set: &SetAttr, map: &IdMap) -> Result<SetAttr> {
-    let known = |id: Option<u32>, ids: &crate::Ids| {
+    let mapped = |id: Option<u32>, ids: &crate::Ids| {
         id.map(|id| ids.inward(id).ok_or(Error::InvalidArgument)).transpose()
     };
-    Ok(SetAttr { uid: known(set.uid, &map.users)?, gid: known(set.gid, &map.groups)?, ..*set })
+    Ok(SetAttr { uid: mapped(set.uid, &map.users)?, gid: mapped(set.gid, &map.groups)?, ..*set })
 }
 
 /// Returns `true` if an extended attribute is an access list.

@@ -84,12 +84,12 @@ impl Execution<'_> {
                     entry.set_cancellable();
                 }
                 let (fs, cx) = (self.fs.clone(), self.cx.clone());
-                let kept = async move {
+                let answer = async move {
                     let result = later.await;
-                    let kept = Execution { fs: &fs, cx: &cx }.keep(entry, result);
-                    kept.resolve().await
+                    let answer = Execution { fs: &fs, cx: &cx }.keep(entry, result);
+                    answer.resolve().await
                 };
-                if is_cancellable { Answer::later(kept) } else { self.run_detached(kept) }
+                if is_cancellable { Answer::later(answer) } else { self.run_detached(answer) }
             }
         }
     }

@@ -110,13 +110,13 @@ pub fn open(
     let tree = Tree { volume, root };
     let counters = Arc::<Counters>::default();
     let lock = Lock::take(path)?;
-    let kept = Reconciler::new(fs, cx, &counters).reconcile(lock.read(&tree)?, options.durable.age);
-    let newest = kept.iter().map(|kept| kept.ended).max().unwrap_or(0);
+    let restored = Reconciler::new(fs, cx, &counters).reconcile(lock.read(&tree)?, options.durable.age);
+    let newest = restored.iter().map(|restored| restored.ended).max().unwrap_or(0);
     let slots = options.durable.entries.saturating_add(OUTCOMES_SPARE);
     let slots = u32::try_from(slots).unwrap_or(u32::MAX);
     let (journal, draft) = lock.draft(&tree, slots, newest)?;
     let replies = Replies::new(inner, options, counters, Some(journal));
-    kept.into_iter().for_each(|kept: StoredOutcome| replies.shared.durable.restore(kept));
+    restored.into_iter().for_each(|restored: StoredOutcome| replies.shared.durable.restore(restored));
     draft.publish(lock)?;
     Ok(replies)
 }

@@ -32,9 +32,9 @@ pub(super) fn observe(
     let cx = cx.beside();
     let effect = match expected_effect {
         ExpectedEffect::Appends { node, len, append_locks } => {
-            let seen = end(fs, &cx, node, len, append_locks);
-            return seen.map_result(move |seen| {
-                Ok(seen.ok().map(|(effect, append_lock)| Observation {
+            let observed = end(fs, &cx, node, len, append_locks);
+            return observed.map_result(move |observed| {
+                Ok(observed.ok().map(|(effect, append_lock)| Observation {
                     intent: Intent { op, effect },
                     append_lock: Some(append_lock),
                 }))

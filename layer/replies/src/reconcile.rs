@@ -69,19 +69,19 @@ impl<'a> Reconciler<'a> {
         let intents = found.intents.iter().map(|intent| (intent.sequence, intent.time.secs));
         let newest = outcomes.chain(intents).max().map_or(0, |(_, secs)| secs);
         let oldest = newest.saturating_sub_unsigned(age.as_secs());
-        let mut kept: HashMap<EntryKey, StoredOutcome> = HashMap::new();
+        let mut valid: HashMap<EntryKey, StoredOutcome> = HashMap::new();
         for outcome in found.outcomes {
-            let newer = kept.get(&outcome.key).is_none_or(|known| known.sequence <= outcome.sequence);
+            let newer = valid.get(&outcome.key).is_none_or(|other| other.sequence <= outcome.sequence);
             if newer && outcome.time.secs >= oldest {
-                kept.insert(outcome.key, outcome);
+                valid.insert(outcome.key, outcome);
             }
         }
-        let recorded: Vec<_> = kept.values().map(|kept| (kept.claim, kept.ended)).collect();
+        let recorded: Vec<_> = valid.values().map(|valid| (valid.claim, valid.ended)).collect();
         let mut claimed = HashSet::new();
         found.intents.sort_by_key(|intent| intent.sequence);
         for intent in found.intents {
             // Both exist if the process died between writing the outcome and freeing the intent.
-            if kept.get(&intent.key).is_some_and(|kept| kept.sequence >= intent.sequence) {
+            if valid.get(&intent.key).is_some_and(|valid| valid.sequence >= intent.sequence) {
                 continue;
             }
             let overlaps = |claim: u64| {
@@ -90,12 +90,12 @@ impl<'a> Reconciler<'a> {
             };
             if let Some(outcome) = self.reconcile_intent(&intent, overlaps) {
                 claimed.insert(outcome.claim);
-                kept.insert(outcome.key, outcome);
+                valid.insert(outcome.key, outcome);
             }
         }
-        let mut kept: Vec<_> = kept.into_values().collect();
-        kept.sort_by_key(|kept| kept.ended);
-        kept
+        let mut valid: Vec<_> = valid.into_values().collect();
+        valid.sort_by_key(|valid| valid.ended);
+        valid
     }
 
     /// Returns the outcome of an intent that happened. `taken` tells if another request already has the same
@@ -150,27 +150,27 @@ impl<'a> Reconciler<'a> {
     }
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
-        let there = match self.present_entry(at)? {
+        let present = match self.present_entry(at)? {
             // Indistinguishable from creation followed by removal by another client.
             PresentEntry::NoParent | PresentEntry::Nothing => return Ok(Verdict::no(true)),
-            PresentEntry::Node(there) => there,
+            PresentEntry::Node(present) => present,
         };
-        if at.found == Some(there.inode) || there.attr.file_type != file_type {
+        if at.found == Some(present.inode) || present.attr.file_type != file_type {
             return Ok(Verdict::no(true));
         }
-        let born_since = there.inode.birth.map(|birth| birth.secs >= time.secs - CLOCK_BEHIND_SECS);
+        let born_since = present.inode.birth.map(|birth| birth.secs >= time.secs - CLOCK_BEHIND_SECS);
         if born_since == Some(false) {
             // An older node, moved to this name in between.
             return Ok(Verdict::no(false));
         }
         let is_certain = born_since == Some(true) && at.found.is_none();
-        Ok(Verdict { happened: Some(there.made()), is_certain })
+        Ok(Verdict { happened: Some(present.made()), is_certain })
     }
 
     fn judge_link(&self, at: &NamedEntry, node: &Inode) -> Result<Verdict> {
         Ok(match self.present_entry(at)? {
-            PresentEntry::Node(there) if there.inode == *node && at.found.is_none() => {
-                Verdict { happened: Some(there.made()), is_certain: true }
+            PresentEntry::Node(present) if present.inode == *node && at.found.is_none() => {
+                Verdict { happened: Some(present.made()), is_certain: true }
             }
             _ => Verdict::no(true),
         })
@@ -180,7 +180,7 @@ impl<'a> Reconciler<'a> {
         let Some(before) = at.found else { return Ok(Verdict::no(true)) };
         Ok(match self.present_entry(at)? {
             PresentEntry::Nothing => Verdict::yes(true),
-            PresentEntry::Node(there) if there.inode == before => Verdict::no(true),
+            PresentEntry::Node(present) if present.inode == before => Verdict::no(true),
             // Another client's change followed ours, or preceded it.
             PresentEntry::Node(_) | PresentEntry::NoParent => Verdict::yes(false),
         })
@@ -189,7 +189,7 @@ impl<'a> Reconciler<'a> {
     fn judge_rename(&self, from: &NamedEntry, to: &NamedEntry) -> Result<Verdict> {
         let Some(moved) = from.found else { return Ok(Verdict::no(true)) };
         let is_moved =
-            |there: &PresentEntry| matches!(there, PresentEntry::Node(there) if there.inode == moved);
+            |present: &PresentEntry| matches!(present, PresentEntry::Node(present) if present.inode == moved);
         if is_moved(&self.present_entry(from)?) {
             // Also if both are names of one node: renaming it does nothing (rename(2)), and can be repeated.
             return Ok(Verdict::no(true));

@@ -55,7 +55,7 @@ pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
     /// Its record in the journal.
-    pub kept: Option<JournalRecord>,
+    pub record: Option<JournalRecord>,
 }
 
 impl Shard {

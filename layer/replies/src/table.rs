@@ -70,8 +70,8 @@ impl Table {
             let Some(outdated) = shard.outdated(now, self.limits.age) else { break };
             self.evict(&mut shard, outdated);
         }
-        if let Some(known) = self.known(&mut shard, &hashed, now) {
-            return known;
+        if let Some(existing) = self.existing(&mut shard, &hashed, now) {
+            return existing;
         }
         if !self.make_space(&mut shard, &client) {
             drop(shard);
@@ -82,8 +82,8 @@ impl Table {
             // Concurrent threads may have found the same gap: the limit may be exceeded by the number of
             // threads.
             shard = self.shard(&client);
-            if let Some(known) = self.known(&mut shard, &hashed, now) {
-                return known;
+            if let Some(existing) = self.existing(&mut shard, &hashed, now) {
+                return existing;
             }
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Returns the result for a request that is not new.
-    fn known(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
+    fn existing(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
         let number = shard.find(key)?;
         match shard.state(number)? {
             EntryState::Running(pending) => {
@@ -122,9 +122,9 @@ impl Table {
 
     /// Adds an outcome of an earlier process. The newest must be added last, because each may evict an older
     /// one.
-    pub fn restore(&self, kept: StoredOutcome) {
-        let client = Hashed::new(kept.key.client(), &self.hasher);
-        let key = Hashed::new(kept.key, &self.hasher);
+    pub fn restore(&self, stored: StoredOutcome) {
+        let client = Hashed::new(stored.key.client(), &self.hasher);
+        let key = Hashed::new(stored.key, &self.hasher);
         if !self.make_space(&mut self.shard(&client), &client) && !self.make_space_elsewhere(&client) {
             return;
         }
@@ -134,8 +134,8 @@ impl Table {
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         let number = shard.begin(key, client);
-        let record = self.journal.as_ref().and_then(|journal| journal.keep(&kept));
-        shard.answer(number, Answered { outcome: kept.outcome, at: Instant::now(), kept: record });
+        let record = self.journal.as_ref().and_then(|journal| journal.keep(&stored));
+        shard.answer(number, Answered { outcome: stored.outcome, at: Instant::now(), record });
     }
 
     /// Returns the storage for the next process.
@@ -176,10 +176,10 @@ impl Table {
 
     fn evict(&self, shard: &mut Shard, number: u32) -> bool {
         let Some(state) = shard.remove(number) else { return false };
-        if let (EntryState::Answered(Answered { kept: Some(kept), .. }), Some(journal)) =
+        if let (EntryState::Answered(Answered { record: Some(record), .. }), Some(journal)) =
             (state, &self.journal)
         {
-            journal.free(&kept);
+            journal.free(&record);
         }
         self.entries.fetch_sub(1, Ordering::Relaxed);
         self.counters.evicted.count();
@@ -244,14 +244,14 @@ impl RunningEntry {
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
         // Journal first: once a client has the reply, the next process must know it too.
-        let kept = match (&self.table.journal, self.intended.take()) {
+        let record = match (&self.table.journal, self.intended.take()) {
             (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
         };
-        if matches!(kept, Some(JournalRecord::Intent(_))) {
+        if matches!(record, Some(JournalRecord::Intent(_))) {
             self.table.counters.unprotected.count();
         }
-        let answered = Answered { outcome, at: Instant::now(), kept };
+        let answered = Answered { outcome, at: Instant::now(), record };
         let waited_for = self.table.shard(&self.client).answer(self.number, answered);
         self.table.counters.recorded.count();
         if let Some((pending, outcome)) = waited_for {

@@ -56,12 +56,12 @@ pub enum Qcow2OpenError {
         source: Unsupported,
     },
     /// Another process uses the image in a conflicting way.
-    #[error("{} is in use by another process, which {held}; stop that process first", path.display())]
+    #[error("{} is in use by another process, which {conflict}; stop that process first", path.display())]
     InUse {
         /// The image, or one of its backing files.
         path: PathBuf,
         /// The conflicting operation.
-        held: &'static str,
+        conflict: &'static str,
     },
     /// The backing file is outside the allowed directories.
     #[error(
@@ -269,10 +269,10 @@ impl Opener {
             return Err(failed(io::Error::other("it is neither a file nor a block device")));
         }
         if self.locks
-            && let Some(held) = claim::claim(file.as_fd(), User { is_writer, number: 0 })
+            && let Some(conflict) = claim::claim(file.as_fd(), User { is_writer, number: 0 })
                 .map_err(|errno| failed(errno.into()))?
         {
-            return Err(Qcow2OpenError::InUse { path: path.to_owned(), held });
+            return Err(Qcow2OpenError::InUse { path: path.to_owned(), conflict });
         }
         Ok(file)
     }

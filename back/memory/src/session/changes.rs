@@ -61,15 +61,15 @@ impl Drop for PendingNotices<'_> {
 impl Changed {
     /// Converts the change to a notice for a session; `None` if it does not refer to the node.
     fn to_notice(&self, tables: &SessionTables) -> Option<Notice> {
-        let known = |ino: Ino| {
+        let node_id = |ino: Ino| {
             let is_known = ino == Ino::ROOT || tables.nodes.contains_key(&ino);
             is_known.then_some(NodeId(ino.0))
         };
         Some(match self {
-            Self::Attributes(ino) => Notice::Attributes(known(*ino)?),
-            Self::Data(ino) => Notice::Data { node: known(*ino)?, start: 0, last: u64::MAX },
-            Self::Name(dir, name) => Notice::Name { dir: known(*dir)?, name: name.clone() },
-            Self::Gone(ino) => Notice::Gone { node: known(*ino)?, name: None },
+            Self::Attributes(ino) => Notice::Attributes(node_id(*ino)?),
+            Self::Data(ino) => Notice::Data { node: node_id(*ino)?, start: 0, last: u64::MAX },
+            Self::Name(dir, name) => Notice::Name { dir: node_id(*dir)?, name: name.clone() },
+            Self::Gone(ino) => Notice::Gone { node: node_id(*ino)?, name: None },
         })
     }
 }

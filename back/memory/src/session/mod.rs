@@ -213,8 +213,8 @@ impl View<'_> {
     /// Checks the budget before anything is changed, so that no node is created that cannot be returned.
     fn check_node_budget(&self) -> Result<()> {
         let budget = &self.session.budget;
-        let room = budget.used(Resource::Nodes) < budget.limit(Resource::Nodes);
-        if room { Ok(()) } else { Err(Error::NoMemory) }
+        let has_budget = budget.used(Resource::Nodes) < budget.limit(Resource::Nodes);
+        if has_budget { Ok(()) } else { Err(Error::NoMemory) }
     }
 
     /// Returns `true` if this back end checks permissions.
@@ -232,9 +232,9 @@ impl View<'_> {
 
     /// Returns `Some` if a change of the data clears set-user-id and set-group-id; with the writer, if this
     /// back end checks permissions.
-    fn kills_privileges<'c>(&self, cx: &'c Ctx, asked: bool) -> Option<Option<&'c Identity>> {
+    fn kills_privileges<'c>(&self, cx: &'c Ctx, requested: bool) -> Option<Option<&'c Identity>> {
         let writer = Some(&cx.identity).filter(|user| self.checks() && !user.is_root());
-        (asked || writer.is_some()).then_some(writer)
+        (requested || writer.is_some()).then_some(writer)
     }
 
     /// Returns the attributes before a change, if requested.

@@ -65,8 +65,8 @@ impl View<'_> {
     /// Checks the budget before anything is changed.
     pub(super) fn check_open_budget(&self) -> Result<()> {
         let budget = &self.session.budget;
-        let room = budget.used(Resource::Opens) < budget.limit(Resource::Opens);
-        if room { Ok(()) } else { Err(Error::TooManyOpen) }
+        let has_budget = budget.used(Resource::Opens) < budget.limit(Resource::Opens);
+        if has_budget { Ok(()) } else { Err(Error::TooManyOpen) }
     }
 
     pub(super) fn truncate_at_open(&mut self, cx: &Ctx, ino: Ino, flags: OpenFlags) -> Result<()> {

@@ -59,7 +59,7 @@ async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
     let mut since = 0;
     loop {
         let session_links = links.clone();
-        let asked = links.call(&cx, Request::Changes { since }, move |link, answered| {
+        let pending_call = links.call(&cx, Request::Changes { since }, move |link, answered| {
             let (last, is_complete) = received(link, &answered)?;
             // A link lost in the meantime is recorded after this, or detected here.
             session_links.set_reports_all_changes(is_complete);
@@ -68,7 +68,7 @@ async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
             }
             Ok(last)
         });
-        let outcome = asked.resolve().await;
+        let outcome = pending_call.resolve().await;
         answered.keep(());
         match outcome {
             Ok(last) => since = last,

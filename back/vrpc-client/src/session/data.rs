@@ -46,9 +46,9 @@ pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: 
     })
 }
 
-/// Returns `true` if nothing is left to read, given that the last piece was to end at `asked`.
-fn is_all(asked: usize, done: &ReadDone, wanted: usize) -> bool {
-    done.count < asked || done.eof || done.count >= wanted
+/// Returns `true` if nothing is left to read, given that the last piece was to end at `requested`.
+fn is_all(requested: usize, done: &ReadDone, wanted: usize) -> bool {
+    done.count < requested || done.eof || done.count >= wanted
 }
 
 /// Reads as much as possible with one request.

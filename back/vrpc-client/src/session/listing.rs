@@ -77,9 +77,10 @@ fn readdir_on(
         let mut adopted = Vec::new();
         let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
         // Release the nodes of entries that did not fit; all of them after a malformed entry.
-        let kept = *filled.as_ref().unwrap_or(&0);
+        let kept_count = *filled.as_ref().unwrap_or(&0);
         let nodes = &link.objects.nodes;
-        let gone: Vec<_> = adopted.iter().skip(kept).filter_map(|node| nodes.forget(*node, 1)).collect();
+        let gone: Vec<_> =
+            adopted.iter().skip(kept_count).filter_map(|node| nodes.forget(*node, 1)).collect();
         all_links.release(&release_cx, &gone);
         filled.map(|_| page)
     })
@@ -97,7 +98,7 @@ fn fill(
         return Err(link.protocol_violation("a reply of another kind"));
     };
     let bytes = answered.bytes(link, &listing, room_bytes)?;
-    let mut kept = 0;
+    let mut kept_count = 0;
     let mut is_full = false;
     for entry in Listing::new(&bytes).entries() {
         let mut entry = entry.map_err(|error| link.malformed(error))?;
@@ -108,11 +109,11 @@ fn fill(
         adopted.extend(entry.entry.map(|entry| entry.node));
         is_full = is_full || !page.push(entry.as_dir_entry());
         if !is_full {
-            kept = adopted.len();
+            kept_count = adopted.len();
         }
     }
     if end && !is_full {
         page.set_end();
     }
-    Ok(kept)
+    Ok(kept_count)
 }

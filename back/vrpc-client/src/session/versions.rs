@@ -14,8 +14,8 @@ impl Versions for VrpcFileSystem {
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
         self.links.call(cx, Request::Look { node }, |link, answered| match answered.success(link)? {
             Reply::Looked(version, attr) => {
-                let seen = version.filter(|_| link.line.window().is_some());
-                Ok((attr, seen.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
+                let usable = version.filter(|_| link.line.window().is_some());
+                Ok((attr, usable.map(|version| Version { epoch: epoch_on(link, version.epoch), ..version })))
             }
             _ => Err(link.protocol_violation("a reply of another kind")),
         })

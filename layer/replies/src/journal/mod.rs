@@ -119,11 +119,12 @@ impl Journal {
             Outcome::Failed(_) => 0,
             _ => intended.claim.with(node).number(),
         };
-        let kept = StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
-        let Some(kept) = self.keep(&kept) else { return self.retain_intent(intended) };
+        let stored =
+            StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
+        let Some(record) = self.keep(&stored) else { return self.retain_intent(intended) };
         // Not earlier: while both exist, the outcome takes precedence.
         self.withdraw(intended);
-        kept
+        record
     }
 
     /// Retains the intent of an answered operation.
@@ -142,8 +143,8 @@ impl Journal {
     }
 
     /// Records an outcome. `None` if there is no slot, or it cannot be represented.
-    pub fn keep(&self, kept: &StoredOutcome) -> Option<JournalRecord> {
-        let bytes = outcome_bytes(kept)?;
+    pub fn keep(&self, stored: &StoredOutcome) -> Option<JournalRecord> {
+        let bytes = outcome_bytes(stored)?;
         let slot = self.outcomes.take()?;
         self.publish(self.outcome_offset(slot), &bytes, state::OUTCOME);
         Some(JournalRecord::Outcome(slot))
@@ -157,8 +158,8 @@ impl Journal {
     }
 
     /// Frees the slot of an evicted entry.
-    pub fn free(&self, kept: &JournalRecord) {
-        match *kept {
+    pub fn free(&self, record: &JournalRecord) {
+        match *record {
             JournalRecord::Outcome(slot) => {
                 self.set_state(self.outcome_offset(slot), state::FREE);
                 self.outcomes.give_back(slot);

@@ -153,15 +153,15 @@ pub fn read_intent(slot: &[u8]) -> Option<StoredIntent> {
 }
 
 /// Encodes an outcome, except the slot's state; `None` if it cannot be represented.
-pub fn outcome_bytes(kept: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
+pub fn outcome_bytes(stored: &StoredOutcome) -> Option<[u8; layout::OUTCOME_BYTES]> {
     let mut slot = layout::Outcome::new_zeroed();
-    slot.operation = operation_number(kept.key.op)?.into();
-    slot.sequence = kept.sequence.into();
-    slot.key = key_of(&kept.key)?;
-    slot.time = time_of(kept.time);
-    slot.claim = kept.claim.into();
-    slot.ended = kept.ended.into();
-    match &kept.outcome {
+    slot.operation = operation_number(stored.key.op)?.into();
+    slot.sequence = stored.sequence.into();
+    slot.key = key_of(&stored.key)?;
+    slot.time = time_of(stored.time);
+    slot.claim = stored.claim.into();
+    slot.ended = stored.ended.into();
+    match &stored.outcome {
         Outcome::Done => slot.kind = 1.into(),
         Outcome::Node(NodeMark::Handle(handle)) => {
             slot.kind = 2.into();
@@ -443,9 +443,9 @@ mod tests {
         for (request, recorded) in [call, numbered].into_iter().zip(RECORDED) {
             let key = EntryKey { request, session: None, op: Op::Unlink, uid: 1000, gid: 100 };
             let time = Timestamp { secs: 1_700_000_000, nanos: 7 };
-            let kept =
+            let stored =
                 StoredOutcome { key, outcome: Outcome::Done, sequence: 5, time, claim: 0xfeed, ended: 6 };
-            let mut slot = outcome_bytes(&kept).expect("a slot");
+            let mut slot = outcome_bytes(&stored).expect("a slot");
             let text: String = slot.iter().take(76).map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(text, recorded);
             slot[0] = state::OUTCOME as u8;
