@@ -269,7 +269,7 @@ mod tests {
         Ctx { interrupt: Interrupt::new(), ..Ctx::root(SessionId(1)) }
     }
 
-    /// Code that runs after a grant may end a session, which calls `retry`.
+    /// Checks that code running after a grant may end a session, which calls `retry`.
     #[test]
     fn work_after_a_granted_lock_may_release_locks() {
         let waiting = Waiting::default();

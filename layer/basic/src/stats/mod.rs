@@ -107,7 +107,7 @@ const SHARDS_MAX: usize = 16;
 /// on different cores share no cache lines. About 160 KB per core, up to sixteen.
 pub struct Counters {
     shards: Box<[Shard]>,
-    /// Count ended operations too, to know those in progress.
+    /// `true` if ended operations are counted too, which gives those in progress.
     of_disk: bool,
 }
 
