@@ -1,7 +1,12 @@
-//! Guards the shape of the house: which crate may depend on which, and where `unsafe`, libc and
-//! file-descriptor numbers may appear (`ARCHITECTURE.md`). The rules are data, in [`ROOMS`]; `tests/house.rs`
-//! holds the tree against them.
+//! Rules of the tree: which crate may depend on which, where `unsafe`, libc and file-descriptor numbers may
+//! appear (`ARCHITECTURE.md`), and how comments and tests are worded (`CONTRIBUTING.md`).
+//!
+//! [`ROOMS`] has the first as data; `tests/it/house.rs`, `docs.rs` and `words.rs` check the tree.
 #![forbid(unsafe_code)]
+
+mod comments;
+
+pub use comments::{Comment, Documents, comments_of};
 
 use std::path::{Path, PathBuf};
 
@@ -62,6 +67,16 @@ pub const DOORS: &[(&str, &str)] = &[
     // Nor is a line that is measured over.
     ("bench", "tests/wan"),
 ];
+
+/// Returns the root of the workspace.
+///
+/// # Panics
+///
+/// Panics where Cargo has no metadata of it.
+pub fn workspace_root() -> PathBuf {
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec().expect("cargo metadata");
+    metadata.workspace_root.into_std_path_buf()
+}
 
 /// The room of a crate that lies at `path` below the workspace.
 pub fn room_of(path: &Path) -> Option<&'static Room> {

@@ -3,13 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use cargo_metadata::MetadataCommand;
-use tombolo_architecture::sources;
-
-fn root() -> PathBuf {
-    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata");
-    metadata.workspace_root.into_std_path_buf()
-}
+use tombolo_architecture::{sources, workspace_root};
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -17,7 +11,7 @@ fn read(path: &Path) -> String {
 
 #[test]
 fn every_test_that_a_document_names_exists() {
-    let root = root();
+    let root = workspace_root();
     let defined: BTreeSet<String> = sources(&root)
         .expect("readable sources")
         .iter()
@@ -40,7 +34,7 @@ fn every_test_that_a_document_names_exists() {
 
 #[test]
 fn every_link_between_documents_leads_somewhere() {
-    let root = root();
+    let root = workspace_root();
     let mut broken = Vec::new();
     for document in documents(&root) {
         let folder = document.parent().expect("a document lies in a folder");

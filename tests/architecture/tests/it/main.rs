@@ -3,3 +3,4 @@
 mod contained;
 mod docs;
 mod house;
+mod words;
