@@ -16,24 +16,29 @@ fn wan(profile: &Profile) -> Option<Wan> {
 /// One at a time: they would make each other late.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Measures until this machine was not too busy meanwhile, a few times at most.
+/// Measures a few times, until the machine is not too busy for a measurement. Whatever it does, a line is never
+/// faster than its profile.
 fn holds(profile: &Profile, bytes: u64, rate: std::ops::Range<f64>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for _ in 0..10 {
+    let mut quiet = 0;
+    for _ in 0..5 {
         let Some(wan) = wan(profile) else { return };
         let check = wan.check(bytes).expect("a check");
         let (late, full) = (wan.late(), profile.rate_bits_per_s as f64);
         let part = check.rate_bits_per_s / full;
         eprintln!("{}: {:?}, {:.3} of the rate, {late:.4} late", profile.name, check.round_trip, part);
         let least = Duration::from_micros(profile.round_trip_us);
-        assert!(check.round_trip >= least);
+        assert!(check.round_trip >= least && part < rate.end);
         if late > 0.02 {
             eprintln!("void: this machine was too busy");
-        } else if check.round_trip < least + Duration::from_millis(2) && rate.contains(&part) {
+            continue;
+        }
+        if check.round_trip < least + Duration::from_millis(2) && part >= rate.start {
             return;
         }
+        quiet += 1;
     }
-    panic!("{} does not hold, or this machine is too busy to tell", profile.name);
+    assert_eq!(quiet, 0, "{} is slower than its profile", profile.name);
 }
 
 #[test]

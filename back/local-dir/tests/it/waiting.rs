@@ -106,7 +106,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     lock::unlock(host.as_fd(), all).unwrap();
     let start = Instant::now();
     waiting.into_iter().for_each(|answer| answer.wait().unwrap());
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Err(tombolo_sys::Errno::AGAIN));
 }
 

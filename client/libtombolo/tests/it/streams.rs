@@ -67,14 +67,14 @@ fn many_reads_are_under_way_at_once() {
     let file = block_on(plain.root().create(name("file").as_name(), writable())).unwrap();
     let content = noise(4 << 20, 9);
     block_on(file.write_from(0, &mut &content[..], StreamOptions::default())).unwrap();
-    let far = attach(&delay::over(export, Duration::from_millis(50)).unwrap(), "memory");
+    let far = attach(&delay::over(export, Duration::from_millis(700)).unwrap(), "memory");
     let file = block_on(find(&far, "file").open(OpenFlags::READ)).unwrap();
     let start = Instant::now();
     let mut read = Vec::new();
     block_on(file.read_to(0, &mut read, StreamOptions::default())).unwrap();
     assert!(read == content);
-    // 16 pieces: one after the other they would take 800 ms.
-    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    // 16 pieces: one after the other they would take 11 s.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
 
 #[test]

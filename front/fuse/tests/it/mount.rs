@@ -492,7 +492,7 @@ fn slow(time: Duration) -> impl Export {
 #[test]
 fn a_slow_request_does_not_delay_the_one_behind_it() {
     let options = Options { threads: 1, coherence: Coherence::Strict, ..Default::default() };
-    let delay = Duration::from_millis(100);
+    let delay = Duration::from_millis(500);
     let mounted = Mounted::new(&slow(delay), &options);
     let started = Instant::now();
     std::thread::scope(|scope| {

@@ -115,14 +115,14 @@ fn delay_ends_at_an_interrupt_with_nothing_done() {
 
 #[test]
 fn slow_operations_do_not_wait_for_each_other() {
-    let time = Duration::from_millis(50);
+    let time = Duration::from_millis(100);
     let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
     let began = Instant::now();
     let answers: Vec<_> = (0..100).map(|_| fs.getattr(&cx, NodeId::ROOT, None)).collect();
     for answer in answers {
         answer.wait().unwrap();
     }
-    assert!(began.elapsed() < 20 * time, "a hundred answers took {:?}", began.elapsed());
+    assert!(began.elapsed() < 60 * time, "a hundred answers took {:?}", began.elapsed());
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
     let start = std::time::Instant::now();
     let error = wait(echo(&client, ECHO, b"")).expect_err("no server is there");
     assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(error.to_string(), "there:/export: cannot connect: Connection refused (os error 111)");
 }
 

@@ -129,14 +129,14 @@ fn idle_connections_are_closed_unless_they_have_called() {
 
 #[test]
 fn stopping_lets_calls_end_and_sends_their_replies() {
-    let host = TestHost::default();
+    let host = TestHost::new(Options { grace: Duration::from_secs(60), ..Options::default() });
     let address = host.server.tcp_addresses()[0];
     let mut clients: Vec<Client> = (0..10).map(|_| host.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(&[LATER, 200]));
     host.until("they have begun", |counts| counts.later == 10);
     let start = Instant::now();
     host.server.stop();
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     for client in &mut clients {
         assert_eq!(client.receive(), [LATER, 200]);
         assert!(client.is_closed());
@@ -152,7 +152,7 @@ fn stopping_does_not_wait_for_ever() {
     eventually("it is held", || host.player.held() == 1);
     let start = Instant::now();
     host.server.stop();
-    assert!((100..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert!((100..30_000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert!(client.is_closed());
     // A call may outlive its server.
     assert!(host.player.release(true));

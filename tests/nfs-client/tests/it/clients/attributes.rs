@@ -25,7 +25,7 @@ fn attributes_are_cached_until_their_timeout() {
     pair.two.chmod(theirs, 0o600).expect("chmod");
     let changed = Instant::now();
     while pair.one.attr(node).mode.bits() != 0o600 {
-        assert!(changed.elapsed() < TIME * 2, "believed for too long");
+        assert!(changed.elapsed() < TIME * 10, "believed for too long");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -11,12 +11,12 @@ use crate::clients::pair::{Pair, close, contents};
 
 const TIME: Duration = Duration::from_millis(500);
 
-/// Fails unless it holds within the attribute time, and some.
+/// Fails unless it soon holds: the attributes expire meanwhile, also on a busy machine.
 #[track_caller]
 fn holds_in_time(what: impl Fn() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < TIME * 3, "not seen in time");
+        assert!(begun.elapsed() < TIME * 20, "not seen in time");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

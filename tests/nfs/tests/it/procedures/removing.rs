@@ -46,7 +46,7 @@ fn a_removed_file_gives_its_space_back() {
         go();
         let begun = Instant::now();
         while !open_and_gone().is_empty() {
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", open_and_gone());
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", open_and_gone());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

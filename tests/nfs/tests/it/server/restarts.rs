@@ -111,7 +111,7 @@ fn a_removed_file_reached_by_two_keys_frees_its_space() {
     rotated.nfs.rename(&root, b"other", &root, b"replaced").done();
     let begun = Instant::now();
     while !removed_and_open(site.tree.path()).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", removed_and_open(site.tree.path()));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", removed_and_open(site.tree.path()));
         std::thread::sleep(Duration::from_millis(5));
     }
     for handle in [old, new].concat() {
