@@ -66,7 +66,7 @@ fn thousands_of_names_are_listed_once(w: &World) -> Verdict {
 }
 
 fn remaining_names_are_listed_once_under_removal(w: &World) -> Verdict {
-    let names = fill(w, 2000);
+    let names = fill(w, if is_long_run() { 2_000 } else { 500 });
     let mut dir = open(w);
     let mut counts: HashMap<String, usize> = HashMap::new();
     let mut read = 0;

@@ -7,6 +7,7 @@ use tombolo_core::fs::{Attr, NodeId, SetAttr, SetTime, Timestamp, Version, Versi
 
 use super::cases;
 use super::changes::{NAMES, change, data, random};
+use crate::is_long_run;
 use crate::waist::{Skip, Verdict, World};
 
 cases! { "versions":
@@ -66,7 +67,8 @@ fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> V
     let mut random = random();
     let mut remembered = BTreeMap::new();
     let (mut held, mut gone) = (0, 0);
-    for step in 0..400 {
+    let steps = if is_long_run() { 400 } else { 100 };
+    for step in 0..steps {
         let found = own_dirs.into_iter().flat_map(|dir| names(&own, dir).into_iter().flatten());
         for node in found.chain(own_dirs).collect::<Vec<_>>() {
             let is_known = remembered.contains_key(&node);
@@ -114,9 +116,10 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
     let file = w.file_with("file", b"data");
     let known = own.lookup(own.dir, "file").expect("file").node;
     let answered = AtomicU32::new(0);
+    let seconds = if is_long_run() { 2000 } else { 400 };
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {
-            for second in 1..2000 {
+            for second in 1..seconds {
                 let mtime = Some(SetTime::At(Timestamp { secs: second.into(), nanos: 0 }));
                 w.setattr(file, SetAttr { mtime, ..SetAttr::default() }).expect("setattr");
                 answered.store(second, Ordering::SeqCst);

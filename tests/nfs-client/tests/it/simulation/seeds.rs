@@ -21,7 +21,7 @@ pub trait Scenario: Clone + Debug {
 }
 
 /// Runs of a test: those of the seeds that the environment asks for (`SEED=` for one, `SEEDS=` for so many,
-/// from `FIRST_SEED=` or 0), or else so many from 0; in the long run (`make test-long`) twenty times as many.
+/// from `FIRST_SEED=` or 0), or else so many from 0; in the long run (`make test-long`) fifty times as many.
 ///
 /// Of a run that fails things are left out for as long as it still fails; what is left is told, and what
 /// happens in it.
@@ -31,7 +31,7 @@ pub fn run_seeds<S: Scenario>(usual: u64) {
         Some(seed) => seed..seed + 1,
         None => {
             let first = number("FIRST_SEED").unwrap_or(0);
-            let usual = if std::env::var_os("TOMBOLO_LONG").is_some() { 20 * usual } else { usual };
+            let usual = if std::env::var_os("TOMBOLO_LONG").is_some() { 50 * usual } else { usual };
             first..first + number("SEEDS").unwrap_or(usual)
         }
     };
