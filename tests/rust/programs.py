@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+# An interrupt ends this at once, and the programs too, as they are in the foreground.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 # Tests wait for more than half of their time.
@@ -90,7 +93,7 @@ def read_programs(messages):
 
 def run(command, folder, limit_s=LIMIT_S, **environment):
     """Runs a command, contained. The status is 124 or 137 if it takes longer than `limit_s`."""
-    command = ["timeout", "--kill-after=5", str(limit_s), ROOT / "tests/contained", *command]
+    command = ["timeout", "--foreground", "--kill-after=5", str(limit_s), ROOT / "tests/contained", *command]
     begun = time.monotonic()
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
@@ -132,11 +135,9 @@ def suite(programs, tree, target):
 def run_tasks(tasks):
     """Runs tasks, several at a time, prints each as it ends and in the end the slowest, and returns the highest status."""
     begun, worst, times = time.monotonic(), 0, []
-    together = [task for task in tasks if task.name not in ALONE]
-    alone = [task for task in tasks if task.name in ALONE]
-    for tasks, jobs in ((together, JOBS), (alone, 1)):
-        with ThreadPoolExecutor(jobs) as pool:
-            task_of = {pool.submit(task.run): task for task in tasks}
+    for is_alone in (False, True):
+        with ThreadPoolExecutor(1 if is_alone else JOBS) as pool:
+            task_of = {pool.submit(task.run): task for task in tasks if (task.name in ALONE) == is_alone}
             for ended in as_completed(task_of):
                 task, outcome = task_of[ended], ended.result()
                 status, verdict = task.judge(outcome)

@@ -78,7 +78,7 @@ fn wait_for_listener(path: &Path) {
     // proc_net_unix(5): the flag of one that listens, and the path in the last column.
     let is_there =
         |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", path.display()));
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_there) {
         assert!(Instant::now() < end, "{} never came", path.display());
         std::thread::sleep(Duration::from_millis(5));
