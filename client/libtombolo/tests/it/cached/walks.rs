@@ -66,6 +66,7 @@ fn write_again(tree: &Tree, path: &str, rng: &mut Rng) -> bool {
 
 #[test]
 fn whatever_is_changed_the_answers_are_those_of_a_fresh_walk() {
+    let steps = if std::env::var_os("TOMBOLO_LONG").is_some() { 1000 } else { 250 };
     for world in World::all() {
         for seed in 0..3 {
             let mut rng = Rng::with_seed(seed);
@@ -74,7 +75,7 @@ fn whatever_is_changed_the_answers_are_those_of_a_fresh_walk() {
                 _ => CacheOptions::default(),
             };
             let (_, cached) = cached(&*world.export, USER, options, true);
-            for step in 0..1000 {
+            for step in 0..steps {
                 let done = change(&world.other, &mut rng);
                 for _ in 0..rng.usize(1..6) {
                     let (path, last) = (path(&mut rng), [Last::Follow, Last::Keep][rng.usize(..2)]);
