@@ -212,7 +212,7 @@ pub struct Client<S = UnixStream> {
 impl Client {
     pub fn connected(socket: &PathBuf) -> Self {
         let stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream, style: ReplyStyle::Simple }
     }
 
