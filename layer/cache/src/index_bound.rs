@@ -90,6 +90,7 @@ impl Cache {
         if !self.store.is_index_full() {
             return;
         }
+        self.store.set_index_held(false);
         let first = hand.round.saturating_sub(1);
         for (round, spared) in SPARED_MS.into_iter().enumerate().skip(first) {
             hand.round = round;
@@ -106,6 +107,7 @@ impl Cache {
             }
             hand.at = ObjectId::default();
         }
+        self.store.set_index_held(true);
         *lock(&self.index_bound.in_vain) = self.store.is_index_full().then(Instant::now);
     }
 

@@ -100,6 +100,8 @@ pub(super) struct Shared {
     /// Size of the index's file, and how much of it is in use.
     index_bytes: AtomicU64,
     index_used_bytes: AtomicU64,
+    /// How much of it was left when all was removed that nothing holds, if that was too much.
+    index_held_bytes: AtomicU64,
     queue: Queue,
     eviction: Mutex<Eviction>,
     files: Mutex<Files>,
@@ -127,8 +129,10 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Part of the capacity that the index may have.
+/// Part of the capacity that the index may have; and with what clients hold, on top of which there is a quarter
+/// of the first.
 const INDEX_PART: u64 = 4;
+const INDEX_HELD_PART: u64 = 2;
 
 /// Part of what is left of the index that the names of one directory may have.
 const NAMES_PART: u64 = 2;
@@ -213,6 +217,7 @@ impl Store {
             unnumbered: AtomicU64::new(UNNUMBERED),
             index_bytes: AtomicU64::new(file_bytes(&path)),
             index_used_bytes: AtomicU64::new(used_bytes),
+            index_held_bytes: AtomicU64::new(0),
             queue: Queue::default(),
             eviction: Mutex::new(eviction),
             files: Mutex::default(),
@@ -396,6 +401,12 @@ impl Store {
         self.shared.index_used() <= part_of(self.shared.index_max(), INDEX_TRIMMED)
     }
 
+    /// Takes in that all is about to be removed that nothing holds, or was.
+    pub(crate) fn set_index_held(&self, is_removed: bool) {
+        let held = if is_removed && self.is_index_full() { self.shared.index_used() } else { 0 };
+        self.shared.index_held_bytes.store(held, Ordering::Relaxed);
+    }
+
     /// Returns how many names of a directory are kept: a large one leaves room for others. None in an index
     /// that stays full.
     pub(crate) fn names_max(&self) -> usize {
@@ -540,7 +551,9 @@ impl Shared {
     }
 
     fn index_max(&self) -> u64 {
-        self.options.capacity_bytes / INDEX_PART
+        let (part, most) =
+            (self.options.capacity_bytes / INDEX_PART, self.options.capacity_bytes / INDEX_HELD_PART);
+        part.max((self.index_held_bytes.load(Ordering::Relaxed) + part / 4).min(most))
     }
 
     fn index_used(&self) -> u64 {

@@ -231,8 +231,8 @@ fn make_directories(origin: &Origin, dirs: usize, files: usize) {
 
 #[test]
 fn index_stays_within_its_quarter() {
-    const CAPACITY: u64 = 4 << 20;
-    let (dirs, files) = (80, 100);
+    const CAPACITY: u64 = 3 << 20;
+    let (dirs, files) = (60, 100);
     for contract in [Contract::CloseToOpen, Contract::Exclusive] {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         make_directories(&origin, dirs, files);
