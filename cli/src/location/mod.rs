@@ -70,8 +70,8 @@ pub struct OpenOptions {
 /// See [`OpenOptions::limit`]: that of the command of this process.
 static LIMIT: OnceLock<Duration> = OnceLock::new();
 
-/// Bounds how long requests of this process wait for a server that does not answer, where its location does not
-/// say that, nor its opener.
+/// Bounds how long requests of this process wait for a server that does not answer, where its location does
+/// not say that, nor its opener.
 pub fn limit_waits(limit: Duration) {
     let _ = LIMIT.set(limit);
 }

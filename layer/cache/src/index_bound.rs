@@ -1,10 +1,11 @@
 //! The bound of the index: listings that were not used for long are given up, and rows that nothing needs are
 //! removed.
 //!
-//! A hand goes over the rows in the order of their numbers, round by round until enough was removed. What was
-//! looked for lately is spared, for a shorter time in each round. A row stays while a kept name leads to it, a session knows it, it is
-//! open or its data are lent. A client that still has the handle of a file without a row finds it by that.
-//! Below a layer that writes numbers down (write-back) rows are removed at the start alone.
+//! A hand goes over the rows in the order of their numbers, round by round until enough was removed. Objects
+//! used lately are spared, for a shorter time in each round. A row stays while a kept name leads to it, a
+//! session knows it, it is open or its data are lent. A client that still has the handle of a file without a
+//! row finds it by that. Below a layer that writes numbers down (write-back) rows are removed at the start
+//! alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +43,8 @@ struct Hand {
 /// Rows that are looked at before those that are to be removed are.
 const ROWS: u32 = 256;
 
-/// How long ago that must have been used which a round removes. The first one begins where the hand is.
+/// Time since the last use after which each round removes, in milliseconds. The first begins where the hand
+/// is.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
 /// Pause after all was in use.
@@ -111,8 +113,8 @@ impl Cache {
         *lock(&self.index_bound.in_vain) = self.store.is_index_full().then(Instant::now);
     }
 
-    /// Gives up the listing of a directory, or the row of an object without one, unless it is in use. `listed`
-    /// remembers which directories have one.
+    /// Gives up the listing of a directory, or the row of an object without one, unless it is in use.
+    /// `listed` remembers which directories have one.
     fn give_up(&self, id: ObjectId, row: &ObjectRow, spared: Duration, listed: &mut HashMap<ObjectId, bool>) {
         let mut lists = |dir| *listed.entry(dir).or_insert_with(|| self.lists(dir));
         let in_memory = self.objects.in_memory(id);

@@ -100,7 +100,7 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     for (id, record) in wanted {
         handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
     }
-    // From now on numbers are kept below: clients have them, and it is not told when they have no use for them.
+    // The layer below keeps its numbers from now on: it is not told when clients forget them.
     drop(handles.record(&Ctx::root(SESSION), NodeId::ROOT).wait());
     let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }

@@ -201,8 +201,8 @@ impl Lease {
         }
     }
 
-    /// Takes it, which could not be done at the start. One that was taken from another is confirmed once more,
-    /// as at the start.
+    /// Takes it, which could not be done at the start. One that was taken from another is confirmed once
+    /// more, as at the start.
     async fn take_late(&self) {
         let (began, settling) = (Instant::now(), *lock(&self.settling));
         if settling.is_some_and(|taken| taken.elapsed() < self.settle_time()) {

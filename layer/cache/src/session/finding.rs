@@ -29,8 +29,8 @@ impl View {
         Some(known)
     }
 
-    /// Asks for the attributes of a directory in the background, once what is known of absent names is half as
-    /// old as it may be: look-ups that follow each other do not wait for them.
+    /// Asks for the attributes of a directory in the background, once what is known of absent names is half
+    /// as old as it may be: look-ups that follow each other do not wait for them.
     fn look_ahead(&self, dir: &Arc<Object>) {
         let options = self.cache().options_of(dir);
         {
@@ -44,7 +44,7 @@ impl View {
         let dir = dir.clone();
         task::spawn(async move {
             let _looking = LookingAgain(&dir);
-            // Those that wait for it ask again themselves if this fails.
+            // Look-ups that wait for it ask again themselves if this fails.
             drop(view.fetch_settled(&dir).await);
         });
     }

@@ -19,9 +19,9 @@ const KIND: i32 = 1 << 12;
 /// Longest handle that an NFS server can give to its clients.
 const BYTES_MAX: usize = 46;
 
-/// Returns the handle of an object by which it is found again without a row: its number (8 bytes), the type of
-/// the origin's handle (2), the fingerprint of the file (4), the origin's handle. `None`: that is too long, or
-/// of a type that has no two bytes.
+/// Returns the handle of an object by which it is found again without a row: its number (8 bytes), the type
+/// of the origin's handle (2), the fingerprint of the file (4), the origin's handle. `None`: that is too
+/// long, or of a type that has no two bytes.
 fn long_handle(object: &Object) -> Option<Vec<u8>> {
     let (handle, fingerprint) = (&object.handle, fingerprint(&object.state().attr));
     let kind = u16::try_from(handle.kind).ok()?;

@@ -129,8 +129,8 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Part of the capacity that the index may have; and with what clients hold, on top of which there is a quarter
-/// of the first.
+/// Part of the capacity that the index may have; and with what clients hold, on top of which there is a
+/// quarter of the first.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
@@ -401,9 +401,10 @@ impl Store {
         self.shared.index_used() <= part_of(self.shared.index_max(), INDEX_TRIMMED)
     }
 
-    /// Takes in that all is about to be removed that nothing holds, or was.
-    pub(crate) fn set_index_held(&self, is_removed: bool) {
-        let held = if is_removed && self.is_index_full() { self.shared.index_used() } else { 0 };
+    /// Records how much of the index clients hold: nothing before rows are removed, and after that all that
+    /// is left of an index that is still full.
+    pub(crate) fn set_index_held(&self, is_after: bool) {
+        let held = if is_after && self.is_index_full() { self.shared.index_used() } else { 0 };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
     }
 
@@ -560,7 +561,7 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts what is to be written as well, once that matters.
+    /// Counts rows that are to be written as well, once they matter.
     fn is_index_full(&self) -> bool {
         let (used, max) = (self.index_used(), self.index_max());
         used >= max || used > max / 2 && used + self.queue.len() as u64 * NAME_BYTES >= max

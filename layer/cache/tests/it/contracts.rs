@@ -213,8 +213,8 @@ fn names_that_are_not_there_cost_one_look_at_their_directory() {
             }
         });
         let (looks, tenths) = (origin.asked("getattr") - asked, began.elapsed().as_millis() as u64 / 100);
-        // Each is asked what came along with the answer, which costs nothing, and then for it; twice in a tenth
-        // of a second at most.
+        // Each is asked what came along with the answer, which costs nothing, and then for it; twice in a
+        // tenth of a second at most.
         let most = if contract == Contract::CloseToOpen { 4 * (tenths + 1) } else { 0 };
         assert!(looks <= most, "{contract:?}: {looks} looks in {tenths} tenths of a second");
         assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (looked_up, listed), "{contract:?}");

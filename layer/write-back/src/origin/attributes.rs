@@ -190,8 +190,8 @@ impl Setting<'_> {
     }
 }
 
-/// Returns `true` if the origin refuses this operation for good. A file system that is read-only may be writable
-/// again: nothing in it is refused.
+/// Returns `true` if the origin refuses this operation for good. A file system that is read-only may be
+/// writable again: nothing in it is refused.
 pub(super) fn is_refused_operation(error: &Error) -> bool {
     is_refusal(error) && !matches!(error, Error::ReadOnly)
 }

@@ -163,8 +163,8 @@ impl Round {
         });
     }
 
-    /// Takes in that work for a node has failed. What the origin refuses goes on to differ, and holds up
-    /// nothing else: it is tried again with the next changes, or when that is asked for.
+    /// Records that work for a node has failed. A refused operation remains a difference and holds up nothing
+    /// else: it is tried again with the next changes, or on request.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
         if let Some(id) = id.filter(|_| is_refused_operation(error)) {

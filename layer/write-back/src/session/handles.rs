@@ -16,7 +16,7 @@ impl PersistentHandles for WriteBackFileSystem {
         below.map(|below| below.volume()).unwrap_or_default()
     }
 
-    /// What was not made here has the handle that it has below, which may say more than its number.
+    /// Returns the handle below, which may say more than the number, of a node that was not made here.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let shared = &self.session().shared;
         match shared.below.persistent_handles().filter(|_| node.0 & MADE_HERE == 0) {
@@ -60,7 +60,7 @@ impl View {
         self.found_below(id, again).await
     }
 
-    /// The same by a handle of the layer below.
+    /// Resolves a handle of the layer below.
     async fn resolved(self, id: NodeId, handle: PersistentHandle) -> Result<Entry> {
         if self.shared().tree().nodes.contains_key(&id) {
             return self.again(id).await;
