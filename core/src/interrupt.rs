@@ -17,17 +17,17 @@ use std::task::{Context, Poll, Waker};
 /// A front end has one per request slot and [`renew`](Interrupt::renew)s it for every request, so that the
 /// inline path allocates nothing. The default value can never be raised.
 #[derive(Clone, Default, Debug)]
-pub struct Interrupt(Option<Arc<State>>);
+pub struct Interrupt(Option<Arc<InterruptState>>);
 
 #[derive(Default, Debug)]
-struct State {
+struct InterruptState {
     raised: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
     /// `true` if either field has changed, which most requests do not cause.
     is_used: AtomicBool,
 }
 
-impl State {
+impl InterruptState {
     /// Returns `true` if unused and referenced once only: all other references were dropped before.
     fn is_fresh(self: &Arc<Self>) -> bool {
         let is_alone = Arc::strong_count(self) == 1;
@@ -46,7 +46,7 @@ impl Interrupt {
     /// Resets the interrupt for the next request. Allocates only if an earlier request still references it.
     pub fn renew(&mut self) {
         // Without this check `get_mut` costs a locked instruction per request.
-        if self.0.as_ref().is_some_and(State::is_fresh) {
+        if self.0.as_ref().is_some_and(InterruptState::is_fresh) {
             return;
         }
         match self.0.as_mut().and_then(Arc::get_mut) {

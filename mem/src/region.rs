@@ -47,7 +47,7 @@ struct Mapping {
     /// Start of the first page (or huge page); the region itself may begin later.
     start: NonNull<u8>,
     len: usize,
-    slot: sigbus::Slot,
+    slot: sigbus::Registration,
 }
 
 // SAFETY: a span is an address range and the owner that frees it; nothing in it is bound to a thread. The
@@ -117,7 +117,7 @@ impl Region {
     fn map_for(access: Access, file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Region, MapError> {
         let span_error = || MapError::Span { offset, len: len as u64 };
         let plan = MapPlan::new(file, offset, len)?;
-        let slot = sigbus::Slot::take().map_err(MapError::System)?.ok_or(MapError::TooMany)?;
+        let slot = sigbus::Registration::take().map_err(MapError::System)?.ok_or(MapError::TooMany)?;
         let file_offset = libc::off_t::try_from(plan.file_offset).map_err(|_| span_error())?;
         let protection = match access {
             Access::Read => libc::PROT_READ,

@@ -35,17 +35,17 @@ struct Entry {
 }
 
 /// One region's entry in the table. Freed when dropped.
-pub(crate) struct Slot(&'static Entry);
+pub(crate) struct Registration(&'static Entry);
 
-impl Slot {
+impl Registration {
     /// Allocates an entry; `None` if there is none left. Installs the handler at the first call.
-    pub(crate) fn take() -> io::Result<Option<Slot>> {
+    pub(crate) fn take() -> io::Result<Option<Registration>> {
         if let Err(code) = HANDLER.get_or_init(install) {
             return Err(io::Error::from_raw_os_error(*code));
         }
         Ok(TABLE.iter().find(|entry| !entry.taken.swap(true, Ordering::AcqRel)).map(|entry| {
             entry.poisoned.store(false, Ordering::Relaxed);
-            Slot(entry)
+            Registration(entry)
         }))
     }
 
@@ -64,7 +64,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.retract();
         self.0.taken.store(false, Ordering::Release);

@@ -88,11 +88,11 @@ pub struct LeaseClient(pub u64, pub u64);
 #[derive(Debug)]
 pub struct LeaseTable {
     term: Duration,
-    state: Mutex<State>,
+    state: Mutex<LeaseTableState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LeaseTableState {
     /// Until then leases of a previous server may be held: changes wait, and no lease is granted.
     free_from: Instant,
     note: Option<Box<dyn LeaseNote>>,
@@ -170,7 +170,7 @@ impl LeaseTable {
     }
 
     fn with(term: Duration, grace: Duration, epoch: u64, note: Option<Box<dyn LeaseNote>>) -> Arc<Self> {
-        let state = State {
+        let state = LeaseTableState {
             free_from: Instant::now() + grace,
             note,
             is_noted: !grace.is_zero(),
@@ -214,7 +214,7 @@ impl LeaseTable {
                 LeaseAnswer::NotHeld { after: self.term / QUIET_PART }
             }
             LeaseAsk::Keep(epoch) => {
-                let number = self.step(State::next_epoch);
+                let number = self.step(LeaseTableState::next_epoch);
                 let due = Instant::now() + self.term / KEEP_PART;
                 let mut waits = false;
                 poll_fn(|context| {
@@ -253,7 +253,7 @@ impl LeaseTable {
     }
 
     /// Runs `step` under the lock, then wakes the collected wakers: they may access the state at once.
-    fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
+    fn step<T>(&self, step: impl FnOnce(&mut LeaseTableState) -> T) -> T {
         let (result, woken) = {
             let mut state = self.state();
             (step(&mut state), std::mem::take(&mut state.woken))
@@ -262,12 +262,12 @@ impl LeaseTable {
         result
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LeaseTableState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LeaseTableState {
     fn next_epoch(&mut self) -> u64 {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch

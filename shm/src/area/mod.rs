@@ -23,10 +23,10 @@ pub const SPAN_ALIGN: u64 = pages::GRAIN_BYTES;
 /// a lock for well under a microsecond, and longer for a fragmented range: it inspects at most each group of
 /// 64 pages, and some partly used pages.
 #[derive(Debug, Clone)]
-pub struct Area(Arc<Shared>);
+pub struct Area(Arc<AreaInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct AreaInner {
     pages: Mutex<Pages>,
     /// Offset of the first page.
     start: u64,
@@ -38,7 +38,7 @@ impl Area {
         let start = range.start.checked_next_multiple_of(pages::PAGE_BYTES).unwrap_or(u64::MAX);
         let count = range.end.saturating_sub(start) / pages::PAGE_BYTES;
         let pages = Pages::new(usize::try_from(count).unwrap_or(usize::MAX));
-        Area(Arc::new(Shared { pages: Mutex::new(pages), start }))
+        Area(Arc::new(AreaInner { pages: Mutex::new(pages), start }))
     }
 
     /// Allocates a span of `len` bytes; `None` if no free piece is large enough.
@@ -62,7 +62,7 @@ impl Area {
     }
 }
 
-impl Shared {
+impl AreaInner {
     fn lock(&self) -> MutexGuard<'_, Pages> {
         // A panic inside is a bug that tests would reveal; the bitmaps are changed by single stores and stay
         // usable.

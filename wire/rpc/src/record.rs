@@ -94,11 +94,11 @@ impl Found {
 #[derive(Clone, Debug)]
 pub struct Records {
     limit_bytes: usize,
-    state: State,
+    state: RecordState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum RecordState {
     /// At the beginning of a record.
     Start,
     /// Before a mark; `returned_bytes` of the record have been returned.
@@ -111,15 +111,17 @@ impl Records {
     /// Returns a parser of records of up to `limit_bytes`.
     #[must_use]
     pub const fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, state: State::Start }
+        Self { limit_bytes, state: RecordState::Start }
     }
 
     /// Returns the number of bytes returned so far of a fragmented record.
     #[must_use]
     pub const fn returned_bytes(&self) -> usize {
         match self.state {
-            State::Start => 0,
-            State::Between { returned_bytes } | State::Within { returned_bytes, .. } => returned_bytes,
+            RecordState::Start => 0,
+            RecordState::Between { returned_bytes } | RecordState::Within { returned_bytes, .. } => {
+                returned_bytes
+            }
         }
     }
 
@@ -130,15 +132,15 @@ impl Records {
     /// The record exceeds the limit, whether or not its bytes have arrived.
     pub fn find(&mut self, front: &[u8], available_bytes: usize) -> Result<Found, RecordError> {
         match self.state {
-            State::Start => self.start(front, available_bytes),
-            State::Between { returned_bytes } => match self.mark(front, returned_bytes)? {
+            RecordState::Start => self.start(front, available_bytes),
+            RecordState::Between { returned_bytes } => match self.mark(front, returned_bytes)? {
                 Err(nothing) => Ok(nothing),
                 Ok(mark) => {
                     let remaining_bytes = mark.len_bytes as usize;
                     Ok(self.piece(returned_bytes, remaining_bytes, mark.last, Mark::BYTES, available_bytes))
                 }
             },
-            State::Within { returned_bytes, remaining_bytes, last } => {
+            RecordState::Within { returned_bytes, remaining_bytes, last } => {
                 if available_bytes == 0 {
                     return Ok(Found::Nothing { missing_bytes: 1 });
                 }
@@ -190,9 +192,9 @@ impl Records {
         let remaining_bytes = remaining_bytes - len;
         let complete = last && remaining_bytes == 0;
         self.state = match remaining_bytes {
-            0 if last => State::Start,
-            0 => State::Between { returned_bytes },
-            _ => State::Within { returned_bytes, remaining_bytes, last },
+            0 if last => RecordState::Start,
+            0 => RecordState::Between { returned_bytes },
+            _ => RecordState::Within { returned_bytes, remaining_bytes, last },
         };
         Found::Piece { body: from..from.saturating_add(len), complete }
     }

@@ -10,10 +10,10 @@ use crate::{DecodeError, EncodeError, FrameSink};
 
 /// A list of notices.
 #[derive(Clone, Copy)]
-pub struct NoticeList<'a>(Form<'a>);
+pub struct NoticeList<'a>(NoticesForm<'a>);
 
 #[derive(Clone, Copy)]
-enum Form<'a> {
+enum NoticesForm<'a> {
     Given(&'a [Notice]),
     /// Validated items.
     Wire(&'a [u8]),
@@ -24,15 +24,15 @@ impl<'a> NoticeList<'a> {
     /// most a frame.
     #[must_use]
     pub fn new(list: &'a [Notice]) -> Self {
-        Self(Form::Given(list))
+        Self(NoticesForm::Given(list))
     }
 
     /// Returns the notices, in order.
     #[must_use]
     pub fn to_vec(&self) -> Vec<Notice> {
         match self.0 {
-            Form::Given(list) => list.to_vec(),
-            Form::Wire(bytes) => {
+            NoticesForm::Given(list) => list.to_vec(),
+            NoticesForm::Wire(bytes) => {
                 let mut items = Reader::of_listing(bytes);
                 std::iter::from_fn(|| next(&mut items).ok().flatten()).map(notice).collect()
             }
@@ -114,8 +114,8 @@ fn notice((item, name): (&NoticeItem, Option<Name<'_>>)) -> Notice {
 impl<'a> Field<'a> for NoticeList<'a> {
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let list = match self.0 {
-            Form::Given(list) => list,
-            Form::Wire(bytes) => return to.frame.bytes(bytes),
+            NoticesForm::Given(list) => list,
+            NoticesForm::Wire(bytes) => return to.frame.bytes(bytes),
         };
         for notice in list {
             let none = U64::new(0);
@@ -145,6 +145,6 @@ impl<'a> Field<'a> for NoticeList<'a> {
         let bytes = from.frame.rest();
         let mut items = Reader::of_listing(bytes);
         while next(&mut items)?.is_some() {}
-        Ok(Self(Form::Wire(bytes)))
+        Ok(Self(NoticesForm::Wire(bytes)))
     }
 }

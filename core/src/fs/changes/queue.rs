@@ -21,10 +21,10 @@ const NUMBER_MAX: u64 = u64::MAX / 2;
 /// not been delivered yet. A session that never subscribes costs nothing. Usable from any thread; only
 /// answers wait.
 #[derive(Debug, Default)]
-pub struct NoticeQueue(Mutex<State>);
+pub struct NoticeQueue(Mutex<QueueState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     is_watched: bool,
     has_ended: bool,
     /// Number of the first notice in the queue, once subscribed.
@@ -114,12 +114,12 @@ impl NoticeQueue {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     /// Returns the number of the last notice in the queue.
     fn last(&self) -> u64 {
         self.first + self.notices.len() as u64 - 1

@@ -18,16 +18,16 @@ const RANGES_MAX: usize = 65_536;
 
 /// The locks and waiters of all sessions of an export.
 #[derive(Clone, Debug, Default)]
-pub struct LockTable(Arc<Shared>);
+pub struct LockTable(Arc<LockTableInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    table: Mutex<Table>,
+struct LockTableInner {
+    table: Mutex<LockTableState>,
     next_session: AtomicU64,
 }
 
 #[derive(Default)]
-struct Table {
+struct LockTableState {
     files: HashMap<NodeId, FileLocks>,
     /// Waiting owners, and the files that they wait for.
     waiting: Vec<(Owner, NodeId)>,
@@ -73,7 +73,7 @@ impl LockTable {
         self.table().may_grant = Some(Box::new(may_grant));
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, LockTableState> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -209,13 +209,13 @@ impl Drop for SessionLocks {
     }
 }
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for LockTableState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Table").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("LockTableState").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-impl Table {
+impl LockTableState {
     /// Ends locks and waits on a file, and grants waiting claims of others.
     fn end_claims(
         &mut self,
