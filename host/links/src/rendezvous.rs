@@ -176,7 +176,7 @@ impl PageServer {
     fn step(&mut self, now: Instant) -> Result<(), PageError> {
         match self.handshake.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
-            ServerStep::Asked(hello) => self.asked(&hello, now)?,
+            ServerStep::Asked(hello) => self.handle_hello(&hello, now)?,
             ServerStep::Ready(ends) => self.begin(&ends, now)?,
             ServerStep::Over(end) => self.end(end.into()),
         }
@@ -200,7 +200,7 @@ impl PageServer {
         Ok(())
     }
 
-    fn asked(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
+    fn handle_hello(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
         // A welcomed client that did not complete may be trying again; its former session must be gone by
         // then.
         self.stage = Stage::Free;
@@ -371,19 +371,19 @@ pub fn join(
 
 fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, JoinError> {
     let until = Instant::now() + timeout;
-    let mut asked = false;
+    let mut is_requested = false;
     loop {
         let now = Instant::now();
         match handshake.step(now)? {
             ClientStep::Made(made) => return Ok(made.1),
-            ClientStep::Nothing => asked = true,
+            ClientStep::Nothing => is_requested = true,
             ClientStep::Busy => {}
             ClientStep::Refused(refused) => return Err(JoinError::Refused(refused)),
             ClientStep::Unbelievable(error) => return Err(JoinError::Welcome(error)),
             ClientStep::Over(end) => return Err(JoinError::Ended(end.into())),
         }
         if now >= until {
-            return Err(if asked { JoinError::Silent } else { JoinError::Busy });
+            return Err(if is_requested { JoinError::Silent } else { JoinError::Busy });
         }
         // The server cannot wake this process: there is no common kernel.
         thread::sleep(LOOK);

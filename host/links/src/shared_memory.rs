@@ -90,16 +90,16 @@ impl SharedMemory {
                 let total = length_of(&first).map_err(page_error)?;
                 (mmapper::open(path, total)?, total)
             }
-            MemoryLocation::File(path) => known(file::open(path)?).map_err(page_error)?,
+            MemoryLocation::File(path) => with_length(file::open(path)?).map_err(page_error)?,
             MemoryLocation::Pci(address) => {
-                known(pci::open(Path::new(pci::DEVICES), address.as_deref())?).map_err(page_error)?
+                with_length(pci::open(Path::new(pci::DEVICES), address.as_deref())?).map_err(page_error)?
             }
         };
         Ok(SharedMemory { region, total, lock: None })
     }
 }
 
-fn known(region: Region) -> Result<(Region, u64), PageError> {
+fn with_length(region: Region) -> Result<(Region, u64), PageError> {
     let total = length_of(&region)?;
     Ok((region, total))
 }

@@ -84,7 +84,7 @@ impl CompletionSlot {
 
     /// Returns the last issued id and its phase.
     #[inline]
-    pub(super) fn look(&self) -> (u32, Phase) {
+    pub(super) fn load(&self) -> (u32, Phase) {
         let state = self.state.load(Ordering::Acquire);
         ((state >> 32) as u32, Phase::of(state))
     }
@@ -92,7 +92,7 @@ impl CompletionSlot {
     /// Returns the phase of an issued id. If the slot has another id, this one is answered.
     #[inline]
     pub(super) fn phase(&self, id: u32) -> Phase {
-        match self.look() {
+        match self.load() {
             (issued, phase) if issued == id => phase,
             _ => Phase::Answered,
         }

@@ -228,7 +228,7 @@ impl Core {
         mut completion: MutexGuard<'_, Completion>,
         wakes: &mut Wakes,
     ) {
-        let (id, phase) = slot.look();
+        let (id, phase) = slot.load();
         if phase != Phase::Answered {
             return;
         }
@@ -244,7 +244,7 @@ impl Core {
     pub(super) fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
         let answer = {
             let mut completion = slot.completion();
-            if slot.look().0 != id {
+            if slot.load().0 != id {
                 return lock(&self.parked_replies).remove(&id);
             }
             let answer = completion.answer.take()?;

@@ -135,7 +135,7 @@ impl Core {
     fn accept_own(&self, message: &Message, wakes: &mut Wakes) -> Result<RawReply, ProtocolError> {
         let id = message.id;
         let slot = self.slot(id);
-        match slot.look() {
+        match slot.load() {
             (issued, Phase::Sent) if issued == id => {}
             (issued, Phase::Awaited) if issued == id => {
                 // It was polled as a future before, and is awaited otherwise now.
@@ -162,7 +162,7 @@ impl Core {
         let id = message.id;
         let slot = self.slot(id);
         let mut completion = slot.completion();
-        match slot.look() {
+        match slot.load() {
             (issued, _) if issued != id => return Err(ProtocolError::NeverIssued { id }),
             (_, Phase::Free | Phase::Answered) => return Err(ProtocolError::AnsweredTwice { id }),
             (_, Phase::Sent) => completion.answer = Some(self.copy(message)?),

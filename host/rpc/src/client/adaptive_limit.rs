@@ -2,7 +2,7 @@
 //! other.
 //!
 //! Time is divided into rounds of a few answers for each call of the limit. The limit doubles at first, as
-//! long as each round moves more than the one before. Afterwards it is held, and a larger or smaller limit is
+//! long as each round moves more than the one before. Afterwards it is constant, and a larger or smaller limit is
 //! probed periodically; the result is compared with the rounds before and after it, so that changes of the
 //! network itself do not mislead. Rounds in which callers did not reach the limit are ignored.
 
@@ -30,7 +30,7 @@ const NO_LOSS: f64 = 0.985;
 const QUEUEING: u32 = 3;
 
 /// Number of rounds between two attempts: initially, and at most after unsuccessful ones.
-const CALM: (u32, u32) = (2, 16);
+const PAUSE_ROUNDS: (u32, u32) = (2, 16);
 
 /// Interval of downward attempts while calls do not wait for each other.
 const DOWNWARDS: u32 = 4;
@@ -40,17 +40,17 @@ const DOWNWARDS: u32 = 4;
 pub(super) struct AdaptiveLimit {
     max: u32,
     has_begun: bool,
-    /// The limit being held or doubled.
-    held: u32,
+    /// The limit in force, or being doubled.
+    current: u32,
     phase: Phase,
     round: Round,
-    /// Rate of the last round with the held limit, in bytes per second.
+    /// Rate of the last round with the current limit, in bytes per second.
     rate: f64,
-    calm: u32,
+    pause_rounds: u32,
     attempts: u32,
     /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// `true` if calls of the last round with the held limit took far longer than that.
+    /// `true` if calls of the last round with the current limit took far longer than that.
     queueing: bool,
 }
 
@@ -58,11 +58,11 @@ pub(super) struct AdaptiveLimit {
 enum Phase {
     /// The limit doubles, from this value.
     Doubling { before: u32 },
-    /// The limit stays for this number of rounds.
+    /// The limit is constant for this number of rounds.
     Holding { rounds: u32 },
     /// Another limit is tried.
     Trying { limit: u32 },
-    /// Another limit was tried, and moved this much; the held limit is measured again for comparison.
+    /// Another limit was tried, and moved this much; the current limit is measured again for comparison.
     Comparing { limit: u32, moved: f64 },
 }
 
@@ -74,7 +74,7 @@ struct Round {
     since: Option<Instant>,
     answers: u32,
     bytes: u64,
-    took: Duration,
+    duration: Duration,
     /// Number of times that the limit was reached.
     fills: u32,
 }
@@ -82,15 +82,15 @@ struct Round {
 impl AdaptiveLimit {
     pub(super) fn new(max: u32) -> Self {
         let max = max.max(1);
-        let held = START.min(max);
+        let current = START.min(max);
         Self {
             max,
             has_begun: false,
-            held,
-            phase: Phase::Doubling { before: held },
+            current,
+            phase: Phase::Doubling { before: current },
             round: Round::default(),
             rate: 0.0,
-            calm: CALM.0,
+            pause_rounds: PAUSE_ROUNDS.0,
             attempts: 0,
             fastest: None,
             queueing: false,
@@ -101,7 +101,7 @@ impl AdaptiveLimit {
     pub(super) fn limit(&self) -> u32 {
         match self.phase {
             Phase::Trying { limit } => limit,
-            _ => self.held,
+            _ => self.current,
         }
     }
 
@@ -110,8 +110,8 @@ impl AdaptiveLimit {
         if !self.has_begun {
             self.has_begun = true;
             let count = u32::try_from(START_BYTES / bytes.max(1)).unwrap_or(u32::MAX);
-            self.held = count.clamp(START_BOUNDS.0, START_BOUNDS.1).min(self.max);
-            self.phase = Phase::Doubling { before: self.held };
+            self.current = count.clamp(START_BOUNDS.0, START_BOUNDS.1).min(self.max);
+            self.phase = Phase::Doubling { before: self.current };
         }
     }
 
@@ -121,8 +121,8 @@ impl AdaptiveLimit {
     }
 
     /// Records the answer to a call.
-    pub(super) fn answered(&mut self, now: Instant, bytes: usize, took: Duration) {
-        self.fastest = Some(self.fastest.map_or(took, |fastest| fastest.min(took)));
+    pub(super) fn answered(&mut self, now: Instant, bytes: usize, duration: Duration) {
+        self.fastest = Some(self.fastest.map_or(duration, |fastest| fastest.min(duration)));
         let limit = self.limit();
         let round = &mut self.round;
         if round.earlier > 0 {
@@ -132,7 +132,7 @@ impl AdaptiveLimit {
         let since = *round.since.get_or_insert(now);
         round.answers += 1;
         round.bytes += bytes as u64;
-        round.took += took;
+        round.duration += duration;
         let lasted = now.saturating_duration_since(since);
         let enough = match self.phase {
             // Over a long-distance network each round is expensive, and long enough.
@@ -144,7 +144,7 @@ impl AdaptiveLimit {
         }
         let wanted_more = round.fills >= (round.answers / limit / 4).max(1);
         let rate = round.bytes as f64 / lasted.as_secs_f64();
-        let mean = round.took / round.answers;
+        let mean = round.duration / round.answers;
         self.round = Round { since: Some(now), ..Round::default() };
         self.end_round(rate, mean, wanted_more);
     }
@@ -152,8 +152,8 @@ impl AdaptiveLimit {
     /// Halves the limit after a loss, but not again for calls lost together.
     pub(super) fn lost(&mut self) {
         if self.round.earlier == 0 {
-            self.held = (self.limit() / 2).max(1);
-            self.hold(CALM.0);
+            self.current = (self.limit() / 2).max(1);
+            self.hold(PAUSE_ROUNDS.0);
         }
     }
 
@@ -162,7 +162,7 @@ impl AdaptiveLimit {
         self.fastest = self.fastest.map(|fastest| fastest + fastest / 64);
         if !wanted_more {
             if !matches!(self.phase, Phase::Doubling { .. }) {
-                self.hold(self.calm);
+                self.hold(self.pause_rounds);
             }
             return;
         }
@@ -183,33 +183,33 @@ impl AdaptiveLimit {
 
     fn double(&mut self, before: u32, rate: f64) {
         if rate < self.rate * START_GAIN {
-            self.held = before;
-            return self.hold(CALM.0);
+            self.current = before;
+            return self.hold(PAUSE_ROUNDS.0);
         }
         self.rate = rate;
-        let next = (self.held * 2).min(self.max);
-        if next == self.held {
-            return self.hold(CALM.0);
+        let next = (self.current * 2).min(self.max);
+        if next == self.current {
+            return self.hold(PAUSE_ROUNDS.0);
         }
-        let before = self.held;
-        self.held = next;
+        let before = self.current;
+        self.current = next;
         self.change(Phase::Doubling { before });
     }
 
     /// Tries another limit.
     fn attempt(&mut self) {
         self.attempts += 1;
-        let held = self.held;
-        let downwards = self.queueing || held >= self.max || self.attempts.is_multiple_of(DOWNWARDS);
+        let current = self.current;
+        let downwards = self.queueing || current >= self.max || self.attempts.is_multiple_of(DOWNWARDS);
         let limit = match downwards {
             // In large steps as well: where memory caches overflow, fewer calls are no faster until they are
             // few.
-            true if self.queueing || self.attempts.is_multiple_of(2 * DOWNWARDS) => held.div_ceil(2),
-            true => held - (held / 3).max(1).min(held - 1),
-            false => (held + (held / 2).max(1)).min(self.max),
+            true if self.queueing || self.attempts.is_multiple_of(2 * DOWNWARDS) => current.div_ceil(2),
+            true => current - (current / 3).max(1).min(current - 1),
+            false => (current + (current / 2).max(1)).min(self.max),
         };
-        match limit == held {
-            true => self.hold(CALM.1),
+        match limit == current {
+            true => self.hold(PAUSE_ROUNDS.1),
             false => self.change(Phase::Trying { limit }),
         }
     }
@@ -217,17 +217,18 @@ impl AdaptiveLimit {
     fn compare(&mut self, limit: u32, moved: f64, after: f64) {
         let usual = f64::midpoint(self.rate, after);
         self.rate = after;
-        let is_better = moved > usual * GAIN || limit < self.held && self.queueing && moved > usual * NO_LOSS;
+        let is_better =
+            moved > usual * GAIN || limit < self.current && self.queueing && moved > usual * NO_LOSS;
         if is_better {
-            self.held = limit;
+            self.current = limit;
             // Another step in the same direction may be better still.
             return self.hold(0);
         }
-        self.hold((self.calm * 2).min(CALM.1));
+        self.hold((self.pause_rounds * 2).min(PAUSE_ROUNDS.1));
     }
 
     fn hold(&mut self, rounds: u32) {
-        self.calm = rounds.max(CALM.0);
+        self.pause_rounds = rounds.max(PAUSE_ROUNDS.0);
         self.change(Phase::Holding { rounds });
     }
 

@@ -12,7 +12,7 @@ use super::low_water::LowWater;
 use super::probe::Probe;
 use super::reply_reader::{ProtocolError, Received, ReplyReader, Step};
 use super::shared::Shared;
-use super::state::State;
+use super::state::ClientState;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
 
@@ -84,7 +84,7 @@ impl Engine {
 
     /// Tries to receive without an event, if there is exactly one connection. Returns `true` if there was
     /// work.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll_once(&mut self) -> bool {
         let mut places =
             self.lanes.iter_mut().enumerate().filter_map(|(index, lane)| Some((index, lane.as_mut()?)));
         let (Some((index, lane)), None) = (places.next(), places.next()) else { return false };
@@ -199,7 +199,7 @@ impl Engine {
             shared.counters.landed_bytes.add(received.direct);
             let now = shared.wire.now();
             let mut state = shared.lock();
-            let is_back = state.heard(index, now);
+            let is_back = state.record_received(index, now);
             let answered = answer_all(shared, &mut state, lane, now, finished);
             awaits_data = state.awaits_data(index);
             drop(state);
@@ -250,7 +250,7 @@ impl Engine {
 /// malformed.
 fn answer_all(
     shared: &Shared,
-    state: &mut State,
+    state: &mut ClientState,
     lane: &mut ConnectionIo,
     now: Instant,
     finished: &mut Finished,

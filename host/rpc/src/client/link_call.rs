@@ -247,8 +247,8 @@ impl LinkedState {
                 }
             }
             Stage::Sent { call, fresh, .. } => {
-                let looked = if std::mem::take(fresh) { call.now() } else { None };
-                let answered = match looked {
+                let answer = if std::mem::take(fresh) { call.now() } else { None };
+                let answered = match answer {
                     Some(answered) => Poll::Ready(answered),
                     None => Pin::new(call).poll(context),
                 };

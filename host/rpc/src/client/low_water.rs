@@ -36,7 +36,7 @@ impl LowWater {
         };
         if wanted != self.bytes {
             self.bytes = wanted;
-            socket.tell_from(wanted);
+            socket.set_low_water(wanted);
         }
     }
 }

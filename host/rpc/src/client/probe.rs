@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Phase};
 use super::engine::Engine;
-use super::state::{SILENT, State};
+use super::state::{ClientState, SILENT};
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl ClientState {
     /// Returns `true` if probes are useful. A refused connection already shows that the host is reachable.
     fn has_probes(&self) -> bool {
         let is_refused = |connection: &Connection| {

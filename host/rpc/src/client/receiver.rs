@@ -16,7 +16,7 @@ use tombolo_sys::epoll;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One poll in this many covers all events; the others try the connection if there is exactly one.
-const LOOKS: u32 = 8;
+const POLLS: u32 = 8;
 
 /// Starts the thread. It ends with the last client.
 pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
@@ -51,13 +51,13 @@ impl Receiver {
             return false;
         }
         let since = Instant::now();
-        let mut looks = 0;
+        let mut polls = 0;
         while self.window.pause(since) {
-            looks += 1;
+            polls += 1;
             let found = self.engine.shared.alarm.is_raised()
-                || match looks % LOOKS {
+                || match polls % POLLS {
                     0 => self.poll_events(Some(Duration::ZERO)),
-                    _ => self.guarded(Engine::look).unwrap_or(true),
+                    _ => self.guarded(Engine::poll_once).unwrap_or(true),
                 };
             if found {
                 return true;

@@ -12,7 +12,7 @@ use super::low_water::LowWater;
 use super::options::{Interrupts, Recovery};
 use super::reply_reader::ReplyReader;
 use super::rpc_client::watch;
-use super::state::{NOT_RESPONDING, SILENT, State};
+use super::state::{ClientState, NOT_RESPONDING, SILENT};
 use super::wire::Socket;
 use tombolo_core::Interrupt;
 use tombolo_sys::Errno;
@@ -220,10 +220,10 @@ impl Engine {
     }
 }
 
-impl State {
+impl ClientState {
     /// Records data received over this connection. Returns `true` if the server was reported as not
     /// responding.
-    pub(super) fn heard(&mut self, index: usize, now: Instant) -> bool {
+    pub(super) fn record_received(&mut self, index: usize, now: Instant) -> bool {
         if let Some(connection) = self.connections.get_mut(index) {
             connection.alive_at = now;
         }

@@ -139,20 +139,20 @@ impl ReplyReader {
     /// Receives as much as the buffers take. `short`: data with a receive buffer of their own are awaited.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
         self.make_space();
-        let room = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
-        let staging = self.staging.sink(self.end..self.end.saturating_add(room));
-        let (room, bytes, direct) = match &mut self.stage {
+        let free = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
+        let staging = self.staging.sink(self.end..self.end.saturating_add(free));
+        let (free, bytes, direct) = match &mut self.stage {
             Stage::Direct(direct) => {
-                let room = direct.sink.len() + staging.len();
+                let free = direct.sink.len() + staging.len();
                 let bytes = socket.receive(&[&direct.sink, &staging])?;
-                let there = bytes.min(direct.sink.len());
-                direct.sink.advance(there);
-                (room, bytes, there)
+                let available = bytes.min(direct.sink.len());
+                direct.sink.advance(available);
+                (free, bytes, available)
             }
             _ => (staging.len(), socket.receive(&[&staging])?, 0),
         };
         self.end += bytes - direct;
-        Ok(Received { bytes, direct, is_less: bytes < room })
+        Ok(Received { bytes, direct, is_less: bytes < free })
     }
 
     /// Extracts a whole datagram.
@@ -170,11 +170,11 @@ impl ReplyReader {
                 Stage::Collect { body, rest } => self.collect(body, rest, lookup)?,
                 Stage::Direct(direct) => self.receive_direct(direct),
                 Stage::Skip { bytes } => {
-                    let there = bytes.min(self.end - self.start);
-                    if there < bytes {
-                        self.stage = Stage::Skip { bytes: bytes - there };
+                    let available = bytes.min(self.end - self.start);
+                    if available < bytes {
+                        self.stage = Stage::Skip { bytes: bytes - available };
                     }
-                    (there, (there < bytes).then_some(Step::Receive))
+                    (available, (available < bytes).then_some(Step::Receive))
                 }
             };
             self.start += used;
@@ -228,9 +228,9 @@ impl ReplyReader {
             self.staging.as_slice().and_then(|bytes| bytes.get(self.start..self.end)).unwrap_or_default();
         let (used, rest) = match rest {
             Remainder::Bytes(missing) => {
-                let there = missing.min(bytes.len());
-                body.extend_from_slice(bytes.get(..there).unwrap_or_default());
-                (there, (there < missing).then_some(Remainder::Bytes(missing - there)))
+                let available = missing.min(bytes.len());
+                body.extend_from_slice(bytes.get(..available).unwrap_or_default());
+                (available, (available < missing).then_some(Remainder::Bytes(missing - available)))
             }
             Remainder::Pieces => {
                 let found = match self.records.find(bytes, bytes.len()) {
@@ -315,16 +315,16 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             Some((Stage::Skip { bytes: missing }, Some(Step::Reply(incoming))))
         }
         Judged::Data { results_at, range } => {
-            let results_there = body.get(results_at..).unwrap_or_default();
-            if results_there.len() < range.start {
+            let received_results = body.get(results_at..).unwrap_or_default();
+            if received_results.len() < range.start {
                 return if body.len() < HEAD_BYTES_MAX { None } else { collect(spare) };
             }
             let (mut results, mut sink) = (spare, receive_buffer.sink);
-            results.extend_from_slice(results_there.get(..range.start).unwrap_or_default());
-            let there =
-                results_there.get(range.start..range.end.min(results_there.len())).unwrap_or_default();
+            results.extend_from_slice(received_results.get(..range.start).unwrap_or_default());
+            let available =
+                received_results.get(range.start..range.end.min(received_results.len())).unwrap_or_default();
             sink.truncate(range.len());
-            let copied_bytes = sink.write_at(0, there);
+            let copied_bytes = sink.write_at(0, available);
             sink.advance(copied_bytes);
             // Missing are the rest of the data and the bytes behind them.
             let behind_bytes = missing.saturating_sub(sink.len());

@@ -23,7 +23,7 @@ use super::pending::{Cell, Pending};
 use super::permit::NextPermit;
 use super::receiver;
 use super::shared::{Alarm, Shared};
-use super::state::State;
+use super::state::ClientState;
 use super::system_wire::SystemWire;
 use super::timers::Sleep;
 use super::wire::Wire;
@@ -98,7 +98,7 @@ impl RpcClient {
         let options = options.checked(&target);
         let interrupts = options.interrupts;
         let linked = route.map(|route| Linked::new(route, &options));
-        let state = State::new(options, target, wire.now(), wire.random());
+        let state = ClientState::new(options, target, wire.now(), wire.random());
         let shared = Shared::new(wire, state, alarm);
         let engine = Engine::new(shared.clone());
         let user = Arc::new(User(shared.clone()));

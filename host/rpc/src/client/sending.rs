@@ -9,7 +9,7 @@ use super::call_entry::CallState;
 use super::connection::Phase;
 use super::finished::Finished;
 use super::pending::Outcome;
-use super::state::State;
+use super::state::ClientState;
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
@@ -25,7 +25,7 @@ pub(super) struct Job {
     pub(super) batch: Batch,
 }
 
-impl State {
+impl ClientState {
     /// Prepares the next batch of a connection, unless a thread is already sending or nothing is queued. The
     /// caller must send it.
     pub(super) fn begin_sending(&mut self, index: usize, now: Instant) -> Option<Job> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::counters::Counters;
 use super::finished::Finished;
 use super::sending::Job;
-use super::state::State;
+use super::state::ClientState;
 use super::wire::Wire;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
@@ -22,11 +22,11 @@ pub(super) struct Shared {
     pub(super) datagrams: bool,
     /// Rate limit of log messages about faulty connections.
     pub(super) faults: RateLimit,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
 impl Shared {
-    pub(super) fn new(wire: Arc<dyn Wire>, state: State, alarm: Alarm) -> Arc<Self> {
+    pub(super) fn new(wire: Arc<dyn Wire>, state: ClientState, alarm: Alarm) -> Arc<Self> {
         let (label, datagrams) = (state.callee(0).label, state.datagrams());
         let (counters, state) = (Counters::default(), Mutex::new(state));
         Arc::new(Self { wire, counters, alarm, label, datagrams, faults: RateLimit::default(), state })
@@ -37,7 +37,7 @@ impl Shared {
         self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

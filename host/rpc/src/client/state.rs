@@ -32,7 +32,7 @@ const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// State of a client's calls.
-pub(super) struct State {
+pub(super) struct ClientState {
     pub(super) options: Options,
     pub(super) target: Target,
     pub(super) calls: HashMap<u32, Box<CallEntry>, BuildHasherDefault<XidHasher>>,
@@ -81,7 +81,7 @@ pub(super) struct ReplyContext {
     pub(super) spare: Vec<u8>,
 }
 
-impl State {
+impl ClientState {
     pub(super) fn new(options: Options, target: Target, now: Instant, random: u64) -> Self {
         Self {
             label: options.label.as_str().into(),
@@ -366,8 +366,8 @@ impl State {
     pub(super) fn silent_since(&self) -> Option<Instant> {
         // One responding connection is enough.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;
-        let heard = self.connections.iter().map(|connection| connection.alive_at).max()?;
-        Some(silent.max(heard))
+        let alive = self.connections.iter().map(|connection| connection.alive_at).max()?;
+        Some(silent.max(alive))
     }
 
     /// Returns the total time-out of a call with [`Recovery::Soft`](super::Recovery::Soft).

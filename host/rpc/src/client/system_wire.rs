@@ -192,7 +192,7 @@ impl Socket for SystemSocket {
         self.transport == Transport::Tcp
     }
 
-    fn tell_from(&self, bytes: usize) {
+    fn set_low_water(&self, bytes: usize) {
         // On failure, events are merely more frequent.
         let _ = tcp::tell_from(&self.fd, bytes);
     }

@@ -64,7 +64,7 @@ pub trait Socket: Send + Sync {
 
     /// Sets the low-water mark: readiness need not be reported before this many bytes are available, except
     /// at the end of the stream or with a full buffer.
-    fn tell_from(&self, _bytes: usize) {}
+    fn set_low_water(&self, _bytes: usize) {}
 }
 
 /// A unique name of a socket of an engine, never reused.

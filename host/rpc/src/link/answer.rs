@@ -62,8 +62,10 @@ impl Live {
             None => Source::new(),
         };
         if placed_bytes > placed.len() {
-            let room = placed.len();
-            return Err(malformed(format!("{placed_bytes} bytes of a reply in a reply_buffer of {room}")));
+            let capacity = placed.len();
+            return Err(malformed(format!(
+                "{placed_bytes} bytes of a reply in a reply_buffer of {capacity}"
+            )));
         }
         placed.truncate(placed_bytes);
         Ok(Body { reply, placed })

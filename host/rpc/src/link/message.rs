@@ -169,25 +169,25 @@ mod tests {
 
     #[test]
     fn bodies_are_as_the_document_says() {
-        let asked = CallMessage {
+        let call = CallMessage {
             data: Some(a_part(0x0000_0605_0403_0201, 0x0a09)),
             reply_buffer: Some(a_part(0x0001_0000_0000_0000, 1)),
         };
-        let (kind, body) = asked.encode();
+        let (kind, body) = call.encode();
         assert_eq!(kind, 1);
         assert_eq!(body[..16], [1, 2, 3, 4, 5, 6, 0, 0, 9, 10, 0, 0, 0, 0, 0, 0]);
         assert_eq!(body[16..32], [0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(CallMessage::decode(kind, &body), Ok(asked));
+        assert_eq!(CallMessage::decode(kind, &body), Ok(call));
         let (kind, body) = ReplyMessage::BufferTooSmall { needed_bytes: 0x0102 }.encode();
         assert_eq!((kind, &body[..9]), (0x8000_0001, &[1, 0, 0, 0, 2, 1, 0, 0, 0][..]));
-        for said in [
+        for message in [
             ReplyMessage::Reply { placed_bytes: 7 },
             ReplyMessage::Reply { placed_bytes: 0 },
             ReplyMessage::BufferTooSmall { needed_bytes: u32::MAX },
             ReplyMessage::Silence,
         ] {
-            let (kind, body) = said.encode();
-            assert_eq!(ReplyMessage::decode(kind, &body), Ok(said));
+            let (kind, body) = message.encode();
+            assert_eq!(ReplyMessage::decode(kind, &body), Ok(message));
         }
     }
 

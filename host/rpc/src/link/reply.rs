@@ -21,8 +21,8 @@ pub(super) fn respond(
     }
 }
 
-fn send_message(responder: Responder, said: ReplyMessage, frame: &[u8]) {
-    let (kind, body) = said.encode();
+fn send_message(responder: Responder, message: ReplyMessage, frame: &[u8]) {
+    let (kind, body) = message.encode();
     responder.send(kind, body, frame);
 }
 

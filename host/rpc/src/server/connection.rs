@@ -173,7 +173,7 @@ impl Connection {
 
     /// Tries to receive at the least possible cost. Returns `true` if the connection needs a turn, which must
     /// be the next one: the receive area contains its data.
-    pub(super) fn look(&mut self, context: &mut ThreadContext) -> bool {
+    pub(super) fn try_receive(&mut self, context: &mut ThreadContext) -> bool {
         if self.phase != Phase::Open || self.waits {
             return false;
         }

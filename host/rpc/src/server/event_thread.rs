@@ -25,7 +25,7 @@ use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
 
 /// One poll in this many covers all connections; the others try the busy one only.
-const LOOKS: u32 = 8;
+const POLLS: u32 = 8;
 
 /// Number of passes of the main loop between checks for a due sweep; the thread also checks before it sleeps.
 const SWEEP_PASSES: u64 = 64;
@@ -297,14 +297,14 @@ impl EventThread {
             return false;
         }
         let since = Instant::now();
-        let mut looks = 0;
+        let mut polls = 0;
         while self.window.pause(since) {
             if self.queue.has_commands() {
                 return true;
             }
-            looks += 1;
+            polls += 1;
             let found = match self.busy.only() {
-                Some(token) if looks % LOOKS != 0 => self.poll_connection(token),
+                Some(token) if polls % POLLS != 0 => self.poll_connection(token),
                 _ => self.poll_events(Some(Duration::ZERO)),
             };
             if found {
@@ -317,7 +317,7 @@ impl EventThread {
     /// Tries to receive without checking for readiness first.
     fn poll_connection(&mut self, token: Token) -> bool {
         let is_futile = match self.connections.find(token) {
-            Some(connection) => !connection.look(&mut self.context),
+            Some(connection) => !connection.try_receive(&mut self.context),
             None => false,
         };
         if is_futile { false } else { self.turn(token) }

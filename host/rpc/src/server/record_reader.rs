@@ -38,7 +38,7 @@ impl Span {
         self.end - self.start
     }
 
-    fn room(&self) -> usize {
+    fn free_bytes(&self) -> usize {
         self.lease.len() - self.end
     }
 
@@ -83,7 +83,7 @@ impl ReceiveArea {
     fn clear(&mut self, buffers: &Buffers) {
         if self.span.len() == 0 && self.span.lease.is_sole() {
             (self.span.start, self.span.end) = (0, 0);
-        } else if self.span.room() < FREE_MIN_BYTES {
+        } else if self.span.free_bytes() < FREE_MIN_BYTES {
             self.exchange(buffers);
         }
     }
@@ -236,11 +236,11 @@ impl RecordReader {
                 (&mut area.span, if first_of_long { AHEAD_BYTES } else { usize::MAX })
             }
         };
-        let room = span.room().min(most);
-        let sink: Sink = span.lease.sink(span.end..span.end + room);
+        let free = span.free_bytes().min(most);
+        let sink: Sink = span.lease.sink(span.end..span.end + free);
         let bytes = receive(&[&sink])?;
         span.end += bytes;
-        Ok(Received { bytes, more: bytes == room })
+        Ok(Received { bytes, more: bytes == free })
     }
 
     /// Provides memory for a record, or its mark, of `whole` bytes including the mark.
@@ -255,8 +255,8 @@ impl RecordReader {
                 Step::Receive
             }
             _ => {
-                let room = buffers.account().has_room().then(|| buffers.take(whole + AHEAD_BYTES)).flatten();
-                let Some(lease) = room else { return Step::NoMemory };
+                let free = buffers.account().has_room().then(|| buffers.take(whole + AHEAD_BYTES)).flatten();
+                let Some(lease) = free else { return Step::NoMemory };
                 let mut long = Span { lease, start: 0, end: 0 };
                 long.append(&area.span.bytes(0, area.span.len()));
                 area.span.start = area.span.end;
@@ -270,7 +270,7 @@ impl RecordReader {
     fn return_excess(&mut self, area: &mut ReceiveArea, buffers: &Buffers) {
         if let Partial::Long(long, _) = &self.partial {
             let ahead = long.bytes(0, long.len());
-            if area.span.room() < ahead.len() {
+            if area.span.free_bytes() < ahead.len() {
                 area.exchange(buffers);
             }
             area.span.append(&ahead);
@@ -285,7 +285,7 @@ impl RecordReader {
         let Some(assembled) = &mut self.assembled else { return true };
         let more = area.span.len();
         // No record is longer than the largest buffer.
-        if assembled.room() >= more || assembled.lease.len() >= BUFFER_MAX_BYTES {
+        if assembled.free_bytes() >= more || assembled.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
         // Grown once, to the maximum length of a record: records that grow step by step could deadlock on

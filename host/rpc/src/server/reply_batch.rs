@@ -52,12 +52,12 @@ pub(super) struct Sent {
     /// Number of replies sent completely.
     pub(super) replies: usize,
     pub(super) bytes: usize,
-    pub(super) state: State,
+    pub(super) state: SendState,
 }
 
 /// State of the socket after sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SendState {
     /// Everything is sent.
     Done,
     /// The socket buffer is full.
@@ -117,7 +117,7 @@ impl Batch {
             let mut gather = self.gather();
             let wanted = gather.len_bytes();
             if wanted == 0 {
-                break State::Done;
+                break SendState::Done;
             }
             match send(&mut gather) {
                 Ok(sent) => {
@@ -125,8 +125,8 @@ impl Batch {
                     bytes += sent;
                     replies += self.advance(sent);
                 }
-                Err(Errno::AGAIN) => break State::Full,
-                Err(error) => break State::Broken(error),
+                Err(Errno::AGAIN) => break SendState::Full,
+                Err(error) => break SendState::Broken(error),
             }
         };
         if self.is_empty() {
@@ -236,7 +236,7 @@ mod tests {
         let (mut all, mut sent_replies, mut rounds) = (Vec::<u8>::new(), 0, 0);
         while all.len() < wanted.len() {
             let sent = batch.send(|gather| tcp::send(ours.as_fd(), gather));
-            assert!(!matches!(sent.state, State::Broken(_)));
+            assert!(!matches!(sent.state, SendState::Broken(_)));
             sent_replies += sent.replies;
             let mut some = vec![0; 50_000];
             let n = theirs.read(&mut some).expect("read");
@@ -251,7 +251,7 @@ mod tests {
         drop(theirs);
         batch.push(&mut reply(&buffers, b"x", None));
         let sent = batch.send(|gather| tcp::send(ours.as_fd(), gather));
-        assert!(matches!(sent.state, State::Broken(_)));
+        assert!(matches!(sent.state, SendState::Broken(_)));
         assert_eq!(batch.drain(), 1);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::clients::{Activity, Client, ConnectionPermit};
 use super::common::Common;
-use super::reply_batch::{Batch, Sent, State};
+use super::reply_batch::{Batch, SendState, Sent};
 use super::service::{Exchange, Outcome, Peer};
 use super::thread_queue::{ThreadQueue, Token};
 use tombolo_host_runtime::buffer_pool::Buffers;
@@ -307,8 +307,8 @@ impl SharedConnection {
     /// Returns the next batch to send, if any.
     fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
         let mut send_queue = self.lock();
-        if send_queue.phase == Phase::Dead || matches!(sent.state, State::Broken(_)) {
-            if let State::Broken(error) = sent.state {
+        if send_queue.phase == Phase::Dead || matches!(sent.state, SendState::Broken(_)) {
+            if let SendState::Broken(error) = sent.state {
                 tracing::debug!(peer = ?self.peer, %error, "send failed");
             }
             send_queue.phase = Phase::Dead;
@@ -321,7 +321,7 @@ impl SharedConnection {
             self.schedule_turn();
             return None;
         }
-        if sent.state == State::Full {
+        if sent.state == SendState::Full {
             if mem::take(&mut send_queue.again) {
                 return Some(batch);
             }

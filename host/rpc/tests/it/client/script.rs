@@ -46,11 +46,11 @@ struct Inner {
     /// Number of bytes still accepted.
     room: usize,
     /// Data available to receive, and the maximum per call.
-    coming: VecDeque<u8>,
-    coming_datagrams: VecDeque<Vec<u8>>,
+    incoming: VecDeque<u8>,
+    incoming_datagrams: VecDeque<Vec<u8>>,
     at_a_time: usize,
     /// Low-water mark.
-    told_from: usize,
+    low_water: usize,
     closed: bool,
     shut_down: bool,
 }
@@ -139,8 +139,8 @@ impl Script {
     /// Delivers bytes of the stream.
     pub fn bring(&mut self, line: &Line, bytes: &[u8]) {
         match line.datagrams {
-            true => line.lock().coming_datagrams.push_back(bytes.to_vec()),
-            false => line.lock().coming.extend(bytes),
+            true => line.lock().incoming_datagrams.push_back(bytes.to_vec()),
+            false => line.lock().incoming.extend(bytes),
         }
         if line.is_quiet() {
             return;
@@ -190,7 +190,7 @@ impl Line {
     /// Returns `true` if fewer bytes than the low-water mark are available.
     fn is_quiet(&self) -> bool {
         let inner = self.lock();
-        !self.datagrams && inner.coming.len() < inner.told_from
+        !self.datagrams && inner.incoming.len() < inner.low_water
     }
 
     pub fn is_shut_down(&self) -> bool {
@@ -212,10 +212,10 @@ impl Wire for ScriptWire {
             sent: Vec::new(),
             sent_datagrams: VecDeque::new(),
             room: usize::MAX,
-            coming: VecDeque::new(),
-            coming_datagrams: VecDeque::new(),
+            incoming: VecDeque::new(),
+            incoming_datagrams: VecDeque::new(),
             at_a_time: usize::MAX,
-            told_from: 1,
+            low_water: 1,
             closed: false,
             shut_down: false,
         };
@@ -289,15 +289,15 @@ impl Socket for OurEnd {
             return Ok(0);
         }
         let bytes: Vec<u8> = if self.0.datagrams {
-            inner.coming_datagrams.pop_front().ok_or(Errno::AGAIN)?
+            inner.incoming_datagrams.pop_front().ok_or(Errno::AGAIN)?
         } else {
             let room: usize = into.iter().map(|sink| sink.len()).sum();
             assert!(room > 0, "there is always room to receive into");
-            let count = room.min(inner.at_a_time).min(inner.coming.len());
+            let count = room.min(inner.at_a_time).min(inner.incoming.len());
             if count == 0 {
                 return if inner.closed { Ok(0) } else { Err(Errno::AGAIN) };
             }
-            inner.coming.drain(..count).collect()
+            inner.incoming.drain(..count).collect()
         };
         let mut rest = &bytes[..];
         for sink in into {
@@ -306,8 +306,8 @@ impl Socket for OurEnd {
         Ok(bytes.len() - rest.len())
     }
 
-    fn tell_from(&self, bytes: usize) {
-        self.0.lock().told_from = bytes;
+    fn set_low_water(&self, bytes: usize) {
+        self.0.lock().low_water = bytes;
     }
 
     fn shut_down(&self) {
