@@ -2,9 +2,9 @@
 //! other.
 //!
 //! Time is divided into rounds of a few answers for each call of the limit. The limit doubles at first, as
-//! long as each round moves more than the one before. Afterwards it is constant, and a larger or smaller limit is
-//! probed periodically; the result is compared with the rounds before and after it, so that changes of the
-//! network itself do not mislead. Rounds in which callers did not reach the limit are ignored.
+//! long as each round moves more than the one before. Afterwards it is constant, and a larger or smaller
+//! limit is probed periodically; the result is compared with the rounds before and after it, so that changes
+//! of the network itself do not mislead. Rounds in which callers did not reach the limit are ignored.
 
 use std::time::{Duration, Instant};
 

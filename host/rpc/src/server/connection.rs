@@ -67,7 +67,7 @@ pub(super) struct Connection {
     /// Calls and bytes received since the last recorded activity.
     active_calls: usize,
     active_bytes: usize,
-    /// Bytes that a look put in the area; counted by the turn that follows immediately.
+    /// Bytes that a polling receive put into the area; counted by the turn that follows immediately.
     unserved_bytes: usize,
     /// Time of the connection's start or of its last recorded activity.
     since: Instant,

@@ -27,7 +27,7 @@ pub struct ScriptWire {
     now: Mutex<Instant>,
     lines: Mutex<Vec<Arc<Line>>>,
     refusal: Mutex<Option<Errno>>,
-    /// Whether probes succeed; `None` if they are not supported.
+    /// `Some(true)` if probes succeed; `None` if they are not supported.
     reachable: Arc<Mutex<Option<bool>>>,
 }
 
