@@ -49,7 +49,7 @@ pub const TICK: Duration = HEARTBEAT;
 /// A thread that watches the sockets of any number of links. Dropping it says goodbye on all of them.
 #[derive(Debug)]
 pub struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -57,7 +57,7 @@ pub struct Watcher {
 #[derive(Debug)]
 pub struct ControlSocket {
     watched: Arc<Watched>,
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     token: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct ControlSocket {
 pub(super) struct ControlSender(Weak<Watched>);
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherState {
     epoll: Epoll,
     wakeup: EventFd,
     stopping: AtomicBool,
@@ -97,7 +97,7 @@ const WAKEUP: u64 = 0;
 impl Watcher {
     /// Starts the watcher.
     pub fn start() -> io::Result<Watcher> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatcherState {
             epoll: Epoll::new()?,
             wakeup: EventFd::new()?,
             stopping: AtomicBool::new(false),
@@ -263,7 +263,7 @@ pub(super) fn end_of(goodbye: &Goodbye) -> End {
     }
 }
 
-fn watch(shared: &Shared) {
+fn watch(shared: &WatcherState) {
     let mut events = Vec::new();
     let mut next_tick = Instant::now();
     while !shared.stopping.load(Ordering::SeqCst) {
@@ -290,7 +290,7 @@ fn watch(shared: &Shared) {
     }
 }
 
-fn tick(shared: &Shared, now: Instant) {
+fn tick(shared: &WatcherState, now: Instant) {
     let mut ended = Vec::new();
     {
         let mut links = lock(&shared.links);
@@ -309,7 +309,7 @@ fn tick(shared: &Shared, now: Instant) {
     }
 }
 
-fn handle(shared: &Shared, event: &Event) {
+fn handle(shared: &WatcherState, event: &Event) {
     let watched = lock(&shared.links).by_token.get(&event.token).map(|link| Arc::clone(&link.watched));
     let Some(watched) = watched else { return };
     let end = match watched.read() {
@@ -338,7 +338,7 @@ fn handle(shared: &Shared, event: &Event) {
 
 /// Passes a message to the handler, and sends its answer.
 fn received(
-    shared: &Shared,
+    shared: &WatcherState,
     token: u64,
     watched: &Watched,
     message: &Message,

@@ -80,11 +80,11 @@ pub enum StartError {
 /// which it is logged and given up. Requests in progress are not waited for.
 pub struct LinkListener {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ListenerState {
     options: ListenOptions,
     listener: Listener,
     epoll: Epoll,
@@ -104,7 +104,7 @@ impl LinkListener {
         random::fill(&mut incarnation).map_err(io::Error::from)?;
         let watcher = Watcher::start()?;
         let links = Arc::new(Links::new(server, watcher, Incarnation(incarnation)));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ListenerState {
             listener: Listener::bind_packets(path, options.socket_mode)?,
             epoll: Epoll::new().map_err(io::Error::from)?,
             wakeup: EventFd::new().map_err(io::Error::from)?,
@@ -188,7 +188,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
 struct Acceptor {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     /// Connected peers without a hello.
     pending: HashMap<u64, Pending>,
     last_token: u64,
@@ -305,7 +305,7 @@ impl Acceptor {
     ) {
         let answering = Answering::new(&self.shared, credentials.uid);
         let answer = move || {
-            let Shared { links, options, .. } = &*answering.shared;
+            let ListenerState { links, options, .. } = &*answering.shared;
             if let Err(refused) = welcome::welcome(links, options, &socket, credentials, &hello, &memory) {
                 refuse(&socket, credentials, &refused);
             }
@@ -343,12 +343,12 @@ impl Acceptor {
 
 /// A hello being answered, counted for as long as this exists.
 struct Answering {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerState>,
     uid: u32,
 }
 
 impl Answering {
-    fn new(shared: &Arc<Shared>, uid: u32) -> Answering {
+    fn new(shared: &Arc<ListenerState>, uid: u32) -> Answering {
         lock(&shared.answering).push(uid);
         Answering { shared: Arc::clone(shared), uid }
     }

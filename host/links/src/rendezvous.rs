@@ -83,7 +83,7 @@ impl MemoryListener {
             mode,
             label: label.into(),
             incarnation,
-            stage: Stage::Free,
+            stage: LinkStage::Free,
             current: Arc::clone(&current),
         };
         // A client may connect as soon as this returns, and must find the page initialized.
@@ -93,11 +93,11 @@ impl MemoryListener {
             while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = page_server.step(Instant::now()) {
                     tracing::error!(%error, link = &*page_server.label, "shared memory is no longer usable");
-                    page_server.stage = Stage::Free;
+                    page_server.stage = LinkStage::Free;
                     page_server.clear_current();
                     return;
                 }
-                wait = if matches!(page_server.stage, Stage::Running { .. }) { BEAT } else { LOOK };
+                wait = if matches!(page_server.stage, LinkStage::Running { .. }) { BEAT } else { LOOK };
             }
             page_server.leave();
             drop(memory);
@@ -152,11 +152,11 @@ struct PageServer {
     mode: Mode,
     label: Arc<str>,
     incarnation: Incarnation,
-    stage: Stage,
+    stage: LinkStage,
     current: Arc<CurrentClient>,
 }
 
-enum Stage {
+enum LinkStage {
     Free,
     /// Session opened; the client is not ready yet.
     Welcomed {
@@ -180,20 +180,22 @@ impl PageServer {
             ServerStep::Ready(ends) => self.begin(&ends, now)?,
             ServerStep::Over(end) => self.end(end.into()),
         }
-        match std::mem::replace(&mut self.stage, Stage::Free) {
-            Stage::Running { handle } => match handle.end() {
+        match std::mem::replace(&mut self.stage, LinkStage::Free) {
+            LinkStage::Running { handle } => match handle.end() {
                 Some(end) => {
                     self.handshake.goodbye(&goodbye(&end))?;
-                    self.stage = Stage::Ending { handle };
+                    self.stage = LinkStage::Ending { handle };
                 }
                 None => {
                     self.observe(&handle);
-                    self.stage = Stage::Running { handle };
+                    self.stage = LinkStage::Running { handle };
                 }
             },
             // The next client gets the same memory: no late answer may be written there.
-            Stage::Ending { handle } if handle.counts().is_some() => self.stage = Stage::Ending { handle },
-            Stage::Ending { .. } => self.handshake.reopen(now)?,
+            LinkStage::Ending { handle } if handle.counts().is_some() => {
+                self.stage = LinkStage::Ending { handle }
+            }
+            LinkStage::Ending { .. } => self.handshake.reopen(now)?,
             stage => self.stage = stage,
         }
         self.clear_current();
@@ -203,11 +205,11 @@ impl PageServer {
     fn handle_hello(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
         // A welcomed client that did not complete may be trying again; its former session must be gone by
         // then.
-        self.stage = Stage::Free;
+        self.stage = LinkStage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
                 self.handshake.welcome(&agreement, now)?;
-                self.stage = Stage::Welcomed { peer, session };
+                self.stage = LinkStage::Welcomed { peer, session };
             }
             Err(refused) => {
                 match refused.code {
@@ -234,7 +236,7 @@ impl PageServer {
 
     /// Removes the client, if the link is over.
     fn clear_current(&self) {
-        if !matches!(self.stage, Stage::Running { .. }) && lock(&self.current.guest).take().is_some() {
+        if !matches!(self.stage, LinkStage::Running { .. }) && lock(&self.current.guest).take().is_some() {
             self.current.changes.notify();
         }
     }
@@ -252,7 +254,8 @@ impl PageServer {
     }
 
     fn begin(&mut self, ends: &Ends, now: Instant) -> Result<(), PageError> {
-        let Stage::Welcomed { peer, session } = std::mem::replace(&mut self.stage, Stage::Free) else {
+        let LinkStage::Welcomed { peer, session } = std::mem::replace(&mut self.stage, LinkStage::Free)
+        else {
             return Ok(());
         };
         match self.server.serve(ends, &peer, session, self.mode) {
@@ -263,7 +266,7 @@ impl PageServer {
                     slots = ends.layout.slots(),
                     "link made"
                 );
-                self.stage = Stage::Running { handle };
+                self.stage = LinkStage::Running { handle };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
                 self.current.changes.notify();
             }
@@ -277,20 +280,20 @@ impl PageServer {
     }
 
     fn end(&mut self, end: End) {
-        if let Stage::Running { handle } = std::mem::replace(&mut self.stage, Stage::Free) {
+        if let LinkStage::Running { handle } = std::mem::replace(&mut self.stage, LinkStage::Free) {
             tracing::info!(link = &*self.label, why = %end, "link ended");
             handle.cut(end);
-            self.stage = Stage::Ending { handle };
+            self.stage = LinkStage::Ending { handle };
         }
     }
 
     fn leave(mut self) {
-        if let Stage::Welcomed { .. } | Stage::Running { .. } = self.stage
+        if let LinkStage::Welcomed { .. } | LinkStage::Running { .. } = self.stage
             && let Err(error) = self.handshake.goodbye(&Goodbye::new(Cause::Leaving, ""))
         {
             tracing::warn!(%error, "cannot send goodbye");
         }
-        self.stage = Stage::Free;
+        self.stage = LinkStage::Free;
         self.clear_current();
         self.handshake.leave();
     }

@@ -9,17 +9,17 @@ use crate::lock;
 
 /// A value that is set once and awaited by several futures.
 #[derive(Debug)]
-pub struct Promise<T>(Mutex<State<T>>);
+pub struct Promise<T>(Mutex<PromiseState<T>>);
 
 #[derive(Debug)]
-struct State<T> {
+struct PromiseState<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
 }
 
 impl<T> Default for Promise<T> {
     fn default() -> Self {
-        Self(Mutex::new(State { value: None, wakers: Vec::new() }))
+        Self(Mutex::new(PromiseState { value: None, wakers: Vec::new() }))
     }
 }
 

@@ -7,10 +7,10 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Rate limit of one kind of log message.
 #[derive(Debug, Default)]
-pub struct RateLimit(Mutex<State>);
+pub struct RateLimit(Mutex<LastMessage>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LastMessage {
     last: Option<Instant>,
     suppressed: u64,
 }

@@ -28,9 +28,9 @@ pub struct Message<T> {
 }
 
 /// A queue of messages; see the [module](self).
-pub struct SendQueue<T>(Mutex<State<T>>);
+pub struct SendQueue<T>(Mutex<QueueState<T>>);
 
-struct State<T> {
+struct QueueState<T> {
     messages: VecDeque<Message<T>>,
     /// Number of bytes of the first message already sent.
     sent_bytes: usize,
@@ -45,7 +45,7 @@ struct State<T> {
 impl<T> Default for SendQueue<T> {
     fn default() -> Self {
         let (messages, blocked) = (VecDeque::new(), None);
-        Self(Mutex::new(State { messages, sent_bytes: 0, is_sending: false, again: false, blocked }))
+        Self(Mutex::new(QueueState { messages, sent_bytes: 0, is_sending: false, again: false, blocked }))
     }
 }
 

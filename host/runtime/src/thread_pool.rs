@@ -37,14 +37,15 @@ impl Default for ThreadPoolLimits {
 /// A bounded set of threads that run jobs. Dropping it returns at once; queued jobs still run.
 #[derive(Debug)]
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 impl ThreadPool {
     /// Returns a pool without threads yet; `name` is the name of its threads.
     pub fn new(name: &str, limits: ThreadPoolLimits) -> Self {
         let limits = ThreadPoolLimits { queue_len: limits.queue_len.max(1), ..limits };
-        let shared = Shared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
+        let shared =
+            PoolShared { name: name.to_owned(), limits, state: Mutex::default(), work: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -67,7 +68,7 @@ impl Drop for ThreadPool {
 /// One user's queue in a [`ThreadPool`].
 #[derive(Debug)]
 pub struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     id: u64,
 }
 
@@ -101,15 +102,15 @@ impl Lane {
 }
 
 /// State shared by the threads and users of a pool.
-struct Shared {
+struct PoolShared {
     name: String,
     limits: ThreadPoolLimits,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     next_lane: u64,
     /// Lanes with queued or running jobs; the first is served next.
     lanes: VecDeque<Queue>,
@@ -126,8 +127,8 @@ struct Queue {
     running: usize,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,7 +199,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl PoolState {
     /// Returns the next job of the first lane below its share, and moves that lane to the end.
     fn next(&mut self, threads: usize) -> Option<(u64, Arc<dyn Job>)> {
         let share = (threads - threads / 4).max(1);
@@ -222,7 +223,7 @@ impl State {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PoolShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.lock();
         write!(f, "ThreadPool({}: {} threads, {} lanes in use)", self.name, state.threads, state.lanes.len())

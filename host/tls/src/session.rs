@@ -21,9 +21,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// concurrently, but only one at a time sends.
 ///
 /// A failure of the session is returned as EPROTO, with details in [`fault`](Self::fault).
-pub struct Session(Mutex<State>);
+pub struct Session(Mutex<SessionState>);
 
-struct State {
+struct SessionState {
     tls: Connection,
     /// Data received from the socket, and the number of bytes decrypted. Has no memory while it is empty and
     /// so is the socket.
@@ -43,7 +43,7 @@ impl Session {
     pub(crate) fn new(mut tls: Connection, requires_rpc: bool) -> Self {
         // `send` bounds the amount of encrypted data.
         tls.set_buffer_limit(None);
-        Self(Mutex::new(State {
+        Self(Mutex::new(SessionState {
             tls,
             received: Vec::new(),
             taken: 0,
@@ -129,12 +129,12 @@ impl Session {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SessionState {
     /// Copies decrypted data to the sinks, starting at offset `from`.
     fn decrypted(&mut self, into: &[&Sink], from: usize) -> Result<usize> {
         let (mut skip, mut copied) = (from, 0);

@@ -12,7 +12,7 @@ use tombolo_shm::doorbell::Mode;
 use super::core::Core;
 use super::error::LineError;
 use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
-use super::queued_request::{QueuedRequest, Stage as QueuedStage};
+use super::queued_request::{QueuedRequest, QueuedStage};
 
 /// A pending call. Dropping it abandons the answer, not the request: its id and its spans stay in use until
 /// the server has answered.

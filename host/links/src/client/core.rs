@@ -20,7 +20,7 @@ use super::error::LineError;
 use super::ids::Ids;
 use super::leader::{Intake, LeaderPark, Parker, Waiting};
 use super::message::{Buffer, FRAME_MAX, FrameWriter, RawReply, spare_buffers};
-use super::queued_request::{QueuedRequest, Stage};
+use super::queued_request::{QueuedRequest, QueuedStage};
 use super::wakes::{Wakes, wake};
 use crate::end::{End, EndState};
 use crate::forwarding::RegionForwarder;
@@ -186,7 +186,7 @@ impl Core {
     fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
         while let Some((queued, id)) = next {
             let mut state = queued.lock();
-            if state.stage != Stage::Waiting {
+            if state.stage != QueuedStage::Waiting {
                 drop(state);
                 next = self.ids.put_back(id);
                 continue;
@@ -197,7 +197,7 @@ impl Core {
                 self.spare.give_back(frame);
             }
             self.slot(id).set(id, Phase::Sent);
-            state.stage = Stage::Sent(id);
+            state.stage = QueuedStage::Sent(id);
             let waker = state.waker.take();
             drop(state);
             if waker.is_some() {

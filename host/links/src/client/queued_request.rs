@@ -13,12 +13,12 @@ pub(super) struct QueuedRequest {
     pub(super) kind: u32,
     pub(super) body: [u8; 48],
     pub(super) frame_len: usize,
-    state: Mutex<State>,
+    state: Mutex<QueuedState>,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) stage: Stage,
+pub(super) struct QueuedState {
+    pub(super) stage: QueuedStage,
     /// Woken when the call is sent.
     pub(super) waker: Option<Waker>,
     /// Variable arguments.
@@ -27,7 +27,7 @@ pub(super) struct State {
 
 /// Progress of a queued call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum QueuedStage {
     Waiting,
     /// Sent with this id.
     Sent(u32),
@@ -37,11 +37,11 @@ pub(super) enum Stage {
 
 impl QueuedRequest {
     pub(super) fn new(kind: u32, body: [u8; 48], frame: Option<Buffer>, frame_len: usize) -> Self {
-        let state = Mutex::new(State { stage: Stage::Waiting, waker: None, frame });
+        let state = Mutex::new(QueuedState { stage: QueuedStage::Waiting, waker: None, frame });
         Self { kind, body, frame_len, state }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, QueuedState> {
         lock(&self.state)
     }
 }

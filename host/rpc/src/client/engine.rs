@@ -11,7 +11,7 @@ use super::finished::Finished;
 use super::low_water::LowWater;
 use super::probe::Probe;
 use super::reply_reader::{ProtocolError, Received, ReplyReader, Step};
-use super::shared::Shared;
+use super::shared::SharedClient;
 use super::state::ClientState;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
@@ -25,7 +25,7 @@ const TURN_BYTES: usize = 2 << 20;
 /// The owner reports events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
 /// [`next_deadline`](Self::next_deadline) is reached; any call made or ended may bring the deadline forward.
 pub struct Engine {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedClient>,
     pub(super) lanes: Vec<Option<ConnectionIo>>,
     pub(super) finished: Finished,
     pub(super) probe: Probe,
@@ -55,7 +55,7 @@ enum End {
 }
 
 impl Engine {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<SharedClient>) -> Self {
         let count = shared.lock().connections.len();
         let lanes = (0..count).map(|_| None).collect();
         Self { shared, lanes, finished: Finished::default(), probe: Probe::default(), ended: false }
@@ -249,7 +249,7 @@ impl Engine {
 /// Completes the calls whose replies were received. Returns their number, or an error if the stream is
 /// malformed.
 fn answer_all(
-    shared: &Shared,
+    shared: &SharedClient,
     state: &mut ClientState,
     lane: &mut ConnectionIo,
     now: Instant,

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::call_entry::CallEntry;
 use super::pending::Outcome;
-use super::shared::Shared;
+use super::shared::SharedClient;
 use smallvec::SmallVec;
 use tombolo_mem::Source;
 
@@ -25,7 +25,7 @@ pub(super) struct Finished {
 
 impl Finished {
     /// Drops the memory of ended calls, and wakes the waiters.
-    pub(super) fn wake(&mut self, shared: &Shared) {
+    pub(super) fn wake(&mut self, shared: &SharedClient) {
         self.data.clear();
         if !self.calls.is_empty() {
             for (mut entry, outcome) in self.calls.drain(..) {

@@ -22,7 +22,7 @@ use super::options::{Interrupts, Recovery};
 use super::pending::Outcome;
 use super::permit::NextPermit;
 use super::reply::read;
-use super::shared::Shared;
+use super::shared::SharedClient;
 use super::state::SILENT;
 use super::timers::Sleep;
 use crate::link::{Attempt, Body, Live, Outgoing, ReplyError, Route};
@@ -47,7 +47,7 @@ const SPARE_MAX: usize = 64;
 
 /// A call over a link.
 pub(super) struct LinkedCall {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
     linked: Arc<Linked>,
     /// `None` only while it is being returned to the spare list.
     state: Option<Box<LinkedState>>,
@@ -75,12 +75,12 @@ struct LinkedState {
     /// `true` while it counts against the in-flight limit.
     counted: bool,
     transmissions: u32,
-    stage: Stage,
+    stage: LinkedStage,
     sleep: Option<Sleep>,
     raised: Option<Raised>,
 }
 
-enum Stage {
+enum LinkedStage {
     /// Waiting for the in-flight limit.
     AwaitingPermit(NextPermit),
     /// Waiting for a link.
@@ -121,15 +121,15 @@ impl LinkedCall {
     /// Makes a call, and sends it at once if the in-flight limit, the link and its memory allow. `counted`:
     /// the call already counts against the limit.
     pub(super) fn begin(
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedClient>,
         linked: &Arc<Linked>,
         request: Request,
         bulk: bool,
         counted: bool,
     ) -> Self {
         let stage = match counted || !bulk {
-            true => Stage::AwaitingLink,
-            false => Stage::AwaitingPermit(NextPermit::new(shared.clone())),
+            true => LinkedStage::AwaitingLink,
+            false => LinkedStage::AwaitingPermit(NextPermit::new(shared.clone())),
         };
         let state = LinkedState {
             request,
@@ -150,7 +150,7 @@ impl LinkedCall {
         };
         let mut call = Self { shared: shared.clone(), linked: linked.clone(), state: Some(state) };
         if let Some(state) = &mut call.state
-            && matches!(state.stage, Stage::AwaitingLink)
+            && matches!(state.stage, LinkedStage::AwaitingLink)
         {
             state.send(&call.shared, &call.linked, None);
         }
@@ -159,7 +159,7 @@ impl LinkedCall {
 
     /// Returns `true` if the outcome is known without another poll.
     pub(super) fn is_ready(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| matches!(state.stage, Stage::Over(Some(_))))
+        self.state.as_ref().is_some_and(|state| matches!(state.stage, LinkedStage::Over(Some(_))))
     }
 
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
@@ -174,8 +174,8 @@ impl Drop for LinkedCall {
     fn drop(&mut self) {
         let Some(mut state) = self.state.take() else { return };
         state.return_permit(&self.shared);
-        let stage = std::mem::replace(&mut state.stage, Stage::Over(None));
-        if let Stage::Sent { live, call, has_memory, .. } = stage {
+        let stage = std::mem::replace(&mut state.stage, LinkedStage::Over(None));
+        if let LinkedStage::Sent { live, call, has_memory, .. } = stage {
             abandon_call(&live, call, has_memory);
         }
         state.release_resources();
@@ -187,13 +187,13 @@ impl Drop for LinkedCall {
 impl LinkedState {
     fn poll(
         &mut self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedClient>,
         linked: &Arc<Linked>,
         context: &mut Context<'_>,
     ) -> Poll<Outcome> {
         loop {
             let step = self.step(shared, linked, context);
-            if let Stage::Over(outcome) = &mut self.stage {
+            if let LinkedStage::Over(outcome) = &mut self.stage {
                 let Some(outcome) = outcome.take() else { return Poll::Pending };
                 self.return_permit(shared);
                 return Poll::Ready(outcome);
@@ -210,9 +210,14 @@ impl LinkedState {
     }
 
     /// Advances without waiting. Returns `Ready` if it can advance further.
-    fn step(&mut self, shared: &Arc<Shared>, linked: &Arc<Linked>, context: &mut Context<'_>) -> Poll<()> {
+    fn step(
+        &mut self,
+        shared: &Arc<SharedClient>,
+        linked: &Arc<Linked>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         match &mut self.stage {
-            Stage::AwaitingPermit(room) => {
+            LinkedStage::AwaitingPermit(room) => {
                 if Pin::new(room).poll(context).is_pending() {
                     return Poll::Pending;
                 }
@@ -220,33 +225,33 @@ impl LinkedState {
                 let mut state = shared.lock();
                 if state.ended {
                     let callee = state.callee(self.request.procedure);
-                    self.stage = Stage::Over(Some(Err(CallError::Ended { callee })));
+                    self.stage = LinkedStage::Over(Some(Err(CallError::Ended { callee })));
                 } else if state.begin_bulk(bytes) {
                     drop(state);
                     self.counted = true;
-                    self.stage = Stage::AwaitingLink;
+                    self.stage = LinkedStage::AwaitingLink;
                 } else {
                     drop(state);
                     // Other calls took the permits.
-                    self.stage = Stage::AwaitingPermit(NextPermit::new(shared.clone()));
+                    self.stage = LinkedStage::AwaitingPermit(NextPermit::new(shared.clone()));
                 }
                 Poll::Ready(())
             }
-            Stage::AwaitingLink => {
+            LinkedStage::AwaitingLink => {
                 self.send(shared, linked, Some(context.waker()));
-                if matches!(self.stage, Stage::AwaitingLink) { Poll::Pending } else { Poll::Ready(()) }
+                if matches!(self.stage, LinkedStage::AwaitingLink) { Poll::Pending } else { Poll::Ready(()) }
             }
-            Stage::AwaitingMemory(live) => {
+            LinkedStage::AwaitingMemory(live) => {
                 live.wait_for_memory(context.waker());
                 // Memory may have been returned before the registration.
                 self.send(shared, linked, Some(context.waker()));
-                if matches!(self.stage, Stage::AwaitingMemory(_) | Stage::AwaitingLink) {
+                if matches!(self.stage, LinkedStage::AwaitingMemory(_) | LinkedStage::AwaitingLink) {
                     Poll::Pending
                 } else {
                     Poll::Ready(())
                 }
             }
-            Stage::Sent { call, fresh, .. } => {
+            LinkedStage::Sent { call, fresh, .. } => {
                 let answer = if std::mem::take(fresh) { call.now() } else { None };
                 let answered = match answer {
                     Some(answered) => Poll::Ready(answered),
@@ -254,14 +259,14 @@ impl LinkedState {
                 };
                 answered.map(|answered| self.answered(shared, linked, answered))
             }
-            Stage::Over(_) => Poll::Ready(()),
+            LinkedStage::Over(_) => Poll::Ready(()),
         }
     }
 
     /// Sends the call over the current link, if there is one with a slot and memory.
-    fn send(&mut self, shared: &Shared, linked: &Linked, waiter: Option<&Waker>) {
+    fn send(&mut self, shared: &SharedClient, linked: &Linked, waiter: Option<&Waker>) {
         let Some(live) = linked.route.live(waiter) else {
-            self.stage = Stage::AwaitingLink;
+            self.stage = LinkedStage::AwaitingLink;
             return;
         };
         let Request { head, data, buffer_bytes, .. } = &self.request;
@@ -274,12 +279,12 @@ impl LinkedState {
                 if self.transmissions > 1 {
                     shared.lock().retransmissions += 1;
                 }
-                Stage::Sent { live, call, reply_buffer, has_memory, fresh: true }
+                LinkedStage::Sent { live, call, reply_buffer, has_memory, fresh: true }
             }
-            Attempt::BufferTooSmall => Stage::AwaitingMemory(live),
+            Attempt::BufferTooSmall => LinkedStage::AwaitingMemory(live),
             Attempt::TooLong => {
                 let callee = shared.lock().callee(self.request.procedure);
-                Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes: self.request.len() })))
+                LinkedStage::Over(Some(Err(CallError::TooLong { callee, len_bytes: self.request.len() })))
             }
         };
     }
@@ -287,11 +292,12 @@ impl LinkedState {
     /// Handles the answer, or the loss of the link.
     fn answered(
         &mut self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedClient>,
         linked: &Arc<Linked>,
         answered: Result<tombolo_host_links::client::Reply, LineError>,
     ) {
-        let Stage::Sent { live, reply_buffer, .. } = std::mem::replace(&mut self.stage, Stage::AwaitingLink)
+        let LinkedStage::Sent { live, reply_buffer, .. } =
+            std::mem::replace(&mut self.stage, LinkedStage::AwaitingLink)
         else {
             return;
         };
@@ -300,7 +306,7 @@ impl LinkedState {
             Err(LineError::Lost { .. }) => return linked.route.lost(&live),
             Err(LineError::TooLong { len_bytes }) => {
                 let callee = shared.lock().callee(self.request.procedure);
-                self.stage = Stage::Over(Some(Err(CallError::TooLong { callee, len_bytes })));
+                self.stage = LinkedStage::Over(Some(Err(CallError::TooLong { callee, len_bytes })));
                 return;
             }
         };
@@ -336,10 +342,10 @@ impl LinkedState {
                 Err(failure.of(shared.lock().callee(self.request.procedure)))
             }
         };
-        self.stage = Stage::Over(Some(outcome));
+        self.stage = LinkedStage::Over(Some(outcome));
     }
 
-    fn read(&self, shared: &Shared, body: &Body) -> Result<Reply, Failure> {
+    fn read(&self, shared: &SharedClient, body: &Body) -> Result<Reply, Failure> {
         let (frame, placed) = (&*body.reply.frame, &body.placed);
         shared.counters.received_bytes.add(frame.len() + placed.len());
         let Request { xid, receive_buffer, .. } = &self.request;
@@ -352,7 +358,7 @@ impl LinkedState {
     /// Returns the error if the call has timed out or is interrupted.
     fn expiry_error(
         &mut self,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedClient>,
         linked: &Linked,
         context: &mut Context<'_>,
     ) -> Option<CallError> {
@@ -362,7 +368,7 @@ impl LinkedState {
         let is_soft = linked.recovery == Recovery::Soft;
         if is_soft && waited >= linked.total_timeout {
             return Some(match self.stage {
-                Stage::AwaitingLink => CallError::NoLink { callee: callee(), why: linked.route.why() },
+                LinkedStage::AwaitingLink => CallError::NoLink { callee: callee(), why: linked.route.why() },
                 _ => CallError::TimedOut { callee: callee() },
             });
         }
@@ -393,14 +399,14 @@ impl LinkedState {
 
     /// Ends the call with an error, whatever its stage.
     fn abandon(&mut self, error: CallError) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Over(Some(Err(error))));
-        if let Stage::Sent { live, call, has_memory, .. } = stage {
+        let stage = std::mem::replace(&mut self.stage, LinkedStage::Over(Some(Err(error))));
+        if let LinkedStage::Sent { live, call, has_memory, .. } = stage {
             abandon_call(&live, call, has_memory);
         }
     }
 
     /// Returns the permit, if it has one.
-    fn return_permit(&mut self, shared: &Shared) {
+    fn return_permit(&mut self, shared: &SharedClient) {
         if std::mem::take(&mut self.counted) {
             let now = shared.wire.now();
             let took = now.saturating_duration_since(self.begun_at);

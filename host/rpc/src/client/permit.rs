@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::shared::Shared;
+use super::shared::SharedClient;
 
 /// A future that is ready when a permit is free.
 ///
@@ -13,12 +13,12 @@ use super::shared::Shared;
 /// that there is much to do at once. All waiters are woken: check again with
 /// [`has_permit`](super::RpcClient::has_permit).
 pub struct NextPermit {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
     waits: bool,
 }
 
 impl NextPermit {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<SharedClient>) -> Self {
         Self { shared, waits: false }
     }
 }

@@ -31,13 +31,13 @@ pub(super) struct ReplyReader {
     /// Range of unprocessed bytes.
     start: usize,
     end: usize,
-    stage: Stage,
+    stage: ReadStage,
     records: Records,
     limit_bytes: usize,
 }
 
 /// Destination of the next bytes.
-enum Stage {
+enum ReadStage {
     /// A new record.
     Start,
     /// A record collected as a whole, because it is longer than the bytes received or fragmented.
@@ -107,7 +107,7 @@ impl ReplyReader {
             staging: Buffer::new(STAGING_BYTES),
             start: 0,
             end: 0,
-            stage: Stage::Start,
+            stage: ReadStage::Start,
             records: Records::new(limit_bytes),
             limit_bytes,
         }
@@ -116,7 +116,7 @@ impl ReplyReader {
     /// Returns the call whose data are being received, if any.
     pub(super) fn direct_xid(&self) -> Option<u32> {
         match &self.stage {
-            Stage::Direct(direct) => Some(direct.xid),
+            ReadStage::Direct(direct) => Some(direct.xid),
             _ => None,
         }
     }
@@ -124,15 +124,15 @@ impl ReplyReader {
     /// Returns the number of data bytes missing from the reply being received.
     pub(super) fn missing_data(&self) -> usize {
         match &self.stage {
-            Stage::Direct(direct) => direct.sink.len(),
+            ReadStage::Direct(direct) => direct.sink.len(),
             _ => 0,
         }
     }
 
     /// Releases the receive buffer in use; the remainder of its reply is skipped.
     pub(super) fn abandon_direct(&mut self) {
-        if let Stage::Direct(direct) = &self.stage {
-            self.stage = Stage::Skip { bytes: direct.sink.len() + direct.behind_bytes };
+        if let ReadStage::Direct(direct) = &self.stage {
+            self.stage = ReadStage::Skip { bytes: direct.sink.len() + direct.behind_bytes };
         }
     }
 
@@ -142,7 +142,7 @@ impl ReplyReader {
         let free = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };
         let staging = self.staging.sink(self.end..self.end.saturating_add(free));
         let (free, bytes, direct) = match &mut self.stage {
-            Stage::Direct(direct) => {
+            ReadStage::Direct(direct) => {
                 let free = direct.sink.len() + staging.len();
                 let bytes = socket.receive(&[&direct.sink, &staging])?;
                 let available = bytes.min(direct.sink.len());
@@ -165,14 +165,14 @@ impl ReplyReader {
     /// Extracts the next reply from the received bytes.
     pub(super) fn next(&mut self, lookup: Lookup<'_>) -> Result<Step, ProtocolError> {
         loop {
-            let (used, step) = match mem::replace(&mut self.stage, Stage::Start) {
-                Stage::Start => self.start(lookup)?,
-                Stage::Collect { body, rest } => self.collect(body, rest, lookup)?,
-                Stage::Direct(direct) => self.receive_direct(direct),
-                Stage::Skip { bytes } => {
+            let (used, step) = match mem::replace(&mut self.stage, ReadStage::Start) {
+                ReadStage::Start => self.start(lookup)?,
+                ReadStage::Collect { body, rest } => self.collect(body, rest, lookup)?,
+                ReadStage::Direct(direct) => self.receive_direct(direct),
+                ReadStage::Skip { bytes } => {
                     let available = bytes.min(self.end - self.start);
                     if available < bytes {
-                        self.stage = Stage::Skip { bytes: bytes - available };
+                        self.stage = ReadStage::Skip { bytes: bytes - available };
                     }
                     (available, (available < bytes).then_some(Step::Receive))
                 }
@@ -193,7 +193,7 @@ impl ReplyReader {
         let Some(mark) = bytes.first_chunk().map(|mark| Mark::from_bytes(*mark)) else { return receive };
         if !mark.last {
             self.records = Records::new(self.limit_bytes);
-            self.stage = Stage::Collect { body: Vec::new(), rest: Remainder::Pieces };
+            self.stage = ReadStage::Collect { body: Vec::new(), rest: Remainder::Pieces };
             return Ok((0, None));
         }
         let body_bytes = mark.len_bytes as usize;
@@ -242,7 +242,7 @@ impl ReplyReader {
                         if let Some(xid) = xid_of(&front) {
                             return Err(ProtocolError { xid, why });
                         }
-                        self.stage = Stage::Collect { body, rest: Remainder::Pieces };
+                        self.stage = ReadStage::Collect { body, rest: Remainder::Pieces };
                         return Ok((0, Some(Step::Receive)));
                     }
                 };
@@ -253,7 +253,7 @@ impl ReplyReader {
                     }
                     // A fragmented record yields fragments only.
                     Part::Nothing { .. } | Part::Record { .. } => {
-                        self.stage = Stage::Collect { body, rest: Remainder::Pieces };
+                        self.stage = ReadStage::Collect { body, rest: Remainder::Pieces };
                         return Ok((0, Some(Step::Receive)));
                     }
                 };
@@ -264,7 +264,7 @@ impl ReplyReader {
             None => (used, Some(Step::of(whole(&body, lookup)))),
             Some(rest) => {
                 let is_used_up = used == bytes.len();
-                self.stage = Stage::Collect { body, rest };
+                self.stage = ReadStage::Collect { body, rest };
                 (used, is_used_up.then_some(Step::Receive))
             }
         })
@@ -273,11 +273,11 @@ impl ReplyReader {
     /// Completes a reply whose data are received, or requests more.
     fn receive_direct(&mut self, direct: DirectReply) -> (usize, Option<Step>) {
         if !direct.sink.is_empty() {
-            self.stage = Stage::Direct(direct);
+            self.stage = ReadStage::Direct(direct);
             return (0, Some(Step::Receive));
         }
         let DirectReply { xid, reply, copied_bytes, behind_bytes, .. } = direct;
-        self.stage = Stage::Skip { bytes: behind_bytes };
+        self.stage = ReadStage::Skip { bytes: behind_bytes };
         (0, Some(Step::Reply(Incoming { xid, outcome: Ok(reply), copied_bytes })))
     }
 
@@ -296,15 +296,15 @@ impl ReplyReader {
 
 /// Begins a partly received record. Returns the stage for its remainder, and a step if already determined;
 /// `None` if more bytes are needed.
-fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, Option<Step>)> {
+fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(ReadStage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());
     let Some(ReplyContext { receive_buffer, spare }) = lookup(xid) else {
-        return Some((Stage::Skip { bytes: missing }, Some(Step::Unknown)));
+        return Some((ReadStage::Skip { bytes: missing }, Some(Step::Unknown)));
     };
     let collect = |mut body_so_far: Vec<u8>| {
         body_so_far.extend_from_slice(body);
-        Some((Stage::Collect { body: body_so_far, rest: Remainder::Bytes(missing) }, None))
+        Some((ReadStage::Collect { body: body_so_far, rest: Remainder::Bytes(missing) }, None))
     };
     let Some(receive_buffer) = receive_buffer else { return collect(spare) };
     match judge(body, body_bytes, Some(&receive_buffer)) {
@@ -312,7 +312,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
         Judged::More | Judged::Plain { .. } => collect(spare),
         Judged::Failed(failure) => {
             let incoming = Incoming { xid, outcome: Err(failure), copied_bytes: 0 };
-            Some((Stage::Skip { bytes: missing }, Some(Step::Reply(incoming))))
+            Some((ReadStage::Skip { bytes: missing }, Some(Step::Reply(incoming))))
         }
         Judged::Data { results_at, range } => {
             let received_results = body.get(results_at..).unwrap_or_default();
@@ -329,7 +329,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(Stage, O
             // Missing are the rest of the data and the bytes behind them.
             let behind_bytes = missing.saturating_sub(sink.len());
             let reply = Reply { results, data_bytes: range.len(), data_announced: range };
-            Some((Stage::Direct(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))
+            Some((ReadStage::Direct(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))
         }
     }
 }

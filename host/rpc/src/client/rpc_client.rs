@@ -22,7 +22,7 @@ use super::options::{InFlight, Interrupts, Options, Target, Transport};
 use super::pending::{Cell, Pending};
 use super::permit::NextPermit;
 use super::receiver;
-use super::shared::{Alarm, Shared};
+use super::shared::{Alarm, SharedClient};
 use super::state::ClientState;
 use super::system_wire::SystemWire;
 use super::timers::Sleep;
@@ -38,7 +38,7 @@ use tombolo_wire_xdr::Encoder;
 pub struct RpcClient(Arc<Handle>);
 
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
     /// Guard dropped with the last client; ends the engine.
     user: Arc<User>,
     /// Link transport. If set, calls bypass the engine, which then only runs timers.
@@ -99,7 +99,7 @@ impl RpcClient {
         let interrupts = options.interrupts;
         let linked = route.map(|route| Linked::new(route, &options));
         let state = ClientState::new(options, target, wire.now(), wire.random());
-        let shared = Shared::new(wire, state, alarm);
+        let shared = SharedClient::new(wire, state, alarm);
         let engine = Engine::new(shared.clone());
         let user = Arc::new(User(shared.clone()));
         (Self(Arc::new(Handle { shared, user, linked, target, interrupts })), engine)
@@ -290,7 +290,7 @@ impl std::fmt::Debug for RpcClient {
 }
 
 /// A guard that ends the engine when it is dropped.
-struct User(Arc<Shared>);
+struct User(Arc<SharedClient>);
 
 impl Drop for User {
     fn drop(&mut self) {
@@ -301,7 +301,7 @@ impl Drop for User {
 
 /// A waker that notifies the engine of a raised interrupt.
 struct Watch {
-    shared: Weak<Shared>,
+    shared: Weak<SharedClient>,
     xid: u32,
 }
 
@@ -315,7 +315,7 @@ impl Wake for Watch {
 }
 
 /// Notifies the engine when this interrupt is raised, or if it is already.
-pub(super) fn watch(shared: &Arc<Shared>, xid: u32, interrupt: &Interrupt) {
+pub(super) fn watch(shared: &Arc<SharedClient>, xid: u32, interrupt: &Interrupt) {
     if !interrupt.can_be_raised() {
         return;
     }

@@ -26,13 +26,13 @@ pub(super) struct SecureSocket {
     session: Session,
     target: Target,
     probe: Probe,
-    stage: Mutex<Stage>,
+    stage: Mutex<ConnectStage>,
     /// `true` once calls can be sent.
     is_up: AtomicBool,
 }
 
 /// Progress of connecting.
-enum Stage {
+enum ConnectStage {
     Connecting,
     /// Sending the probe, of which a number of bytes are sent.
     SendingProbe(Vec<u8>, usize),
@@ -46,7 +46,7 @@ enum Stage {
 impl SecureSocket {
     pub(super) fn new(fd: OwnedFd, session: Session, target: &Target, random: u64) -> Self {
         let probe = Probe { xid: Xid(random as u32), program: target.program, version: target.version };
-        let stage = Mutex::new(Stage::Connecting);
+        let stage = Mutex::new(ConnectStage::Connecting);
         Self { fd, session, target: *target, probe, stage, is_up: AtomicBool::new(false) }
     }
 
@@ -58,26 +58,26 @@ impl SecureSocket {
     }
 
     /// Advances by one stage, if the socket is ready.
-    fn advance(&self, stage: &mut Stage) -> Result<()> {
+    fn advance(&self, stage: &mut ConnectStage) -> Result<()> {
         match stage {
-            Stage::Connecting => {
+            ConnectStage::Connecting => {
                 tcp::connected(&self.fd)?;
-                *stage = Stage::SendingProbe(self.probe_record(), 0);
+                *stage = ConnectStage::SendingProbe(self.probe_record(), 0);
             }
-            Stage::SendingProbe(probe_record, sent) => {
+            ConnectStage::SendingProbe(probe_record, sent) => {
                 let mut gather = Gather::new(*sent);
                 gather.bytes(probe_record);
                 if gather.len_bytes() > 0 {
                     *sent += tcp::send(self.fd.as_fd(), &mut gather)?;
                 } else {
-                    *stage = Stage::ReceivingAnswer(Vec::new());
+                    *stage = ConnectStage::ReceivingAnswer(Vec::new());
                 }
             }
-            Stage::ReceivingAnswer(answer) => match missing(answer) {
+            ConnectStage::ReceivingAnswer(answer) => match missing(answer) {
                 Some(0) => {
                     let body = answer.get(Mark::BYTES..).unwrap_or_default();
                     let accepted = self.probe.is_accepted_by(body);
-                    *stage = if accepted { Stage::Handshaking } else { Stage::Refused };
+                    *stage = if accepted { ConnectStage::Handshaking } else { ConnectStage::Refused };
                 }
                 Some(missing) => {
                     let at = answer.len();
@@ -90,15 +90,15 @@ impl SecureSocket {
                         return Err(Errno::CONNRESET);
                     }
                 }
-                None => *stage = Stage::Refused,
+                None => *stage = ConnectStage::Refused,
             },
-            Stage::Handshaking => {
+            ConnectStage::Handshaking => {
                 self.session.handshake(self.fd.as_fd())?;
                 let server = self.session.peer().map(|peer| peer.to_string());
                 tracing::info!(address = %self.target.address, server, "TLS session");
                 self.is_up.store(true, Ordering::Release);
             }
-            Stage::Refused => return Err(Errno::PROTO),
+            ConnectStage::Refused => return Err(Errno::PROTO),
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Socket for SecureSocket {
 
     fn fault(&self) -> Option<Fault> {
         let fault = match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Refused => Some(TlsError::NotOffered),
+            ConnectStage::Refused => Some(TlsError::NotOffered),
             _ => self.session.fault(),
         };
         fault.map(Fault::Tls)

@@ -13,7 +13,7 @@ use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
 /// State shared by callers and the engine.
-pub(super) struct Shared {
+pub(super) struct SharedClient {
     pub(super) wire: Arc<dyn Wire>,
     pub(super) counters: Counters,
     pub(super) alarm: Alarm,
@@ -25,7 +25,7 @@ pub(super) struct Shared {
     state: Mutex<ClientState>,
 }
 
-impl Shared {
+impl SharedClient {
     pub(super) fn new(wire: Arc<dyn Wire>, state: ClientState, alarm: Alarm) -> Arc<Self> {
         let (label, datagrams) = (state.callee(0).label, state.datagrams());
         let (counters, state) = (Counters::default(), Mutex::new(state));

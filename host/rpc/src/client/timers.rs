@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::shared::Shared;
+use super::shared::SharedClient;
 
 /// A future that is ready at a time of the client's clock, or once the client has ended.
 pub struct Sleep {
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
     until: Instant,
     id: Option<u64>,
 }
@@ -43,7 +43,7 @@ impl Timers {
 }
 
 impl Sleep {
-    pub(super) fn new(shared: Arc<Shared>, until: Instant) -> Self {
+    pub(super) fn new(shared: Arc<SharedClient>, until: Instant) -> Self {
         Self { shared, until, id: None }
     }
 }

@@ -149,14 +149,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Process {
     id: u32,
     /// Exit status, once it is reaped. Its process id may be reused from then on.
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<ExitStatus>>,
     exited: Condvar,
     /// `true` if this client killed it, which is no fault.
     killed: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
-struct End {
+struct ExitStatus {
     code: Option<i32>,
     last_line: Arc<str>,
 }
@@ -191,7 +191,7 @@ fn supervise(mut child: Child, process: &Process, label: &str) {
     // Processes left in its group end with it.
     let _ = process::kill_group(process.id);
     let code = child.wait().ok().and_then(|status| status.code());
-    *end = Some(End { code, last_line: output.last.into() });
+    *end = Some(ExitStatus { code, last_line: output.last.into() });
     drop(end);
     process.exited.notify_all();
 }
@@ -288,7 +288,7 @@ impl Socket for TunnelSocket {
         if self.process.killed.load(Ordering::SeqCst) {
             return None;
         }
-        let End { code, last_line } = lock(&self.process.end).clone()?;
+        let ExitStatus { code, last_line } = lock(&self.process.end).clone()?;
         Some(Fault::Tunnel(TunnelFault { program: self.program.clone(), code, last_line }))
     }
 
