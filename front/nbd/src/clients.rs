@@ -34,11 +34,11 @@ impl fmt::Display for Client {
 pub(crate) struct Clients {
     pub(crate) pool: Arc<BufferPool>,
     connections_max: usize,
-    connected: Mutex<Connected>,
+    connected: Mutex<ConnectedClients>,
 }
 
 #[derive(Default)]
-struct Connected {
+struct ConnectedClients {
     count: usize,
     /// A client's memory account and its number of connections.
     clients: HashMap<Client, (Arc<ClientAccount>, usize)>,

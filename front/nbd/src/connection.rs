@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
-pub(crate) enum End {
+pub(crate) enum ConnectionEnd {
     /// The client is gone, or the connection broke.
     #[error("the client disconnected")]
     Gone,
@@ -85,23 +85,23 @@ impl Connection {
     }
 
     /// Waits for the next `len` bytes, at most 64 KiB, and returns them.
-    pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], End> {
-        let mut received = self.received.take().ok_or(End::Gone)?;
+    pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], ConnectionEnd> {
+        let mut received = self.received.take().ok_or(ConnectionEnd::Gone)?;
         let filled = received.fill(len, |into, is_within| self.receive(into, is_within));
         let received = self.received.insert(received);
         filled.map(|()| received.take(len))
     }
 
     /// Fills the sink with the next bytes.
-    pub(crate) fn take_into(&mut self, into: Sink) -> Result<(), End> {
-        let mut received = self.received.take().ok_or(End::Gone)?;
+    pub(crate) fn take_into(&mut self, into: Sink) -> Result<(), ConnectionEnd> {
+        let mut received = self.received.take().ok_or(ConnectionEnd::Gone)?;
         let taken = received.take_into(into, |into| self.receive(into, true));
         self.received = Some(received);
         taken
     }
 
     /// Discards `len` bytes.
-    pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), End> {
+    pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), ConnectionEnd> {
         while len > 0 {
             let part = len.min(4096);
             self.take(part as usize)?;
@@ -111,7 +111,7 @@ impl Connection {
     }
 
     /// Waits for memory for data.
-    pub(crate) fn memory(&mut self, len_bytes: usize) -> Result<Memory, End> {
+    pub(crate) fn memory(&mut self, len_bytes: usize) -> Result<Memory, ConnectionEnd> {
         loop {
             if let Some(memory) = Memory::take(&self.buffers, len_bytes) {
                 return Ok(memory);
@@ -122,7 +122,7 @@ impl Connection {
     }
 
     /// Waits until fewer than `limit` requests are under way.
-    pub(crate) fn wait_until_below(&mut self, limit: usize) -> Result<(), End> {
+    pub(crate) fn wait_until_below(&mut self, limit: usize) -> Result<(), ConnectionEnd> {
         while self.replies.under_way() >= limit {
             self.replies.flush();
             self.replies.await_one();
@@ -134,8 +134,8 @@ impl Connection {
     }
 
     /// Sends the remaining replies and closes the connection.
-    pub(crate) fn finish(&mut self, why: &End) {
-        let is_polite = matches!(why, End::Leave | End::Stop | End::Refused(_));
+    pub(crate) fn finish(&mut self, why: &ConnectionEnd) {
+        let is_polite = matches!(why, ConnectionEnd::Leave | ConnectionEnd::Stop | ConnectionEnd::Refused(_));
         let until = Instant::now() + GRACE;
         self.deadline = Some(until);
         self.is_stopping = Arc::default();
@@ -149,34 +149,36 @@ impl Connection {
         self.replies.kill();
     }
 
-    fn receive(&mut self, into: &Sink, is_within_message: bool) -> Result<usize, End> {
+    fn receive(&mut self, into: &Sink, is_within_message: bool) -> Result<usize, ConnectionEnd> {
         let until = is_within_message.then(|| Instant::now() + self.stuck_after);
         loop {
             match self.replies.stream.receive(into) {
-                Ok(0) => return Err(End::Gone),
+                Ok(0) => return Err(ConnectionEnd::Gone),
                 Ok(received) => return Ok(received),
                 Err(Errno::AGAIN) if until.is_some_and(|until| Instant::now() >= until) => {
-                    return Err(End::Slow);
+                    return Err(ConnectionEnd::Slow);
                 }
-                Err(Errno::AGAIN) if self.is_stopping() && !is_within_message => return Err(End::Stop),
+                Err(Errno::AGAIN) if self.is_stopping() && !is_within_message => {
+                    return Err(ConnectionEnd::Stop);
+                }
                 Err(Errno::AGAIN) => self.wait(until)?,
                 Err(error) => {
                     tracing::debug!(%error, "receive failed");
-                    return Err(End::Gone);
+                    return Err(ConnectionEnd::Gone);
                 }
             }
         }
     }
 
     /// Waits for an event of the socket, for an awaited reply, or until `until`.
-    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), End> {
+    pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), ConnectionEnd> {
         let now = Instant::now();
         let blocked_for = self.replies.blocked_for();
         if self.deadline.is_some_and(|deadline| now >= deadline) || blocked_for >= self.stuck_after {
-            return Err(End::Slow);
+            return Err(ConnectionEnd::Slow);
         }
-        let patience = (!blocked_for.is_zero()).then(|| now + (self.stuck_after - blocked_for));
-        let until = [until, self.deadline, patience].into_iter().flatten().min();
+        let send_deadline = (!blocked_for.is_zero()).then(|| now + (self.stuck_after - blocked_for));
+        let until = [until, self.deadline, send_deadline].into_iter().flatten().min();
         let timeout = until.map(|until| until.saturating_duration_since(now).max(Duration::from_millis(1)));
         self.epoll.wait(&mut self.events, timeout)?;
         for event in &self.events {
@@ -186,7 +188,7 @@ impl Connection {
                 self.replies.writable();
             }
         }
-        if self.replies.is_dead() { Err(End::Gone) } else { Ok(()) }
+        if self.replies.is_dead() { Err(ConnectionEnd::Gone) } else { Ok(()) }
     }
 
     fn is_stopping(&self) -> bool {

@@ -12,7 +12,7 @@ use tombolo_wire_nbd::{
     Info, OptionCode, OptionHead, OptionReply, Refusal, ReplyStyle,
 };
 
-use crate::connection::{Connection, End};
+use crate::connection::{Connection, ConnectionEnd};
 use crate::exports::{Exports, block_sizes, flags};
 
 /// Id of `base:allocation` in replies.
@@ -20,20 +20,20 @@ pub(crate) const CONTEXT: u32 = 1;
 
 /// Negotiated options.
 #[derive(Default)]
-pub(crate) struct Agreed {
+pub(crate) struct NegotiatedOptions {
     pub(crate) style: ReplyStyle,
     /// Export for which `base:allocation` is selected.
     context_of: Option<String>,
 }
 
-impl Agreed {
+impl NegotiatedOptions {
     pub(crate) fn header_style(&self) -> HeaderStyle {
         if self.style == ReplyStyle::Extended { HeaderStyle::Extended } else { HeaderStyle::Compact }
     }
 }
 
 /// Outcome of the handshake.
-pub(crate) struct Chosen {
+pub(crate) struct SelectedExport {
     pub(crate) name: String,
     pub(crate) disk: Arc<dyn BlockDevice>,
     pub(crate) style: ReplyStyle,
@@ -47,24 +47,24 @@ pub(crate) struct Handshake<'a> {
     /// TLS, required if present.
     pub(crate) tls: Option<&'a ServerTls>,
     no_zeroes: bool,
-    agreed: Agreed,
+    negotiated: NegotiatedOptions,
     answer: Vec<u8>,
 }
 
 impl<'a> Handshake<'a> {
     pub(crate) fn new(exports: &'a Exports, tls: Option<&'a ServerTls>) -> Self {
-        Self { exports, tls, no_zeroes: false, agreed: Agreed::default(), answer: Vec::new() }
+        Self { exports, tls, no_zeroes: false, negotiated: NegotiatedOptions::default(), answer: Vec::new() }
     }
 
     /// Runs the handshake until the client has chosen an export.
-    pub(crate) fn run(mut self, connection: &mut Connection) -> Result<Chosen, End> {
+    pub(crate) fn run(mut self, connection: &mut Connection) -> Result<SelectedExport, ConnectionEnd> {
         let greeting = Greeting(HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES).encode();
         send(connection, &greeting)?;
         let mut client_flags = [0; 4];
         client_flags.copy_from_slice(connection.take(4)?);
         let client_flags = ClientFlags::from_bits_retain(u32::from_be_bytes(client_flags));
         if !client_flags.difference(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES).is_empty() {
-            return Err(End::Refused("it set an unknown handshake flag"));
+            return Err(ConnectionEnd::Refused("it set an unknown handshake flag"));
         }
         self.no_zeroes = client_flags.contains(ClientFlags::NO_ZEROES);
         loop {
@@ -72,15 +72,15 @@ impl<'a> Handshake<'a> {
             head.copy_from_slice(connection.take(OptionHead::BYTES)?);
             let head = OptionHead::decode(&head)?;
             let data = connection.take(head.data_bytes)?.to_vec();
-            let chosen = match ClientOption::decode(head.code, &data) {
+            let selected = match ClientOption::decode(head.code, &data) {
                 Ok(ClientOption::StartTls) => self.start_tls(connection)?,
                 Ok(option) => self.option(head.code, &option, connection.replies.stream.is_secure())?,
                 Err(fault) if head.code == OptionCode::EXPORT_NAME => return Err(fault.into()),
                 Err(fault) => self.refuse(head.code, Refusal::INVALID, &fault.to_string()),
             };
             send(connection, &std::mem::take(&mut self.answer))?;
-            if let Some(chosen) = chosen {
-                return Ok(chosen);
+            if let Some(selected) = selected {
+                return Ok(selected);
             }
         }
     }
@@ -90,11 +90,11 @@ impl<'a> Handshake<'a> {
         code: OptionCode,
         option: &ClientOption<'_>,
         is_secure: bool,
-    ) -> Result<Option<Chosen>, End> {
+    ) -> Result<Option<SelectedExport>, ConnectionEnd> {
         match option {
-            ClientOption::Abort => return Err(End::Leave),
+            ClientOption::Abort => return Err(ConnectionEnd::Leave),
             ClientOption::ExportName(_) if self.tls.is_some() && !is_secure => {
-                return Err(End::Refused("it does not start TLS"));
+                return Err(ConnectionEnd::Refused("it does not start TLS"));
             }
             _ if self.tls.is_some() && !is_secure => {
                 return Ok(self.refuse(code, Refusal::TLS_REQUIRED, "this server requires TLS"));
@@ -109,15 +109,15 @@ impl<'a> Handshake<'a> {
             ClientOption::Info { export, go, heeds_block_sizes } => {
                 return Ok(self.info(code, export, *go, *heeds_block_sizes));
             }
-            ClientOption::StructuredReply if self.agreed.style == ReplyStyle::Extended => {
+            ClientOption::StructuredReply if self.negotiated.style == ReplyStyle::Extended => {
                 self.refuse(
                     code,
                     Refusal::EXTENDED_HEADERS_REQUIRED,
                     "extended headers have been negotiated",
                 );
             }
-            ClientOption::StructuredReply => self.agree(code, ReplyStyle::Structured),
-            ClientOption::ExtendedHeaders => self.agree(code, ReplyStyle::Extended),
+            ClientOption::StructuredReply => self.set_reply_style(code, ReplyStyle::Structured),
+            ClientOption::ExtendedHeaders => self.set_reply_style(code, ReplyStyle::Extended),
             ClientOption::MetaContext { export, set, queries } => {
                 self.meta_context(code, export, *set, &queries.collect::<Vec<_>>());
             }
@@ -128,42 +128,48 @@ impl<'a> Handshake<'a> {
         Ok(None)
     }
 
-    fn agree(&mut self, code: OptionCode, style: ReplyStyle) {
-        self.agreed.style = style;
+    fn set_reply_style(&mut self, code: OptionCode, style: ReplyStyle) {
+        self.negotiated.style = style;
         self.reply(code, OptionReply::Ack);
     }
 
-    fn export_name(&mut self, name: &str) -> Result<Chosen, End> {
-        let chosen = self.choose(name).ok_or(End::Refused("it requested an unknown export"))?;
-        let can_df = chosen.style != ReplyStyle::Simple;
-        self.answer.extend(chosen.disk.geometry().size_bytes.to_be_bytes());
-        self.answer.extend(flags(&*chosen.disk, can_df).bits().to_be_bytes());
+    fn export_name(&mut self, name: &str) -> Result<SelectedExport, ConnectionEnd> {
+        let selected = self.select(name).ok_or(ConnectionEnd::Refused("it requested an unknown export"))?;
+        let can_df = selected.style != ReplyStyle::Simple;
+        self.answer.extend(selected.disk.geometry().size_bytes.to_be_bytes());
+        self.answer.extend(flags(&*selected.disk, can_df).bits().to_be_bytes());
         if !self.no_zeroes {
             self.answer.extend([0; EXPORT_ZEROES_BYTES]);
         }
-        Ok(chosen)
+        Ok(selected)
     }
 
-    fn info(&mut self, code: OptionCode, name: &str, go: bool, heeds_block_sizes: bool) -> Option<Chosen> {
-        let Some(chosen) = self.choose(name) else {
+    fn info(
+        &mut self,
+        code: OptionCode,
+        name: &str,
+        go: bool,
+        heeds_block_sizes: bool,
+    ) -> Option<SelectedExport> {
+        let Some(selected) = self.select(name) else {
             return self.refuse(code, Refusal::UNKNOWN, "no such export");
         };
-        let sizes = block_sizes(&*chosen.disk);
-        let size_bytes = chosen.disk.geometry().size_bytes;
-        let flags = flags(&*chosen.disk, chosen.style != ReplyStyle::Simple);
+        let sizes = block_sizes(&*selected.disk);
+        let size_bytes = selected.disk.geometry().size_bytes;
+        let flags = flags(&*selected.disk, selected.style != ReplyStyle::Simple);
         // A client that does not request block sizes uses sectors.
         if go && !heeds_block_sizes && sizes.minimum > SECTOR_BYTES {
             return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its block size exceeds 512 bytes");
         }
         self.reply(code, OptionReply::Info(Info::Export { size_bytes, flags }));
-        self.reply(code, OptionReply::Info(Info::Name(&chosen.name)));
+        self.reply(code, OptionReply::Info(Info::Name(&selected.name)));
         self.reply(code, OptionReply::Info(Info::BlockSize(sizes)));
         self.reply(code, OptionReply::Ack);
-        go.then_some(chosen)
+        go.then_some(selected)
     }
 
     fn meta_context(&mut self, code: OptionCode, name: &str, set: bool, queries: &[&str]) {
-        if self.agreed.style == ReplyStyle::Simple {
+        if self.negotiated.style == ReplyStyle::Simple {
             self.refuse(code, Refusal::INVALID, "structured replies must be negotiated first");
             return;
         }
@@ -173,7 +179,7 @@ impl<'a> Handshake<'a> {
         };
         let mut is_meant = queries.contains(&BASE_ALLOCATION);
         if set {
-            self.agreed.context_of = is_meant.then(|| name.to_owned());
+            self.negotiated.context_of = is_meant.then(|| name.to_owned());
         } else {
             // No query selects all contexts, a namespace all contexts in it.
             is_meant |= queries.is_empty() || queries.contains(&"base:");
@@ -188,7 +194,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// Starts TLS. Earlier negotiation is discarded.
-    fn start_tls(&mut self, connection: &mut Connection) -> Result<Option<Chosen>, End> {
+    fn start_tls(&mut self, connection: &mut Connection) -> Result<Option<SelectedExport>, ConnectionEnd> {
         let code = OptionCode::STARTTLS;
         let Some(tls) = self.tls else {
             return Ok(self.refuse(code, Refusal::POLICY, "this server does not support TLS"));
@@ -199,7 +205,7 @@ impl<'a> Handshake<'a> {
         }
         self.reply(code, OptionReply::Ack);
         send(connection, &std::mem::take(&mut self.answer))?;
-        let session = tls.session().map_err(|_| End::Refused("cannot create a TLS session"))?;
+        let session = tls.session().map_err(|_| ConnectionEnd::Refused("cannot create a TLS session"))?;
         loop {
             match session.handshake(connection.replies.stream.socket()) {
                 Ok(()) => break,
@@ -207,28 +213,28 @@ impl<'a> Handshake<'a> {
                 Err(error) => {
                     let fault = session.fault().map(|fault| fault.to_string());
                     tracing::warn!(%error, fault, "NBD: TLS handshake failed");
-                    return Err(End::Gone);
+                    return Err(ConnectionEnd::Gone);
                 }
             }
         }
         tracing::info!(peer = session.peer().map(|peer| peer.to_string()), "NBD: TLS session established");
         connection.replies.stream.secure(session);
-        self.agreed = Agreed::default();
+        self.negotiated = NegotiatedOptions::default();
         Ok(None)
     }
 
-    fn choose(&self, name: &str) -> Option<Chosen> {
+    fn select(&self, name: &str) -> Option<SelectedExport> {
         let (name, disk) = self.exports.find(name)?;
-        Some(Chosen {
+        Some(SelectedExport {
             name: name.to_owned(),
             disk: disk.clone(),
-            style: self.agreed.style,
-            header_style: self.agreed.header_style(),
-            has_context: self.agreed.context_of.as_deref() == Some(name),
+            style: self.negotiated.style,
+            header_style: self.negotiated.header_style(),
+            has_context: self.negotiated.context_of.as_deref() == Some(name),
         })
     }
 
-    fn refuse(&mut self, code: OptionCode, refusal: Refusal, word: &str) -> Option<Chosen> {
+    fn refuse(&mut self, code: OptionCode, refusal: Refusal, word: &str) -> Option<SelectedExport> {
         self.reply(code, OptionReply::Refused(refusal, word));
         None
     }
@@ -239,7 +245,7 @@ impl<'a> Handshake<'a> {
 }
 
 /// Sends all bytes.
-fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), End> {
+fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), ConnectionEnd> {
     let source = Source::from(bytes.to_vec());
     let mut sent = 0;
     while sent < bytes.len() {
@@ -248,7 +254,7 @@ fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), End> {
         match connection.replies.stream.send(&mut gather) {
             Ok(more) => sent += more,
             Err(Errno::AGAIN) => connection.wait(None)?,
-            Err(_) => return Err(End::Gone),
+            Err(_) => return Err(ConnectionEnd::Gone),
         }
     }
     Ok(())

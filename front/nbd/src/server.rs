@@ -21,7 +21,7 @@ use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::{Errno, socket, tcp};
 
 use crate::clients::{Admitted, Client, Clients};
-use crate::connection::{Connection, End};
+use crate::connection::{Connection, ConnectionEnd};
 use crate::exports::Exports;
 use crate::handshake::Handshake;
 use crate::replies::Replies;
@@ -126,12 +126,12 @@ impl Listeners {
 
 /// A running server. Dropping it stops it after answering the received requests, within a few seconds.
 pub struct Server {
-    common: Arc<Common>,
+    shared: Arc<ServerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State shared by all connections.
-struct Common {
+struct ServerShared {
     /// Emptied when the server has stopped.
     exports: Mutex<Arc<Exports>>,
     options: Options,
@@ -148,7 +148,7 @@ impl Server {
     /// Serves the exports on the listeners.
     pub fn start(listeners: Listeners, exports: Exports, options: Options) -> Result<Self, StartError> {
         let system = |error: Errno| StartError::System(error.into());
-        let common = Arc::new(Common {
+        let shared = Arc::new(ServerShared {
             exports: Mutex::new(Arc::new(exports)),
             clients: Clients::new(options.connections_max.max(2)),
             options,
@@ -160,33 +160,34 @@ impl Server {
             log: RateLimit::default(),
         });
         let epoll = Epoll::new().map_err(system)?;
-        epoll.add(&common.stop, u64::MAX, Interest::Readable).map_err(system)?;
+        epoll.add(&shared.stop, u64::MAX, Interest::Readable).map_err(system)?;
         for (index, listener) in listeners.unix.iter().enumerate() {
             epoll.add(listener.socket(), index as u64, Interest::Readable).map_err(system)?;
         }
         for (index, socket) in listeners.tcp.iter().enumerate() {
             epoll.add(socket, (listeners.unix.len() + index) as u64, Interest::Readable).map_err(system)?;
         }
-        let shared = common.clone();
+        let accepting = shared.clone();
         let builder = thread::Builder::new().name("nbd-accept".into());
-        let thread = builder.spawn(move || shared.accept(&epoll, &listeners)).map_err(StartError::System)?;
-        Ok(Self { common, thread: Some(thread) })
+        let thread =
+            builder.spawn(move || accepting.accept(&epoll, &listeners)).map_err(StartError::System)?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Returns the number of connected clients.
     pub fn connections(&self) -> usize {
-        lock(&self.common.open).len()
+        lock(&self.shared.open).len()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.common.is_stopping.store(true, Ordering::SeqCst);
-        self.common.stop.notify();
+        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        self.shared.stop.notify();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the accepting thread panicked");
         }
-        let mut open = lock(&self.common.open);
+        let mut open = lock(&self.shared.open);
         open.values().for_each(|replies| replies.wake.notify());
         let until = Instant::now() + STOP_WITHIN;
         while !open.is_empty() {
@@ -195,14 +196,14 @@ impl Drop for Server {
                 open.values().for_each(|replies| replies.kill());
                 break;
             }
-            let waited = self.common.closed.wait_timeout(open, left);
+            let waited = self.shared.closed.wait_timeout(open, left);
             open = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        *lock(&self.common.exports) = Arc::default();
+        *lock(&self.shared.exports) = Arc::default();
     }
 }
 
-impl Common {
+impl ServerShared {
     fn accept(self: &Arc<Self>, epoll: &Epoll, listeners: &Listeners) {
         let mut events = Vec::new();
         while !self.is_stopping.load(Ordering::SeqCst) {
@@ -239,14 +240,14 @@ impl Common {
             }
             return Ok(());
         };
-        let (common, id) = (self.clone(), self.next.fetch_add(1, Ordering::Relaxed));
+        let (shared, id) = (self.clone(), self.next.fetch_add(1, Ordering::Relaxed));
         let connection = self.connection(stream, admitted, buffers)?;
         lock(&self.open).insert(id, connection.replies.clone());
-        let guard = Open { common: self.clone(), id };
+        let guard = Open { shared: self.clone(), id };
         let builder = thread::Builder::new().name(format!("nbd-{id}"));
         let spawned = builder.spawn(move || {
             let _guard = guard;
-            common.serve(connection, client, id);
+            shared.serve(connection, client, id);
         });
         spawned.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
     }
@@ -259,17 +260,17 @@ impl Common {
     fn serve(&self, mut connection: Connection, client: Client, id: u64) {
         let tls = self.options.tls.as_deref().filter(|_| matches!(client, Client::Host(_)));
         let exports = lock(&self.exports).clone();
-        let chosen = Handshake::new(&exports, tls).run(&mut connection);
+        let selected = Handshake::new(&exports, tls).run(&mut connection);
         drop(exports);
-        let end = match chosen {
-            Ok(chosen) => {
+        let end = match selected {
+            Ok(selected) => {
                 connection.deadline = None;
-                tracing::info!(%client, export = chosen.name, "NBD client");
-                Transmission::new(chosen, SessionId(id)).run(&mut connection)
+                tracing::info!(%client, export = selected.name, "NBD client");
+                Transmission::new(selected, SessionId(id)).run(&mut connection)
             }
             Err(end) => end,
         };
-        if let End::Malformed(_) | End::Refused(_) | End::Slow = end
+        if let ConnectionEnd::Malformed(_) | ConnectionEnd::Refused(_) | ConnectionEnd::Slow = end
             && let Some(suppressed) = self.log.allow()
         {
             tracing::warn!(%client, suppressed, "NBD: closing a connection: {end}");
@@ -281,17 +282,17 @@ impl Common {
 
 /// An open connection.
 struct Open {
-    common: Arc<Common>,
+    shared: Arc<ServerShared>,
     id: u64,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let replies = lock(&self.common.open).remove(&self.id);
+        let replies = lock(&self.shared.open).remove(&self.id);
         if let Some(replies) = replies {
             replies.kill();
         }
-        self.common.closed.notify_all();
+        self.shared.closed.notify_all();
     }
 }
 

@@ -8,8 +8,8 @@ use tombolo_host_runtime::task;
 use tombolo_wire_nbd::status::{Status, to_status};
 use tombolo_wire_nbd::{Command, CommandFlags, PAYLOAD_BYTES_MAX, ReplyStyle, ReplyWriter, Request};
 
-use crate::connection::{Connection, End};
-use crate::handshake::{CONTEXT, Chosen};
+use crate::connection::{Connection, ConnectionEnd};
+use crate::handshake::{CONTEXT, SelectedExport};
 use crate::memory::Memory;
 use crate::replies::Replies;
 
@@ -21,41 +21,41 @@ const EXTENTS_MAX: usize = 4096;
 
 /// Transmission for one export.
 pub(crate) struct Transmission {
-    chosen: Chosen,
+    selected: SelectedExport,
     cx: Ctx,
     is_read_only: bool,
 }
 
 impl Transmission {
-    pub(crate) fn new(chosen: Chosen, session: SessionId) -> Self {
-        let is_read_only = chosen.disk.profile().read_only;
-        Self { chosen, cx: Ctx::root(session), is_read_only }
+    pub(crate) fn new(selected: SelectedExport, session: SessionId) -> Self {
+        let is_read_only = selected.disk.profile().read_only;
+        Self { selected, cx: Ctx::root(session), is_read_only }
     }
 
     /// Serves requests until the connection ends.
-    pub(crate) fn run(&self, connection: &mut Connection) -> End {
+    pub(crate) fn run(&self, connection: &mut Connection) -> ConnectionEnd {
         loop {
             if let Err(end) = self.next(connection) {
-                self.chosen.disk.submit();
+                self.selected.disk.submit();
                 return end;
             }
         }
     }
 
-    fn next(&self, connection: &mut Connection) -> Result<(), End> {
-        let style = self.chosen.header_style;
+    fn next(&self, connection: &mut Connection) -> Result<(), ConnectionEnd> {
+        let style = self.selected.header_style;
         if connection.buffered() < style.request_bytes() {
             self.end_batch(connection);
         }
         let request = Request::decode(style, connection.take(style.request_bytes())?)?;
         if request.command == Command::DISC {
-            return Err(End::Leave);
+            return Err(ConnectionEnd::Leave);
         }
         if connection.replies.under_way() >= UNDER_WAY_MAX {
             self.end_batch(connection);
             connection.wait_until_below(UNDER_WAY_MAX)?;
         }
-        let pending = Pending::new(connection, &self.chosen, &request);
+        let pending = Pending::new(connection, &self.selected, &request);
         match (request.command, self.check(&request)) {
             (_, Err(status)) => {
                 connection.skip(request.payload_bytes(style))?;
@@ -68,12 +68,12 @@ impl Transmission {
                 }
                 connection.take_into(memory.sink())?;
                 let stability = stability(request.flags);
-                let answer = self.chosen.disk.write(&self.cx, range.offset, stability, memory.source());
+                let answer = self.selected.disk.write(&self.cx, range.offset, stability, memory.source());
                 pending.answer(answer, move |()| Outcome::Written(memory));
             }
             (Command::READ, Ok(range)) if range.len_bytes > 0 => {
                 let memory = self.memory(connection, range)?;
-                let answer = self.chosen.disk.read(&self.cx, range.offset, memory.sink());
+                let answer = self.selected.disk.read(&self.cx, range.offset, memory.sink());
                 pending.answer(answer, move |()| Outcome::Data(memory, range.len_bytes as u32));
             }
             (_, Ok(range)) => self.control(&request, range, pending),
@@ -83,7 +83,7 @@ impl Transmission {
 
     /// Starts a request without data.
     fn control(&self, request: &Request, range: Range, pending: Pending) {
-        let (disk, cx) = (&self.chosen.disk, &self.cx);
+        let (disk, cx) = (&self.selected.disk, &self.cx);
         let done = |()| Outcome::Done;
         match request.command {
             Command::FLUSH => pending.answer(disk.flush(cx), done),
@@ -121,41 +121,41 @@ impl Transmission {
         if changes && self.is_read_only {
             return Err(Status::Perm);
         }
-        if !request.has_known_flags(self.chosen.style) {
+        if !request.has_known_flags(self.selected.style) {
             return Err(Status::Inval);
         }
-        let has_payload = request.payload_bytes(self.chosen.header_style) > 0;
+        let has_payload = request.payload_bytes(self.selected.header_style) > 0;
         let is_good = match request.command {
             Command::READ => !has_payload && request.len_bytes <= u64::from(PAYLOAD_BYTES_MAX),
             Command::WRITE => true,
             // The range of a flush is ignored.
             Command::FLUSH if !has_payload => return Ok(Range { offset: 0, len_bytes: 0 }),
             Command::TRIM | Command::WRITE_ZEROES => !has_payload,
-            Command::BLOCK_STATUS => !has_payload && self.chosen.has_context && request.len_bytes > 0,
+            Command::BLOCK_STATUS => !has_payload && self.selected.has_context && request.len_bytes > 0,
             _ => false,
         };
         if !is_good {
             return Err(Status::Inval);
         }
-        self.chosen.disk.geometry().check(request.offset, request.len_bytes).map_err(|fault| match fault {
+        self.selected.disk.geometry().check(request.offset, request.len_bytes).map_err(|fault| match fault {
             RangeError::BeyondTheEnd { .. } if changes => Status::NoSpc,
             _ => Status::Inval,
         })
     }
 
     /// Takes memory; submits the disk's batch before waiting for it.
-    fn memory(&self, connection: &mut Connection, range: Range) -> Result<Memory, End> {
+    fn memory(&self, connection: &mut Connection, range: Range) -> Result<Memory, ConnectionEnd> {
         let len = range.len_bytes as usize;
         if let Some(memory) = Memory::take(&connection.buffers, len) {
             return Ok(memory);
         }
-        self.chosen.disk.submit();
+        self.selected.disk.submit();
         connection.memory(len)
     }
 
     /// Ends a batch: no further request is buffered.
     fn end_batch(&self, connection: &Connection) {
-        self.chosen.disk.submit();
+        self.selected.disk.submit();
         connection.replies.flush();
     }
 }
@@ -182,10 +182,10 @@ struct Pending {
 }
 
 impl Pending {
-    fn new(connection: &Connection, chosen: &Chosen, request: &Request) -> Self {
+    fn new(connection: &Connection, selected: &SelectedExport, request: &Request) -> Self {
         connection.replies.begin();
-        let writer = ReplyWriter { style: chosen.style, cookie: request.cookie, offset: request.offset };
-        Self { replies: connection.replies.clone(), writer, disk: chosen.disk.clone(), is_answered: false }
+        let writer = ReplyWriter { style: selected.style, cookie: request.cookie, offset: request.offset };
+        Self { replies: connection.replies.clone(), writer, disk: selected.disk.clone(), is_answered: false }
     }
 
     fn answer<T: Send + 'static>(

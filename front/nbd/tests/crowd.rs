@@ -1,5 +1,5 @@
-//! A crowd of connections that stop wherever they like. A program of its own: descriptors and threads of the
-//! whole process are counted.
+//! Crowd of connections that stop at arbitrary points. A separate program, because it counts the descriptors
+//! and threads of the whole process.
 
 #[path = "it/common/mod.rs"]
 #[allow(dead_code, reason = "shared with the other tests")]
@@ -19,13 +19,13 @@ use tombolo_wire_nbd::*;
 const NONE: CommandFlags = CommandFlags::empty();
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Descriptors and threads of this process.
+/// Returns the number of descriptors and threads of this process.
 fn holds() -> (usize, usize) {
     let entries = |directory| fs::read_dir(directory).unwrap().count();
     (entries("/proc/self/fd"), entries("/proc/self/task"))
 }
 
-/// Goes as far as its number says, and stops there.
+/// Proceeds to a point chosen by `number`, and stops there.
 fn misbehave(client: &mut Client, number: usize) {
     let mut option = Vec::new();
     encode_option(&mut option, OptionCode::GO, "disk");
@@ -88,16 +88,16 @@ fn a_crowd_has_bounded_connections_and_leaves_nothing_and_others_go_on() {
             misbehave(&mut member, number);
         }
         members.push(member);
-        // One process of many: half of all.
+        // One process among many clients: half of all.
         assert!(server.connections() <= connections_max / 2 + 1, "{} connections", server.connections());
         if number % 10 == 0 {
             read();
         }
     }
-    // Threads that end may be there still.
+    // Ended threads may not be gone yet.
     let threads = holds().1 - before.1;
     assert!(threads <= connections_max, "{threads} threads more");
-    // Those that wait between requests may stay. The others are cut off, whether or not they leave.
+    // Connections idle between requests may stay. The others are disconnected, even if they do not leave.
     let waits = |number: &usize| number % 8 >= 6;
     for (_, member) in members.iter_mut().enumerate().filter(|(number, _)| !waits(number)) {
         let _ = std::io::Read::read_to_end(&mut member.stream, &mut Vec::new());

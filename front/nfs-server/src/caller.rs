@@ -99,7 +99,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Resolves a handle to a node and the caller's context for it.
-    pub async fn target(&self, handle: FileHandle<'_>) -> Result<Target> {
+    pub async fn target(&self, handle: FileHandle<'_>) -> Result<CallTarget> {
         let export = self.export(handle)?;
         let node = export.resolve(handle.as_bytes()).await?;
         let identity = self.service.identities.identity(export.squash, &self.credential, self.peer).await?;
@@ -116,7 +116,7 @@ impl<'a> Caller<'a> {
             opens_unasked: false,
             lists_below: false,
         };
-        Ok(Target { export: export.clone(), node, cx })
+        Ok(CallTarget { export: export.clone(), node, cx })
     }
 
     /// Begins a subtree listing; see [`NfsService::begin_subtree`].
@@ -244,13 +244,13 @@ fn checksum(args: &[u8], record_bytes: usize) -> u32 {
 }
 
 /// A node and the context of the caller that named it.
-pub(crate) struct Target {
+pub(crate) struct CallTarget {
     pub export: Arc<Served>,
     pub node: Arc<Node>,
     pub cx: Ctx,
 }
 
-impl Target {
+impl CallTarget {
     /// Returns the node's attributes.
     pub async fn attr(&self) -> Result<Attr> {
         Ok(self.export.attr(&self.node).await?)
@@ -287,7 +287,7 @@ impl Target {
         }
     }
 
-    /// Returns the same as [`Target::failed`], for a call that changes the directory.
+    /// Returns the same as [`CallTarget::failed`], for a call that changes the directory.
     pub async fn change_failed(&self, failure: Failure) -> (Status, WccData) {
         let (status, after) = self.failed(failure).await;
         (status, WccData { before: None, after })
@@ -319,7 +319,7 @@ impl Target {
     }
 
     /// Returns `true` if both targets are in the same export.
-    pub fn shares_export_with(&self, other: &Target) -> bool {
+    pub fn shares_export_with(&self, other: &CallTarget) -> bool {
         Arc::ptr_eq(&self.export, &other.export)
     }
 }

@@ -10,18 +10,18 @@ use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGEST_BYTES};
 
-use crate::caller::Target;
+use crate::caller::CallTarget;
 
 /// Maximum number of cached digests: 4 GiB of files, in some 10 MiB.
-const KEPT_MAX: usize = 1 << 16;
+const CACHED_MAX: usize = 1 << 16;
 
 /// Minimum age of a version whose digests are cached: a file that changed later than this may change again
 /// with the same time stamps.
-const YOUNG: Duration = Duration::from_secs(2);
+const AGE_MIN: Duration = Duration::from_secs(2);
 
 /// Cache and computation of digests.
 pub(crate) struct Digests {
-    known: Cache<Key, (WeakAttr, [u8; DIGEST_BYTES])>,
+    cache: Cache<Key, (WeakAttr, [u8; DIGEST_BYTES])>,
     lane: Lane,
 }
 
@@ -36,14 +36,20 @@ struct Key {
 impl Digests {
     /// Creates an empty cache. A thread of the lane computes digests at 1 GB/s or more.
     pub(crate) fn new(lane: Lane) -> Self {
-        Self { known: Cache::new(KEPT_MAX), lane }
+        Self { cache: Cache::new(CACHED_MAX), lane }
     }
 
     /// Returns the digests of `count` chunks of a version, if all are cached.
-    pub(crate) fn kept(&self, file: &Target, version: &WeakAttr, first: u64, count: u64) -> Option<Vec<u8>> {
+    pub(crate) fn cached(
+        &self,
+        file: &CallTarget,
+        version: &WeakAttr,
+        first: u64,
+        count: u64,
+    ) -> Option<Vec<u8>> {
         let mut digests = Vec::new();
         for chunk in first..first.saturating_add(count) {
-            let (of, digest) = self.known.get(&key(file, chunk))?;
+            let (of, digest) = self.cache.get(&key(file, chunk))?;
             if of != *version {
                 return None;
             }
@@ -66,20 +72,20 @@ impl Digests {
     }
 
     /// Caches the digests of a version that is old enough.
-    pub(crate) fn keep(&self, file: &Target, attr: &Attr, first: u64, digests: &[u8]) {
+    pub(crate) fn insert(&self, file: &CallTarget, attr: &Attr, first: u64, digests: &[u8]) {
         let changed = attr.ctime.max(attr.mtime);
         let changed = Duration::new(u64::try_from(changed.secs).unwrap_or(0), changed.nanos.min(999_999_999));
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        if now < changed.saturating_add(YOUNG) {
+        if now < changed.saturating_add(AGE_MIN) {
             return;
         }
         let (digests, _) = digests.as_chunks::<DIGEST_BYTES>();
         for (chunk, digest) in (first..).zip(digests) {
-            self.known.insert(key(file, chunk), (WeakAttr::from(attr), *digest));
+            self.cache.insert(key(file, chunk), (WeakAttr::from(attr), *digest));
         }
     }
 }
 
-fn key(file: &Target, chunk: u64) -> Key {
+fn key(file: &CallTarget, chunk: u64) -> Key {
     Key { session: file.export.session, node: file.node.id, chunk }
 }

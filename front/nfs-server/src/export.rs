@@ -16,7 +16,7 @@ use crate::digests::Digests;
 use crate::failure;
 use crate::handle::{ExportId, Signer};
 use crate::mount_table::MountTable;
-use crate::nodes::{HeldNode, Node, Nodes};
+use crate::nodes::{Node, NodeGuard, Nodes};
 use crate::openings::{Opening, Openings, WriteVerifier};
 use crate::options::{Durability, ExportOptions, Options, ServeError};
 use crate::packer::Packer;
@@ -104,7 +104,7 @@ impl Served {
         let handles = self.handles()?;
         let persistent = self.signer.verify(handle, self.id, handles.volume())?;
         let entry = handles.resolve(&self.own_ctx(), &persistent).resolve().await?;
-        let held = HeldNode::new(&self.file_system, self.session, entry.node);
+        let held = NodeGuard::new(&self.file_system, self.session, entry.node);
         Ok(self.nodes.enter(Node::new(held, handle.into())))
     }
 
@@ -115,11 +115,11 @@ impl Served {
 
     /// Returns the node of an entry that the file system has just returned, and takes over its look-up.
     pub async fn adopt(&self, id: NodeId) -> Result<Arc<Node>> {
-        self.adopt_held(HeldNode::new(&self.file_system, self.session, id)).await
+        self.adopt_guard(NodeGuard::new(&self.file_system, self.session, id)).await
     }
 
-    /// Does the same as [`Served::adopt`] for a look-up in a [`HeldNode`].
-    pub async fn adopt_held(&self, held: HeldNode) -> Result<Arc<Node>> {
+    /// Does the same as [`Served::adopt`] for a look-up in a [`NodeGuard`].
+    pub async fn adopt_guard(&self, held: NodeGuard) -> Result<Arc<Node>> {
         // A client may use a handle signed with an older key; new handles are signed with the newest.
         if let Some(node) = self.nodes.with_handle(held.id(), |handle| self.signer.is_current(handle)) {
             return Ok(node);

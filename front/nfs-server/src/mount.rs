@@ -13,7 +13,7 @@ use crate::export::{NfsService, Served};
 use crate::nodes::Node;
 
 /// Executes a call and writes its results.
-pub(crate) async fn carry_out(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
+pub(crate) async fn execute(service: &NfsService, peer: &Peer, call: Call<'_>, results: &mut Encoder<'_>) {
     let client = name_of(&peer.origin);
     match call {
         Call::Null => {}
@@ -56,12 +56,12 @@ async fn mnt(service: &NfsService, peer: &Peer, client: &str, path: DirPath<'_>,
 
 /// Returns the directory at a path: an export or a directory in one. Symbolic links are not followed.
 async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node>, Status> {
-    let (export, rest) = leads_to(service, path).ok_or(Status::NoEnt)?;
+    let (export, remaining) = find_export(service, path).ok_or(Status::NoEnt)?;
     if !export.admits(&peer.origin) {
         return Err(Status::Acces);
     }
     let mut node = export.root().await.map_err(|error| status(&error))?;
-    for part in rest.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+    for part in remaining.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
         let name = Name::new(part).map_err(|_| Status::NoEnt)?;
         let entry = export.file_system.lookup(&export.own_ctx(), node.id, name).resolve().await;
         let entry = entry.map_err(|error| status(&error))?;
@@ -74,13 +74,13 @@ async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node
 }
 
 /// Returns the export with the longest name that is a prefix of the path, and the remaining path.
-fn leads_to<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
-    let rest_behind = |export: &Arc<Served>| {
-        let rest = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;
-        (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+fn find_export<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
+    let remaining_path = |export: &Arc<Served>| {
+        let remaining = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;
+        (remaining.is_empty() || remaining.starts_with(b"/")).then_some(remaining)
     };
-    let leading = service.exports().iter().filter_map(|export| Some((export, rest_behind(export)?)));
-    leading.max_by_key(|(export, _)| export.name.len())
+    let candidates = service.exports().iter().filter_map(|export| Some((export, remaining_path(export)?)));
+    candidates.max_by_key(|(export, _)| export.name.len())
 }
 
 fn status(error: &Error) -> Status {

@@ -20,19 +20,19 @@ pub(crate) struct Node {
     pub id: NodeId,
     /// Its signed handle.
     pub handle: Box<[u8]>,
-    held: HeldNode,
+    guard: NodeGuard,
     /// `true` if used since the clock hand passed.
     used: AtomicBool,
 }
 
 /// A look-up that is returned when dropped.
-pub(crate) struct HeldNode {
+pub(crate) struct NodeGuard {
     file_system: Arc<dyn FileSystem>,
     session: SessionId,
     id: NodeId,
 }
 
-impl HeldNode {
+impl NodeGuard {
     /// Takes over one look-up of `id`.
     pub fn new(file_system: &Arc<dyn FileSystem>, session: SessionId, id: NodeId) -> Self {
         Self { file_system: file_system.clone(), session, id }
@@ -44,7 +44,7 @@ impl HeldNode {
     }
 }
 
-impl Drop for HeldNode {
+impl Drop for NodeGuard {
     fn drop(&mut self) {
         // The root has no look-ups.
         if self.id != NodeId::ROOT {
@@ -60,8 +60,8 @@ impl Node {
     }
 
     /// Creates a node with its signed handle.
-    pub fn new(held: HeldNode, handle: Box<[u8]>) -> Arc<Self> {
-        Arc::new(Self { id: held.id(), handle, held, used: AtomicBool::new(false) })
+    pub fn new(guard: NodeGuard, handle: Box<[u8]>) -> Arc<Self> {
+        Arc::new(Self { id: guard.id(), handle, guard, used: AtomicBool::new(false) })
     }
 }
 
@@ -79,19 +79,19 @@ const NO_HANDLE: FileHandle<'static> = match FileHandle::new(&[]) {
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({:?})", self.held.id())
+        write!(f, "Node({:?})", self.guard.id())
     }
 }
 
 /// The node cache. A single mutex, held for a few dozen nanoseconds by a handful of threads.
 pub(crate) struct Nodes {
-    table: Mutex<Table>,
+    table: Mutex<NodeTable>,
     hasher: RandomState,
     limit: usize,
 }
 
 #[derive(Default)]
-struct Table {
+struct NodeTable {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
     /// Clock eviction: the hand is at the front. Weak, so that an evicted node is dropped at once: a node
@@ -133,14 +133,14 @@ impl Nodes {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         let mut stale = None;
         let mut table = self.lock();
-        if let Some(known) = table.by_handle.find(hash, |known| known.handle == node.handle) {
-            if known.id == node.id {
-                return known.clone();
+        if let Some(cached) = table.by_handle.find(hash, |cached| cached.handle == node.handle) {
+            if cached.id == node.id {
+                return cached.clone();
             }
             // The file system has forgotten the old number and assigned another.
-            let known = known.clone();
-            self.take_out(&mut table, &known);
-            stale = Some(known);
+            let cached = cached.clone();
+            self.unlink(&mut table, &cached);
+            stale = Some(cached);
         }
         table.by_handle.insert_unique(hash, node.clone(), |node| self.hasher.hash_one(&*node.handle));
         table.by_id.insert_unique(id_hash, node.clone(), |node| mixed(node.id));
@@ -157,7 +157,7 @@ impl Nodes {
         let mut table = self.lock();
         let mut out = Vec::new();
         while let Some(node) = table.by_id.find(mixed(id), |node| node.id == id).cloned() {
-            self.take_out(&mut table, &node);
+            self.unlink(&mut table, &node);
             out.push(node);
         }
         // Unlocked, because forgetting calls the file system.
@@ -166,7 +166,7 @@ impl Nodes {
 
     /// Evicts the nodes that were not recently used until the limit holds; the caller drops them outside of
     /// the lock.
-    fn evict(&self, table: &mut Table) -> Vec<Arc<Node>> {
+    fn evict(&self, table: &mut NodeTable) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
         // Removed nodes leave ring entries, which are cleaned up here, so that the ring stays short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
@@ -181,7 +181,7 @@ impl Nodes {
                 table.ring.push_back(entry);
                 continue;
             } else {
-                self.take_out(table, &node);
+                self.unlink(table, &node);
                 table.dead = table.dead.saturating_sub(1);
             }
             out.push(node);
@@ -189,24 +189,24 @@ impl Nodes {
         out
     }
 
-    fn has(table: &Table, node: &Arc<Node>) -> bool {
+    fn has(table: &NodeTable, node: &Arc<Node>) -> bool {
         let hash = mixed(node.id);
-        table.by_id.find(hash, |known| Arc::ptr_eq(known, node)).is_some()
+        table.by_id.find(hash, |cached| Arc::ptr_eq(cached, node)).is_some()
     }
 
     /// Removes a node from the tables; its ring entry remains.
-    fn take_out(&self, table: &mut Table, node: &Arc<Node>) {
+    fn unlink(&self, table: &mut NodeTable, node: &Arc<Node>) {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
-        if let Ok(entry) = table.by_handle.find_entry(hash, |known| Arc::ptr_eq(known, node)) {
+        if let Ok(entry) = table.by_handle.find_entry(hash, |cached| Arc::ptr_eq(cached, node)) {
             entry.remove();
         }
-        if let Ok(entry) = table.by_id.find_entry(id_hash, |known| Arc::ptr_eq(known, node)) {
+        if let Ok(entry) = table.by_id.find_entry(id_hash, |cached| Arc::ptr_eq(cached, node)) {
             entry.remove();
             table.dead += 1;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, NodeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -231,8 +231,8 @@ mod tests {
         let plain = Name::new(name.as_bytes()).expect("a name");
         let mode = NewMode::settled(Mode::new(0o755));
         let made = file_system.mkdir(&cx, NodeId::ROOT, plain, mode).wait().expect("mkdir");
-        let held = HeldNode::new(file_system, SESSION, made.entry.node);
-        nodes.enter(Node::new(held, name.as_bytes().into()))
+        let guard = NodeGuard::new(file_system, SESSION, made.entry.node);
+        nodes.enter(Node::new(guard, name.as_bytes().into()))
     }
 
     fn is_known(file_system: &Arc<dyn FileSystem>, node: NodeId) -> bool {
@@ -271,7 +271,7 @@ mod tests {
             .lookup(&Ctx::root(SESSION), NodeId::ROOT, Name::new(b"a").expect("a name"))
             .wait()
             .expect("lookup");
-        let again = nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"a").into()));
+        let again = nodes.enter(Node::new(NodeGuard::new(&file_system, SESSION, entry.node), (*b"a").into()));
         assert!(Arc::ptr_eq(&first, &again));
         nodes.remove(first.id);
         assert!(nodes.lock().by_handle.is_empty() && nodes.lock().by_id.is_empty());
@@ -293,8 +293,8 @@ mod tests {
         let id = made(&file_system, &nodes, "old").id;
         let name = Name::new(b"old").expect("a name");
         let entry = file_system.lookup(&Ctx::root(SESSION), NodeId::ROOT, name).wait().expect("lookup");
-        nodes.enter(Node::new(HeldNode::new(&file_system, SESSION, entry.node), (*b"new").into()));
-        let found = |handle: &'static [u8]| nodes.with_handle(id, |known| known == handle);
+        nodes.enter(Node::new(NodeGuard::new(&file_system, SESSION, entry.node), (*b"new").into()));
+        let found = |handle: &'static [u8]| nodes.with_handle(id, |cached| cached == handle);
         assert!(found(b"old").is_some() && found(b"new").is_some() && found(b"other").is_none());
         nodes.remove(id);
         assert!(nodes.by_handle(b"old").is_none() && nodes.by_handle(b"new").is_none());

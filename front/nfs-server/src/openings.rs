@@ -117,7 +117,7 @@ impl Syncs for Opening {
         let synced = syncing.resolve().await;
         match &synced {
             Ok(()) => {}
-            Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) => backing.lost(&synced),
+            Err(Error::Io { .. } | Error::NoSpace | Error::QuotaExceeded) => backing.data_lost(&synced),
             // The sync was not attempted, so nothing is lost.
             Err(_) if unsynced => self.set_unsynced(),
             Err(_) => {}
@@ -128,7 +128,7 @@ impl Syncs for Opening {
 
 impl Backing {
     /// Handles a failed sync: unstable data may be lost.
-    fn lost(&self, synced: &Result<()>) {
+    fn data_lost(&self, synced: &Result<()>) {
         if let Err(error) = synced {
             tracing::error!(%error, "sync failed: new write verifier, clients resend unstable writes");
             self.verifier.change();
@@ -151,7 +151,7 @@ impl Drop for Opening {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
             // Any error: without an opening a failed write-back is no longer reported.
-            backing.lost(&synced);
+            backing.data_lost(&synced);
             backing.file_system.release(&cx, file);
         });
     }
@@ -163,7 +163,7 @@ pub(crate) struct Openings {
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
     /// Number of evictions; locked during one.
-    times_closed: Mutex<u64>,
+    evictions: Mutex<u64>,
 }
 
 type Key = (NodeId, Use);
@@ -181,7 +181,7 @@ impl Openings {
         limit: usize,
     ) -> Self {
         let backing = Arc::new(Backing { file_system, session, verifier });
-        Self { backing, cache: Cache::new(limit), started: Instant::now(), times_closed: Mutex::default() }
+        Self { backing, cache: Cache::new(limit), started: Instant::now(), evictions: Mutex::default() }
     }
 
     /// Returns an opening for reading.
@@ -194,25 +194,25 @@ impl Openings {
 
     /// Returns an opening for writing.
     pub async fn for_writing(&self, node: NodeId) -> Result<Arc<Opening>> {
-        match self.kept_for_writing(node) {
+        match self.cached_for_writing(node) {
             Some(opening) => Ok(opening),
             None => self.open(node, Use::Write, OpenFlags::READ | OpenFlags::WRITE).await,
         }
     }
 
     /// Returns a cached opening for writing.
-    pub fn kept_for_writing(&self, node: NodeId) -> Option<Arc<Opening>> {
-        self.at_hand(node, Use::Write)
+    pub fn cached_for_writing(&self, node: NodeId) -> Option<Arc<Opening>> {
+        self.cached(node, Use::Write)
     }
 
     /// Returns a cached opening of a file, for any purpose.
     pub fn of_file(&self, node: NodeId) -> Option<Arc<Opening>> {
-        self.at_hand(node, Use::Write).or_else(|| self.at_hand(node, Use::Read))
+        self.cached(node, Use::Write).or_else(|| self.cached(node, Use::Read))
     }
 
     /// Returns an opening of a directory.
     pub async fn for_listing(&self, node: NodeId) -> Result<Arc<Opening>> {
-        match self.at_hand(node, Use::Directory) {
+        match self.cached(node, Use::Directory) {
             Some(opening) => Ok(opening),
             None => self.open(node, Use::Directory, OpenFlags::READ | OpenFlags::DIRECTORY).await,
         }
@@ -228,7 +228,7 @@ impl Openings {
     pub fn close_stable(&self, node: NodeId) -> bool {
         let is_stable = |opening: &Arc<Opening>| !opening.unsynced.load(Ordering::Acquire);
         let keys = Use::ALL.map(|kind| (node, kind));
-        let all_stable = keys.iter().all(|key| self.cache.peek(key).is_none_or(|kept| is_stable(&kept)));
+        let all_stable = keys.iter().all(|key| self.cache.peek(key).is_none_or(|cached| is_stable(&cached)));
         if all_stable {
             keys.iter().for_each(|key| drop(self.cache.remove(key)));
         }
@@ -258,11 +258,11 @@ impl Openings {
         let idle: Vec<_> = self.cache.iter().filter(|(_, opening)| is_idle(opening)).collect();
         // One by one, outside of the cache's locks, because closing calls the file system.
         for (key, opening) in idle {
-            self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening) && is_idle(kept));
+            self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening) && is_idle(cached));
         }
     }
 
-    fn at_hand(&self, node: NodeId, kind: Use) -> Option<Arc<Opening>> {
+    fn cached(&self, node: NodeId, kind: Use) -> Option<Arc<Opening>> {
         let opening = self.cache.get(&(node, kind))?;
         opening.used_at_s.store(self.now_s(), Ordering::Relaxed);
         Some(opening)
@@ -272,7 +272,7 @@ impl Openings {
     /// refused concurrently one evicts, and the others retry after it.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
-            let seen = *self.times_closed();
+            let seen = *self.evictions();
             match open().resolve().await {
                 Err(Error::TooManyOpen) if self.evict(seen).await => {}
                 outcome => return outcome,
@@ -287,7 +287,7 @@ impl Openings {
         // One, because it must be synced first. A failure changes the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
-            if self.cache.remove_if(&key, |kept| Arc::ptr_eq(kept, &opening)).is_some() {
+            if self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening)).is_some() {
                 return true;
             }
         }
@@ -297,29 +297,29 @@ impl Openings {
     /// Closes the least recently used half, but no opening with unstable writes; returns those if no other
     /// could be closed.
     fn close_half(&self, seen: u64) -> Option<Vec<CachedOpening>> {
-        let mut times_closed = self.times_closed();
-        if *times_closed != seen {
+        let mut evictions = self.evictions();
+        if *evictions != seen {
             return None;
         }
-        let mut kept: Vec<_> = self.cache.iter().collect();
-        kept.sort_by_key(|(_, opening)| {
+        let mut cached: Vec<_> = self.cache.iter().collect();
+        cached.sort_by_key(|(_, opening)| {
             (opening.unsynced.load(Ordering::Acquire), opening.used_at_s.load(Ordering::Relaxed))
         });
-        kept.truncate(kept.len().div_ceil(2));
+        cached.truncate(cached.len().div_ceil(2));
         let (unsynced, stable): (Vec<_>, Vec<_>) =
-            kept.into_iter().partition(|(_, opening)| opening.unsynced.load(Ordering::Acquire));
+            cached.into_iter().partition(|(_, opening)| opening.unsynced.load(Ordering::Acquire));
         let closed: Vec<_> = stable
             .iter()
-            .filter_map(|(key, opening)| self.cache.remove_if(key, |kept| Arc::ptr_eq(kept, opening)))
+            .filter_map(|(key, opening)| self.cache.remove_if(key, |cached| Arc::ptr_eq(cached, opening)))
             .collect();
-        *times_closed += u64::from(!closed.is_empty());
+        *evictions += u64::from(!closed.is_empty());
         // Unlocked, because a release may wake a call that enters here on this thread.
-        drop(times_closed);
+        drop(evictions);
         closed.is_empty().then_some(unsynced)
     }
 
-    fn times_closed(&self) -> MutexGuard<'_, u64> {
-        self.times_closed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn evictions(&self) -> MutexGuard<'_, u64> {
+        self.evictions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {

@@ -79,7 +79,7 @@ impl NfsService {
             Ok(file) => caller.begin_change(file).await,
             Err(_) => None,
         };
-        Ok(carry_out(&caller, call, record, buffers, results).await)
+        Ok(execute(&caller, call, record, buffers, results).await)
     }
 
     async fn mount(
@@ -91,7 +91,7 @@ impl NfsService {
     ) -> Result<(), Accepted> {
         let procedure = mount3::Procedure::from_number(header.procedure).ok_or(Accepted::ProcUnavail)?;
         let call = mount3::Call::decode(procedure, &mut args).map_err(|_| Accepted::GarbageArgs)?;
-        mount::carry_out(self, peer, call, results).await;
+        mount::execute(self, peer, call, results).await;
         Ok(())
     }
 }
@@ -137,7 +137,7 @@ impl NfsService {
 ///
 /// Every call's future is as large as the largest, and the transport budgets a few KiB for each pending call.
 /// The largest futures, those of SETATTR and of procedures that create something, are boxed.
-async fn carry_out(
+async fn execute(
     caller: &Caller<'_>,
     call: Call<'_>,
     record: &Source,

@@ -40,8 +40,8 @@ pub(crate) trait Syncs: Send + Sync + 'static {
 }
 
 /// Makes all earlier changes stable, together with concurrent callers.
-pub(crate) async fn sync<S: Syncs>(what: &Arc<S>) -> Result<()> {
-    let outcome = match what.shared().wait() {
+pub(crate) async fn sync<S: Syncs>(object: &Arc<S>) -> Result<()> {
+    let outcome = match object.shared().wait() {
         Some(promise) => Some(promise.kept().await),
         None => None,
     };
@@ -49,14 +49,14 @@ pub(crate) async fn sync<S: Syncs>(what: &Arc<S>) -> Result<()> {
         Some(Outcome::Stable) => return Ok(()),
         Some(Outcome::Failed(failure)) => return Err(failure()),
         Some(Outcome::NotTried) => None,
-        None => Some(Turn { what: what.clone(), promise: None }),
+        None => Some(RunningSync { object: object.clone(), promise: None }),
     };
-    what.sync_now().await
+    object.sync_now().await
 }
 
 impl SharedSync {
     /// Returns the promise of the next sync if one is running; otherwise the caller's own sync runs, until
-    /// its [`Turn`] is dropped.
+    /// its [`RunningSync`] is dropped.
     fn wait(&self) -> Option<Arc<Promise<Outcome>>> {
         let mut state = lock(&self.0);
         if state.is_running {
@@ -68,15 +68,15 @@ impl SharedSync {
 }
 
 /// A running sync. Dropping it, also when its caller gave up, starts the next one.
-struct Turn<S: Syncs> {
-    what: Arc<S>,
+struct RunningSync<S: Syncs> {
+    object: Arc<S>,
     /// The promise to those that wait for this sync.
     promise: Option<Arc<Promise<Outcome>>>,
 }
 
-impl<S: Syncs> Turn<S> {
+impl<S: Syncs> RunningSync<S> {
     async fn run(mut self) {
-        let outcome = match self.what.sync_now().await {
+        let outcome = match self.object.sync_now().await {
             Ok(()) => Outcome::Stable,
             Err(Error::Io { .. }) => Outcome::Failed(|| Error::Io { source: None }),
             Err(Error::NoSpace) => Outcome::Failed(|| Error::NoSpace),
@@ -89,20 +89,20 @@ impl<S: Syncs> Turn<S> {
     }
 }
 
-impl<S: Syncs> Drop for Turn<S> {
+impl<S: Syncs> Drop for RunningSync<S> {
     fn drop(&mut self) {
         // After a panic.
         if let Some(promise) = self.promise.take() {
             promise.keep(Outcome::NotTried);
         }
         let next = {
-            let mut state = lock(&self.what.shared().0);
+            let mut state = lock(&self.object.shared().0);
             let next = state.next.take();
             state.is_running = next.is_some();
             next
         };
         if next.is_some() {
-            task::spawn(Turn { what: self.what.clone(), promise: next }.run());
+            task::spawn(RunningSync { object: self.object.clone(), promise: next }.run());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a disk answers at once allocates nothing. A program of its own: its allocator counts all threads.
+//! Allocation-free inline path. A separate program, because its allocator counts all threads.
 
 #[path = "it/guest.rs"]
 #[allow(dead_code, reason = "shared with the other tests")]
@@ -30,7 +30,7 @@ fn a_request_that_is_answered_at_once_allocates_nothing() {
                 queue.wait_used(guest::PATIENCE).unwrap();
             }
         };
-        // The disk's own list of what was asked grows by doubling.
+        // The disk's own list of calls grows by doubling.
         rounds(600);
         let before = of_all_threads();
         rounds(200);

@@ -63,7 +63,7 @@ impl ReplyBuffer {
     /// Returns memory for a file system's read.
     pub(crate) fn sink(&self, parts: &mut Parts) -> Sink {
         match self {
-            Self::Frame(len_bytes) => parts.room(*len_bytes),
+            Self::Frame(len_bytes) => parts.inline_sink(*len_bytes),
             Self::Bulk(sink) => sink.clone(),
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn source(
     responder: &Responder,
 ) -> Result<Source, ProtocolError> {
     match data {
-        Data::Inline(bytes) => Ok(parts.given(bytes)),
+        Data::Inline(bytes) => Ok(parts.copy_inline(bytes)),
         _ => bulk(data, responder),
     }
 }

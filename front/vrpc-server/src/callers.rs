@@ -8,13 +8,13 @@ use tombolo_wire_vrpc::CallerId;
 /// The identities of one link by number; each has at most as many groups as fit into a frame.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    known: Mutex<Vec<Option<Identity>>>,
+    identities: Mutex<Vec<Option<Identity>>>,
     max: u16,
 }
 
 impl Callers {
     pub(crate) fn new(max: u16) -> Self {
-        Self { known: Mutex::default(), max }
+        Self { identities: Mutex::default(), max }
     }
 
     /// Assigns an identity to a number, or none. Returns `false` for a number beyond the limit.
@@ -24,11 +24,11 @@ impl Callers {
             return false;
         }
         let index = usize::from(caller.0);
-        let mut known = self.known();
-        if known.len() <= index {
-            known.resize(index + 1, None);
+        let mut identities = self.identities();
+        if identities.len() <= index {
+            identities.resize(index + 1, None);
         }
-        if let Some(place) = known.get_mut(index) {
+        if let Some(place) = identities.get_mut(index) {
             *place = identity;
         }
         true
@@ -36,10 +36,10 @@ impl Callers {
 
     /// Returns the identity with this number.
     pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
-        self.known().get(usize::from(caller.0)).cloned().flatten()
+        self.identities().get(usize::from(caller.0)).cloned().flatten()
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn identities(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,7 +13,7 @@ const NO_USER: u64 = 1 << 63;
 /// its replies. The id therefore also has what the peer cannot choose and retains from link to link: the user
 /// of its process, or the memory assigned to it.
 pub(crate) fn client_id(peer: &Peer) -> ClientId {
-    let user = peer.credentials.as_ref().map(|standing| u64::from(standing.process.uid));
+    let user = peer.credentials.as_ref().map(|credentials| u64::from(credentials.process.uid));
     let place = || {
         let mut hasher = SipHasher24::new();
         hasher.write(peer.label.as_bytes());
@@ -32,12 +32,17 @@ mod tests {
     use tombolo_shm::link::Incarnation;
 
     fn peer(incarnation: u8, uid: Option<u32>, label: &str) -> ClientId {
-        let standing = |uid| VerifiedPeer {
+        let credentials = |uid| VerifiedPeer {
             process: Credentials { pid: 1, uid, gid: 1 },
             identities: AllowedIdentities::Own { groups: [].into() },
         };
         let client = Incarnation([incarnation; 16]);
-        client_id(&Peer { export: "e".into(), credentials: uid.map(standing), client, label: label.into() })
+        client_id(&Peer {
+            export: "e".into(),
+            credentials: uid.map(credentials),
+            client,
+            label: label.into(),
+        })
     }
 
     #[test]

@@ -12,11 +12,11 @@ use tombolo_wire_vrpc::{
 };
 
 use crate::parts::Parts;
-use crate::session::Shared;
+use crate::session::SessionShared;
 
 /// A request whose operation is being started, on the link's thread.
 pub(crate) struct Exchange<'a> {
-    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) shared: &'a Arc<SessionShared>,
     pub(crate) cx: &'a Ctx,
     /// Caller number of the peer.
     pub(crate) caller: CallerId,
@@ -28,8 +28,8 @@ pub(crate) struct Exchange<'a> {
 }
 
 /// A request whose operation has completed, on any thread.
-pub(crate) struct Closing<'a> {
-    pub(crate) shared: &'a Shared,
+pub(crate) struct Completion<'a> {
+    pub(crate) shared: &'a SessionShared,
     pub(crate) parts: &'a mut Parts,
     kind: Kind,
     /// `None` once used.
@@ -38,7 +38,7 @@ pub(crate) struct Closing<'a> {
 
 impl<'a> Exchange<'a> {
     pub(crate) fn fs(&self) -> &'a dyn FileSystem {
-        let shared: &'a Shared = self.shared;
+        let shared: &'a SessionShared = self.shared;
         &*shared.file_system
     }
 
@@ -53,14 +53,14 @@ impl<'a> Exchange<'a> {
         answer: Answer<T>,
         reply: impl FnOnce(T) -> Reply<'static> + Send + 'static,
     ) {
-        self.close(answer, |closing, value| closing.send(&reply(value)));
+        self.close(answer, |completion, value| completion.send(&reply(value)));
     }
 
     /// Completes the operation; `send` sends the reply, which may borrow.
     pub(crate) fn close<T: Send + 'static>(
         self,
         answer: Answer<T>,
-        send: impl FnOnce(&mut Closing<'_>, T) + Send + 'static,
+        send: impl FnOnce(&mut Completion<'_>, T) + Send + 'static,
     ) {
         let Exchange { shared, cx, kind, mut parts, responder, .. } = self;
         match answer {
@@ -104,7 +104,7 @@ impl<'a> Exchange<'a> {
 }
 
 /// Counts a request as pending. Beyond the session's limit it is interrupted at once; it still gets a reply.
-fn admit(shared: &Shared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
+fn admit(shared: &SessionShared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
     shared.pending.add(responder.id(), interrupt);
     let permit = shared.budget.take(Resource::Pending, 1);
     if permit.is_none() {
@@ -114,21 +114,21 @@ fn admit(shared: &Shared, responder: &Responder, interrupt: &Interrupt) -> Optio
 }
 
 fn end<T>(
-    shared: &Shared,
+    shared: &SessionShared,
     kind: Kind,
     parts: &mut Parts,
     responder: Responder,
     result: Result<T>,
-    send: impl FnOnce(&mut Closing<'_>, T),
+    send: impl FnOnce(&mut Completion<'_>, T),
 ) {
-    let mut closing = Closing { shared, parts, kind, responder: Some(responder) };
+    let mut completion = Completion { shared, parts, kind, responder: Some(responder) };
     match result {
-        Ok(value) => send(&mut closing, value),
-        Err(error) => closing.fail(&error),
+        Ok(value) => send(&mut completion, value),
+        Err(error) => completion.fail(&error),
     }
 }
 
-impl Closing<'_> {
+impl Completion<'_> {
     /// Sends the reply.
     pub(crate) fn send(&mut self, reply: &Reply<'_>) {
         let Some(responder) = self.responder.take() else { return };
@@ -149,7 +149,7 @@ impl Closing<'_> {
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
         let data = self.parts.data_to_frame(len_bytes);
-        match reply(data).encode(self.kind, &mut body, &mut Nowhere) {
+        match reply(data).encode(self.kind, &mut body, &mut DiscardFrame) {
             Ok(kind) => responder.send(kind, body, data),
             Err(_) => refuse(responder, self.kind, &Error::Overflow),
         }
@@ -167,9 +167,9 @@ impl Closing<'_> {
 }
 
 /// Sink for encoding when the frame is already filled.
-struct Nowhere;
+struct DiscardFrame;
 
-impl FrameSink for Nowhere {
+impl FrameSink for DiscardFrame {
     fn room_bytes(&self) -> usize {
         FRAME_BYTES
     }

@@ -17,7 +17,7 @@ use tombolo_wire_vrpc::HANDLE_BYTES_MAX;
 const PROOF_BYTES: usize = 16;
 
 /// Domain separation from other signatures with the same keys.
-const WHAT: &[u8] = b"tombolo vrpc handle";
+const SIGNATURE_DOMAIN: &[u8] = b"tombolo vrpc handle";
 
 /// Signer of the handles of one export.
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl HandleSigner {
     /// Computes SipHash-2-4 (128 bits).
     fn proof(&self, (id, key): (KeyId, &Key), kind: i32, bytes: &[u8], volume: Volume) -> [u8; PROOF_BYTES] {
         let mut hasher = SipHasher24::new_with_key(key.as_bytes());
-        hasher.write(WHAT);
+        hasher.write(SIGNATURE_DOMAIN);
         hasher.write(&[id.0]);
         hasher.write(&kind.to_le_bytes());
         hasher.write(&volume.0);

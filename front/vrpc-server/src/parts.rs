@@ -34,7 +34,7 @@ impl Parts {
         })
     }
 
-    /// Takes a renewed interrupt, [returned](PartsPool::keep) separately from the parts, which saves a
+    /// Takes a renewed interrupt, [returned](PartsPool::return_interrupt) separately from the parts, which saves a
     /// reference count.
     pub(crate) fn take_interrupt(&mut self) -> Interrupt {
         let mut interrupt = std::mem::take(&mut self.interrupt);
@@ -54,17 +54,17 @@ impl Parts {
     }
 
     /// Stores a page for the next listing.
-    pub(crate) fn keep(&mut self, page: DirPage) {
+    pub(crate) fn store_page(&mut self, page: DirPage) {
         self.page = Some(page);
     }
 
     /// Returns memory for `len_bytes` of inline data, at most a frame.
-    pub(crate) fn room(&mut self, len_bytes: usize) -> Sink {
+    pub(crate) fn inline_sink(&mut self, len_bytes: usize) -> Sink {
         self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES)).sink(0..len_bytes)
     }
 
     /// Copies inline data, at most a frame, for a file system to read.
-    pub(crate) fn given(&mut self, bytes: &[u8]) -> Source {
+    pub(crate) fn copy_inline(&mut self, bytes: &[u8]) -> Source {
         let data = self.data.get_or_insert_with(|| Buffer::new(FRAME_BYTES));
         let len = data.sink(0..bytes.len()).write_at(0, bytes);
         data.source(0..len)
@@ -112,7 +112,7 @@ impl PartsPool {
     }
 
     /// Returns the interrupt to the parts returned last, if any.
-    pub(crate) fn keep(interrupt: Interrupt) {
+    pub(crate) fn return_interrupt(interrupt: Interrupt) {
         if let Some(mut parts) = LAST.take() {
             parts.interrupt = interrupt;
             LAST.set(Some(parts));

@@ -7,10 +7,10 @@ use tombolo_core::Interrupt;
 
 /// The pending requests of one link by id; at most as many as the link has slots.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(Mutex<Table>);
+pub(crate) struct Pending(Mutex<PendingTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct PendingTable {
     requests: HashMap<u32, Interrupt>,
     ended: bool,
 }
@@ -52,7 +52,7 @@ impl Pending {
         all.iter().for_each(Interrupt::raise);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, PendingTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,34 +15,34 @@ use tombolo_host_links::server::LinkCutter;
 /// The session of each client at each export.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectFence {
-    inside: Mutex<HashMap<Whose, Arc<Mutex<Stage>>>>,
+    sessions: Mutex<HashMap<SessionKey, Arc<Mutex<SessionStage>>>>,
     /// Signalled when a session has ended.
-    left: Condvar,
+    session_ended: Condvar,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Whose {
+struct SessionKey {
     client: ClientId,
     export: Box<str>,
 }
 
 /// State of a session.
 #[derive(Debug, Default)]
-enum Stage {
+enum SessionStage {
     /// No link yet.
     #[default]
     Opened,
     Linked(LinkCutter),
     /// The client's next session is waiting for its end.
-    Unwanted,
+    Superseded,
 }
 
 /// The only session of a client at an export, until dropped.
 #[derive(Debug)]
 pub(crate) struct SessionGuard {
     fence: Arc<ReconnectFence>,
-    whose: Whose,
-    stage: Arc<Mutex<Stage>>,
+    key: SessionKey,
+    stage: Arc<Mutex<SessionStage>>,
 }
 
 impl ReconnectFence {
@@ -54,36 +54,36 @@ impl ReconnectFence {
         client: ClientId,
         timeout: Duration,
     ) -> Option<SessionGuard> {
-        let whose = Whose { client, export: export.into() };
+        let key = SessionKey { client, export: export.into() };
         let until = Instant::now() + timeout;
-        let mut inside = lock(&self.inside);
+        let mut sessions = lock(&self.sessions);
         loop {
-            let Some(former) = inside.get(&whose).cloned() else {
-                let stage = Arc::<Mutex<Stage>>::default();
-                inside.insert(whose.clone(), stage.clone());
-                return Some(SessionGuard { fence: self.clone(), whose, stage });
+            let Some(previous) = sessions.get(&key).cloned() else {
+                let stage = Arc::<Mutex<SessionStage>>::default();
+                sessions.insert(key.clone(), stage.clone());
+                return Some(SessionGuard { fence: self.clone(), key, stage });
             };
             // Unlocked: the session may be dropped together with its link.
-            drop(inside);
-            unwanted(&former);
-            inside = lock(&self.inside);
+            drop(sessions);
+            supersede(&previous);
+            sessions = lock(&self.sessions);
             // The entry may by now belong to another session.
-            while inside.get(&whose).is_some_and(|stage| Arc::ptr_eq(stage, &former)) {
-                let patience = until.saturating_duration_since(Instant::now());
-                if patience.is_zero() {
+            while sessions.get(&key).is_some_and(|stage| Arc::ptr_eq(stage, &previous)) {
+                let remaining = until.saturating_duration_since(Instant::now());
+                if remaining.is_zero() {
                     return None;
                 }
-                let waited = self.left.wait_timeout(inside, patience);
-                inside = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let waited = self.session_ended.wait_timeout(sessions, remaining);
+                sessions = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
     }
 }
 
 /// Ends the session's link, now or as soon as it exists.
-fn unwanted(stage: &Mutex<Stage>) {
-    let stage = std::mem::replace(&mut *lock(stage), Stage::Unwanted);
-    if let Stage::Linked(cutter) = stage {
+fn supersede(stage: &Mutex<SessionStage>) {
+    let stage = std::mem::replace(&mut *lock(stage), SessionStage::Superseded);
+    if let SessionStage::Linked(cutter) = stage {
         // The client has left that link, even if the server has not noticed yet.
         cutter.cut(End::Left);
     }
@@ -92,25 +92,25 @@ fn unwanted(stage: &Mutex<Stage>) {
 impl SessionGuard {
     /// Returns the client.
     pub(crate) fn client_id(&self) -> ClientId {
-        self.whose.client
+        self.key.client
     }
 
     /// Registers the session's link.
     pub(crate) fn begun(&self, cutter: LinkCutter) {
         let mut stage = lock(&self.stage);
-        if let Stage::Unwanted = *stage {
+        if let SessionStage::Superseded = *stage {
             drop(stage);
             cutter.cut(End::Left);
         } else {
-            *stage = Stage::Linked(cutter);
+            *stage = SessionStage::Linked(cutter);
         }
     }
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        lock(&self.fence.inside).remove(&self.whose);
-        self.fence.left.notify_all();
+        lock(&self.fence.sessions).remove(&self.key);
+        self.fence.session_ended.notify_all();
     }
 }
 
@@ -141,13 +141,13 @@ mod tests {
         drop(first);
         drop(fence.enter("a", client(1), Duration::ZERO).expect("the former has left"));
         drop(others);
-        assert!(lock(&fence.inside).is_empty(), "former sessions are forgotten");
+        assert!(lock(&fence.sessions).is_empty(), "former sessions are forgotten");
     }
 
     #[test]
     fn a_waiting_session_enters_when_the_former_has_ended() {
         let fence = Arc::<ReconnectFence>::default();
-        let former = fence.enter("a", client(1), LONG).expect("it has no session");
+        let previous = fence.enter("a", client(1), LONG).expect("it has no session");
         let (told, heard) = mpsc::channel();
         thread::scope(|scope| {
             let waiting = [1, 2].map(|_| {
@@ -159,11 +159,11 @@ mod tests {
                     drop(guard.expect("the former has left"));
                 })
             });
-            while !matches!(*lock(&former.stage), Stage::Unwanted) {
+            while !matches!(*lock(&previous.stage), SessionStage::Superseded) {
                 thread::yield_now();
             }
             assert!(heard.try_recv().is_err());
-            drop(former);
+            drop(previous);
             waiting.into_iter().for_each(|waiting| waiting.join().expect("it got in"));
         });
         assert_eq!(heard.try_iter().count(), 2);

@@ -18,12 +18,12 @@ use crate::session::LinkSession;
 
 /// Maximum wait of a reconnecting client for requests of its previous link, before it must retry. Short
 /// enough for a handshake, longer than an interrupted request takes.
-const FORMER_LINK_TIMEOUT: Duration = Duration::from_secs(1);
+const PREVIOUS_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link gets its own
 /// session.
 pub struct VrpcServer {
-    exports: BTreeMap<String, Offered>,
+    exports: BTreeMap<String, ExportEntry>,
     signer: HandleSigner,
     /// Number of the next session.
     session_ids: Arc<AtomicU64>,
@@ -31,7 +31,7 @@ pub struct VrpcServer {
 }
 
 /// An export and its options.
-struct Offered {
+struct ExportEntry {
     export: Arc<dyn Export>,
     options: Options,
 }
@@ -59,12 +59,12 @@ impl VrpcServer {
     /// Adds an export, replacing one with the same name.
     #[must_use]
     pub fn with_export(mut self, name: impl Into<String>, export: Arc<dyn Export>, options: Options) -> Self {
-        self.exports.insert(name.into(), Offered { export, options });
+        self.exports.insert(name.into(), ExportEntry { export, options });
         self
     }
 
     /// Returns the export with this name; without a name the only export.
-    fn export(&self, name: &str) -> Option<(&String, &Offered)> {
+    fn export(&self, name: &str) -> Option<(&String, &ExportEntry)> {
         match (name, self.exports.len()) {
             ("", 1) => self.exports.iter().next(),
             _ => self.exports.get_key_value(name),
@@ -80,12 +80,12 @@ impl Default for VrpcServer {
 
 impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
-        let (name, offered) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
-        let Offered { export, options } = offered;
+        let (name, entry) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
+        let ExportEntry { export, options } = entry;
         // Before anything of the new link exists.
         let guard = self
             .fence
-            .enter(name, client_id(peer), FORMER_LINK_TIMEOUT)
+            .enter(name, client_id(peer), PREVIOUS_LINK_TIMEOUT)
             .ok_or_else(|| Refusal::Failed("requests of the previous link are still under way".into()))?;
         let session = SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed));
         let identity_policy = IdentityPolicy::of(peer);

@@ -20,10 +20,10 @@ use crate::reconnect_fence::SessionGuard;
 
 /// A link's session. Dropping it drops the last reference to its file system, and thereby all that the peer
 /// holds.
-pub(crate) struct LinkSession(Arc<Shared>);
+pub(crate) struct LinkSession(Arc<SessionShared>);
 
 /// The part of a session that pending requests share.
-pub(crate) struct Shared {
+pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) options: Options,
@@ -46,7 +46,7 @@ impl LinkSession {
         signer: HandleSigner,
         guard: SessionGuard,
     ) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SessionShared {
             id,
             file_system,
             callers: Callers::new(options.callers_max),
@@ -85,9 +85,9 @@ impl Session for LinkSession {
 
 /// Properties of all request keys: `reconnect_fence` separates a client's links, and a link has at most 1,024
 /// slots (docs/formats/link.md).
-const PROMISES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
+const KEY_PROPERTIES: KeyProperties = KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY);
 
-impl Shared {
+impl SessionShared {
     fn begin(self: &Arc<Self>, header: &Header, request: &Request<'_>, responder: Responder) {
         let kind = request.kind();
         tracing::trace!(session = self.id.0, sequence = header.sequence, ?kind, "request");
@@ -101,8 +101,11 @@ impl Shared {
                 }
             },
         };
-        let key =
-            RequestKey { client: self.guard.client_id(), key: header.sequence.into(), properties: PROMISES };
+        let key = RequestKey {
+            client: self.guard.client_id(),
+            key: header.sequence.into(),
+            properties: KEY_PROPERTIES,
+        };
         let mut parts = self.parts_pool.take();
         let cx = Ctx {
             session: self.id,
@@ -129,7 +132,7 @@ impl Shared {
             },
             request,
         );
-        PartsPool::keep(cx.interrupt);
+        PartsPool::return_interrupt(cx.interrupt);
     }
 }
 

@@ -71,7 +71,7 @@ impl Drop for Endpoint {
 }
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const HEAD_LIMIT_BYTES: u64 = 8192;
 
 fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
@@ -84,7 +84,7 @@ fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() ->
             Connection::Ended => return Ok(()),
             open => *open = Connection::Open(second),
         }
-        answer(Timed { stream, end: Instant::now() + PATIENCE }, text)
+        answer(Timed { stream, end: Instant::now() + TIMEOUT }, text)
     });
     if let Err(error) = answered {
         tracing::debug!(%error, "metrics connection ended");
@@ -198,13 +198,13 @@ mod tests {
         let begun = Instant::now();
         let drips = std::thread::spawn(move || {
             // Until it is disconnected.
-            while slow.write_all(b"E").is_ok() && begun.elapsed() < 5 * PATIENCE {
-                std::thread::sleep(PATIENCE / 10);
+            while slow.write_all(b"E").is_ok() && begun.elapsed() < 5 * TIMEOUT {
+                std::thread::sleep(TIMEOUT / 10);
             }
         });
         let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert!(begun.elapsed() < 2 * PATIENCE, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < 2 * TIMEOUT, "{:?}", begun.elapsed());
         drips.join().expect("it was cut off");
     }
 
@@ -218,6 +218,6 @@ mod tests {
         }
         let begun = Instant::now();
         drop(endpoint);
-        assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT / 2, "{:?}", begun.elapsed());
     }
 }

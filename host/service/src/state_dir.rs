@@ -115,7 +115,7 @@ impl StateDir {
     /// Locks the directory of the server `name` for the lifetime of the result.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
         loop {
-            if let Some(server) = hold(self.files_of(name)?)? {
+            if let Some(server) = lock_server(self.files_of(name)?)? {
                 return Ok(server);
             }
         }
@@ -128,7 +128,7 @@ impl StateDir {
             if !files.path.is_dir() {
                 return Ok(None);
             }
-            if let Some(server) = hold(files)? {
+            if let Some(server) = lock_server(files)? {
                 return Ok(Some(server));
             }
         }
@@ -186,7 +186,7 @@ impl StateDir {
 }
 
 /// Locks a server's directory. `None` if it was removed meanwhile.
-fn hold(files: ServerFiles) -> Result<Option<ServerState>, StateError> {
+fn lock_server(files: ServerFiles) -> Result<Option<ServerState>, StateError> {
     let lock_path = files.path.join(LOCK);
     let lock = match File::options().create(true).append(true).mode(0o600).open(&lock_path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -50,10 +50,10 @@ impl Events {
 }
 
 /// Receive time-out; its length does not matter.
-const LISTEN: Duration = Duration::from_secs(3600);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Logged events, about the machine and its devices. A guest can cause any number of other events.
-const NOTED: [&str; 8] = [
+const LOGGED: [&str; 8] = [
     "DEVICE_DELETED",
     "DEVICE_UNPLUG_GUEST_ERROR",
     "GUEST_PANICKED",
@@ -65,29 +65,29 @@ const NOTED: [&str; 8] = [
 ];
 
 /// Logs an event, for the analysis of a guest that does not respond.
-fn note(message: &Value) {
-    if let Some(event) = message["event"].as_str().filter(|event| NOTED.contains(event)) {
+fn log_event(message: &Value) {
+    if let Some(event) = message["event"].as_str().filter(|event| LOGGED.contains(event)) {
         tracing::info!(event, data = %message["data"], "VMM event");
     }
 }
 
 /// Receives the events of a VMM on its monitor until it closes the connection, usually because it ends. All
 /// events are read, so that it is never blocked.
-pub(crate) fn heard(mut stream: UnixStream) -> End {
+pub(crate) fn receive_events(mut stream: UnixStream) -> End {
     // Effective once the VMM has sent its greeting; an error shows below.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
-    let mut monitor = Monitor::over(stream, LISTEN);
+    let mut monitor = Monitor::from_stream(stream, RECEIVE_TIMEOUT);
     let mut end = End::Unsaid;
     loop {
-        match monitor.message("event", Instant::now() + LISTEN) {
+        match monitor.message("event", Instant::now() + RECEIVE_TIMEOUT) {
             Ok(message) if message["event"] == "SHUTDOWN" => {
-                note(&message);
+                log_event(&message);
                 end = match message["data"]["reason"].as_str() {
                     Some(RESET) => End::Reset,
                     reason => End::Other(reason.unwrap_or("without a reason").into()),
                 };
             }
-            Ok(message) => note(&message),
+            Ok(message) => log_event(&message),
             Err(MonitorError::Late { .. }) => {}
             Err(_) => return end,
         }

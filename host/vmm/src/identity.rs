@@ -37,10 +37,10 @@ impl Monitor {
     /// Returns `true` if the guest has read the disk since it was plugged, as it does when it has detected
     /// it. `None` if QEMU does not report that.
     pub fn has_read_identity(&mut self) -> Result<Option<bool>, MonitorError> {
-        let told = self.execute("query-blockstats", &json!({}))?;
+        let reply = self.execute("query-blockstats", &json!({}))?;
         let is_its = |disk: &&Value| disk["node-name"] == NODE;
         let reads =
-            told.as_array().and_then(|disks| disks.iter().find(is_its)?["stats"]["rd_operations"].as_u64());
+            reply.as_array().and_then(|disks| disks.iter().find(is_its)?["stats"]["rd_operations"].as_u64());
         Ok(reads.map(|reads| reads > 0))
     }
 }

@@ -19,8 +19,8 @@ impl Monitor {
             self.proceed()?;
         }
         self.execute("stop", &json!({}))?;
-        self.leave_memory()?;
-        self.pass(STATE, state)?;
+        self.set_capabilities()?;
+        self.pass_file(STATE, state)?;
         self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }))?;
         self.migrated(within)
     }
@@ -28,8 +28,8 @@ impl Monitor {
     /// Loads the device state from `state`, in a QEMU started with
     /// [`Launch::incoming`](crate::Launch::incoming). The guest is not resumed.
     pub fn load(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
-        self.leave_memory()?;
-        self.pass(STATE, state)?;
+        self.set_capabilities()?;
+        self.pass_file(STATE, state)?;
         self.execute("migrate-incoming", &json!({ "uri": format!("fd:{STATE}") }))?;
         self.migrated(within)
     }
@@ -58,7 +58,7 @@ impl Monitor {
         found.map(str::to_owned).ok_or(MonitorError::Protocol("no machine type"))
     }
 
-    fn leave_memory(&mut self) -> Result<(), MonitorError> {
+    fn set_capabilities(&mut self) -> Result<(), MonitorError> {
         let on = |capability: &str| json!({ "capability": capability, "state": true });
         let capabilities = json!({ "capabilities": [on("x-ignore-shared"), on("events")] });
         self.execute("migrate-set-capabilities", &capabilities).map(drop)

@@ -52,7 +52,7 @@ pub struct Monitor {
     /// Length of the prefix that has no newline.
     searched: usize,
     events: VecDeque<Value>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Interval between attempts to connect.
@@ -60,11 +60,11 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
     /// Connects to the monitor at `path` and negotiates capabilities. Waits for the socket while
-    /// `is_starting` holds, and for each reply up to `patience`.
+    /// `is_starting` holds, and for each reply up to `timeout`.
     pub fn connect(
         path: &Path,
         is_starting: impl Fn() -> bool,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, MonitorError> {
         let stream = loop {
             match UnixStream::connect(path) {
@@ -78,8 +78,8 @@ impl Monitor {
                 Err(error) => return Err(MonitorError::Gone(error)),
             }
         };
-        let mut monitor = Self::over(stream, patience);
-        let greeting = monitor.message("greeting", Instant::now() + patience)?;
+        let mut monitor = Self::from_stream(stream, timeout);
+        let greeting = monitor.message("greeting", Instant::now() + timeout)?;
         if greeting.get("QMP").is_none() {
             return Err(MonitorError::Protocol("no greeting"));
         }
@@ -88,8 +88,8 @@ impl Monitor {
     }
 
     /// Creates a client before the greeting.
-    pub(crate) fn over(stream: UnixStream, patience: Duration) -> Self {
-        Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), patience }
+    pub(crate) fn from_stream(stream: UnixStream, timeout: Duration) -> Self {
+        Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), timeout }
     }
 
     /// Executes a command and returns its result.
@@ -113,7 +113,7 @@ impl Monitor {
             packet::send(&self.stream, &line, descriptors)
                 .map_err(|errno| MonitorError::Gone(errno.into()))?;
         }
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         loop {
             let mut message = self.message(&format!("reply to {command}"), end)?;
             if let Some(error) = message.get("error") {
@@ -122,13 +122,13 @@ impl Monitor {
             }
             match message.get_mut("return") {
                 Some(value) => return Ok(value.take()),
-                None => self.keep(message),
+                None => self.store_event(message),
             }
         }
     }
 
     /// Passes a file, which commands then use by this name.
-    pub fn pass(&mut self, name: &str, file: impl AsFd) -> Result<(), MonitorError> {
+    pub fn pass_file(&mut self, name: &str, file: impl AsFd) -> Result<(), MonitorError> {
         self.execute_with("getfd", &json!({ "fdname": name }), &[file.as_fd()]).map(drop)
     }
 
@@ -150,11 +150,11 @@ impl Monitor {
                 MonitorError::Late { waited_for, .. } => MonitorError::Late { waited_for, within },
                 error => error,
             })?;
-            self.keep(message);
+            self.store_event(message);
         }
     }
 
-    fn keep(&mut self, message: Value) {
+    fn store_event(&mut self, message: Value) {
         if message.get("event").is_some() {
             if self.events.len() == EVENTS_MAX {
                 self.events.pop_front();
@@ -180,7 +180,7 @@ impl Monitor {
             if self.received.len() > LINE_BYTES_MAX {
                 return Err(MonitorError::Protocol("a line is too long"));
             }
-            let late = || MonitorError::Late { waited_for: waited_for.into(), within: self.patience };
+            let late = || MonitorError::Late { waited_for: waited_for.into(), within: self.timeout };
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(late());

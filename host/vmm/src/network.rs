@@ -97,43 +97,43 @@ impl Monitor {
     /// cooperate.
     pub fn unplug(&mut self, shares: usize, within: Duration) -> Result<(), MonitorError> {
         let shares: Vec<_> = (0..shares).map(shares::id_of).collect();
-        let mut there = Vec::new();
+        let mut present = Vec::new();
         for device in [CARD, identity::DISK].into_iter().chain(shares.iter().map(|share| &**share)) {
             // Shares are unplugged with the identity. A second request for the slot's devices would cancel
             // the first (PCI Express 5.0 §6.7.1.5).
-            let goes_along = ![CARD, identity::DISK].contains(&device) && there.contains(&identity::DISK);
-            let told = if goes_along {
+            let goes_along = ![CARD, identity::DISK].contains(&device) && present.contains(&identity::DISK);
+            let reply = if goes_along {
                 let device = format!("/machine/peripheral/{device}");
                 self.execute("qom-get", &json!({ "path": device, "property": "type" }))
             } else {
                 self.execute("device_del", &json!({ "id": device }))
             };
-            match told {
-                Ok(_) => there.push(device),
-                Err(error) if says_there_is_none(&error) => {}
+            match reply {
+                Ok(_) => present.push(device),
+                Err(error) if is_not_found(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        for device in there {
+        for device in present {
             self.event("DEVICE_DELETED", within, |data| data["device"] == device)?;
         }
         for share in &shares {
-            self.forget("chardev-remove", &json!({ "id": share }))?;
+            self.remove_if_present("chardev-remove", &json!({ "id": share }))?;
         }
-        self.forget("netdev_del", &json!({ "id": NETWORK }))?;
-        self.forget("blockdev-del", &json!({ "node-name": identity::NODE }))
+        self.remove_if_present("netdev_del", &json!({ "id": NETWORK }))?;
+        self.remove_if_present("blockdev-del", &json!({ "node-name": identity::NODE }))
     }
 
     /// Removes a device's back end, if present.
-    fn forget(&mut self, command: &str, which: &Value) -> Result<(), MonitorError> {
+    fn remove_if_present(&mut self, command: &str, which: &Value) -> Result<(), MonitorError> {
         match self.execute(command, which) {
-            Err(error) if !says_there_is_none(&error) => Err(error),
+            Err(error) if !is_not_found(&error) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-fn says_there_is_none(error: &MonitorError) -> bool {
+fn is_not_found(error: &MonitorError) -> bool {
     matches!(error, MonitorError::Refused { reason, .. } if reason.contains("not found") || reason.contains("Failed to find"))
 }
 

@@ -13,7 +13,7 @@ use seccompiler::{
 };
 use tombolo_sys::process::{Death, await_end, ends_with_this_thread};
 
-use crate::end::{End, Events, heard};
+use crate::end::{End, Events, receive_events};
 
 /// Starts a VMM whose memory is a remote file or an overlay of one, with a monitor at its standard input that
 /// reports its end. The VMM is killed when this process ends.
@@ -38,7 +38,7 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
         let number = child.as_ref().ok().map(Child::id);
         let _ = sender.send(child);
         let Some(number) = number else { return End::Unsaid };
-        let end = heard(ours);
+        let end = receive_events(ours);
         // Also after a protocol violation.
         let _ = await_end(number);
         end

@@ -1,4 +1,4 @@
-//! The inline path allocates nothing: what a request needs is in its slot already.
+//! Allocation-free inline path: a request needs no memory beyond its slot.
 
 use std::sync::Arc;
 use tombolo_allocations::of_this_thread;
@@ -17,7 +17,7 @@ use tombolo_wire_fuse::layout::open::{CreateIn, FlushIn, OpenOut};
 use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A requester in this process: its data in a buffer, its last reply at hand.
+/// Requester in this process, with data in a buffer and access to its last reply.
 struct Memory {
     data: Buffer,
     reply: [u8; 512],
@@ -52,7 +52,7 @@ impl Exchange for Memory {
     }
 }
 
-/// A session with its one requester.
+/// A session with a single requester.
 struct Client1 {
     session: Arc<Session>,
     parts: Option<(Box<Slot>, Memory)>,
@@ -115,7 +115,7 @@ fn common_requests_allocate_nothing() {
         (Opcode::Read, node, vec![read.as_bytes()], 0),
         (Opcode::Flush, node, vec![flush.as_bytes()], 0),
     ];
-    // Once to fill what is filled once.
+    // The first round fills caches.
     for (opcode, node, args, payload) in &rows {
         client.ask(*opcode, *node, args, *payload);
     }

@@ -1,4 +1,4 @@
-//! What cannot be read is an error to a program, and neither zeros nor the end of the file.
+//! Bad blocks: a program gets an error, neither zeros nor the end of the file.
 
 use crate::common::{Mounted, OneFile, Shared};
 use std::fs::File;
@@ -17,7 +17,7 @@ fn mounted(export: &dyn Export, coherence: Coherence) -> Mounted {
     Mounted::new(export, &Options { coherence, ..Options::default() })
 }
 
-/// Reads as programs do, by a size, until there is no more; says how much that was.
+/// Reads in pieces of `size` to the end; returns the number of bytes read.
 fn read_by(file: &File, size: usize) -> Result<u64, i32> {
     let (mut buffer, mut offset) = (vec![1; size], 0);
     loop {
@@ -31,8 +31,7 @@ fn read_by(file: &File, size: usize) -> Result<u64, i32> {
 }
 
 fn fails_where_it_cannot_be_read(file: &Path) {
-    // Pages that hold bytes before the bad ones and pages that do not; sizes below and above what is read at
-    // a time.
+    // Pages with and without readable bytes; sizes below and above the read-ahead.
     for size in [4096, 3000, 128 << 10, 1 << 20] {
         assert_eq!(read_by(&File::open(file).unwrap(), size), Err(EIO), "{size}");
     }
@@ -53,7 +52,7 @@ fn a_read_that_stops_at_a_bad_block_is_an_error() {
     }
 }
 
-/// The file system with the bad blocks is the disk of this host.
+/// Uses a file system with bad blocks on this host's disk.
 #[test]
 fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
@@ -62,7 +61,7 @@ fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
         let export = LocalDir::open(disk.path(), Default::default()).expect("the export");
         let outer = mounted(&export, coherence);
         fails_where_it_cannot_be_read(&outer.at("file"));
-        // The last that uses the disk goes before it.
+        // The last user of the disk goes first.
         drop((outer, export));
     }
 }

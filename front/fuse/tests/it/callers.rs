@@ -1,4 +1,4 @@
-//! Where the file system checks permissions it is told the caller's identity, with all groups.
+//! Identity of callers, with all groups, for file systems that check permissions.
 
 use crate::common::{Mounted, OneFile, Shared};
 use std::process::Command;
@@ -7,7 +7,7 @@ use tombolo_core::Identity;
 use tombolo_core::fs::PermissionCheck;
 use tombolo_front_fuse::dev::Options;
 
-/// A file system, mounted where other users may go.
+/// A file system mounted for all users.
 struct Asked {
     fs: Arc<OneFile>,
     mounted: Mounted,
@@ -20,8 +20,8 @@ impl Asked {
         Self { fs, mounted }
     }
 
-    /// Runs a line of shell in the mount as a user with a group and two more, and tells what was asked of the
-    /// file system.
+    /// Runs a shell script in the mount as a user with a primary and two supplementary groups; returns the
+    /// file system's calls.
     fn asked(&self, script: &str) -> Vec<(&'static str, Identity)> {
         self.fs.asked.lock().unwrap().clear();
         let status = Command::new("sh").args(["-c", script]).current_dir(self.mounted.path()).status();

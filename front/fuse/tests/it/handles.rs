@@ -1,5 +1,4 @@
-//! File handles of the mount's own (name_to_handle_at(2)), which are good after the kernel has forgotten the
-//! files.
+//! File handles of the mount (name_to_handle_at(2)), valid after the kernel has forgotten the files.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -23,10 +22,10 @@ fn opened(root: &File, handle: &FileHandle) -> Result<File, Errno> {
     handle.open(root.as_fd(), OpenFlags::RDONLY).map(|descriptor: OwnedFd| File::from(descriptor))
 }
 
-/// Has the kernel forget what no program has open: a mount is mounted again with an empty cache of names.
+/// Makes the kernel forget files that are not open: remounting empties the cache of names.
 fn forget(mount: &Path) {
     rustix::mount::mount_remount(mount, rustix::mount::MountFlags::empty(), "").unwrap();
-    // Forgets are sent, and have no answers.
+    // Forgets have no replies to wait for.
     std::thread::sleep(std::time::Duration::from_millis(50));
 }
 
@@ -53,7 +52,7 @@ fn a_handle_leads_to_its_file_after_that_was_forgotten_or_nowhere() {
             opened(&root, handle).unwrap().read_to_string(&mut text).unwrap();
             assert_eq!(text, content);
         }
-        // A directory is connected to the root, name by name.
+        // The directory is connected to the root by names.
         let inner = opened(&root, inner).unwrap();
         let path =
             fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&inner))).unwrap();
@@ -63,7 +62,7 @@ fn a_handle_leads_to_its_file_after_that_was_forgotten_or_nowhere() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "the root is what it was");
     }
 
-    // Another file, likely with the number of the first.
+    // Another file, probably with the same inode number.
     forget(dir.path());
     fs::remove_file(beneath.path().join("gone")).unwrap();
     fs::write(beneath.path().join("other"), "other").unwrap();

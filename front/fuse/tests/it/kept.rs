@@ -1,6 +1,5 @@
-//! A process that is killed right before it answers, at each request that a guest sends: what it leaves is a
-//! copy of the area, and of the file in which requests are noted, as they are then. The next one gets the
-//! request again.
+//! Kill of the server right before it replies, at each request of a guest. The next process gets a copy of
+//! the area and of the request log as of that moment, and the same request again.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,20 +31,19 @@ pub(crate) const O_RDWR: u32 = 2;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 const O_EXCL: u32 = 0o200;
-/// Where the openings are: 2²⁰ records of 32 bytes at the end.
+/// Offset of the openings: 2²⁰ records of 32 bytes at the end.
 const OPENINGS_AT: usize = AREA_BYTES - (32 << 20);
-/// More of an area than these tests use of each table.
+/// Length of each table's used part.
 const COPIED: usize = 64 << 10;
 
-/// What a process leaves: its memory, its notes, and descriptors at its keeper.
+/// State left by a process: area, request log, and descriptors at its keeper.
 struct Left {
     area: Region,
     notes: PathBuf,
     keeper: Arc<Mutex<Keeper>>,
 }
 
-/// Holds descriptors (the messages are those of `host/vhost/src/fd_store.rs`: a kind, whether there is an
-/// owner, the key).
+/// Keeper of descriptors (messages as in `host/vhost/src/fd_store.rs`: kind, presence of an owner, key).
 #[derive(Default)]
 struct Keeper {
     store: BTreeMap<Vec<u8>, OwnedFd>,
@@ -53,7 +51,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Hears what its server has said.
+    /// Handles messages of the server.
     fn hear(&mut self) {
         let mut bytes = [0; 18];
         let Some(socket) = &self.socket else { return };
@@ -75,7 +73,7 @@ impl Keeper {
         Keeper { store: self.store.iter().map(copy).collect(), socket: None }
     }
 
-    /// Gives a new server what there is.
+    /// Hands the stored descriptors over to a new server.
     fn greet(&mut self) -> FdStore {
         let (ours, theirs) = packet::pair().expect("a pair");
         for (key, store) in &self.store {
@@ -97,13 +95,13 @@ impl Left {
         Left { area: new_area(), notes: dir.join("notes-0"), keeper: Arc::default() }
     }
 
-    /// The same, as it goes on.
+    /// Returns another reference to the same state.
     fn share(&self) -> Left {
         let Left { area, notes, keeper } = self;
         Left { area: area.clone(), notes: notes.clone(), keeper: Arc::clone(keeper) }
     }
 
-    /// As it is now.
+    /// Copies the current state.
     fn copy(&self, to: &Path) -> Left {
         let area = new_area();
         for at in [0, OPENINGS_AT] {
@@ -117,7 +115,7 @@ impl Left {
     }
 }
 
-/// A server's process, as far as it counts here.
+/// A server process as far as this test needs one.
 struct Process {
     session: Arc<Session>,
     left: Left,
@@ -136,7 +134,7 @@ impl Process {
     }
 }
 
-/// One request, whose answer is looked at before the guest sees it.
+/// One request whose reply is inspected before the guest sees it.
 struct Probe {
     payload: Source,
     space: Region,
@@ -185,9 +183,9 @@ impl Exchange for Probe {
     fn retire(self, _slot: Box<Slot>) {}
 }
 
-/// A guest whose server dies before each answer.
+/// A guest whose server dies before each reply.
 pub(crate) struct Guest {
-    /// None between two.
+    /// `None` between two processes.
     process: Option<Process>,
     pub(crate) tree: PathBuf,
     deaths: u32,
@@ -207,7 +205,7 @@ impl Guest {
         guest
     }
 
-    /// Sends those bytes; the answer, and what the process leaves that is killed before.
+    /// Sends a request; returns the reply, and the state left by a process killed before it.
     fn send(&mut self, bytes: &[u8]) -> (Vec<u8>, Left) {
         let (header, _) = InHeader::read_from_prefix(bytes).expect("a header");
         let private = Extent::of(&header).map_or(bytes.len(), |extent| extent.private_bytes);
@@ -237,7 +235,7 @@ impl Guest {
         }
     }
 
-    /// As a device does at an INIT that finds a session.
+    /// Ends the session, as a device does at another INIT.
     pub(crate) fn begin_anew(&mut self) {
         self.process().session.end();
         let mut left = self.process().left.share();
@@ -250,13 +248,13 @@ impl Guest {
         self.process.as_ref().expect("a process")
     }
 
-    /// The next process goes on with what this one has left: all that was its own is closed by then.
+    /// Starts the next process with the state left; everything else of the previous one is closed.
     fn die(&mut self, left: Left) {
         self.process = None;
         self.process = Some(Process::start(&self.tree, left));
     }
 
-    /// How many descriptors the keeper holds.
+    /// Returns the number of descriptors at the keeper.
     pub(crate) fn held_elsewhere(&self) -> usize {
         self.process().left.keeper.lock().expect("a keeper").copy().store.len()
     }
@@ -270,7 +268,7 @@ impl Guest {
         [header.as_bytes(), &args].concat()
     }
 
-    /// A look-up that is answered by the process that gets it.
+    /// Sends a look-up that is answered by the process that receives it.
     fn look_up_once(&mut self, name: &[u8]) -> u64 {
         let bytes = self.encode(Opcode::Lookup, 1, &[name]);
         let (answer, _) = self.send(&bytes);
@@ -278,7 +276,7 @@ impl Guest {
         EntryOut::read_from_prefix(body).expect("an entry").0.nodeid
     }
 
-    /// A request, whose answer the guest gets from the next process.
+    /// Sends a request that is answered by the next process.
     pub(crate) fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let bytes = self.encode(opcode, node, parts);
         let (_, left) = self.send(&bytes);
@@ -370,12 +368,12 @@ fn a_node_is_known_as_long_as_the_guest_has_a_look_up_of_it() {
     for _ in 0..3 {
         assert_eq!(guest.entry(Opcode::Lookup, 1, &[], b"file\0").0, node);
     }
-    // Each of the four may have been counted twice, and one not given back twice.
+    // Each of the four may have been counted twice, and one FORGET been lost.
     guest.forget(node, 2);
     assert_eq!(guest.size(node), Ok(0));
     guest.forget(node, 1);
     assert_eq!(guest.size(node), Ok(0));
-    // Nor is more kept than each death can leave.
+    // No more is retained than each kill can leave.
     guest.forget(node, 1 + 4);
     guest.forget(node, 3);
     assert_eq!(guest.size(node), Err(STALE));
@@ -397,7 +395,7 @@ fn an_attribute_is_made_and_removed_once_and_another_s_is_not_taken_for_it() {
     assert_eq!(guest.ask(Opcode::Removexattr, node, &[b"user.test\0"]), Err(NO_ATTRIBUTE));
 }
 
-/// As a guest's kernel asks for a handle that it has given out (open_by_handle_at(2)).
+/// Resolves a handle as a guest's kernel does in open_by_handle_at(2).
 #[test]
 fn a_handle_of_a_file_that_the_guest_has_forgotten_leads_there_for_the_next_process_too() {
     let mut guest = Guest::new();
@@ -479,7 +477,7 @@ fn a_file_is_emptied_once_by_a_request_whose_server_is_killed_again() {
         let bytes = guest.encode(opcode, on, parts);
         let area = guest.process().left.copy(&guest.dir.path().join("unused")).area;
         let (_, left) = guest.send(&bytes);
-        // It dies when it has emptied the file, and not written down that it is open.
+        // Killed after truncating the file, before recording the opening.
         guest.die(Left { area, ..left });
         assert_eq!(guest.size(node), Ok(0));
         guest.write(node, fh, b"since");

@@ -1,5 +1,5 @@
-//! What is locked, or has no name any more, when the server's process dies at each answer. The keeper here is
-//! not the product's: it takes each message at its word (`host/vhost/src/fd_store.rs`).
+//! Locks and unnamed files when the server is killed at each reply. The keeper here is a test double that
+//! obeys each message (`host/vhost/src/fd_store.rs`).
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::kept::{Guest, O_RDWR};
 
 const WOULD_BLOCK: i32 = 11;
-/// An owner, as guests' kernels choose their numbers.
+/// An owner number as chosen by a guest's kernel.
 const OWNER: u64 = 0xfeed_0123_4567_89ab;
 
 impl Guest {
@@ -41,7 +41,7 @@ impl Guest {
         self.ask(Opcode::Release, node, &[release.as_bytes()]).expect("RELEASE");
     }
 
-    /// A process of the host looks at the file.
+    /// Returns whether a host process finds the file locked, by flock and by record locks.
     fn is_locked(&self, name: &str) -> (bool, bool) {
         let file = OpenOptions::new().read(true).write(true).open(self.tree.join(name)).expect("the file");
         let range = LockRange { start: 0, len: 1 };
@@ -67,7 +67,7 @@ fn locks_are_held_while_there_is_no_server_and_end_when_the_guest_ends_them() {
     assert_eq!(guest.is_locked("file"), (false, true));
     guest.lock(opening, OWNER, F_UNLCK, 0).expect("unlocked");
     assert_eq!(guest.is_locked("file"), (false, false));
-    // A process ends its record locks by closing any descriptor of the file.
+    // A process releases its record locks by closing any descriptor of the file.
     guest.lock(opening, OWNER, F_WRLCK, 0).expect("a record lock");
     guest.flush(other, OWNER);
     assert_eq!(guest.is_locked("file"), (false, false));
@@ -98,7 +98,7 @@ fn a_file_that_has_no_name_any_more_is_there_as_long_as_it_is_open() {
     let rename = RenameIn { newdir: 1 };
     guest.ask(Opcode::Rename, 1, &[rename.as_bytes(), b"new\0replaced\0"]).expect("RENAME");
     assert_eq!(guest.held_elsewhere(), openings.len());
-    // The second opening of the first does not append.
+    // The second opening of the first process does not append.
     let data: [&[u8]; 4] = [b"by 1, ", b"by 1, ", b"by 2, ", b"by 3, "];
     for _ in 0..2 {
         for ((node, fh), data) in openings.into_iter().zip(data) {

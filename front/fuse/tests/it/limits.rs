@@ -1,4 +1,4 @@
-//! What a session takes on at a time.
+//! Limits of a session.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -15,7 +15,7 @@ use tombolo_wire_fuse::layout::header::{InHeader, OutHeader};
 use tombolo_wire_fuse::layout::init::InitIn;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A requester that passes on the number and the error of each reply.
+/// Requester that reports number and error of each reply.
 struct Requester(Sender<(u64, i32)>);
 
 impl Exchange for Requester {
@@ -52,7 +52,7 @@ fn ask(session: &Arc<Session>, unique: u64, opcode: Opcode, args: &[u8], to: &Se
     session.handle(slot, Requester(to.clone()));
 }
 
-/// EINTR would be wrong: there was no signal.
+/// Expects EBUSY; EINTR would be wrong, because there was no signal.
 #[test]
 fn requests_beyond_the_limit_are_busy() {
     let export = delay::over(Arc::new(Memory::default()), Duration::from_millis(300)).expect("a timer");

@@ -1,4 +1,4 @@
-//! The tests that may share a process. Its allocator counts, for each thread by itself.
+//! Tests that may share a process. The allocator counts per thread.
 
 mod allocation;
 mod bad_blocks;

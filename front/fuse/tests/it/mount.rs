@@ -1,4 +1,4 @@
-//! A mount on this host, used by programs that know nothing of it.
+//! A mount on this host, used by ordinary programs.
 
 use crate::common::Mounted;
 use std::fs;
@@ -97,7 +97,7 @@ fn a_program_that_waits_for_a_lock_can_be_interrupted() {
     fs::write(&file, b"x").unwrap();
     let held = fs::File::open(&file).unwrap();
     held.lock().unwrap();
-    // Waits for a second, then a signal interrupts its flock(2).
+    // Waits for a second before a signal interrupts flock(2).
     let started = Instant::now();
     let status = Command::new("flock").args(["-w", "1"]).arg(&file).arg("true").status().unwrap();
     assert_eq!(status.code(), Some(1), "the lock was held by another");
@@ -150,7 +150,7 @@ fn local_locks_are_the_kernels_own() {
     }
 }
 
-/// `cap_net_raw=ep`, as security.capability has it (capabilities(7): version 2, effective, one permitted
+/// `cap_net_raw=ep`, as security.capability stores it (capabilities(7): version 2, effective, one permitted
 /// bit).
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -187,8 +187,8 @@ fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
     assert_eq!(rustix::fs::getxattr(&below, "user.comment", &mut bytes), Ok(4));
 }
 
-/// A server takes longer than two changes of a file are apart: what the second look brought is always old by
-/// the open.
+/// Uses a server slower than the interval between changes: attributes of the second look-up are always
+/// outdated by the open.
 #[test]
 fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
     let beneath = tempfile::tempdir().unwrap();
@@ -226,14 +226,14 @@ fn flags_of_a_file_that_has_just_changed_are_not_supported_and_it_is_not_stale()
     drop(open);
 }
 
-/// Where the child of the test below mounts.
+/// Mount point of the child process in the test below.
 const DEAD: &str = "TOMBOLO_TEST_DEAD_MOUNT";
 
 #[test]
 fn a_dead_mount_is_taken_away_and_mounted_again() {
     if let Some(target) = std::env::var_os(DEAD) {
-        // We are the child: a server that is about to be killed. It must not use its own mount: a thread that
-        // waits for an answer of its own process keeps that process from dying.
+        // In the child: a server about to be killed. It must not use its own mount, because a thread that
+        // waits for its own process cannot be killed.
         let options = Options { coherence: Coherence::Always, ..Default::default() };
         let mount = Mount::start(&Memory::default(), SessionId(1), Path::new(&target), &options).unwrap();
         return mount.wait();
@@ -299,7 +299,7 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
             assert_ne!(fs::read_to_string(mounted.at("file")).unwrap(), text);
             fs::write(below.path().join("file"), &text).unwrap();
             fs::write(below.path().join(&text), b"").unwrap();
-            // Close-to-open: an open sees what was written before it, whatever the attributes' lifetime.
+            // Close-to-open: an open sees earlier writes, whatever the attributes' lifetime.
             assert_eq!(fs::read_to_string(mounted.at("file")).unwrap(), text);
             assert!(mounted.at(&text).exists(), "absence is not remembered");
             std::thread::sleep(patience);
@@ -308,8 +308,7 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
     }
 }
 
-/// Only RELEASE tells of the last close; a kernel that was told ENOSYS at an OPEN sends none, for files it
-/// created neither.
+/// Relies on RELEASE, which alone reports the last close; after ENOSYS for an OPEN a kernel sends none, also for created files.
 #[test]
 fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
     let below = tempfile::tempdir().unwrap();
@@ -336,7 +335,7 @@ fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
     }
 }
 
-/// The names in a directory, and how many requests for a listing were sent for them.
+/// Returns the names in a directory and the number of listing requests sent for them.
 fn listed(mounted: &Mounted, dir: &str) -> (Vec<String>, u64) {
     let requests = || {
         let counters = mounted.mount.session().counters();
@@ -358,8 +357,8 @@ fn listings_show_what_the_host_did_unless_the_tree_has_no_other_writers() {
     {
         let mounted = Mounted::new(&export, &Options { coherence, ..Default::default() });
         listed(&mounted, "");
-        // A listing that was asked for makes the access time unknown, so the next open asks for the
-        // attributes, the last does not.
+        // A requested listing makes the access time unknown, so the next open requests attributes, the last
+        // one does not.
         let (before, _) = listed(&mounted, "");
         fs::write(below.path().join(name), b"").unwrap();
         let (after, requests) = listed(&mounted, "");
@@ -413,7 +412,7 @@ fn a_kept_listing_goes_on_while_its_names_are_removed() {
     for entry in fs::read_dir(mounted.at("dir")).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
         removed += 1;
-        // Another listing from the start finds the kept one out of date, and drops it under the first.
+        // Another listing from the start invalidates the cached one during the first.
         if removed % 700 == 0 {
             assert_eq!(listed(&mounted, "dir").0.len(), 3000 - removed);
         }
@@ -427,7 +426,7 @@ fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
     let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
-    // Locks the file, closes another descriptor of it, and says whether a child finds it locked before and
+    // Locks the file, closes another descriptor of it, and prints whether a child finds it locked before and
     // after.
     let script = r#"
 import fcntl, os, subprocess, sys
@@ -484,7 +483,7 @@ fn many_programs_at_once_are_all_served() {
     assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 0);
 }
 
-/// Memory whose every answer comes this much later.
+/// Returns a memory file system whose answers are delayed.
 fn slow(time: Duration) -> impl Export {
     tombolo_layer_basic::delay::over(Arc::new(Memory::default()), time).unwrap()
 }
@@ -517,13 +516,13 @@ fn a_tree_is_served_as_well_when_every_answer_comes_later() {
     assert_eq!(mounted.mount.session().pending_count(), 0);
 }
 
-/// Where the child of the test below mounts.
+/// Mount point of the child process in the test below.
 const OWN: &str = "TOMBOLO_TEST_OWN_MOUNT";
 
 #[test]
 fn an_ordinary_user_mounts_through_the_helper() {
     if let Some(target) = std::env::var_os(OWN) {
-        // We are the child, with no privilege left.
+        // In the child, without privileges.
         let target = Path::new(&target);
         let mount = Mount::start(&Memory::default(), SessionId(1), target, &user_options()).unwrap();
         fs::write(target.join("file"), b"mine").unwrap();
@@ -539,7 +538,7 @@ fn an_ordinary_user_mounts_through_the_helper() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
     std::os::unix::fs::chown(&target, Some(65_534), Some(65_534)).unwrap();
-    // In a mount namespace of its own, where all users may open the device, as udev has it on most machines.
+    // A mount namespace in which all users may open the device, as udev sets it up on most machines.
     let script = r#"
 mount --make-rprivate / && mknod -m 666 "$1.device" c 10 229 && mount --bind "$1.device" /dev/fuse &&
 exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$1" --exact mount::an_ordinary_user_mounts_through_the_helper

@@ -1,4 +1,4 @@
-//! Answers that come later do not keep others waiting: many requests of a mount are under way at a time.
+//! Concurrency: many requests of a mount are under way at a time.
 
 use crate::common::Mounted;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use tombolo_front_fuse::dev::Options;
 use tombolo_layer_basic::around::{Call, Payload};
 use tombolo_layer_basic::{Around, Layered, delay};
 
-/// Counts how many operations of each kind are under way.
+/// Counter of concurrent operations of each kind.
 #[derive(Default)]
 struct Overlap {
     reads: Gauge,
@@ -31,7 +31,7 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// How many there were at a time, and the bytes of the largest, since the last look.
+    /// Returns the maximum number of concurrent operations and of bytes since the last call.
     fn most(&self) -> (u64, u64) {
         (self.most.swap(0, Ordering::SeqCst), self.bytes_most.swap(0, Ordering::SeqCst))
     }
@@ -68,7 +68,7 @@ impl Around for Counting {
 const TIME: Duration = Duration::from_millis(5);
 const O_DIRECT: i32 = 0o40000;
 
-/// A memory file system each of whose answers takes 5 ms, and what was under way in it.
+/// Mounts a memory file system that answers after 5 ms, with a counter of its concurrent operations.
 fn mounted(read_ahead_bytes: Option<u32>) -> (Mounted, Arc<Overlap>) {
     let overlap = Arc::new(Overlap::default());
     let slow = delay::over(Arc::new(Memory::default()), TIME).expect("a thread");

@@ -1,5 +1,5 @@
-//! A file system of the host whose directories have places of 2^63 and more, which no kernel seeks: mounted,
-//! served from the mount, and mounted again.
+//! Directory cookies of 2^63 and more, which no kernel can seek to: a host file system with such cookies,
+//! mounted, served from the mount, and mounted again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ use tombolo_front_fuse::dev::Options;
 use crate::common::Mounted;
 
 const HIGH: u64 = 1 << 63;
-/// Some buffers of the listing.
+/// Number of files: several buffers of the listing.
 const FILES: usize = 2500;
 
 struct High(Memory);
@@ -60,7 +60,7 @@ fn host() -> Mounted {
     mounted
 }
 
-/// Reads the names into so small a buffer that the kernel asks for places in the middle of pages.
+/// Lists names with a small buffer, so that the kernel resumes in the middle of pages.
 fn names_by(path: &Path, buffer_bytes: usize) -> Vec<String> {
     let dir = fs::File::open(path).expect("opened");
     let mut buffer = vec![MaybeUninit::uninit(); buffer_bytes];

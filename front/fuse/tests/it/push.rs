@@ -1,4 +1,4 @@
-//! What the kernel keeps until it is told otherwise.
+//! Kernel caches that last until a notice invalidates them.
 
 use crate::common::Mounted;
 use std::any::Any;
@@ -28,7 +28,7 @@ pub(crate) fn pushed(export: &dyn Export) -> Mounted {
     Mounted::new(export, &Options { coherence: Coherence::Push, ..Options::default() })
 }
 
-/// Another client of what is mounted.
+/// Another client of the mounted tree.
 pub(crate) struct Other {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -103,7 +103,8 @@ fn named(name: &str) -> Name<'_> {
     Name::new(name.as_bytes()).expect("a name")
 }
 
-/// Notices take some 100 µs. Much longer, and what no notice was sent for is seen for other reasons.
+/// Maximum wait for a notice, which takes some 100 µs. After a much longer time, other causes could explain a
+/// change.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn soon(what: &str, mut holds: impl FnMut() -> bool) {
@@ -114,7 +115,7 @@ pub(crate) fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// By stat(2): statx(2), which std takes, wants the time of birth too, and asks for that once more.
+/// Uses stat(2): std's statx(2) requests the birth time too, which costs another request.
 fn mode(path: &Path) -> u32 {
     rustix::fs::stat(path).expect("there").st_mode & 0o777
 }
@@ -127,7 +128,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Requests that cost a program that only looks anything.
+/// Returns the number of requests caused by read-only access.
 fn requests(mounted: &Mounted) -> u64 {
     let counters = mounted.mount.session().counters();
     let counted =
@@ -135,7 +136,7 @@ fn requests(mounted: &Mounted) -> u64 {
     counted.into_iter().map(|opcode| counters.requests(opcode)).sum()
 }
 
-/// What `change` does is seen by a program that has looked before and whose looks cost no request.
+/// Checks that a program whose access costs no request sees the effects of `change`.
 fn everything_is_seen(mounted: &Mounted, other: &Other) {
     let at = |name: &str| mounted.at(name);
     other.create("file", b"before");
@@ -147,7 +148,7 @@ fn everything_is_seen(mounted: &Mounted, other: &Other) {
         }
     };
     warm();
-    // What was told of the making may come a little later.
+    // Notices about the creation may arrive a little later.
     soon("what is known is not asked for", || {
         let quiet = requests(mounted);
         for _ in 0..100 {
@@ -263,7 +264,7 @@ fn what_is_changed_through_another_export_that_shows_the_same_files_is_seen() {
     soon("removal", || !at("file").exists());
 }
 
-/// What programs that look all the time believe, whenever nothing changes for a moment, is what there is.
+/// Checks that whenever nothing changes for a moment, programs that look continuously see the current state.
 #[test]
 fn a_tree_that_changes_while_it_is_looked_at_is_never_believed_as_it_was() {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -339,8 +340,7 @@ fn where_the_host_cannot_be_watched_nothing_is_kept() {
     assert!(mounted.at("second").exists());
 }
 
-/// Events name a subvolume's files by numbers that the volume that is watched has given to others, or not at
-/// all.
+/// Events identify a subvolume's files by inode numbers that also exist on the watched volume, or not at all.
 #[test]
 fn in_an_export_with_a_subvolume_nothing_is_kept() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -379,12 +379,12 @@ struct Unmount(PathBuf);
 
 impl Drop for Unmount {
     fn drop(&mut self) {
-        // The test has ended; what cannot be taken away is left.
+        // The test has ended; a mount that cannot be removed remains.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
-/// Lets the next answer to LOOKUP be made, and keeps it back until it is told to go on.
+/// File system that holds back the next reply to LOOKUP until told to send it.
 #[derive(Default)]
 struct Held {
     is_armed: AtomicBool,
@@ -419,8 +419,8 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
     other.create("file", b"data");
     let held = Arc::<Held>::default();
     let mounted = pushed(&Layered::new(memory, held.clone()));
-    // The first notice is that everything may have changed. It would do for the one that is to come again
-    // below, but has no part in how the third of these changes is seen.
+    // The first notice invalidates everything. It could replace the notice that must be repeated below, but
+    // does not explain the visibility of the third change.
     other.create("before", b"");
     for set in [0o640, 0o600, 0o644] {
         mode(&mounted.at("before"));
@@ -429,17 +429,17 @@ fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
     }
     held.is_armed.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
-        // Believed from now on, if nothing is said.
+        // Cached from now on, unless a notice arrives.
         let first = scope.spawn(|| mode(&mounted.at("file")));
         let state = held.state.lock().expect("not poisoned");
         drop(held.changed.wait_while(state, |state| !state.is_made).expect("not poisoned"));
         other.chmod("file", 0o600);
-        // The kernel does not know the node yet, so this notice finds nothing. A busy machine needs a while
-        // to write it.
+        // The kernel does not know the node yet, so this notice finds nothing. A busy machine takes a while
+        // to send it.
         std::thread::sleep(Duration::from_secs(1));
         held.state.lock().expect("not poisoned").may_go = true;
         held.changed.notify_all();
-        // Old, or new already if the notice came again before the kernel had used the answer.
+        // Old, or new if the notice was repeated before the kernel used the reply.
         assert!([0o644, 0o600].contains(&first.join().expect("looked")));
     });
     soon("chmod during a look-up", || mode(&mounted.at("file")) == 0o600);

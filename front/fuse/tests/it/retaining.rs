@@ -1,4 +1,4 @@
-//! A file system may retain what was written after it has answered, and nothing overwrites it.
+//! Retained write data: nothing overwrites data that a file system retains after its answer.
 
 use crate::common::{Mounted, OneFile, Shared};
 use std::fs::File as HostFile;

@@ -1,4 +1,4 @@
-//! The virtio-fs device, driven over its virtqueues as a guest's kernel would, and as no kernel would.
+//! The virtio-fs device, driven over its virtqueues by well-behaved and by malicious guests.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 const PATIENCE: Duration = Duration::from_secs(10);
 const ROOT: u64 = 1;
 
-/// One guest with one server of its own.
+/// A guest with a server of its own.
 struct Guest {
     driver: Driver,
     queues: Vec<DriverQueue>,
@@ -37,7 +37,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Connected, with its session begun.
+    /// Connects and begins the session.
     fn new() -> Guest {
         let mut guest = Guest::before_init();
         guest.init();
@@ -83,7 +83,7 @@ impl Guest {
         assert_eq!((out.major, out.minor, out.max_write), (7, 36, 1 << 20));
     }
 
-    /// Sends bytes as they are; the reply's bytes.
+    /// Sends a request as raw bytes; returns the reply.
     fn raw(&mut self, request: &[u8], reply_bytes: u32) -> Vec<u8> {
         let queue = &mut self.queues[1];
         queue.write(self.request, request);
@@ -106,7 +106,7 @@ impl Guest {
         [header.as_bytes(), &args].concat()
     }
 
-    /// A request and the body of its reply, or the errno.
+    /// Sends a request; returns the body of its reply, or the errno.
     fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
         let request = self.encode(opcode, node, parts);
         let reply = self.raw(&request, self.reply.len);
@@ -140,8 +140,7 @@ fn the_guest_reads_tag_and_number_of_queues() {
     assert_eq!(config.get(36..40).unwrap(), 2u32.to_le_bytes());
 }
 
-/// A second `mkdir` fails where the first one was done, and nodes are numbers of the process that gave them
-/// out.
+/// Refuses to repeat requests: a repeated `mkdir` would fail, and node numbers belong to the process that issued them.
 #[test]
 fn no_server_is_offered_what_another_left_under_way() {
     const IN_FLIGHT: u64 = 1 << 12;
@@ -182,8 +181,7 @@ fn a_listing_may_be_kept_under_always_alone() {
     }
 }
 
-/// A kernel that is told ENOSYS sends no RELEASE any more, which flock locks and the handles of CREATE wait
-/// for.
+/// Expects no ENOSYS, after which a kernel sends no more RELEASE, which releases flock locks and handles of CREATE.
 #[test]
 fn every_policy_opens_files_and_directories_so_that_a_release_follows() {
     for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
@@ -254,7 +252,7 @@ fn an_answer_without_room_is_an_error_and_no_half_an_answer() {
 
 #[test]
 fn a_request_that_breaks_the_protocol_is_an_error_and_the_next_is_served() {
-    // A header that gives this length, whatever follows it.
+    // A header with this length, whatever follows.
     let message = |len, opcode, args: &[u8]| {
         let header =
             InHeader { len, opcode: opcode as u32, nodeid: ROOT, unique: 4711, ..Default::default() };
@@ -274,10 +272,10 @@ fn a_request_that_breaks_the_protocol_is_an_error_and_the_next_is_served() {
         let reply = guest.raw(&bytes, 4096);
         match OutHeader::read_from_prefix(&reply) {
             Ok((head, _)) => assert_eq!((head.error, head.unique), (Errno::EINVAL.to_wire(), 4711), "{what}"),
-            // No number is known that an answer could have.
+            // No request number to reply to.
             Err(_) => assert!(reply.is_empty() && bytes.len() < size_of::<InHeader>(), "{what}"),
         }
-        // What was open stays open.
+        // Open files remain open.
         let asked = GetattrIn { getattr_flags: 1, fh: open.fh, ..Default::default() };
         guest.call::<AttrOut>(Opcode::Getattr, entry.nodeid, &[asked.as_bytes()]).expect(what);
     }
@@ -310,7 +308,7 @@ fn one_that_waits_for_a_lock_does_not_delay_the_next() {
     guest.queues[1].write(other, &waiting);
     let parts = [other.first(waiting.len() as u32).readable(), answer.writable()];
     let head = guest.queues[1].submit(&parts).unwrap();
-    // Same queue, behind it.
+    // On the same queue, behind it.
     guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
     let mut unlock = lock(1);
     unlock.lk.kind = 2;
@@ -342,7 +340,7 @@ fn a_guest_that_is_reset_does_not_wait_for_a_lock() {
             guest.queues[1].wait_used(PATIENCE).unwrap();
         }
     }
-    // The server has taken what came before this.
+    // The server has taken the earlier requests.
     guest.call::<AttrOut>(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).unwrap();
     let since = std::time::Instant::now();
     let base = guest.driver.stop_queue(1).unwrap();

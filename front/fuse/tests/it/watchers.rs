@@ -1,4 +1,4 @@
-//! Programs on a mount that watch files: what they are told when others remove those.
+//! Programs that watch files on a mount: events about removals by others.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use tombolo_sys::fanotify::{Deeds, Fanotify};
 
 use crate::push::{Other, pushed, soon, watched};
 
-/// What an inotify watcher of a file is told.
+/// An inotify watch of a file.
 struct Inotify(OwnedFd);
 
 impl Inotify {
@@ -32,8 +32,7 @@ impl Inotify {
     }
 }
 
-/// Creates a file, and looks at it when word of its name has come: the kernel drops that name then, and with
-/// it what it could tell of it.
+/// Creates a file and looks it up after the notice about its name, which drops the name and pending events.
 fn created(mount: &Path, create: impl Fn(&str), name: &str) {
     let later = format!("after {}", name.trim_end_matches('/'));
     assert!(!mount.join(&later).exists());
@@ -43,7 +42,7 @@ fn created(mount: &Path, create: impl Fn(&str), name: &str) {
     assert!(mount.join(name).exists());
 }
 
-/// `remove` takes names away in another client's way.
+/// Checks events; `remove` removes names in another client's way.
 fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str)) {
     let create = |name: &str| created(mount, &create, name);
     let watch = |name: &str| Inotify::of(&mount.join(name));
@@ -54,7 +53,7 @@ fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str))
     remove("file");
     soon("inotify: a file that is gone", || is_told(&watcher));
     assert!(!mount.join("file").exists());
-    // An open file is there until it is closed, and has no name.
+    // An open file without a name exists until it is closed.
     create("open");
     let watcher = watch("open");
     let open = fs::File::open(mount.join("open")).expect("opened");
@@ -68,7 +67,7 @@ fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str))
     let watcher = watch("dir");
     remove("dir/");
     soon("inotify: a directory that is gone", || is_told(&watcher));
-    // A file of two names is there until both are gone.
+    // A file with two names exists until both are gone.
     create("one");
     let watcher = watch("one");
     fs::hard_link(mount.join("one"), mount.join("two")).expect("linked");
@@ -104,7 +103,7 @@ fn programs_that_watch_a_file_are_told_when_another_client_removes_it() {
         None => other.unlink(name),
     };
     watchers_are_told(mounted.path(), create, remove);
-    // So they are of a file that is replaced.
+    // Also when a file is replaced.
     created(mounted.path(), create, "old");
     other.create("new", b"new");
     let watcher = Inotify::of(&mounted.at("old"));

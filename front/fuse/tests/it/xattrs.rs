@@ -1,4 +1,4 @@
-//! Extended attributes that are not there, and how often the kernel asks for them.
+//! Missing extended attributes, and how often the kernel requests them.
 
 use crate::common::Mounted;
 use crate::push::{Other, soon};
@@ -23,7 +23,7 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).expect("set");
 }
 
-/// An access list that gives user 1234 the right to read (acl(5), `struct posix_acl_xattr_header`).
+/// Returns an access list that allows user 1234 to read (acl(5), `struct posix_acl_xattr_header`).
 fn list() -> Vec<u8> {
     const UNDEFINED: u32 = u32::MAX;
     let entries = [
@@ -59,17 +59,17 @@ fn listing_a_kept_tree_again_asks_for_no_attribute() {
         assert_eq!(ls().stdout.split(|byte| *byte == b'\n').count() as u64, FILES + 2);
         let first = asked();
         assert!(session.negotiated().contains(Capabilities::POSIX_ACL));
-        // The access list of each, and what the directory has; its label is the only one that is asked for.
+        // Each file's access list, and those of the directory; only its label is requested.
         assert!(first <= FILES + 3, "{first}");
-        // What the directory named has, and its label, on which it gives up. A watch begins with word that
-        // anything may have changed.
+        // The directory's attributes and its label, after which it stops. A watch begins with an invalidation
+        // of everything.
         let asks = || {
             let before = asked();
             ls();
             asked() - before
         };
         soon("each is asked again", || asks() <= 3);
-        // A list that another client sets is seen.
+        // A list set by another client becomes visible.
         let path = mounted.at("7");
         assert_eq!(get(&path, ACCESS_ACL), Err(rustix::io::Errno::NODATA));
         Other::of(&export).set_xattr("7", ACCESS_ACL, &list());
@@ -94,7 +94,7 @@ fn a_missing_label_ends_the_asking_until_one_is_seen() {
     }
 }
 
-/// The kernel that goes by access lists takes an error for a refusal.
+/// Expects no error, which a kernel that checks access lists would treat as a refusal.
 #[test]
 fn files_where_no_list_can_be_are_used_by_others() {
     let beneath = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Clients of others: libnbd's programs and QEMU's.
+//! Interoperability with the clients of libnbd and QEMU.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -11,7 +11,7 @@ use tombolo_host_tls::{Authority, Request, ServerTls};
 
 use crate::common::{Disk, PAGE, Served};
 
-/// What a program says, which ends well.
+/// Runs a program that must succeed; returns its output.
 fn run(program: &str, arguments: &[&str]) -> String {
     let output: Output = Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -116,7 +116,7 @@ fn qemu_writes_discards_and_zeroes() {
     run("qemu-img", &["bench", "-f", "raw", "-c", "2000", "-d", "32", "-s", "4096", &url]);
 }
 
-/// What a client has, under the names that GnuTLS programs look for.
+/// Writes a client's certificate and key under the names that GnuTLS programs expect.
 fn client_files(authority: &Authority, dir: &Path, name: &str) -> String {
     let until = SystemTime::now() + Duration::from_secs(3600);
     authority.issue(&Request { name: name.into(), hosts: Vec::new(), until }, &dir.join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that do harm: to themselves alone.
+//! Malicious clients, which harm only themselves.
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -60,7 +60,7 @@ fn a_client_that_stops_in_the_middle_is_cut_off() {
     assert!(in_handshake.is_closed());
     assert!(in_request.is_closed());
     in_data.stream.read_timeout().unwrap();
-    // The request that was begun fails, and then the connection ends.
+    // The request fails first, then the connection ends.
     let _ = std::io::Read::read_to_end(&mut in_data.stream, &mut Vec::new());
     works(&served);
     assert_eq!(served.disk.bytes()[0], 0, "half a write is none");
@@ -83,7 +83,7 @@ fn a_client_that_takes_no_replies_is_cut_off_and_holds_up_no_other() {
     let mut request = Vec::new();
     let read = Request { flags: NONE, command: Command::READ, cookie: 1, offset: 0, len_bytes: 1 << 20 };
     read.encode(HeaderStyle::Compact, &mut request);
-    // It is cut off while it asks, or before it has asked for all.
+    // The client is disconnected while it sends requests, or before it has sent all.
     for _ in 0..10_000 {
         if greedy.stream.write_all(&request).is_err() {
             break;
@@ -122,7 +122,7 @@ fn one_client_has_half_of_the_connections_and_leaves_room_for_others() {
         }
     }
     assert_eq!((taken.len(), refused), (8, 992));
-    // Another process is another client.
+    // Another process counts as another client.
     let info = std::process::Command::new("nbdinfo").arg("--size").arg(served.url()).output().unwrap();
     assert!(info.status.success(), "{}", String::from_utf8_lossy(&info.stderr));
     drop(taken);

@@ -1,4 +1,4 @@
-//! The server with clients of others and with one that says whatever it likes.
+//! Tests with clients of other projects and with a client for arbitrary messages.
 
 mod common;
 mod foreign;

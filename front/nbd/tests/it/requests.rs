@@ -1,4 +1,4 @@
-//! Requests and their replies, in every style.
+//! Requests and replies in every style.
 
 use std::io::{ErrorKind, Read};
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ fn fua_and_flush_reach_the_disk() {
     assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2, "a discard that must be durable is flushed");
 }
 
-/// As QEMU's client does.
+/// Covers the behaviour of QEMU's client.
 #[test]
 fn with_extended_headers_a_write_has_data_also_where_that_is_not_said() {
     let served = Served::new(Disk::new(16));
@@ -182,7 +182,7 @@ fn flags_that_are_unknown_or_of_other_commands_are_refused() {
         ];
         for command in commands {
             for flag in refused(command) {
-                // What a payload's length is said to be follows.
+                // The claimed payload length is followed by data.
                 let has_data = command == Command::WRITE
                     || style == ReplyStyle::Extended && flag == CommandFlags::PAYLOAD_LEN;
                 let data = vec![9; if has_data { 512 } else { 0 }];

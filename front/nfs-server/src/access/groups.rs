@@ -12,29 +12,29 @@ use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 /// Maximum number of users with cached groups.
 const USERS_MAX: usize = 4096;
 /// Lifetime of cached groups.
-const GOOD_FOR: Duration = Duration::from_secs(300);
+const LIFETIME: Duration = Duration::from_secs(300);
 /// Lifetime of an empty result after a failed look-up.
-const FAILURE_GOOD_FOR: Duration = Duration::from_secs(10);
+const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
 /// The databases may be remote: a few look-ups run concurrently, and a server that does not answer is not
 /// flooded.
-const ASKING: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
+const LOOK_UP_POOL: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Looks up a user's groups; `None` if the user is unknown.
-type Ask = dyn Fn(u32) -> std::result::Result<Option<UserGroups>, LookUpError> + Send + Sync;
+type LookUp = dyn Fn(u32) -> std::result::Result<Option<UserGroups>, LookUpError> + Send + Sync;
 
 /// Group look-up with a cache of five minutes.
 pub struct Groups {
-    known: Cache<u32, Known>,
+    cache: Cache<u32, CachedGroups>,
     lane: Lane,
     _pool: ThreadPool,
-    ask: Arc<Ask>,
-    good_for: Duration,
+    look_up_fn: Arc<LookUp>,
+    lifetime: Duration,
     /// Rate-limited because callers choose the users that are looked up.
     log: RateLimit,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedGroups {
     groups: Arc<[u32]>,
     until: Instant,
 }
@@ -44,17 +44,17 @@ impl Groups {
     /// process.
     #[must_use]
     pub fn new() -> Self {
-        Self::asking(Arc::new(names::groups_of), GOOD_FOR)
+        Self::with_look_up(Arc::new(names::groups_of), LIFETIME)
     }
 
-    fn asking(ask: Arc<Ask>, good_for: Duration) -> Self {
-        let pool = ThreadPool::new("nfs-groups", ASKING);
+    fn with_look_up(look_up_fn: Arc<LookUp>, lifetime: Duration) -> Self {
+        let pool = ThreadPool::new("nfs-groups", LOOK_UP_POOL);
         Self {
-            known: Cache::new(USERS_MAX),
+            cache: Cache::new(USERS_MAX),
             lane: pool.lane(),
             _pool: pool,
-            ask,
-            good_for,
+            look_up_fn,
+            lifetime,
             log: RateLimit::default(),
         }
     }
@@ -63,22 +63,22 @@ impl Groups {
     /// [`Error::WouldBlock`] if too many look-ups are pending.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
-        if let Some(known) = self.known.get(&uid) {
-            if known.until > now {
-                return Ok(known.groups);
+        if let Some(cached) = self.cache.get(&uid) {
+            if cached.until > now {
+                return Ok(cached.groups);
             }
-            self.known.remove_if(&uid, |known| known.until <= now);
+            self.cache.remove_if(&uid, |cached| cached.until <= now);
         }
         // Concurrent calls of one user share one look-up.
-        let known = self.known.get_or_insert_async(&uid, self.look_up(uid)).await?;
-        Ok(known.groups)
+        let cached = self.cache.get_or_insert_async(&uid, self.look_up(uid)).await?;
+        Ok(cached.groups)
     }
 
-    async fn look_up(&self, uid: u32) -> Result<Known> {
-        let ask = self.ask.clone();
-        let asked = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(ask(uid)));
-        let shortly = FAILURE_GOOD_FOR.min(self.good_for);
-        let (groups, good_for) = match asked.resolve().await {
+    async fn look_up(&self, uid: u32) -> Result<CachedGroups> {
+        let look_up_fn = self.look_up_fn.clone();
+        let looked_up = self.lane.run(&Ctx::root(SessionId(0)), move || Ok(look_up_fn(uid)));
+        let failure_lifetime = FAILURE_LIFETIME.min(self.lifetime);
+        let (groups, lifetime) = match looked_up.resolve().await {
             Ok(Ok(Some(UserGroups { groups, lacking: Some(error) }))) => {
                 if let Some(unlogged) = self.log.allow() {
                     tracing::warn!(
@@ -88,9 +88,9 @@ impl Groups {
                         "group look-up failed: using only the groups of /etc/group"
                     );
                 }
-                (groups, shortly)
+                (groups, failure_lifetime)
             }
-            Ok(Ok(found)) => (found.unwrap_or_default().groups, self.good_for),
+            Ok(Ok(found)) => (found.unwrap_or_default().groups, self.lifetime),
             Ok(Err(error)) => {
                 if let Some(unlogged) = self.log.allow() {
                     let error: &dyn std::error::Error = &error;
@@ -101,11 +101,11 @@ impl Groups {
                         "group look-up failed: the user has no supplementary groups"
                     );
                 }
-                (Vec::new(), shortly)
+                (Vec::new(), failure_lifetime)
             }
             Err(_) => return Err(Error::WouldBlock),
         };
-        Ok(Known { groups: groups.into(), until: Instant::now() + good_for })
+        Ok(CachedGroups { groups: groups.into(), until: Instant::now() + lifetime })
     }
 }
 
@@ -117,7 +117,7 @@ impl Default for Groups {
 
 impl std::fmt::Debug for Groups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Groups({} users)", self.known.len())
+        write!(f, "Groups({} users)", self.cache.len())
     }
 }
 
@@ -134,10 +134,10 @@ mod tests {
     }
 
     /// Returns a look-up with as many groups as the user's number, and a counter of its calls.
-    fn counting(good_for: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = asked.clone();
-        let ask = move |uid: u32| {
+    fn counting(lifetime: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
+        let looked_up = Arc::new(AtomicUsize::new(0));
+        let count = looked_up.clone();
+        let look_up_fn = move |uid: u32| {
             count.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(5));
             match uid {
@@ -147,54 +147,54 @@ mod tests {
                 uid => Ok(Some(UserGroups { groups: vec![uid; 40], lacking: None })),
             }
         };
-        (Arc::new(Groups::asking(Arc::new(ask), good_for)), asked)
+        (Arc::new(Groups::with_look_up(Arc::new(look_up_fn), lifetime)), looked_up)
     }
 
     #[test]
     fn concurrent_group_lookups_of_a_user_are_one() {
-        let (groups, asked) = counting(GOOD_FOR);
+        let (groups, looked_up) = counting(LIFETIME);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| assert_eq!(wait(&groups, 7).expect("groups").len(), 40));
             }
         });
         assert_eq!(wait(&groups, 7).expect("groups")[..2], [7, 7]);
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(looked_up.load(Ordering::Relaxed), 1);
     }
 
     #[test]
     fn unknown_users_and_failed_lookups_are_cached() {
-        let (groups, asked) = counting(GOOD_FOR);
+        let (groups, looked_up) = counting(LIFETIME);
         for uid in [404, 500, 404, 500] {
             assert!(wait(&groups, uid).expect("nothing").is_empty());
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(looked_up.load(Ordering::Relaxed), 2);
         assert_eq!(wait(&groups, 501).expect("its own")[..], [501]);
     }
 
     #[test]
     fn expired_groups_are_looked_up_again() {
-        let (groups, asked) = counting(Duration::ZERO);
+        let (groups, looked_up) = counting(Duration::ZERO);
         for _ in 0..3 {
             wait(&groups, 7).expect("groups");
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert_eq!(looked_up.load(Ordering::Relaxed), 3);
     }
 
     #[test]
     fn a_database_that_does_not_answer_is_not_flooded() {
         let stuck = Arc::new(Mutex::new(()));
         let held = stuck.lock().expect("the lock");
-        let ask = {
+        let look_up_fn = {
             let stuck = stuck.clone();
             move |_| {
                 drop(stuck.lock());
                 Ok(None)
             }
         };
-        let groups = Arc::new(Groups::asking(Arc::new(ask), GOOD_FOR));
+        let groups = Arc::new(Groups::with_look_up(Arc::new(look_up_fn), LIFETIME));
         let mut waker = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut asking = Vec::new();
+        let mut waiting = Vec::new();
         let mut refused = 0;
         for uid in 0..1000 {
             let groups = groups.clone();
@@ -204,10 +204,14 @@ mod tests {
                     assert!(matches!(outcome, Err(Error::WouldBlock)));
                     refused += 1;
                 }
-                std::task::Poll::Pending => asking.push(future),
+                std::task::Poll::Pending => waiting.push(future),
             }
         }
-        assert!(asking.len() <= ASKING.threads + ASKING.queue_len && refused > 0, "{}", asking.len());
+        assert!(
+            waiting.len() <= LOOK_UP_POOL.threads + LOOK_UP_POOL.queue_len && refused > 0,
+            "{}",
+            waiting.len()
+        );
         drop(held);
     }
 

@@ -71,7 +71,7 @@ impl Identities {
         };
         let (uid, gid) = (squash.uid(sys.uid), squash.gid(sys.gid));
         let groups = match &self.groups {
-            None => self.told(squash, sys),
+            None => self.credential_groups(squash, sys),
             Some(groups) => self.squashed(squash, groups.of(uid).await?),
         };
         Ok(Identity { uid, gid, groups })
@@ -123,7 +123,7 @@ impl Identities {
     }
 
     /// Returns the groups that the credential names.
-    fn told(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
+    fn credential_groups(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
         let mut groups = [0; GIDS_MAX];
         let groups = groups.get_mut(..sys.gids.len())?;
         groups.iter_mut().zip(&*sys.gids).for_each(|(to, gid)| *to = squash.gid(*gid));

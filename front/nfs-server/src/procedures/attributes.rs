@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::attr::{fattr3, set_attr};
 use tombolo_wire_nfs3::results::{AccessOk, AccessReply, GetattrReply, SetattrReply};
 use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
 /// Executes GETATTR.
@@ -38,10 +38,10 @@ pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> Setat
 }
 
 /// Changes attributes on the caller's behalf, and makes the change stable.
-pub(super) async fn change(target: &Target, set: &SetAttr) -> Result<Change> {
+pub(super) async fn change(target: &CallTarget, set: &SetAttr) -> Result<Change> {
     let attr = target.attr().await?;
     let (_, change) = match set.size {
-        Some(_) => cut(target, &attr, set).await?,
+        Some(_) => truncate(target, &attr, set).await?,
         None => target.export.file_system.setattr(&target.cx, target.node.id, None, set).resolve().await?,
     };
     target.export.settle_attributes(&target.node, attr.file_type).await?;
@@ -50,7 +50,7 @@ pub(super) async fn change(target: &Target, set: &SetAttr) -> Result<Change> {
 
 /// Truncates through an opening: the file may have been opened for writing before a change of its mode (RFC
 /// 1813 §4.4).
-async fn cut(target: &Target, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
+async fn truncate(target: &CallTarget, attr: &Attr, set: &SetAttr) -> Result<(Attr, Change)> {
     let export = &target.export;
     match attr.file_type {
         FileType::Regular => {}
@@ -78,7 +78,7 @@ pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessR
     }
 }
 
-pub(super) async fn allowed(target: &Target, asked: AccessBits) -> Result<(Attr, AccessBits)> {
+pub(super) async fn allowed(target: &CallTarget, asked: AccessBits) -> Result<(Attr, AccessBits)> {
     let attr = target.attr().await?;
     let directory = attr.file_type == FileType::Directory;
     let mut wanted = AccessMask::empty();

@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::attr::{fattr3, stability, stable_how, wcc_data};
 use tombolo_wire_nfs3::results::{CommitOk, CommitReply, ReadOk, ReadReply, WriteOk, WriteReply};
 use tombolo_wire_nfs3::{Data, Reply, Status, WccData, WriteVerifier};
 
-use crate::caller::{Caller, Target, key_under};
+use crate::caller::{CallTarget, Caller, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
 
@@ -34,7 +34,7 @@ pub(crate) async fn read(
 /// Reads with attributes from before the read: data newer than the attributes makes a client revalidate,
 /// whereas attributes newer than the data would let it cache old data.
 async fn read_some(
-    target: &Target,
+    target: &CallTarget,
     offset: u64,
     limit: u32,
     buffers: &Buffers,
@@ -80,7 +80,7 @@ pub(crate) fn data_of(data: Data, record: &Source, bytes_max: u32) -> Option<Sou
 
 /// Performs a WRITE of the given data and builds the reply; INVAL without data.
 pub(crate) async fn write_to(
-    target: &mut Target,
+    target: &mut CallTarget,
     offset: u64,
     stable: StableHow,
     data: Option<&Source>,
@@ -110,7 +110,7 @@ pub(crate) async fn write_to(
     }
 }
 
-async fn write_some(target: &Target, how: &Write, data: &Source) -> Result<Written> {
+async fn write_some(target: &CallTarget, how: &Write, data: &Source) -> Result<Written> {
     let export = &target.export;
     let end = how.offset.checked_add(data.len() as u64);
     let is_too_far = !data.is_empty() && end.is_none_or(|end| end > export.profile.file_size_max);
@@ -134,10 +134,10 @@ async fn write_some(target: &Target, how: &Write, data: &Source) -> Result<Writt
 /// writing, by its owner or the superuser. Returns `None` if nothing was written and the general path must be
 /// taken. Back ends with `by_owner` do not write to a file without a name, since they check its attributes
 /// before the write; others do, and the reply is STALE all the same.
-async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Option<Written>> {
+async fn write_at_once(target: &CallTarget, how: &Write, data: &Source) -> Result<Option<Written>> {
     let export = &target.export;
     let (uid, openings) = (target.cx.identity.uid, &export.openings);
-    let Some(opening) = openings.kept_for_writing(target.node.id).filter(|_| !data.is_empty()) else {
+    let Some(opening) = openings.cached_for_writing(target.node.id).filter(|_| !data.is_empty()) else {
         return Ok(None);
     };
     let by_owner = export.profile.writes_by_owner;
@@ -159,7 +159,7 @@ async fn write_at_once(target: &Target, how: &Write, data: &Source) -> Result<Op
 }
 
 async fn write_through(
-    target: &Target,
+    target: &CallTarget,
     opening: &Opening,
     how: &Write,
     data: Source,
@@ -202,7 +202,7 @@ pub(crate) async fn commit(caller: &Caller<'_>, args: CommitArgs<'_>) -> CommitR
     }
 }
 
-async fn sync(target: &Target) -> Result<Change> {
+async fn sync(target: &CallTarget) -> Result<Change> {
     let before = target.file_attr().await?;
     let export = &target.export;
     export.permissions.check_write(&target.cx, target.node.id, &before).await?;

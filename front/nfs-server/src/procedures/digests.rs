@@ -7,7 +7,7 @@ use tombolo_wire_nfs3::side::{CHUNK_BYTES, DIGESTED_BYTES_MAX, DigestsArgs, Dige
 use tombolo_wire_nfs3::{Reply, Status};
 use tombolo_wire_xdr::Encoder;
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
 /// Maximum number of attempts for a file that keeps changing.
@@ -40,7 +40,7 @@ pub(crate) async fn digests(
 /// Returns attributes that are the same before and after the read, so that the digests are of that version.
 async fn digested(
     caller: &Caller<'_>,
-    file: &Target,
+    file: &CallTarget,
     args: DigestsArgs<'_>,
     buffers: &Buffers,
 ) -> Result<(Attr, Vec<u8>)> {
@@ -58,8 +58,8 @@ async fn digested(
             return Ok((attr, Vec::new()));
         }
         let (first, count) = (args.offset / CHUNK_BYTES, (len as u64).div_ceil(CHUNK_BYTES));
-        if let Some(kept) = digests.kept(file, &version, first, count) {
-            return Ok((attr, kept));
+        if let Some(cached) = digests.cached(file, &version, first, count) {
+            return Ok((attr, cached));
         }
         let lease = buffers.take(len).ok_or(Failure(Status::Jukebox))?;
         let opening = export.openings.for_reading(file.node.id).await?;
@@ -69,7 +69,7 @@ async fn digested(
         let made = digests.make(&file.cx, lease.source(0..len)).await?;
         attr = file.file_attr().await?;
         if read == len && WeakAttr::from(&attr) == version {
-            digests.keep(file, &attr, first, &made);
+            digests.insert(file, &attr, first, &made);
             return Ok((attr, made));
         }
     }

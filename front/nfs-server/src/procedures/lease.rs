@@ -7,7 +7,7 @@ use tombolo_core::fs::{AccessMask, LeaseAnswer, LeaseAsk, LeaseClient, LeaseTabl
 use tombolo_wire_nfs3::side::{LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState};
 use tombolo_wire_nfs3::{Reply, Status};
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
 /// Executes LEASE. A call that keeps a lease is answered when the lease is recalled.
@@ -21,16 +21,16 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
         }
         // The export is not held while this waits.
         drop(target);
-        Ok(ask(leases, client, args).await)
+        Ok(request(leases, client, args).await)
     };
     match answered.await {
-        Ok(told) => Reply::Ok(told),
+        Ok(reply) => Reply::Ok(reply),
         Err(Failure(status)) => Reply::Failed(status, ()),
     }
 }
 
 /// Checks that the client may hold a lease and that its user may list the tree and look up names in it.
-async fn may_hold(caller: &Caller<'_>, target: &Target) -> Result<()> {
+async fn may_hold(caller: &Caller<'_>, target: &CallTarget) -> Result<()> {
     let export = &target.export;
     if !export.lease_holders.admits(caller.peer()) {
         tracing::debug!(peer = %caller.peer().origin, "lease refused: --leases does not name the client");
@@ -43,13 +43,13 @@ async fn may_hold(caller: &Caller<'_>, target: &Target) -> Result<()> {
     if allowed.contains(wanted) { Ok(()) } else { Err(Failure(Status::Acces)) }
 }
 
-async fn ask(leases: Arc<LeaseTable>, client: LeaseClient, args: LeaseArgs<'_>) -> LeaseOk {
-    let ask = match args.act {
+async fn request(leases: Arc<LeaseTable>, client: LeaseClient, args: LeaseArgs<'_>) -> LeaseOk {
+    let request = match args.act {
         LeaseAct::Grant => LeaseAsk::Grant,
         LeaseAct::Keep => LeaseAsk::Keep(args.epoch),
         LeaseAct::GiveBack => LeaseAsk::GiveBack(args.epoch),
     };
-    match leases.ask(client, ask).await {
+    match leases.ask(client, request).await {
         LeaseAnswer::Held { epoch, term } => of(LeaseState::Held, epoch, term),
         LeaseAnswer::Recalled => of(LeaseState::Recalled, args.epoch, Duration::ZERO),
         LeaseAnswer::NotHeld { after } => of(LeaseState::NotHeld, 0, after),

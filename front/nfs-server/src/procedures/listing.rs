@@ -16,9 +16,9 @@ use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
 use super::LISTING_MAX_BYTES;
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
-use crate::nodes::{HeldNode, Node};
+use crate::nodes::{Node, NodeGuard};
 
 /// Executes READDIR.
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
@@ -124,7 +124,7 @@ impl Wanted {
 
 /// Writes a page; appends its directories to `below`. Returns `true` if the directory ends with it.
 pub(super) async fn list(
-    dir: &Target,
+    dir: &CallTarget,
     wanted: &Wanted,
     results: &mut Encoder<'_>,
     below: Option<&mut Vec<Arc<Node>>>,
@@ -153,7 +153,7 @@ pub(super) async fn list(
 }
 
 /// Checks read permission, which a directory's owner does not have implicitly.
-async fn check_listing(dir: &Target, attr: &Attr) -> Result<()> {
+async fn check_listing(dir: &CallTarget, attr: &Attr) -> Result<()> {
     if dir.cx.identity.uid == 0 {
         return Ok(());
     }
@@ -163,7 +163,7 @@ async fn check_listing(dir: &Target, attr: &Attr) -> Result<()> {
 }
 
 async fn write(
-    dir: &Target,
+    dir: &CallTarget,
     wanted: &Wanted,
     (attr, verifier): (&Attr, CookieVerifier),
     page: &DirPage,
@@ -182,7 +182,7 @@ async fn write(
             (None, _) => !writer.push(&entry),
             (Some(_), None) => !writer.push_plus(&DirEntryPlus3 { entry, attributes: None, handle: None }),
             (Some(_), Some(held)) => {
-                let node = dir.export.adopt_held(held).await.ok();
+                let node = dir.export.adopt_guard(held).await.ok();
                 let attributes = found.entry.map(|found| fattr3(&found.attr));
                 let handle = node.as_ref().map(|node| node.wire_handle());
                 let is_full = !writer.push_plus(&DirEntryPlus3 { entry, attributes, handle });
@@ -203,11 +203,11 @@ async fn write(
     Ok(complete)
 }
 
-fn hold(dir: &Target, entry: &Entry) -> HeldNode {
-    HeldNode::new(&dir.export.file_system, dir.export.session, entry.node)
+fn hold(dir: &CallTarget, entry: &Entry) -> NodeGuard {
+    NodeGuard::new(&dir.export.file_system, dir.export.session, entry.node)
 }
 
-fn entry3<'a>(dir: &Target, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> {
+fn entry3<'a>(dir: &CallTarget, attr: &Attr, found: &DirEntry<'a>) -> DirEntry3<'a> {
     // The parent of an export's root is not exposed.
     let above_root = dir.node.id == NodeId::ROOT && found.name == b"..";
     let fileid = if above_root { attr.fileid } else { found.fileid };

@@ -15,17 +15,17 @@ use tombolo_wire_nfs3::results::{CreateOk, CreateReply, LinkReply, LinkWcc};
 use tombolo_wire_nfs3::{Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::Encoder;
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
-use crate::nodes::{HeldNode, Node};
+use crate::nodes::{Node, NodeGuard};
 
 /// Default mode of a new node: access for the owner only.
-const MODE_UNSAID: u32 = 0o600;
+const DEFAULT_MODE: u32 = 0o600;
 /// Default mode of a new directory.
-const DIRECTORY_MODE_UNSAID: u32 = 0o700;
+const DEFAULT_DIRECTORY_MODE: u32 = 0o700;
 
 /// A node that was created, or found by an unchecked create.
-struct New {
+struct NewNode {
     node: Arc<Node>,
     attr: Attr,
     dir: Change,
@@ -44,7 +44,7 @@ pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &
 /// Executes MKDIR.
 pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
-        let mode = mode_of(set, DIRECTORY_MODE_UNSAID);
+        let mode = mode_of(set, DEFAULT_DIRECTORY_MODE);
         Ok(dir.export.file_system.mkdir(&dir.cx, dir.node.id, name, mode).resolve().await?)
     })
     .await;
@@ -74,7 +74,7 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
         }
     };
     make(caller, args.location, &attributes, results, async |dir, name, set| {
-        let mode = mode_of(set, MODE_UNSAID);
+        let mode = mode_of(set, DEFAULT_MODE);
         let file_system = &dir.export.file_system;
         Ok(file_system.mknod(&dir.cx, dir.node.id, name, file_type, mode, rdev).resolve().await?)
     })
@@ -86,7 +86,7 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     let (file, dir) = match (caller.target(args.file).await, caller.target(args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
         (Err(Failure(Status::Stale)), Ok(dir)) => {
-            let Failure(status) = refused_again(&dir, args.link.name).await;
+            let Failure(status) = gone_file_failure(&dir, args.link.name).await;
             return Reply::Failed(status, LinkWcc { attributes: None, dir_wcc: dir.wcc_now().await });
         }
         (Err(Failure(status)), _) | (_, Err(Failure(status))) => {
@@ -106,7 +106,7 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
 }
 
 /// Returns the reply to a LINK of a file that is gone: for a duplicate, that of the first request.
-async fn refused_again(dir: &Target, name: &[u8]) -> Failure {
+async fn gone_file_failure(dir: &CallTarget, name: &[u8]) -> Failure {
     let name = match new_name(name) {
         Ok(name) => name,
         Err(failure) => return failure,
@@ -114,13 +114,13 @@ async fn refused_again(dir: &Target, name: &[u8]) -> Failure {
     match dir.export.file_system.link(&dir.cx, NodeId::NONE, dir.node.id, name).resolve().await {
         Err(error) => error.into(),
         Ok(made) => {
-            drop(HeldNode::new(&dir.export.file_system, dir.export.session, made.entry.node));
+            drop(NodeGuard::new(&dir.export.file_system, dir.export.session, made.entry.node));
             Failure(Status::Stale)
         }
     }
 }
 
-async fn link_in(file: &Target, dir: &Target, name: &[u8]) -> Result<Made> {
+async fn link_in(file: &CallTarget, dir: &CallTarget, name: &[u8]) -> Result<Made> {
     if !file.shares_export_with(dir) {
         return Err(Failure(Status::XDev));
     }
@@ -139,7 +139,7 @@ async fn make(
     location: DirOpArgs<'_>,
     attributes: &Sattr3,
     results: &mut Encoder<'_>,
-    step: impl AsyncFnOnce(&Target, Name<'_>, &mut SetAttr) -> Result<Made>,
+    step: impl AsyncFnOnce(&CallTarget, Name<'_>, &mut SetAttr) -> Result<Made>,
 ) {
     let dir = caller.target(location.dir).await;
     let made = match &dir {
@@ -150,11 +150,11 @@ async fn make(
 }
 
 async fn make_in(
-    dir: &Target,
+    dir: &CallTarget,
     name: &[u8],
     attributes: &Sattr3,
-    step: impl AsyncFnOnce(&Target, Name<'_>, &mut SetAttr) -> Result<Made>,
-) -> Result<New> {
+    step: impl AsyncFnOnce(&CallTarget, Name<'_>, &mut SetAttr) -> Result<Made>,
+) -> Result<NewNode> {
     let name = new_name(name)?;
     let mut set = set_attr(attributes, None)?;
     // Only regular files have a size to set.
@@ -164,11 +164,11 @@ async fn make_in(
     finish(dir, node, made.entry.attr, made.dir, set).await
 }
 
-async fn create_in(dir: &Target, name: &[u8], how: &CreateHow) -> Result<New> {
+async fn create_in(dir: &CallTarget, name: &[u8], how: &CreateHow) -> Result<NewNode> {
     let name = new_name(name)?;
     match how {
         CreateHow::Exclusive(verifier) => {
-            let mode = NewMode::settled(Mode::new(MODE_UNSAID));
+            let mode = NewMode::settled(Mode::new(DEFAULT_MODE));
             let created = open_new(dir, name, mode, Exclusive::Verifier(verifier.0)).await?;
             let node = entered(dir, &created).await?;
             // The verifier is stored in its attributes.
@@ -177,15 +177,15 @@ async fn create_in(dir: &Target, name: &[u8], how: &CreateHow) -> Result<New> {
         }
         CreateHow::Guarded(attributes) => create_new(dir, name, attributes).await,
         CreateHow::Unchecked(attributes) => match create_new(dir, name, attributes).await {
-            Err(Failure(Status::Exist)) => take_existing(dir, name, attributes).await,
+            Err(Failure(Status::Exist)) => open_existing(dir, name, attributes).await,
             outcome => outcome,
         },
     }
 }
 
-async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result<New> {
+async fn create_new(dir: &CallTarget, name: Name<'_>, attributes: &Sattr3) -> Result<NewNode> {
     let mut set = set_attr(attributes, None)?;
-    let mode = mode_of(&mut set, MODE_UNSAID);
+    let mode = mode_of(&mut set, DEFAULT_MODE);
     set.size = set.size.filter(|&size| size > 0);
     let created = open_new(dir, name, mode, Exclusive::Yes).await?;
     let node = entered(dir, &created).await?;
@@ -193,22 +193,22 @@ async fn create_new(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result
 }
 
 /// Opens the existing file for an unchecked create, which sets only its size (RFC 1813 §3.3.8).
-async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Result<New> {
+async fn open_existing(dir: &CallTarget, name: Name<'_>, attributes: &Sattr3) -> Result<NewNode> {
     if let Some(handle) = dir.export.unchecked_creates.handle(&dir.cx) {
-        let file = Target {
+        let file = CallTarget {
             export: dir.export.clone(),
             node: dir.export.resolve(&handle).await?,
             cx: dir.cx.clone(),
         };
         let attr = file.attr().await?;
-        return Ok(New { node: file.node, attr, dir: Change::default() });
+        return Ok(NewNode { node: file.node, attr, dir: Change::default() });
     }
     let entry = dir.child(name).await?.ok_or(Failure(Status::Jukebox))?;
     let node = dir.export.adopt(entry.node).await?;
     if entry.attr.file_type != FileType::Regular {
         return Err(Failure(Status::Exist));
     }
-    let file = Target { export: dir.export.clone(), node, cx: dir.cx.clone() };
+    let file = CallTarget { export: dir.export.clone(), node, cx: dir.cx.clone() };
     if let Some(size) = attributes.size {
         super::attributes::change(&file, &SetAttr { size: Some(size), ..SetAttr::default() }).await?;
     }
@@ -216,10 +216,10 @@ async fn take_existing(dir: &Target, name: Name<'_>, attributes: &Sattr3) -> Res
     // The call that created it may not have been answered yet.
     dir.export.settle(&dir.node).await?;
     dir.export.unchecked_creates.record(&dir.cx, &file.node.handle);
-    Ok(New { node: file.node, attr, dir: Change::default() })
+    Ok(NewNode { node: file.node, attr, dir: Change::default() })
 }
 
-async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclusive) -> Result<Created> {
+async fn open_new(dir: &CallTarget, name: Name<'_>, mode: NewMode, exclusive: Exclusive) -> Result<Created> {
     let how = Create { mode, flags: OpenFlags::READ | OpenFlags::WRITE, exclusive };
     let file_system = &dir.export.file_system;
     let create = || file_system.create(&dir.cx, dir.node.id, name, &how);
@@ -227,22 +227,28 @@ async fn open_new(dir: &Target, name: Name<'_>, mode: NewMode, exclusive: Exclus
 }
 
 /// Caches the opening of a create, for the WRITE that usually follows.
-async fn entered(dir: &Target, created: &Created) -> Result<Arc<Node>> {
+async fn entered(dir: &CallTarget, created: &Created) -> Result<Arc<Node>> {
     dir.export.openings.enter_created(created.entry.node, created.open);
     Ok(dir.export.adopt(created.entry.node).await?)
 }
 
 /// Sets the remaining attributes and makes everything stable: a sync of the directory covers the node as it
 /// was made, but not attributes set afterwards.
-async fn finish(dir: &Target, node: Arc<Node>, mut attr: Attr, change: Change, set: SetAttr) -> Result<New> {
+async fn finish(
+    dir: &CallTarget,
+    node: Arc<Node>,
+    mut attr: Attr,
+    change: Change,
+    set: SetAttr,
+) -> Result<NewNode> {
     let export = &dir.export;
-    let rest = without_ownership(set, &dir.cx);
-    if rest != SetAttr::default() {
-        attr = export.file_system.setattr(&dir.cx, node.id, None, &rest).resolve().await?.0;
+    let remaining = without_ownership(set, &dir.cx);
+    if remaining != SetAttr::default() {
+        attr = export.file_system.setattr(&dir.cx, node.id, None, &remaining).resolve().await?.0;
         export.settle_attributes(&node, attr.file_type).await?;
     }
     export.settle(&dir.node).await?;
-    Ok(New { node, attr, dir: change })
+    Ok(NewNode { node, attr, dir: change })
 }
 
 /// Drops the owner and group unless the caller may give files away: clients send the owner that a new node
@@ -258,8 +264,8 @@ fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
 }
 
 /// Takes the mode out of the attributes; the node is created with it.
-fn mode_of(set: &mut SetAttr, unsaid: u32) -> NewMode {
-    NewMode::settled(set.mode.take().unwrap_or(Mode::new(unsaid)))
+fn mode_of(set: &mut SetAttr, default: u32) -> NewMode {
+    NewMode::settled(set.mode.take().unwrap_or(Mode::new(default)))
 }
 
 /// Checks a new name; `.` and `..` exist in every directory.
@@ -270,7 +276,7 @@ fn new_name(name: &[u8]) -> Result<Name<'_>> {
     }
 }
 
-async fn answer(dir: Result<Target>, made: Result<New>, results: &mut Encoder<'_>) {
+async fn answer(dir: Result<CallTarget>, made: Result<NewNode>, results: &mut Encoder<'_>) {
     match (&dir, &made) {
         (Ok(dir), Ok(new)) => {
             let reply = CreateReply::Ok(CreateOk {

@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::results::{LookupOk, LookupReply, ReadlinkOk, ReadlinkRepl
 use tombolo_wire_nfs3::{FileHandle, Status};
 use tombolo_wire_xdr::Encoder;
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
@@ -39,7 +39,7 @@ pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &m
 }
 
 /// Looks up a name, including `.` and `..`.
-async fn find(dir: &Target, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
+async fn find(dir: &CallTarget, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
     let export = &dir.export;
     let is_root = dir.node.id == NodeId::ROOT;
     if name == b"." || (name == b".." && is_root) {
@@ -74,7 +74,7 @@ pub(crate) async fn readlink(caller: &Caller<'_>, handle: FileHandle<'_>, result
     };
 }
 
-async fn target_of(link: &Target) -> Result<(Attr, Vec<u8>)> {
+async fn target_of(link: &CallTarget) -> Result<(Attr, Vec<u8>)> {
     let attr = link.attr().await?;
     if attr.file_type != FileType::Symlink {
         return Err(Failure(Status::Inval));

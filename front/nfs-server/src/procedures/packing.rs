@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::side::{
 use tombolo_wire_nfs3::{Reply, Status, WccData};
 use tombolo_wire_xdr::{Encoder, List};
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::procedures::data::{data_of, write_to};
 
@@ -41,7 +41,7 @@ pub(crate) async fn pack(
 /// Returns attributes that are the same before and after the read, so that the data is of that version.
 async fn packed(
     caller: &Caller<'_>,
-    file: &Target,
+    file: &CallTarget,
     parts: List<'_, FilePart>,
     buffers: &Buffers,
 ) -> Result<(Attr, Vec<u8>)> {
@@ -68,7 +68,7 @@ async fn packed(
 }
 
 /// Reads the parts into a buffer one after the other. Returns `false` if one of them is short.
-async fn read_parts(file: &Target, parts: List<'_, FilePart>, lease: &Lease) -> Result<bool> {
+async fn read_parts(file: &CallTarget, parts: List<'_, FilePart>, lease: &Lease) -> Result<bool> {
     let (export, mut start) = (&file.export, 0);
     let opening = export.openings.for_reading(file.node.id).await?;
     for part in parts {
@@ -106,7 +106,7 @@ pub(crate) async fn unpack(
 /// Decompresses a frame. Returns `None` unless its data has exactly the expected length, within the limits.
 async fn unpacked(
     caller: &Caller<'_>,
-    target: &Target,
+    target: &CallTarget,
     args: UnpackArgs<'_>,
     record: &Source,
     buffers: &Buffers,

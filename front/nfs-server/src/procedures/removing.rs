@@ -8,16 +8,16 @@ use tombolo_wire_nfs3::args::{DirOpArgs, RenameArgs};
 use tombolo_wire_nfs3::results::{RemoveReply, RenameReply, RenameWcc};
 use tombolo_wire_nfs3::{Reply, WccData};
 
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
-use crate::nodes::HeldNode;
+use crate::nodes::NodeGuard;
 
 /// Executes REMOVE.
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
-    take_away(caller, args, async |dir, name| {
-        let (victim, cx) = found(dir, name).await;
+    remove_name(caller, args, async |dir, name| {
+        let (victim, cx) = look_up_victim(dir, name).await;
         let change = dir.export.file_system.unlink(&cx, dir.node.id, name).resolve().await?;
-        close(dir, victim).await;
+        drop_victim(dir, victim).await;
         Ok(change)
     })
     .await
@@ -25,25 +25,25 @@ pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveRe
 
 /// Executes RMDIR.
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
-    take_away(caller, args, async |dir, name| {
-        let (victim, cx) = found(dir, name).await;
+    remove_name(caller, args, async |dir, name| {
+        let (victim, cx) = look_up_victim(dir, name).await;
         let change = dir.export.file_system.rmdir(&cx, dir.node.id, name).resolve().await?;
-        close(dir, victim).await;
+        drop_victim(dir, victim).await;
         Ok(change)
     })
     .await
 }
 
-async fn take_away(
+async fn remove_name(
     caller: &Caller<'_>,
     args: DirOpArgs<'_>,
-    step: impl AsyncFnOnce(&Target, Name<'_>) -> Result<Change>,
+    step: impl AsyncFnOnce(&CallTarget, Name<'_>) -> Result<Change>,
 ) -> RemoveReply {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
         Err(Failure(status)) => return Reply::Failed(status, WccData::NONE),
     };
-    match take_away_from(&dir, args.name, step).await {
+    match remove_name_in(&dir, args.name, step).await {
         Ok(change) => Reply::Ok(dir.wcc(&change).await),
         Err(failure) => {
             let (status, wcc) = dir.change_failed(failure).await;
@@ -52,10 +52,10 @@ async fn take_away(
     }
 }
 
-async fn take_away_from(
-    dir: &Target,
+async fn remove_name_in(
+    dir: &CallTarget,
     name: &[u8],
-    step: impl AsyncFnOnce(&Target, Name<'_>) -> Result<Change>,
+    step: impl AsyncFnOnce(&CallTarget, Name<'_>) -> Result<Change>,
 ) -> Result<Change> {
     let change = step(dir, Name::new(name)?).await?;
     dir.export.settle(&dir.node).await?;
@@ -83,17 +83,17 @@ pub(crate) async fn rename(caller: &Caller<'_>, args: RenameArgs<'_>) -> RenameR
     }
 }
 
-async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> Result<Renamed> {
+async fn rename_between(from: &CallTarget, old: &[u8], to: &CallTarget, new: &[u8]) -> Result<Renamed> {
     if !from.shares_export_with(to) {
         return Err(Failure(tombolo_wire_nfs3::Status::XDev));
     }
     let (old, new) = (Name::new(old)?, Name::new(new)?);
     let export = &from.export;
-    let (victim, _) = found(to, new).await;
+    let (victim, _) = look_up_victim(to, new).await;
     let flags = RenameFlags::empty();
     let renamed =
         export.file_system.rename(&from.cx, from.node.id, old, to.node.id, new, flags).resolve().await?;
-    close(to, victim).await;
+    drop_victim(to, victim).await;
     export.settle(&to.node).await?;
     if from.node.id != to.node.id {
         export.settle(&from.node).await?;
@@ -103,31 +103,31 @@ async fn rename_between(from: &Target, old: &[u8], to: &Target, new: &[u8]) -> R
 
 /// A node that is about to lose a name.
 struct Victim {
-    held: HeldNode,
+    guard: NodeGuard,
     /// `true` if that is its last name.
     is_last: bool,
 }
 
 /// Looks up a name before it is removed. Returns its node, if an opening or the node is cached, since either
 /// keeps the space of a removed file allocated; and the context for the removal, with the attributes found.
-async fn found(dir: &Target, name: Name<'_>) -> (Option<Victim>, Ctx) {
+async fn look_up_victim(dir: &CallTarget, name: Name<'_>) -> (Option<Victim>, Ctx) {
     let (export, mut cx) = (&dir.export, dir.cx.clone());
     let Ok(Some(Entry { node, attr })) = dir.child(name).await else { return (None, cx) };
-    let held = HeldNode::new(&export.file_system, export.session, node);
+    let guard = NodeGuard::new(&export.file_system, export.session, node);
     let is_last = attr.nlink <= 1 || attr.file_type == FileType::Directory;
     cx.found = Some(Arc::new(attr));
-    let is_kept = export.openings.holds(node) || export.nodes.holds(node);
+    let is_cached = export.openings.holds(node) || export.nodes.holds(node);
     if is_last {
         // A back end that is a client of another server would rename an open file instead (silly rename).
         export.openings.close_stable(node);
     }
-    (is_kept.then_some(Victim { held, is_last }), cx)
+    (is_cached.then_some(Victim { guard, is_last }), cx)
 }
 
 /// Drops a node that lost its last name, so that its space is freed at once.
-async fn close(dir: &Target, victim: Option<Victim>) {
-    let Some(Victim { held, is_last }) = victim else { return };
-    let (export, node) = (&dir.export, held.id());
+async fn drop_victim(dir: &CallTarget, victim: Option<Victim>) {
+    let Some(Victim { guard, is_last }) = victim else { return };
+    let (export, node) = (&dir.export, guard.id());
     // Without unstable data a new name given meanwhile needs no check: the file would be found and opened
     // again.
     if is_last && export.openings.close_stable(node) {

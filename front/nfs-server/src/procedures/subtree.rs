@@ -12,7 +12,7 @@ use tombolo_wire_xdr::Encoder;
 use super::LISTING_MAX_BYTES;
 use super::attributes::allowed;
 use super::listing::{Wanted, list as list_page};
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
@@ -37,7 +37,7 @@ pub(crate) async fn list(caller: &Caller<'_>, args: ListArgs<'_>, results: &mut 
     let mut below = Vec::new();
     match caller.target(args.dir).await {
         Ok(dir) => {
-            let from = Wanted::plus(args.dir, args.cookie, args.verifier, answer.room_bytes(results));
+            let from = Wanted::plus(args.dir, args.cookie, args.verifier, answer.space_left(results));
             let listed = answer.dir(&dir, args.dir, &from, results, &mut below).await;
             match listed {
                 Ok(true) if args.with_subtree => {
@@ -69,28 +69,28 @@ struct Answer {
 }
 
 impl Answer {
-    fn room_bytes(&self, results: &Encoder<'_>) -> usize {
+    fn space_left(&self, results: &Encoder<'_>) -> usize {
         let taken = results.position() - self.start + HEAD_BYTES;
         self.bytes_max.saturating_sub(taken)
     }
 
     /// Appends subdirectories in depth-first order. A directory that cannot be listed completely is left out,
     /// and the client requests it separately.
-    async fn subtree(&self, top: &Target, below: Vec<Arc<Node>>, results: &mut Encoder<'_>) {
-        let (mut ahead, begun) = (below, Instant::now());
-        ahead.reverse();
+    async fn subtree(&self, top: &CallTarget, below: Vec<Arc<Node>>, results: &mut Encoder<'_>) {
+        let (mut pending, begun) = (below, Instant::now());
+        pending.reverse();
         for _ in 0..DIRS_MAX {
-            let Some(node) = ahead.pop().filter(|_| begun.elapsed() < BEGUN_WITHIN) else { return };
-            let dir = Target { export: top.export.clone(), node: node.clone(), cx: top.cx.clone() };
-            let room = self.room_bytes(results);
-            if room <= frame_bytes(true) {
+            let Some(node) = pending.pop().filter(|_| begun.elapsed() < BEGUN_WITHIN) else { return };
+            let dir = CallTarget { export: top.export.clone(), node: node.clone(), cx: top.cx.clone() };
+            let space = self.space_left(results);
+            if space <= frame_bytes(true) {
                 return;
             }
             let (start, handle) = (results.position(), node.wire_handle());
-            let wanted = Wanted::plus(handle, Default::default(), Default::default(), room);
+            let wanted = Wanted::plus(handle, Default::default(), Default::default(), space);
             let mut found = Vec::new();
             match self.dir(&dir, handle, &wanted, results, &mut found).await {
-                Ok(true) => ahead.extend(found.into_iter().rev()),
+                Ok(true) => pending.extend(found.into_iter().rev()),
                 Ok(false) => return results.truncate(start),
                 Err(_) => {}
             }
@@ -100,7 +100,7 @@ impl Answer {
     /// Writes a directory, or nothing on failure. Returns `true` if it is complete.
     async fn dir(
         &self,
-        dir: &Target,
+        dir: &CallTarget,
         handle: FileHandle<'_>,
         wanted: &Wanted,
         results: &mut Encoder<'_>,

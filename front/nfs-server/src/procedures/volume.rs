@@ -7,7 +7,7 @@ use tombolo_wire_nfs3::results::{
 use tombolo_wire_nfs3::{FileHandle, NfsTime3, Reply};
 
 use super::LISTING_PREFERRED_BYTES;
-use crate::caller::{Caller, Target};
+use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
 /// Preferred multiple of transfer sizes: a page.
@@ -28,7 +28,7 @@ pub(crate) async fn fsstat(caller: &Caller<'_>, handle: FileHandle<'_>) -> Fssta
     }
 }
 
-async fn space(target: &Target) -> Result<FsstatOk> {
+async fn space(target: &CallTarget) -> Result<FsstatOk> {
     let attr = target.attr().await?;
     let statfs = target.export.file_system.statfs(&target.cx, target.node.id).resolve().await?;
     Ok(fsstat_ok(&statfs, Some(fattr3(&attr))))
@@ -36,7 +36,7 @@ async fn space(target: &Target) -> Result<FsstatOk> {
 
 /// Executes FSINFO.
 pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> FsinfoReply {
-    let (target, attr) = match found(caller, handle).await {
+    let (target, attr) = match resolve(caller, handle).await {
         Ok(found) => found,
         Err(Failure(status)) => return Reply::Failed(status, None),
     };
@@ -61,7 +61,7 @@ pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> Fsinf
 
 /// Executes PATHCONF.
 pub(crate) async fn pathconf(caller: &Caller<'_>, handle: FileHandle<'_>) -> PathconfReply {
-    let (target, attr) = match found(caller, handle).await {
+    let (target, attr) = match resolve(caller, handle).await {
         Ok(found) => found,
         Err(Failure(status)) => return Reply::Failed(status, None),
     };
@@ -76,7 +76,10 @@ pub(crate) async fn pathconf(caller: &Caller<'_>, handle: FileHandle<'_>) -> Pat
     })
 }
 
-async fn found(caller: &Caller<'_>, handle: FileHandle<'_>) -> Result<(Target, tombolo_core::fs::Attr)> {
+async fn resolve(
+    caller: &Caller<'_>,
+    handle: FileHandle<'_>,
+) -> Result<(CallTarget, tombolo_core::fs::Attr)> {
     let target = caller.target(handle).await?;
     let attr = target.attr().await?;
     Ok((target, attr))

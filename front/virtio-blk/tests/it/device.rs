@@ -1,4 +1,4 @@
-//! What an honest driver finds.
+//! Behaviour with well-behaved drivers.
 
 use std::io::Read;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn a_flush_is_answered_by_the_disk() {
     assert_eq!(guest.status(FLUSH, 0, &[]), IO_ERROR);
 }
 
-/// A driver that cannot flush, or has turned the cache off, must find on the disk what was answered.
+/// Expects stable writes for a driver that cannot flush or has turned the cache off.
 #[test]
 fn writes_are_stable_unless_the_driver_flushes() {
     let stability = |guest: &mut Guest| {
@@ -138,13 +138,13 @@ fn a_guest_hears_of_a_new_size_and_finds_it() {
     let mut guest = Guest::new();
     let mut way_back = guest.driver.front.open_way_back().unwrap();
     way_back.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The message that opens the way has been handled once the next is answered.
+    // The message that opens the channel has been handled once the next is answered.
     guest.driver.config(0, 8).unwrap();
     let resized = guest.disk.resize().unwrap().set_size(&Ctx::root(SessionId(1)), 2 << 20);
     resized.wait().unwrap();
     let mut message = [0; 12];
     way_back.read_exact(&mut message).unwrap();
-    // CONFIG_CHANGE_MSG of version 1, without a payload, and without a wish for a reply.
+    // CONFIG_CHANGE_MSG of version 1, without payload and without reply.
     assert_eq!(message, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(guest.driver.config(0, 8).unwrap(), (2u64 << 20 >> 9).to_le_bytes());
     assert_eq!(guest.ask(IN, 4095, &[], 512), (vec![0; 512], OK));
@@ -170,8 +170,7 @@ fn a_disk_that_gathers_is_told_when_no_more_follows() {
     }
 }
 
-/// Live migration: the guest's memory before and after, page by page, and the pages that are said to have
-/// changed.
+/// Compares guest memory before and after, page by page, with the dirty log of a live migration.
 #[test]
 fn a_read_marks_the_pages_that_it_has_changed() {
     const PAGE: usize = 4096;
@@ -189,7 +188,7 @@ fn a_read_marks_the_pages_that_it_has_changed() {
         while guest.disk.asked().last() != Some(&Asked::Read(16 * 512, sectors * 512)) {
             std::thread::yield_now();
         }
-        // It is under way already when logging begins.
+        // Under way when logging begins.
         guest.driver.share_log().unwrap();
         let (first, second) = (&guest.queues[0], &guest.queues[1]);
         guest.driver.set_logging(true, &[first, second]).unwrap();

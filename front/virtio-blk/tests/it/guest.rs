@@ -1,4 +1,4 @@
-//! One guest with one server of its own.
+//! A guest with a server of its own.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const OK: u8 = 0;
 pub const IO_ERROR: u8 = 1;
 pub const UNSUPPORTED: u8 = 2;
-/// No status was written.
+/// Marks a status byte that was not written.
 pub const UNTOUCHED: u8 = 0xee;
 
 pub const IN: u32 = 0;
@@ -42,7 +42,7 @@ impl Guest {
         Guest::of(RamDisk::new(|_| ()), Features::all())
     }
 
-    /// A guest whose driver accepts these features.
+    /// Creates a guest whose driver accepts these features.
     pub fn of(disk: Arc<RamDisk>, features: Features) -> Guest {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -61,8 +61,7 @@ impl Guest {
         Guest { driver, queues, disk, out, back, _server: server, _dir: dir }
     }
 
-    /// Hands over a chain: `out` cut into pieces of these lengths, then room for what comes back, in such
-    /// pieces.
+    /// Submits a chain: `out` split into pieces of these lengths, then space for the reply in such pieces.
     pub fn submit(&mut self, out: &[u8], out_pieces: &[usize], back_pieces: &[usize]) -> u16 {
         let queue = &mut self.queues[0];
         queue.write(self.out, out);
@@ -78,21 +77,21 @@ impl Guest {
         self.queues[0].wait_used(PATIENCE).unwrap()
     }
 
-    /// The first `len` bytes of what came back.
+    /// Returns the first `len` bytes of the reply.
     pub fn back(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.queues[0].read(self.back, &mut bytes);
         bytes
     }
 
-    /// A chain, and all that came back: data, and the status last.
+    /// Submits a chain; returns the whole reply: data, and the status last.
     pub fn raw(&mut self, out: &[u8], out_pieces: &[usize], back_pieces: &[usize]) -> Vec<u8> {
         let head = self.submit(out, out_pieces, back_pieces);
         assert_eq!(self.wait().head, head);
         self.back(back_pieces.iter().sum())
     }
 
-    /// A request as Linux lays it out: the data that came back, and the status.
+    /// Sends a request in Linux's layout; returns data and status.
     pub fn ask(&mut self, kind: u32, sector: u64, payload: &[u8], back_bytes: usize) -> (Vec<u8>, u8) {
         let out = [&header(kind, sector)[..], payload].concat();
         let pieces = [16, payload.len()];
@@ -121,7 +120,7 @@ pub fn header(kind: u32, sector: u64) -> [u8; 16] {
     (u128::from(kind) | u128::from(sector) << 64).to_le_bytes()
 }
 
-/// A range to discard or to zero.
+/// Encodes a range to discard or to zero.
 pub fn segment(sector: u64, sectors: u32, flags: u32) -> [u8; 16] {
     (u128::from(sector) | u128::from(sectors) << 64 | u128::from(flags) << 96).to_le_bytes()
 }

@@ -1,5 +1,4 @@
-//! Chains that no honest driver hands over: each has an error for an answer, the disk is not touched, and the
-//! next is served.
+//! Invalid chains: each gets an error status, the disk is not accessed, and the next request is served.
 
 use crate::guest::*;
 use crate::ram_disk::{DISK_BYTES, RamDisk};
@@ -36,7 +35,7 @@ fn lengths_that_are_not_whole_blocks() {
         assert_eq!(guest.status(OUT, 0, &vec![1; len]), IO_ERROR, "{len}");
     }
     for kind in [DISCARD, WRITE_ZEROES] {
-        // No segment, half of one, and two where one is offered.
+        // No segment, half a segment, and two instead of one.
         for payload in [&[][..], &[0; 8], &[0; 17], &[0; 32]] {
             assert_eq!(guest.status(kind, 0, payload), IO_ERROR, "{kind} {}", payload.len());
         }
@@ -62,12 +61,12 @@ fn requests_and_flags_that_there_are_not() {
 #[test]
 fn chains_that_are_no_requests() {
     let mut guest = Guest::new();
-    // A header that is cut off.
+    // A truncated header.
     for len in [1, 8, 15] {
         assert_eq!(guest.raw(&header(FLUSH, 0)[..len], &[len], &[1]), [IO_ERROR], "{len}");
     }
     assert_eq!(guest.raw(&[], &[], &[513])[512], IO_ERROR, "none at all");
-    // No place for a status: handed back, with nothing in it and nothing done.
+    // No space for a status: returned empty, without an effect.
     let write = [&header(OUT, 0)[..], &[1; 512]].concat();
     let head = guest.submit(&write, &[16, 512], &[]);
     let used = guest.wait();

@@ -1,4 +1,4 @@
-//! The virtio-blk device, driven over its virtqueues as a guest's kernel would, and as no kernel would.
+//! The virtio-blk device, driven over its virtqueues by well-behaved and by malicious guests.
 
 mod device;
 mod guest;

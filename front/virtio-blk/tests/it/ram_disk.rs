@@ -1,4 +1,4 @@
-//! A disk in memory that remembers what it was asked, and can keep its answers back.
+//! Memory disk that records its calls and can hold back answers.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -23,7 +23,7 @@ pub enum Asked {
 pub struct RamDisk {
     pub block_bytes: u32,
     pub profile: Profile,
-    /// Answers come when the front end says that no more follows; otherwise at once.
+    /// `true` to answer only at the end of a batch.
     pub gathers: bool,
     state: Arc<Mutex<State>>,
     sizes: Sizes,
@@ -34,7 +34,7 @@ struct State {
     bytes: Vec<u8>,
     asked: Vec<Asked>,
     fails: bool,
-    /// Answers wait for [`RamDisk::release`].
+    /// `true` if answers wait for [`RamDisk::release`].
     holds: bool,
     releases: u64,
     wakers: Vec<Waker>,
@@ -58,7 +58,7 @@ impl RamDisk {
         self.state().bytes.clone()
     }
 
-    /// What was asked since the last time.
+    /// Returns the calls since the last time.
     pub fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.state().asked)
     }

@@ -11,21 +11,21 @@ pub(super) fn read(mut exchange: Exchange<'_>, file: File, offset: u64, destinat
     if destination.len_bytes() > exchange.shared.options.transfer_bytes_max {
         return exchange.cut(too_much());
     }
-    let room = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(room) => room,
+    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
+        Ok(reply_buffer) => reply_buffer,
         Err(error) => return exchange.cut(error),
     };
-    let sink = room.sink(&mut exchange.parts);
-    let room_bytes = room.len_bytes();
-    let in_frame = matches!(room, ReplyBuffer::Frame(_));
+    let sink = reply_buffer.sink(&mut exchange.parts);
+    let len_max = reply_buffer.len_bytes();
+    let in_frame = matches!(reply_buffer, ReplyBuffer::Frame(_));
     let answer = exchange.fs().read(exchange.cx, file, offset, sink);
-    exchange.close(answer, move |closing, done| {
-        let len = done.count.min(room_bytes);
+    exchange.close(answer, move |completion, done| {
+        let len = done.count.min(len_max);
         if in_frame {
-            closing.send_data(len, |data| Reply::Read(Returned::Inline(data), done.eof));
+            completion.send_data(len, |data| Reply::Read(Returned::Inline(data), done.eof));
         } else {
             let data = Returned::Placed { len_bytes: wire_len(len) };
-            closing.send(&Reply::Read(data, done.eof));
+            completion.send(&Reply::Read(data, done.eof));
         }
     });
 }

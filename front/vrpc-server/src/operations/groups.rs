@@ -64,16 +64,16 @@ fn xattr_bytes(
     destination: &Destination<'_>,
 ) {
     let Some(xattrs) = exchange.xattrs() else { return exchange.refuse(Error::NotSupported) };
-    let room = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(room) => room,
+    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
+        Ok(reply_buffer) => reply_buffer,
         Err(error) => return exchange.cut(error),
     };
-    let limit_bytes = room.len_bytes().min(XATTR_BYTES_MAX);
+    let limit_bytes = reply_buffer.len_bytes().min(XATTR_BYTES_MAX);
     let answer = match name {
         Some(name) => xattrs.get(exchange.cx, node, name, limit_bytes),
         None => xattrs.list(exchange.cx, node, limit_bytes),
     };
-    exchange.close(answer, move |closing, bytes| send_bytes(closing, &room, &bytes));
+    exchange.close(answer, move |completion, bytes| send_bytes(completion, &reply_buffer, &bytes));
 }
 
 fn locks(exchange: Exchange<'_>, request: &Request<'_>) {
@@ -99,13 +99,12 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
     match *request {
         Request::HandleOf { node } => {
             let volume = handles.volume();
-            exchange.close(
-                handles.handle_of(cx, node),
-                move |closing, handle: PersistentHandle| match closing.shared.signer.sign(&handle, volume) {
-                    Some(handle) => closing.send(&Reply::Handle((&handle).into())),
-                    None => closing.fail(&Error::NotSupported),
-                },
-            );
+            exchange.close(handles.handle_of(cx, node), move |completion, handle: PersistentHandle| {
+                match completion.shared.signer.sign(&handle, volume) {
+                    Some(handle) => completion.send(&Reply::Handle((&handle).into())),
+                    None => completion.fail(&Error::NotSupported),
+                }
+            });
         }
         Request::Resolve { handle } => {
             match exchange.shared.signer.verify(handle.kind, handle.bytes, handles.volume()) {
@@ -121,10 +120,11 @@ fn handles(exchange: Exchange<'_>, request: &Request<'_>) {
 fn changes(exchange: Exchange<'_>, since: u64) {
     let Some(changes) = exchange.fs().changes() else { return exchange.refuse(Error::NotSupported) };
     let answer = changes.next(exchange.cx, since, FRAME_BYTES);
-    exchange.close(answer, |closing, notices| {
+    exchange.close(answer, |completion, notices| {
         // Read after the notices: if completeness ends now, another notice follows.
-        let is_complete = closing.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
-        closing.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
+        let is_complete =
+            completion.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
+        completion.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));
     });
 }
 

@@ -8,7 +8,7 @@ use tombolo_wire_vrpc::{Destination, FRAME_BYTES, FrameBuf, FrameSink, Reply, Re
 
 use super::nodes;
 use crate::buffers::{ReplyBuffer, wire_len};
-use crate::exchange::{Closing, Exchange};
+use crate::exchange::{Completion, Exchange};
 
 /// Maximum size of a listing, which a session buffers in private memory.
 const LISTING_BYTES_MAX: usize = 64 << 10;
@@ -20,48 +20,53 @@ pub(super) fn readdir(
     budget: &DirBudget,
     destination: &Destination<'_>,
 ) {
-    let room = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(room) => room.at_most(LISTING_BYTES_MAX),
+    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
+        Ok(reply_buffer) => reply_buffer.at_most(LISTING_BYTES_MAX),
         Err(error) => return exchange.cut(error),
     };
-    let room_bytes = room.len_bytes();
-    let page = exchange.parts.page(budget_within(budget, room_bytes));
+    let len_max = reply_buffer.len_bytes();
+    let page = exchange.parts.page(budget_within(budget, len_max));
     let answer = exchange.fs().readdir(exchange.cx, file, cookie, page);
     let cx = exchange.cx.clone();
     let wants_handles = exchange.wants_handles;
-    exchange.close(answer, move |closing, page| {
-        match &room {
-            ReplyBuffer::Frame(_) => send_in_frame(closing, &cx, &page, (room_bytes, wants_handles)),
-            ReplyBuffer::Bulk(sink) => send_in_bulk(closing, &cx, &page, (sink, wants_handles)),
+    exchange.close(answer, move |completion, page| {
+        match &reply_buffer {
+            ReplyBuffer::Frame(_) => send_in_frame(completion, &cx, &page, (len_max, wants_handles)),
+            ReplyBuffer::Bulk(sink) => send_in_bulk(completion, &cx, &page, (sink, wants_handles)),
         }
-        closing.parts.keep(page);
+        completion.parts.store_page(page);
     });
 }
 
 fn send_in_frame(
-    closing: &mut Closing<'_>,
+    completion: &mut Completion<'_>,
     cx: &Ctx,
     page: &DirPage,
-    (room_bytes, wants_handles): (usize, bool),
+    (len_max, wants_handles): (usize, bool),
 ) {
     let mut bytes = [0; FRAME_BYTES];
-    let mut frame = FrameBuf::new(bytes.get_mut(..room_bytes).unwrap_or_default());
-    let (_, is_whole) = write(&mut frame, closing, cx, page, wants_handles);
-    send(closing, page, is_whole, Returned::Inline(frame.as_bytes()));
+    let mut frame = FrameBuf::new(bytes.get_mut(..len_max).unwrap_or_default());
+    let (_, is_whole) = write(&mut frame, completion, cx, page, wants_handles);
+    send(completion, page, is_whole, Returned::Inline(frame.as_bytes()));
 }
 
-fn send_in_bulk(closing: &mut Closing<'_>, cx: &Ctx, page: &DirPage, (sink, wants_handles): (&Sink, bool)) {
-    let (len, is_whole) = write(&mut SinkFrame::new(sink), closing, cx, page, wants_handles);
-    send(closing, page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
+fn send_in_bulk(
+    completion: &mut Completion<'_>,
+    cx: &Ctx,
+    page: &DirPage,
+    (sink, wants_handles): (&Sink, bool),
+) {
+    let (len, is_whole) = write(&mut SinkFrame::new(sink), completion, cx, page, wants_handles);
+    send(completion, page, is_whole, Returned::Placed { len_bytes: wire_len(len) });
 }
 
-fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
+fn send(completion: &mut Completion<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
     if listing.len_bytes() == 0 && !page.is_empty() {
         // The client could make no progress, and an empty listing would look like an entry that exceeds the
         // budget.
-        closing.fail(&Error::OutOfRange);
+        completion.fail(&Error::OutOfRange);
     } else {
-        closing.send(&Reply::Readdir(listing, page.is_end() && is_whole));
+        completion.send(&Reply::Readdir(listing, page.is_end() && is_whole));
     }
 }
 
@@ -69,7 +74,7 @@ fn send(closing: &mut Closing<'_>, page: &DirPage, is_whole: bool, listing: Retu
 /// fit.
 fn write<W: FrameSink>(
     frame: &mut W,
-    closing: &Closing<'_>,
+    completion: &Completion<'_>,
     cx: &Ctx,
     page: &DirPage,
     wants_handles: bool,
@@ -78,13 +83,13 @@ fn write<W: FrameSink>(
     let mut entries = page.iter();
     let mut push = |entry: &DirEntry<'_>| {
         let node = entry.entry.filter(|_| wants_handles).map(|entry| entry.node);
-        let handle = node.and_then(|node| nodes::at_hand(closing.shared, cx, node));
+        let handle = node.and_then(|node| nodes::immediate_handle(completion.shared, cx, node));
         writer.push_with(entry, handle.as_ref().map(Into::into))
     };
     let mut left = entries.by_ref().skip_while(|entry| push(entry)).peekable();
     let is_whole = left.peek().is_none();
     for entry in left.filter_map(|entry| entry.entry) {
-        closing.shared.file_system.forget(cx, &[(entry.node, 1)]);
+        completion.shared.file_system.forget(cx, &[(entry.node, 1)]);
     }
     (writer.len_bytes(), is_whole)
 }

@@ -6,18 +6,18 @@ use tombolo_wire_vrpc::{Data, Destination, Reply};
 
 use super::nodes;
 use crate::buffers::{self, ReplyBuffer};
-use crate::exchange::{Closing, Exchange};
+use crate::exchange::{Completion, Exchange};
 
 /// Maximum length of a target in bytes (`PATH_MAX`, without its terminator).
 const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn readlink(exchange: Exchange<'_>, node: NodeId, destination: &Destination<'_>) {
-    let room = match ReplyBuffer::of(destination, &exchange.responder) {
-        Ok(room) => room,
+    let reply_buffer = match ReplyBuffer::of(destination, &exchange.responder) {
+        Ok(reply_buffer) => reply_buffer,
         Err(error) => return exchange.cut(error),
     };
     let answer = exchange.fs().readlink(exchange.cx, node);
-    exchange.close(answer, move |closing, target| send_bytes(closing, &room, &target));
+    exchange.close(answer, move |completion, target| send_bytes(completion, &reply_buffer, &target));
 }
 
 pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, target: &Data<'_>) {
@@ -30,11 +30,11 @@ pub(super) fn symlink(exchange: Exchange<'_>, parent: NodeId, name: Name<'_>, ta
 }
 
 /// Replies with bytes, or with an error if they do not fit.
-pub(super) fn send_bytes(closing: &mut Closing<'_>, room: &ReplyBuffer, bytes: &[u8]) {
-    if bytes.len() > room.len_bytes() {
-        closing.fail(&Error::OutOfRange);
+pub(super) fn send_bytes(completion: &mut Completion<'_>, reply_buffer: &ReplyBuffer, bytes: &[u8]) {
+    if bytes.len() > reply_buffer.len_bytes() {
+        completion.fail(&Error::OutOfRange);
     } else {
-        closing.send(&Reply::Bytes(room.put(bytes)));
+        completion.send(&Reply::Bytes(reply_buffer.put(bytes)));
     }
 }
 

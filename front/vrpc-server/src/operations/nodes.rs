@@ -4,11 +4,11 @@ use tombolo_core::fs::{Created, Entry, FileSystem, Made, NodeId, PersistentHandl
 use tombolo_core::{Answer, Ctx};
 use tombolo_wire_vrpc::{HandleBytes, Reply};
 
-use crate::exchange::{Closing, Exchange};
-use crate::session::Shared;
+use crate::exchange::{Completion, Exchange};
+use crate::session::SessionShared;
 
 /// An operation's result that has a node.
-pub(super) trait Given: Send + 'static {
+pub(super) trait NodeReply: Send + 'static {
     /// Returns the node.
     fn node(&self) -> NodeId;
 
@@ -16,7 +16,7 @@ pub(super) trait Given: Send + 'static {
     fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_>;
 }
 
-impl Given for Entry {
+impl NodeReply for Entry {
     fn node(&self) -> NodeId {
         self.node
     }
@@ -26,7 +26,7 @@ impl Given for Entry {
     }
 }
 
-impl Given for Made {
+impl NodeReply for Made {
     fn node(&self) -> NodeId {
         self.entry.node
     }
@@ -36,7 +36,7 @@ impl Given for Made {
     }
 }
 
-impl Given for Created {
+impl NodeReply for Created {
     fn node(&self) -> NodeId {
         self.entry.node
     }
@@ -47,48 +47,48 @@ impl Given for Created {
 }
 
 /// Replies with a node, after fetching its handle if requested. Without a handle the request still succeeds.
-pub(super) fn answer<T: Given>(exchange: Exchange<'_>, answer: Answer<T>) {
+pub(super) fn answer<T: NodeReply>(exchange: Exchange<'_>, answer: Answer<T>) {
     if !exchange.wants_handles || exchange.fs().persistent_handles().is_none() {
-        return exchange.close(answer, |closing, given| closing.send(&given.reply(None)));
+        return exchange.close(answer, |completion, result| completion.send(&result.reply(None)));
     }
     let answer = match answer {
-        Answer::Done(Ok(given)) => match ask(exchange.fs(), exchange.cx, given.node()) {
-            Answer::Done(handle) => Answer::ok((given, handle.ok())),
-            Answer::Later(later) => Answer::later(async move { Ok((given, later.await.ok())) }),
+        Answer::Done(Ok(result)) => match handle_of(exchange.fs(), exchange.cx, result.node()) {
+            Answer::Done(handle) => Answer::ok((result, handle.ok())),
+            Answer::Later(later) => Answer::later(async move { Ok((result, later.await.ok())) }),
         },
         Answer::Done(Err(error)) => Answer::Done(Err(error)),
         Answer::Later(later) => {
             let (shared, cx) = (exchange.shared.clone(), exchange.cx.clone());
             Answer::later(async move {
-                let given = later.await?;
-                let handle = ask(&*shared.file_system, &cx, given.node());
-                Ok((given, handle.resolve().await.ok()))
+                let result = later.await?;
+                let handle = handle_of(&*shared.file_system, &cx, result.node());
+                Ok((result, handle.resolve().await.ok()))
             })
         }
     };
     exchange.close(answer, send);
 }
 
-fn send<T: Given>(closing: &mut Closing<'_>, (given, handle): (T, Option<PersistentHandle>)) {
-    let handle = handle.and_then(|handle| sign(closing.shared, &handle));
-    closing.send(&given.reply(handle.as_ref().map(Into::into)));
+fn send<T: NodeReply>(completion: &mut Completion<'_>, (result, handle): (T, Option<PersistentHandle>)) {
+    let handle = handle.and_then(|handle| sign(completion.shared, &handle));
+    completion.send(&result.reply(handle.as_ref().map(Into::into)));
 }
 
-fn ask(fs: &dyn FileSystem, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+fn handle_of(fs: &dyn FileSystem, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
     match fs.persistent_handles() {
         Some(handles) => handles.handle_of(cx, node),
         None => Answer::err(tombolo_core::Error::NotSupported),
     }
 }
 
-fn sign(shared: &Shared, handle: &PersistentHandle) -> Option<PersistentHandle> {
+fn sign(shared: &SessionShared, handle: &PersistentHandle) -> Option<PersistentHandle> {
     let volume = shared.file_system.persistent_handles()?.volume();
     shared.signer.sign(handle, volume)
 }
 
 /// Returns the handle of a listed node if it is available at once: listings do not wait for handles.
-pub(super) fn at_hand(shared: &Shared, cx: &Ctx, node: NodeId) -> Option<PersistentHandle> {
-    match ask(&*shared.file_system, cx, node) {
+pub(super) fn immediate_handle(shared: &SessionShared, cx: &Ctx, node: NodeId) -> Option<PersistentHandle> {
+    match handle_of(&*shared.file_system, cx, node) {
         Answer::Done(Ok(handle)) => sign(shared, &handle),
         Answer::Done(Err(_)) | Answer::Later(_) => None,
     }

@@ -20,7 +20,7 @@ use tombolo_sys::stat::stat;
 use tombolo_sys::{Errno, Result, mountinfo};
 
 use super::helper::{self, Helper, answer_all};
-use super::{Needs, SandboxError, Strictness, give_up_rights};
+use super::{Needs, SandboxError, Strictness, drop_rights};
 
 /// Maximum number of concurrent opens: a disk or server that does not answer must not block others.
 const OPENS_MAX: usize = 8;
@@ -82,7 +82,7 @@ pub fn serve(
     let own = OwnDescriptors::open().map_err(io::Error::from)?;
     let sockets = helper::sockets(socket)?;
     let needs = Needs { serves_users: true, ..Needs::default() };
-    give_up_rights(strictness, &needs)?;
+    drop_rights(strictness, &needs)?;
     confined()?;
     let answer = |request: &[u8], descriptors: &[OwnedFd]| {
         let done = match (Request::parse(request), descriptors) {
@@ -134,7 +134,7 @@ impl<'a> Request<'a> {
     }
 
     fn reopen(&self, own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<OwnedFd> {
-        if !FLAGS.contains(self.flags) || !is_lost(own, exports, place)? {
+        if !FLAGS.contains(self.flags) || !may_be_exported(own, exports, place)? {
             return Err(Errno::ACCESS);
         }
         let _acting = self.acting()?;
@@ -144,7 +144,7 @@ impl<'a> Request<'a> {
     fn link(&self, own: &OwnDescriptors, exports: &[Export], place: &OwnedFd, dir: &OwnedFd) -> Result<()> {
         let path = own.path(dir.as_fd())?;
         let is_within = exports.iter().any(|export| export.has(&path));
-        if !is_within || !is_lost(own, exports, place)? {
+        if !is_within || !may_be_exported(own, exports, place)? {
             return Err(Errno::ACCESS);
         }
         let _acting = self.acting()?;
@@ -164,7 +164,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 }
 
 /// Returns `true` if it is a regular file that may be in an export, as far as known.
-fn is_lost(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<bool> {
+fn may_be_exported(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<bool> {
     let (found, path) = (stat(place.as_fd())?, own.path(place.as_fd())?);
     let may_have = |export: &Export| export.spans(found.mount) && (path == PATH_UNKNOWN || export.has(&path));
     Ok(found.is_regular() && exports.iter().any(may_have))

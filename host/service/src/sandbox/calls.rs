@@ -172,7 +172,7 @@ const ACCEPTED: &[&str] = &[
 ];
 
 /// Outgoing connections.
-const MADE: &[&str] = &["socket", "connect", "bind"];
+const OUTGOING: &[&str] = &["socket", "connect", "bind"];
 
 /// Listening on further sockets; whether another process listens is detected by connecting.
 const LISTENING: &[&str] = &["listen"];
@@ -204,7 +204,7 @@ const OLDER_CHANGES: &[&str] = &["mkdir", "mknod", "rmdir", "link", "symlink", "
 
 /// Changes of attributes by name. Landlock does not check these calls, so they reach files anywhere; allowed
 /// only where they are indispensable.
-const OF_NAMES: &[&str] = &[
+const ATTRIBUTES_BY_NAME: &[&str] = &[
     "fchmodat",
     "fchmodat2",
     "fchownat",
@@ -220,10 +220,10 @@ const OF_NAMES: &[&str] = &[
     "truncate",
 ];
 
-const OLDER_OF_NAMES: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes", "futimesat"];
+const OLDER_ATTRIBUTES_BY_NAME: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes", "futimesat"];
 
 /// Access as other users and by handle, and notifications of others' changes.
-const OF_USERS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
+const USER_ACCESS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
 /// Allowed ioctl(2) requests: descriptor flags, readable bytes, terminal type and size, a device's size and
 /// its file system's UUID. Others could inject input into the controlling terminal (TIOCSTI), or control a
@@ -247,7 +247,7 @@ const IOCTLS_OF_MOUNTS: [u32; 3] = [0x8004_e500, 0x4010_e501, 0x4004_e502];
 
 /// Calls allowed on the calling process only, with the position of the process or thread argument; 0 means
 /// the caller.
-const OF_ITSELF: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
+const SELF_ONLY: [(&str, u8); 3] = [("prlimit64", 0), ("sched_setaffinity", 0), ("sched_setattr", 0)];
 
 /// Allowed prctl(2) options: PR_SET_NAME, PR_GET_NAME and PR_CAPBSET_READ.
 const PRCTLS: [u64; 3] = [15, 16, 23];
@@ -271,7 +271,7 @@ const PAIRS: [u64; 2] = [1, 5];
 const SOCKET_KINDS: u64 = 0xf;
 /// Refused fcntl(2) commands: signals to other processes or of other kinds (F_SETOWN, F_SETSIG, F_SETOWN_EX),
 /// and directory notifications (F_NOTIFY).
-const NO_FCNTLS: [u64; 4] = [8, 10, 15, 1026];
+const REFUSED_FCNTLS: [u64; 4] = [8, 10, 15, 1026];
 
 pub(super) fn confine(needs: &Needs) -> Result<(), CallsError> {
     Ok(apply_filter_all_threads(&program(needs, TargetArch::try_from(ARCH)?)?)?)
@@ -292,15 +292,15 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     let (makes_sockets, is_x86) = (!needs.listens_in.is_empty(), matches!(processor, TargetArch::x86_64));
     let changes = needs.serves_users || !needs.changes.is_empty();
     let more = [
-        (needs.connects || makes_sockets, MADE),
+        (needs.connects || makes_sockets, OUTGOING),
         (is_x86, OLDER),
         (is_x86 && changes, OLDER_CHANGES),
         (needs.listens || makes_sockets, LISTENING),
         (needs.has_ring, RING),
         (changes, CHANGES),
-        (needs.serves_users, OF_USERS),
-        (needs.serves_users, OF_NAMES),
-        (is_x86 && needs.serves_users, OLDER_OF_NAMES),
+        (needs.serves_users, USER_ACCESS),
+        (needs.serves_users, ATTRIBUTES_BY_NAME),
+        (is_x86 && needs.serves_users, OLDER_ATTRIBUTES_BY_NAME),
     ];
     let more = more.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, list)| list);
     let names = lists.into_iter().chain(more).flatten();
@@ -322,7 +322,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
     allowed.extend(SENDING.map(|(name, index)| only(name, dword(index, does_not_connect.clone(), 0))));
     let kind = json!({ "masked_eq": SOCKET_KINDS });
     allowed.extend(PAIRS.map(|value| only("socketpair", dword(1, kind.clone(), value))));
-    let others = NO_FCNTLS.map(|command| dword(1, json!("ne"), command));
+    let others = REFUSED_FCNTLS.map(|command| dword(1, json!("ne"), command));
     allowed.push(json!({ "syscall": "fcntl", "args": others }));
     if changes && !needs.serves_users {
         // Attributes of an open file, without a name.
@@ -333,7 +333,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         let kinds = json!({ "masked_eq": FAN_REPORT_FID | FAN_CLASSES });
         allowed.push(only("fanotify_init", dword(0, kinds, FAN_REPORT_FID)));
     }
-    allowed.extend(OF_ITSELF.map(|(name, index)| only(name, equal(index, 0))));
+    allowed.extend(SELF_ONLY.map(|(name, index)| only(name, equal(index, 0))));
     allowed.extend(PRCTLS.map(|option| only("prctl", equal(0, option))));
     let of_mounts = if needs.serves_mounts { &IOCTLS_OF_MOUNTS[..] } else { &[] };
     let commands = IOCTLS.iter().chain(of_mounts);

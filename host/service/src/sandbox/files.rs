@@ -16,18 +16,18 @@ const WANTED: ABI = ABI::V6;
 /// Extent to which files and ports are confined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confined {
-    Wholly,
+    Full,
     /// The kernel does not support ports (before 6.7), or signals and abstract sockets (before 6.12).
-    Partly,
-    Not,
+    Partial,
+    Off,
 }
 
 impl fmt::Display for Confined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Wholly => "on",
-            Self::Partly => "partly",
-            Self::Not => "off",
+            Self::Full => "on",
+            Self::Partial => "partly",
+            Self::Off => "off",
         })
     }
 }
@@ -91,9 +91,9 @@ pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, Rulese
     rules = beneath(rules, &needs.listens_in, listening())?;
     rules = beneath(rules, &needs.removes, AccessFs::RemoveFile.into())?;
     Ok(match rules.restrict_self()?.ruleset {
-        RulesetStatus::FullyEnforced => Confined::Wholly,
-        RulesetStatus::PartiallyEnforced => Confined::Partly,
-        RulesetStatus::NotEnforced => Confined::Not,
+        RulesetStatus::FullyEnforced => Confined::Full,
+        RulesetStatus::PartiallyEnforced => Confined::Partial,
+        RulesetStatus::NotEnforced => Confined::Off,
     })
 }
 

@@ -57,7 +57,7 @@ impl Helper {
             return Err(Errno::MSGSIZE);
         }
         let socket = self.take();
-        let answered = ask_over(&socket, request, descriptors);
+        let answered = request_over(&socket, request, descriptors);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         self.freed.notify_one();
         answered
@@ -74,7 +74,7 @@ impl Helper {
     }
 }
 
-fn ask_over(
+fn request_over(
     socket: &OwnedFd,
     request: &[u8],
     descriptors: &[BorrowedFd<'_>],

@@ -161,7 +161,7 @@ pub enum SandboxError {
 impl Held {
     /// Returns the state with no mechanism in force, except possibly mounts.
     fn little(own_mounts: bool) -> Self {
-        Self { files: files::Confined::Not, calls: false, capabilities: Capabilities::Kept, own_mounts }
+        Self { files: files::Confined::Off, calls: false, capabilities: Capabilities::Kept, own_mounts }
     }
 }
 
@@ -201,16 +201,16 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
         Err(error) if is_strict => return Err(SandboxError::Files(error.to_string())),
         Err(error) => {
             tracing::warn!(%error, "cannot confine files and ports (landlock)");
-            files::Confined::Not
+            files::Confined::Off
         }
     };
-    let (calls, capabilities) = give_up_rights(strictness, needs)?;
+    let (calls, capabilities) = drop_rights(strictness, needs)?;
     Ok(Held { files, calls, capabilities, own_mounts })
 }
 
 /// Drops capabilities and installs the system-call filter. Returns `true` if calls are filtered, and the
 /// remaining capabilities.
-fn give_up_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilities), SandboxError> {
+fn drop_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilities), SandboxError> {
     let is_strict = strictness == Strictness::Strict;
     let capabilities = match drop_capabilities(needs) {
         Ok(left) => left,
@@ -235,7 +235,7 @@ fn give_up_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabi
 /// Capabilities for serving directories to users: acting as them, reaching files of root, making all types of
 /// files, and, by CAP_SYS_ADMIN, watching file systems and changing `trusted` attributes. CAP_SYS_ADMIN also
 /// permits mounting, but no such call is on the list.
-const OF_FILES: [Capability; 11] = [
+const FILE_CAPABILITIES: [Capability; 11] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
     Capability::CAP_DAC_READ_SEARCH,
@@ -258,7 +258,8 @@ pub fn give_up_capabilities() -> Result<(), SandboxError> {
 /// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted; that
 /// one matters only for programs that are started.
 fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
-    let mut wanted: CapsHashSet = if needs.serves_users { OF_FILES.into() } else { CapsHashSet::default() };
+    let mut wanted: CapsHashSet =
+        if needs.serves_users { FILE_CAPABILITIES.into() } else { CapsHashSet::default() };
     if needs.connects {
         // Many NFS servers require client ports below 1024.
         wanted.insert(Capability::CAP_NET_BIND_SERVICE);

@@ -1,3 +1,3 @@
-//! What an operator is promised.
+//! Tests of the sandbox.
 
 mod sandbox;

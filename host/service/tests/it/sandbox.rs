@@ -1,5 +1,5 @@
-//! A process in a sandbox that was taken over. A sandbox is for good, so each is entered by a child: this
-//! program once more, which runs [`plays_a_server_that_was_taken_over`] alone.
+//! A sandboxed process under an attacker's control. A sandbox is irrevocable, so each is entered by a child
+//! process: this program again, which runs only [`plays_a_server_that_was_taken_over`].
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -25,7 +25,7 @@ use tombolo_sys::creds::{self, Checks, Identity};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, Reopen};
 
-/// What it may do, and what it tries.
+/// Test bed: directories that the server needs, and others that it attempts to access.
 struct Bed {
     top: tempfile::TempDir,
     tcp: TcpListener,
@@ -46,12 +46,12 @@ impl Bed {
         Self { top, tcp, _unix }
     }
 
-    /// What a server that was taken over finds possible.
+    /// Returns what an attacker in a server finds possible.
     fn finds(&self, strictness: &str, needs: &str) -> Vec<String> {
         self.said("plays_a_server_that_was_taken_over", "possible: ", strictness, needs)
     }
 
-    /// What a child says that plays a server, behind a word.
+    /// Returns the lines that a child playing `part` prints after `word`.
     fn said(&self, part: &str, word: &str, strictness: &str, needs: &str) -> Vec<String> {
         let output = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", &format!("sandbox::{part}"), "--ignored", "--nocapture"])
@@ -201,9 +201,9 @@ fn plays_a_server_that_was_taken_over() {
     possible("signal another process", test_kill_process(parent).is_ok());
     let limit = getrlimit(Resource::Core);
     possible("change another process's limits", prlimit(Some(parent), Resource::Core, limit).is_ok());
-    // A file is no terminal, but that is said by the file: the request came through.
+    // A regular file is no terminal, but the file itself reports that: the request passed the filter.
     possible("ask what it likes of a descriptor", ioctl_tiocsctty(&open) != Err(Errno::NOSYS));
-    // It is no mount point, but that is said behind the sandbox.
+    // Not a mount point, but that is reported behind the sandbox.
     possible("unmount", unmount(at("reads"), UnmountFlags::empty()) == Err(Errno::INVAL));
     possible("change what root may", rustix::process::chroot("/").is_ok());
 }
@@ -211,7 +211,7 @@ fn plays_a_server_that_was_taken_over() {
 /// sendto(2): connects first.
 const MSG_FASTOPEN: u32 = 0x2000_0000;
 
-/// Landlock does not see these.
+/// Tries changes that landlock does not check.
 fn change_attributes(path: &Path, what: &str, possible: impl Fn(&str, bool)) {
     let mode = fs::set_permissions(path, PermissionsExt::from_mode(0o640));
     possible(&format!("change the mode of {what}"), mode.is_ok());
@@ -226,7 +226,8 @@ fn change_attributes(path: &Path, what: &str, possible: impl Fn(&str, bool)) {
     assert!(matches!(outcome, Ok(()) | Err(Errno::ROFS | Errno::NOSYS)), "{what} {outcome:?}");
 }
 
-/// By a mount that may be changed, of another directory of the same file system: no mount keeps that away.
+/// Changes a mode through a writable mount of another directory of the same file system, which no mount
+/// prevents.
 fn mode_by_handle(dir: &File, path: &Path) -> std::io::Result<()> {
     let (handle, _) = FileHandle::of(place(path).as_fd())?;
     let found = handle.open(dir.as_fd(), OpenFlags::PATH)?;
@@ -243,7 +244,7 @@ fn readable(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read(&mut [0; 1])).is_ok()
 }
 
-/// Takes them away in the end, from the last on.
+/// Mounts, removed in reverse order when dropped.
 struct Mounted(Vec<PathBuf>);
 
 impl Mounted {
@@ -306,9 +307,9 @@ fn a_server_sees_the_mounts_that_it_needs_and_changes_none_of_the_others() {
     );
 }
 
-/// In one mount that it passes through it is told to read, in another to serve.
+/// Plays a server that serves one directory, and reads and removes in others, some of them mounts.
 #[test]
-#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+#[ignore = "changes the mounts of its process; other tests run it in a child process"]
 fn plays_a_server_with_mounts() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let at = |path: &str| top.join(path);
@@ -320,7 +321,7 @@ fn plays_a_server_with_mounts() {
         ..Needs::default()
     };
     Namespace::enter(Strictness::Strict, &needs).expect("mounts");
-    // Of this thread: the test's other threads keep the host's.
+    // This thread's mounts; the test's other threads keep the host's.
     let table = fs::read("/proc/thread-self/mountinfo").expect("mountinfo");
     let points = table.split(|byte| *byte == b'\n').filter_map(tombolo_sys::mountinfo::point);
     let points = points.filter_map(|point| String::from_utf8(point).ok());
@@ -346,9 +347,9 @@ fn a_server_has_what_it_needs_of_the_system_where_that_is_mounts_of_its_own() {
     bed.said("plays_a_server_in_a_container", "", "strict", "");
 }
 
-/// The process's part of what is mounted comes first, as in a container.
+/// Plays a server in a container, where its directories are mounts.
 #[test]
-#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+#[ignore = "changes the mounts of its process; other tests run it in a child process"]
 fn plays_a_server_in_a_container() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let at = |path: &str| top.join(path);
@@ -358,10 +359,10 @@ fn plays_a_server_in_a_container() {
     for dir in ["a", "b"] {
         mounted.tmpfs(at(dir));
     }
-    // A library, as where the system has a mount for each package.
+    // A library as a separate mount, as where the system mounts each package.
     let loader = mapped("/ld-linux");
     mount_bind(&loader, &loader).expect("mounted");
-    // By two links, the second of which lies on a mount that nothing else is needed of.
+    // Two links, the second on an otherwise unneeded mount.
     fs::create_dir(at("b/dir")).expect("made");
     fs::write(at("b/dir/file"), "linked").expect("written");
     symlink(at("a/link"), at("link")).expect("linked");
@@ -381,13 +382,13 @@ fn plays_a_server_in_a_container() {
     std::mem::forget(mounted);
 }
 
-/// This thread's mounts go with it.
+/// Leaves the host's mounts, for this thread.
 fn leave_the_host() {
     tombolo_sys::mounts::unshare().expect("mounts: the tests need root");
     tombolo_sys::mounts::only_receive().expect("mounts");
 }
 
-/// A file with this in its path that this process executes.
+/// Returns a file executed by this process whose path contains `part`.
 fn mapped(part: &str) -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let line = maps.lines().find(|line| line.contains(part)).expect("it is there");
@@ -403,7 +404,7 @@ fn a_server_of_everything_reads_it_and_changes_what_it_needs() {
 }
 
 #[test]
-#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+#[ignore = "changes the mounts of its process; other tests run it in a child process"]
 fn plays_a_server_of_everything() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let at = |path: &str| top.join(path);
@@ -424,7 +425,7 @@ fn a_server_without_mounts_of_its_own_has_those_of_the_host() {
 }
 
 #[test]
-#[ignore = "ends in mounts of its own; the others run it in a process of its own"]
+#[ignore = "changes the mounts of its process; other tests run it in a child process"]
 fn plays_a_server_that_goes_back() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let at = |path: &str| top.join(path);
@@ -443,7 +444,7 @@ fn plays_a_server_that_goes_back() {
     assert_ne!(sees().0, before.0);
     own.leave().expect("the way back");
     assert_eq!(sees(), before);
-    // As before Linux 5.12: what is half done is undone.
+    // As before Linux 5.12: an incomplete set-up is undone.
     let calls = json!({"thread": {
         "mismatch_action": "allow",
         "match_action": {"errno": 38},
@@ -463,7 +464,7 @@ fn plays_a_server_that_goes_back() {
     std::mem::forget(mounted);
 }
 
-/// The broker of the directory `changes`.
+/// Starts the broker of the directory `changes`.
 fn broker(bed: &Bed) -> Broker {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["--exact", "sandbox::plays_a_broker", "--ignored"]).env(CHILD, bed.top.path());
@@ -479,7 +480,7 @@ fn plays_a_broker() {
         .expect("served until the other end closes");
 }
 
-/// As a server holds it: found, not opened.
+/// Opens a path as a server holds it: found, not opened.
 fn place(path: &Path) -> OwnedFd {
     let flags = OpenFlags::PATH | OpenFlags::CLOEXEC | OpenFlags::NOFOLLOW;
     rustix::fs::open(path, flags, rustix::fs::Mode::empty()).expect("it is there")
@@ -497,12 +498,12 @@ fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
     assert_eq!(text, "changes");
     opens(&at("changes/file"), OpenFlags::RDWR).expect("opened").write_all(b"new").expect("written");
     assert_eq!(opens(&at("outside/file"), OpenFlags::RDONLY).err(), Some(Errno::ACCESS));
-    // On another file system; and what is no file of data.
+    // On another file system, and not a regular file.
     assert_eq!(opens(Path::new("/proc/version"), OpenFlags::RDONLY).err(), Some(Errno::ACCESS));
     assert_eq!(opens(&at("changes"), OpenFlags::RDONLY).err(), Some(Errno::ACCESS));
     let _socket = UnixListener::bind(at("changes/socket")).expect("made");
     assert_eq!(opens(&at("changes/socket"), OpenFlags::RDONLY).err(), Some(Errno::ACCESS));
-    // What would let it be executed or give it names.
+    // Requests that would allow execution or linking.
     assert_eq!(opens(&at("changes/file"), OpenFlags::PATH).err(), Some(Errno::ACCESS));
     let (inside, outside) = (place(&at("changes")), place(&at("outside")));
     let file = place(&at("changes/file"));
@@ -528,8 +529,8 @@ fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
     assert_eq!(opens_as(4321), Ok(()));
 }
 
-/// Holds the lease of a file (fcntl(2)): it is not opened by others before the end of standard input. Says
-/// when it is asked.
+/// Holds the lease of a file (fcntl(2)) until the end of standard input, which blocks opens by others.
+/// Reports when the lease is requested.
 const LEASE_HOLDER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -565,7 +566,7 @@ fn a_file_that_is_long_in_opening_keeps_no_other_waiting() {
         });
         says("asked");
         broker.reopen(place(&at("changes/file")).as_fd(), OpenFlags::RDONLY).expect("opened");
-        // Had it waited, the kernel would have taken the lease away: time for the other thread to say that
+        // If it had waited, the kernel would have broken the lease: time for the other thread to report that
         // its file is open.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!is_open.load(Ordering::SeqCst), "this one has waited until the lease was taken away");

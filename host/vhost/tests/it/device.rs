@@ -1,4 +1,4 @@
-//! The device under test, and a server around it.
+//! Device under test, and its server.
 
 use std::borrow::Cow;
 use std::os::unix::net::UnixListener;
@@ -12,24 +12,24 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Use
 
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The first byte of a request says what to do with it.
+/// Commands, the first byte of a request. Echoes the request.
 pub const ECHO: u8 = b'e';
-/// Keep the chain until the next `RELEASE`.
+/// Holds the chain until the next `RELEASE`.
 pub const HOLD: u8 = b'h';
-/// Echo this one, and then, from another thread and last one first, all that were kept.
+/// Echoes this request, then, from another thread and in reverse order, all held ones.
 pub const RELEASE: u8 = b'r';
-/// Forget the chain without an answer.
+/// Drops the chain without a reply.
 pub const DROP: u8 = b'd';
-/// Echo it some milliseconds later, and nothing else meanwhile.
+/// Echoes after some milliseconds, during which nothing else is handled.
 pub const SLOW: u8 = b's';
 pub const PANIC: u8 = b'p';
 
 #[derive(Default)]
 pub struct Echo {
     pub counts: Arc<Counts>,
-    /// The first of its queues is not urgent.
+    /// `true` if the first queue is not urgent.
     first_can_wait: bool,
-    /// Requests of an earlier process are performed again.
+    /// `true` if requests of an earlier process are repeated.
     repeats: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Counts {
     pub handled: AtomicUsize,
     pub dropped: AtomicUsize,
     pub stopped: AtomicUsize,
-    /// Chains that are kept.
+    /// Held chains.
     pub held: Mutex<Vec<Chain>>,
 }
 
@@ -122,7 +122,7 @@ fn short_drain() -> Settings {
     Settings { drain_timeout: Duration::from_millis(500), ..Settings::default() }
 }
 
-/// A server of echo devices on a socket of its own.
+/// A server of echo devices on its own socket.
 pub struct TestHost {
     pub server: Server,
     pub socket: PathBuf,
@@ -139,12 +139,12 @@ impl TestHost {
         TestHost::of(settings, false, false)
     }
 
-    /// Of devices that perform again what an earlier one has left under way.
+    /// Creates a server of devices that repeat requests left by an earlier process.
     pub fn repeating() -> TestHost {
         TestHost::of(short_drain(), false, true)
     }
 
-    /// Of devices whose first queue is not urgent.
+    /// Creates a server of devices whose first queue is not urgent.
     pub fn patient(settings: Settings) -> TestHost {
         TestHost::of(settings, true, false)
     }
@@ -170,7 +170,7 @@ impl TestHost {
         Guest { driver, queues }
     }
 
-    /// Answers the first of the requests that are kept, as soon as there is one.
+    /// Answers the first held request, as soon as there is one.
     pub fn release_one(&self) {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
@@ -224,7 +224,7 @@ impl Client {
         self.queue.wait_used(TIMEOUT).unwrap()
     }
 
-    /// Whether a request comes back as it was.
+    /// Returns `true` if a request is echoed.
     pub fn echoes(&mut self) -> bool {
         let question = b"echo, please";
         let head = self.send(question);

@@ -1,4 +1,4 @@
-//! Live migration: what is written to a guest is marked in the log that its front end shares.
+//! Live migration: writes to guest memory are marked in the log shared by the front end.
 
 use crate::device::{Client, ECHO, Guest, HOLD, RELEASE, TIMEOUT, TestHost};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -36,7 +36,7 @@ fn set_logging(guest: &mut Guest, is_on: bool) {
     guest.driver.set_logging(is_on, &queues).unwrap();
 }
 
-/// Echoes in buffers that begin and end anywhere in their pages, in chains of several buffers.
+/// Echoes in buffers at arbitrary offsets, in chains of several buffers.
 #[test]
 fn exactly_the_pages_that_a_request_may_change_are_marked() {
     for (event_index, indirect) in [(true, true), (false, false), (true, false)] {
@@ -56,7 +56,7 @@ fn exactly_the_pages_that_a_request_may_change_are_marked() {
             let parts = [request.first(2 * len).readable(), pieces[0].writable(), pieces[1].writable()];
             queue.submit(&parts).unwrap();
             assert_eq!(queue.wait_used(TIMEOUT).unwrap().written, (2 * len).min(64 << 10));
-            // The thread has come to rest.
+            // The thread has stopped.
             driver.stop_queue(0).unwrap();
             let (after, marked) = (memory(driver), driver.dirty_pages());
             let changed = (0..).zip(before.chunks(4096).zip(after.chunks(4096)));
@@ -65,7 +65,7 @@ fn exactly_the_pages_that_a_request_may_change_are_marked() {
             let of_device = [pages_of(pieces[0]), pages_of(pieces[1]), pages_of(queue.used_ring())];
             let of_device: BTreeSet<u64> = of_device.into_iter().flatten().collect();
             assert_eq!(marked, of_device, "{first}, {len}");
-            // The rest is the driver's: its rings and indirect tables lie before its buffers.
+            // The others were changed by the driver: its rings and indirect tables precede its buffers.
             let unmarked: Vec<&u64> = changed.difference(&marked).collect();
             assert!(unmarked.iter().all(|page| **page < request.address.min(space.address)), "{unmarked:x?}");
             let base = queue.used_index();
@@ -80,7 +80,7 @@ fn the_used_ring_is_marked_where_the_front_end_says() {
     let used = guest.queues[0].queue.used_ring();
     assert!(guest.echoes());
     assert!(guest.driver.dirty_pages().is_superset(&pages_of(used)));
-    // Rings where the guest has them are the usual case; a front end may have another view of them.
+    // Usually the ring's own address; a front end may have another view of guest memory.
     guest.driver.share_log().unwrap();
     let elsewhere = GuestBuffer { address: GUEST_BASE + (1 << 20), ..used };
     log_ring(&mut guest.driver, &guest.queues[0].queue, Some(elsewhere.address)).unwrap();
@@ -89,19 +89,19 @@ fn the_used_ring_is_marked_where_the_front_end_says() {
     assert!(guest.echoes());
     let marked = guest.driver.dirty_pages();
     assert!(marked.is_superset(&pages_of(elsewhere)) && marked.is_disjoint(&pages_of(used)), "{marked:x?}");
-    // Told nothing, it is marked where it lies.
+    // Without an address, the ring is marked where it is.
     log_ring(&mut guest.driver, &guest.queues[0].queue, None).unwrap();
     guest.driver.share_log().unwrap();
     assert!(guest.echoes());
     assert!(guest.driver.dirty_pages().is_superset(&pages_of(used)));
 }
 
-/// Says anew where a running queue's rings are: where they were, to be logged there.
+/// Sets a running queue's rings again, unchanged but for the log address.
 fn log_ring(driver: &mut Driver, queue: &DriverQueue, log: Option<u64>) -> std::io::Result<()> {
     driver.front.set_vring_addresses(0, queue.ring_addresses(), log)
 }
 
-/// What was taken before logging began, or before the log was replaced, and comes back afterwards.
+/// Covers chains taken before logging begins, or before the log is replaced, and returned afterwards.
 #[test]
 fn a_chain_under_way_is_marked_in_the_log_that_counts_when_it_comes_back() {
     let host = TestHost::new();
@@ -125,14 +125,14 @@ fn a_chain_under_way_is_marked_in_the_log_that_counts_when_it_comes_back() {
     }
     let marked = guest.driver.dirty_pages();
     assert!(held.iter().all(|answer| marked.is_superset(&pages_of(*answer))), "{marked:x?}");
-    // And nothing any more once it has ended.
+    // Nothing is marked after logging has ended.
     set_logging(&mut guest, false);
     let ended = guest.driver.dirty_pages();
     guest.driver.share_log().unwrap();
     assert!(guest.echoes() && guest.driver.dirty_pages().is_empty() && !ended.is_empty());
 }
 
-/// Copies a guest's memory as a migration does, while its queue is busy, many times over.
+/// Copies a guest's memory as a migration does, while its queue is busy, many times.
 #[test]
 fn a_copy_made_by_the_log_is_what_the_guest_has() {
     let host = TestHost::new();
@@ -161,7 +161,7 @@ fn a_copy_made_by_the_log_is_what_the_guest_has() {
             driver.front.set_vring_addresses(0, addresses, Some(ring.address)).unwrap();
             let mut copy = memory(driver);
             for pass in 0..10 {
-                // The last one with the queue at rest.
+                // The last pass with a stopped queue.
                 if pass == 9 {
                     stop.store(true, Ordering::Relaxed);
                     while !busy.is_finished() {
@@ -217,12 +217,12 @@ fn a_log_that_cannot_be_one_ends_its_own_connection_only() {
         guest.driver.front.post_u64(request::SET_FEATURES, guest.driver.features() | LOG_ALL).unwrap();
         assert!(guest.driver.front.set_log(len, offset, file.as_fd()).is_err(), "{len}, {offset}");
     }
-    // One that is not used yet says nothing; then it is too short.
+    // An unused log is not checked; in use it is too short.
     let mut guest = host.guest(DriverSettings::default());
     guest.driver.front.set_log(needed - 1, 0, short.as_fd()).unwrap();
     assert!(guest.echoes());
     assert!(guest.driver.front.post_u64(request::SET_FEATURES, guest.driver.features() | LOG_ALL).is_err());
-    // Memory, or a used ring, that it has no bits for.
+    // Memory, or a used ring, without bits in the log.
     let file = memfd(1 << 20);
     let beyond = MemoryEntry {
         guest_address: GUEST_BASE + (4 << 20),
@@ -255,7 +255,7 @@ fn a_log_that_is_truncated_stops_its_guest_s_queue_only() {
     assert!(honest.echoes());
 }
 
-/// QEMU starts a device during a migration so: the feature, the queues, and then the log.
+/// Starts a device as QEMU does during a migration: feature, queues, then the log.
 #[test]
 fn a_queue_of_a_guest_that_migrates_rests_until_its_log_is_there() {
     let host = TestHost::new();

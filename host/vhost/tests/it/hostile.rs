@@ -1,6 +1,5 @@
-//! Guests that break the rules of virtqueues. Each violation stops the queue that it was made on; the device
-//! sees nothing of it, the guest's other queue and other guests go on, and a reset makes the queue usable
-//! again.
+//! Protocol violations in virtqueues. Each stops its queue; the device sees nothing of it, the guest's other
+//! queue and other guests continue, and a reset makes the queue usable again.
 
 use crate::device::{Client, Guest, HOLD, TIMEOUT, TestHost};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -15,7 +14,7 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 const SIZE: u16 = 128;
 
-/// Breaks a rule on a fresh queue and checks everything that must follow from it.
+/// Commits a violation on a fresh queue and checks all consequences.
 fn violates(what: &str, settings: DriverSettings, tell: impl Fn(&mut Client)) {
     let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..settings };
@@ -29,14 +28,14 @@ fn violates(what: &str, settings: DriverSettings, tell: impl Fn(&mut Client)) {
     assert!(hostile.queues[0].queue.try_used().is_none(), "{what}: nothing is handed back");
     assert!(hostile.queues[1].echoes(), "{what}: the guest's other queue goes on");
     assert!(honest.echoes(), "{what}: the other guest notices nothing");
-    // Kicking a dead queue does nothing; resetting it revives it.
+    // A kick of a dead queue has no effect; a reset revives it.
     hostile.queues[0].queue.kick_always();
     hostile.driver.stop_queue(0).unwrap();
     hostile.queues[0] = Client::new(hostile.driver.start_queue(0, 0).unwrap());
     assert!(hostile.echoes());
 }
 
-/// Writes descriptors from number 0 on and offers the first.
+/// Writes descriptors from index 0 and offers the first.
 fn chain(client: &mut Client, descriptors: &[(u64, u32, u16, u16)]) {
     for (index, (address, len, flags, next)) in descriptors.iter().enumerate() {
         client.queue.set_descriptor(index as u16, *address, *len, *flags, *next).unwrap();
@@ -44,7 +43,7 @@ fn chain(client: &mut Client, descriptors: &[(u64, u32, u16, u16)]) {
     client.queue.offer(0).unwrap();
 }
 
-/// An indirect table with these entries, in the request buffer.
+/// Writes an indirect table into the request buffer.
 fn table(client: &Client, entries: &[(u64, u32, u16, u16)]) -> (u64, u32) {
     let mut bytes = Vec::new();
     for (address, len, flags, next) in entries {
@@ -57,7 +56,7 @@ fn table(client: &Client, entries: &[(u64, u32, u16, u16)]) -> (u64, u32) {
     (client.request.address, bytes.len() as u32)
 }
 
-/// How a rule is broken, and what does it.
+/// A violation: description and function.
 type Violation = (&'static str, fn(&mut Client));
 
 const CHAINS: [Violation; 6] = [
@@ -209,7 +208,7 @@ fn memory_truncated_under_a_running_copy_ends_that_guest_s_queues_only() {
     for round in 0..20 {
         let mut hostile = host.guest(settings);
         assert!(hostile.echoes());
-        // Rings stay; the buffers behind them go.
+        // The rings remain; the buffers behind them are truncated.
         let buffer = hostile.queues[0].queue.alloc(512 << 10).unwrap();
         let parts = [buffer.readable(), buffer.writable()];
         for _ in 0..8 {
@@ -260,7 +259,7 @@ fn memory_taken_away_under_a_running_request_stays_until_it_is_done() {
         client.send(b"after the end");
         assert!(client.queue.wait_used(Duration::from_millis(50)).is_err());
     }
-    // The same memory comes back; the queues have to be set up anew.
+    // The same memory is shared again; the queues must be set up again.
     guest.driver.share_memory().unwrap();
     for index in [0, 1] {
         guest.driver.stop_queue(index).unwrap();
@@ -300,7 +299,7 @@ fn random_rings_never_harm_other_guests() {
 
 #[test]
 fn a_valid_chain_is_no_violation() {
-    // The counterpart of all of the above: the same helper's building blocks, told truthfully.
+    // Counterpart of the tests above: the same building blocks, used correctly.
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings::default());
     let client = &mut guest.queues[0];

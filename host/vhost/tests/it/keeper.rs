@@ -1,4 +1,4 @@
-//! Servers that follow each other under a front end that cannot connect again and keeps nothing for them.
+//! Successive servers of a front end that cannot reconnect and does not support in-flight tracking.
 
 use crate::device::{Client, Counts, Echo, HOLD, RELEASE, TIMEOUT};
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings as KeeperSetti
 use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_vhost_driver::{Driver, DriverSettings, MemoryEntry, message, request};
 
-/// The protocol feature ("Protocol features").
+/// Protocol feature bit ("Protocol features").
 const IN_FLIGHT: u64 = 1 << 12;
 
 /// A keeper's socket, and the server behind it.
@@ -58,7 +58,7 @@ impl Kept {
         self.servers.came();
     }
 
-    /// As kill -9 does: what is under way is not answered.
+    /// Simulates kill -9: requests under way are not answered.
     fn kill(&mut self) {
         self.server = None;
         self.servers.went();
@@ -89,7 +89,7 @@ impl Kept {
     }
 }
 
-/// A request of one byte.
+/// Sends a request of one byte.
 fn send(client: &mut Client, kind: u8) -> u16 {
     let (request, answer) = (client.queue.alloc(8).unwrap(), client.queue.alloc(8).unwrap());
     client.queue.write(request, &[kind]);
@@ -109,7 +109,7 @@ fn a_server_is_killed_and_the_next_one_answers_what_was_under_way_once() {
         assert!(kept.handles(round * 5), "{round}: {}", kept.handled());
         let release = send(&mut client, RELEASE);
         let answered: Vec<u16> = (0..3).map(|_| client.receive().head).collect();
-        // The device answers the last first: they came in their order.
+        // The device answers in reverse order: the requests were repeated in their order.
         assert_eq!(answered, [release, held[1], held[0]]);
     }
     assert!(client.echoes());
@@ -137,7 +137,7 @@ fn a_queue_that_was_stopped_is_at_rest_with_the_next_server_too() {
     assert_eq!(driver.stop_queue(0).unwrap(), 2);
     kept.replace();
     client.send(b"echo");
-    // The next message is answered by the next server, which knows all then.
+    // The next message is answered by the new server, which has the full state by then.
     assert_eq!(driver.stop_queue(0).unwrap(), 2);
     assert_eq!(kept.handled(), 2);
     let mut client = Client::new(driver.start_queue(0, 2).unwrap());
@@ -157,7 +157,7 @@ fn memory_that_was_taken_away_is_not_told_the_next_server_and_what_was_added_is(
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
     kept.replace();
     assert!(client.echoes());
-    // A span that is there already would be refused, and one that is not there as well.
+    // A duplicate region would be refused, and so would the removal of a missing one.
     driver.front.change_memory(request::ADD_MEM_REG, entry(0x1000), &[file.as_fd()]).unwrap();
     driver.front.change_memory(request::REM_MEM_REG, entry(0x9000), &[]).unwrap();
     assert!(client.echoes());
@@ -184,7 +184,7 @@ fn the_next_server_marks_what_it_writes_in_the_same_log() {
     assert!(client.echoes() && driver.dirty_pages().is_empty() && !ended.is_empty());
 }
 
-/// A server that takes messages until one of that kind comes, and dies over it.
+/// Runs a server that handles messages until one of this kind arrives, and dies.
 fn die_over(private: &UnixListener, fatal: u32) {
     private.set_nonblocking(false).unwrap();
     let (mut stream, _) = private.accept().unwrap();
@@ -223,7 +223,7 @@ fn a_message_over_which_a_server_dies_reaches_the_next_one_once() {
         });
         let file = driver.memory_file().try_clone().unwrap();
         let entry = MemoryEntry { guest_address: 0x1000, size: 4096, user_address: 0x1000, file_offset: 0 };
-        // Told twice it would be refused.
+        // A repeated message would be refused.
         driver.front.change_memory(request::ADD_MEM_REG, entry, &[file.as_fd()]).unwrap();
     });
     assert!(Client::new(driver.start_queue(0, 0).unwrap()).echoes());
@@ -251,7 +251,7 @@ fn where_the_keepers_area_is_the_servers_alone_a_front_end_has_none() {
         assert_eq!(offered & IN_FLIGHT == 0, keeps_all_areas);
         let taken = driver.keep_requests(1 << 20);
         assert_eq!(taken.is_err(), keeps_all_areas, "{taken:?}");
-        // The server's own is kept all the same.
+        // The server's own area is used all the same.
         let mut driver = kept.driver();
         let mut client = Client::new(driver.start_queue(0, 0).unwrap());
         kept.replace();
@@ -276,7 +276,7 @@ fn bytes_that_are_no_message_end_their_own_connection_only() {
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
     let mut bad = UnixStream::connect(&kept.socket).unwrap();
     bad.write_all(&[0xff; 64]).unwrap();
-    // Reset, as it has said more than was read.
+    // Possibly a reset, because it has sent more than was read.
     assert!(matches!(bad.read(&mut [0]), Ok(0) | Err(_)));
     assert!(client.echoes());
 }

@@ -1,4 +1,4 @@
-//! Guests that leave, come back, reboot, and servers that stop.
+//! Guests that leave, return and reboot, and servers that stop.
 
 use crate::device::{Client, ECHO, Guest, HOLD, PANIC, RELEASE, SLOW, TIMEOUT, TestHost};
 use std::os::unix::net::UnixStream;
@@ -67,7 +67,7 @@ fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
     assert_eq!(guest.driver.stop_queue(0).unwrap(), 1);
     let waited = start.elapsed();
     assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(30), "{waited:?}");
-    // What comes back late touches nothing of the queue that was started since.
+    // A late chain does not affect the queue that was started since.
     guest.queues[0] = Client::new(guest.driver.start_queue(0, 1).unwrap());
     guest.queues[1].send(&[RELEASE]);
     guest.queues[1].receive();
@@ -129,7 +129,7 @@ fn one_at_a_time() -> TestHost {
     TestHost::with(Settings { one_at_a_time: true, ..Settings::default() })
 }
 
-/// Whether the guest's request is still unanswered after a while.
+/// Returns `true` if the guest's request is still unanswered after a while.
 fn waits(guest: &mut Guest) -> bool {
     guest.queues[0].queue.wait_used(Duration::from_millis(50)).is_err()
 }
@@ -145,7 +145,7 @@ fn of_guests_that_run_one_at_a_time_the_next_one_runs_when_the_one_before_has_le
     second.queues[0].send(b"later");
     third.queues[0].send(b"later still");
     assert!(waits(&mut second) && waits(&mut third));
-    // A guest that reboots keeps its turn.
+    // A rebooting guest keeps its turn.
     let base = first.driver.stop_queue(0).unwrap();
     assert!(waits(&mut second));
     first.driver.restart_queue(0, base, &first.queues[0].queue).unwrap();
@@ -165,7 +165,7 @@ fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
     let (first, second, mut third) = (host.guest(settings), host.guest(settings), host.guest(settings));
     let mut fourth = host.guest(settings);
     drop(second);
-    // This one has stopped its queue meanwhile.
+    // This guest has stopped its queue meanwhile.
     third.driver.stop_queue(0).unwrap();
     fourth.queues[0].send(b"later");
     assert!(waits(&mut fourth));
@@ -174,8 +174,8 @@ fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
     assert!(fourth.echoes());
 }
 
-/// The source of a live migration stays connected when it has stopped; if the destination gives up, it goes
-/// on.
+/// Covers the source of a live migration, which stays connected when stopped, and continues if the
+/// destination gives up.
 #[test]
 fn a_guest_that_migrates_gives_its_turn_to_the_one_that_waits_and_may_have_it_back() {
     let host = one_at_a_time();
@@ -232,7 +232,7 @@ fn a_device_that_panics_loses_its_queue_only() {
     assert!(guest.queues[1].echoes() && other.echoes());
 }
 
-/// Sends a request of one byte from buffers of its own; the number of its chain.
+/// Sends a request of one byte from its own buffers; returns its chain.
 fn send(queue: &mut DriverQueue, kind: u8) -> u16 {
     let (request, answer) = (queue.alloc(8).unwrap(), queue.alloc(8).unwrap());
     queue.write(request, &[kind]);
@@ -259,11 +259,11 @@ fn the_next_server_performs_what_the_one_before_left_under_way_and_nothing_else(
     assert!(eventually(|| second.handled() == 2), "{}", second.handled());
     let release = send(&mut queue, RELEASE);
     let mut answered: Vec<u16> = (0..3).map(|_| queue.wait_used(TIMEOUT).unwrap().head).collect();
-    // The device answers the last first: they came in their order.
+    // The device answers in reverse order: the requests were repeated in their order.
     assert_eq!(answered, [release, held[1], held[0]]);
     assert_eq!(second.handled(), 3);
 
-    // A third one finds nothing under way, and goes on.
+    // A third process finds nothing under way, and continues.
     drop(second);
     let third = TestHost::repeating();
     driver.go_on_with(&third.socket, &mut [&mut queue]).unwrap();
@@ -300,7 +300,7 @@ fn what_was_left_under_way_is_answered_before_a_queue_rests_that_is_stopped_at_o
     assert_eq!((queue.used_index(), second.handled()), (6, 6));
 }
 
-/// A virtual machine is paused, and goes on.
+/// Covers a virtual machine that is paused and resumed.
 #[test]
 fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
     for repeats in [false, true] {
@@ -315,7 +315,7 @@ fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
         let held = [send(&mut queue, HOLD), send(&mut queue, HOLD)];
         assert!(eventually(|| host.handled() == 2));
         assert_eq!(driver.stop_queue(0).unwrap(), 2);
-        // One comes back while the queue rests, the other one later.
+        // One chain is returned while the queue is stopped, the other later.
         host.release_one();
         assert!(queue.try_used().is_none());
         driver.restart_queue(0, 2, &queue).unwrap();
@@ -328,8 +328,8 @@ fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
     }
 }
 
-/// The host forgets what the guest no longer waits for: its next start has other rings, in this process and
-/// in the next one.
+/// Covers a reset, after which the guest waits for nothing: its next start has other rings, in this process
+/// and in the next.
 #[test]
 fn what_outlasts_a_reset_is_forgotten() {
     let host = TestHost::repeating();
@@ -352,7 +352,7 @@ fn what_outlasts_a_reset_is_forgotten() {
     assert!(queue.try_used().is_none());
     drop(host);
 
-    // The next one has what was under way since.
+    // The next process has the requests under way since.
     let second = TestHost::repeating();
     driver.go_on_with(&second.socket, &mut [&mut queue]).unwrap();
     assert!(eventually(|| second.handled() == 1));
@@ -384,7 +384,7 @@ fn an_area_for_requests_that_is_too_short_or_comes_late_is_refused() {
     let mut late = open();
     let _queue = late.start_queue(0, 0).unwrap();
     assert!(late.keep_requests(8192).is_err());
-    // Where requests cannot be performed again nothing of that is offered.
+    // In-flight tracking is not offered by devices that cannot repeat requests.
     let host = TestHost::new();
     let mut driver =
         Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();

@@ -1,5 +1,4 @@
-//! A vhost-user device seen from the other end of its socket: honest guests, hostile guests, guests that
-//! leave.
+//! Tests of a vhost-user device through its socket: well-behaved, malicious and leaving guests.
 
 mod device;
 mod dirty_log;

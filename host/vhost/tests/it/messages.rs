@@ -1,4 +1,4 @@
-//! Front ends that send invalid messages, or hang up in the middle.
+//! Front ends that send invalid messages, or disconnect within one.
 
 use crate::device::TestHost;
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,11 +25,11 @@ fn connect(host: &TestHost) -> Driver {
     Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap()
 }
 
-/// Whether the server has hung up.
+/// Returns `true` if the server has disconnected.
 fn is_cut_off(front: &FrontEnd) -> bool {
     front.stream().set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut rest = Vec::new();
-    // A reset counts too: bytes of ours were not read.
+    // Also a reset, if bytes of ours were not read.
     match front.stream().read_to_end(&mut rest) {
         Ok(_) => true,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
@@ -85,7 +85,7 @@ fn memory_spans_come_and_go_under_running_queues() {
         guest.driver.front.change_memory(request::REM_MEM_REG, span, &[]).unwrap();
         assert!(guest.echoes());
     }
-    // The whole table again, while a request is on its way.
+    // The whole table again, with a request under way.
     guest.queues[0].send(b"moving house");
     guest.driver.share_memory().unwrap();
     guest.queues[0].receive();
@@ -171,7 +171,7 @@ fn the_configuration_space_is_readable_in_any_piece_and_zero_beyond_its_end() {
     }
 }
 
-/// Everything that a front end sends until its queues run, cut after every byte at which a message may break.
+/// Cuts everything that a front end sends until its queues run, at every byte where a message may break.
 #[test]
 fn hanging_up_at_every_message_leaves_nothing_behind() {
     let host = TestHost::new();
@@ -228,7 +228,7 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
     assert!(host.guest(DriverSettings::default()).echoes());
 }
 
-/// QEMU asks first and owns later, and warns where it is offered what it does not use.
+/// Covers QEMU, which queries before SET_OWNER, and warns about unused features.
 #[test]
 fn a_configuration_space_is_offered_only_to_those_that_own_the_session_first() {
     const CONFIG: u64 = 1 << 9;

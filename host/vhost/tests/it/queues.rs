@@ -1,4 +1,4 @@
-//! Honest guests.
+//! Well-behaved guests.
 
 use crate::device::{Client, DROP, ECHO, HOLD, RELEASE, TIMEOUT, TestHost};
 use rustix::event::{EventfdFlags, eventfd};
@@ -125,7 +125,7 @@ fn many_answers_ready_together_raise_few_interrupts() {
     }
 }
 
-/// How many of a hundred chains are taken without a kick, half a millisecond after the one before was done.
+/// Returns how many of 100 chains are taken without a kick, half a millisecond after the previous one.
 fn taken_without_a_kick(host: &TestHost, settings: DriverSettings) -> usize {
     let mut guest = host.guest(settings);
     let Client { queue, request, answer } = &mut guest.queues[0];
@@ -153,8 +153,8 @@ fn what_can_wait_is_gathered_and_needs_few_kicks() {
     let settings = Settings { spin_max: Duration::ZERO, ..Settings::default() };
     for event_index in [true, false] {
         let driver = DriverSettings { event_index, ..DriverSettings::default() };
-        // On a busy machine half a millisecond can be as long as it likes, for us and for the thread of the
-        // queue.
+        // On a busy machine half a millisecond may take arbitrarily long, for the test and for the queue's
+        // thread.
         let taken = taken_without_a_kick(&TestHost::patient(settings), driver);
         assert!(taken >= 10, "{taken} of 100");
     }

@@ -1,5 +1,5 @@
-//! The walk along a descriptor chain, over memory full of anything: it ends, it stays inside, and where it
-//! finds a chain, so does another implementation, the virtio-queue crate.
+//! The walk along a descriptor chain over random memory: it ends, stays in bounds, and agrees with another
+//! implementation (the virtio-queue crate) on valid chains.
 
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 const SIZE: u16 = 8;
-/// Two spans side by side, then a hole.
+/// Two adjacent slots, then a hole.
 const SPAN: usize = 4096;
 const BASE: u64 = 0x1_0000;
 const END: u64 = BASE + 2 * SPAN as u64;
-/// The table lies at the beginning; behind it, room for an indirect table, and buffers.
+/// Layout: the table, an indirect table, then buffers.
 const INDIRECT_AT: u64 = BASE + 1024;
 const LIMITS: ChainLimits = ChainLimits { descriptors_max: 12, bytes_max: 8192 };
 
@@ -35,7 +35,7 @@ impl Descriptor {
     }
 }
 
-/// Mostly plausible, now and then wild.
+/// Generates mostly plausible descriptors, and some wild ones.
 fn descriptor() -> impl Strategy<Value = Descriptor> {
     let address = prop_oneof![
         12 => BASE + 2048..END,
@@ -55,13 +55,13 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
     })
 }
 
-/// The table and an indirect table.
+/// Generates the table and an indirect table.
 fn tables() -> impl Strategy<Value = (Vec<Descriptor>, Vec<Descriptor>)> {
     let table = prop::collection::vec(descriptor(), usize::from(SIZE));
     (table, prop::collection::vec(descriptor(), 8))
 }
 
-/// Every byte outside of the tables is its position's own.
+/// Returns memory in which every byte outside of the tables depends on its position.
 fn contents(table: &[Descriptor], indirect: &[Descriptor]) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..2 * SPAN).map(|i| (i * 31 + i / 251) as u8).collect();
     let encoded: Vec<u8> = table.iter().flat_map(|descriptor| descriptor.encode()).collect();
@@ -93,7 +93,7 @@ impl Ours {
     }
 }
 
-/// What the other implementation makes of the same memory: address, length and direction of each buffer.
+/// Returns the other implementation's result: address, length and direction of each buffer.
 fn theirs(memory: &GuestMemoryMmap, head: u16) -> Vec<(u64, u32, bool)> {
     const RINGS: u64 = 0x9_0000;
     let mut queue = Queue::new(SIZE).unwrap();

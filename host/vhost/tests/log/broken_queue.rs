@@ -1,5 +1,4 @@
-//! What a guest that breaks the rules leaves in the log: one line for the queue that it broke, and not one
-//! more.
+//! Log of a protocol violation: exactly one line for the affected queue.
 
 use std::time::Duration;
 

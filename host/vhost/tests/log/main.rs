@@ -1,4 +1,4 @@
-//! What a device that does nothing leaves in the log of this process: one test at a time.
+//! Log output of a device that does nothing; one test at a time.
 
 mod broken_queue;
 mod memory_not_shared;
@@ -39,18 +39,18 @@ pub fn serve(socket: &Path) -> Server {
     Server::start(UnixListener::bind(socket).unwrap(), Settings::default(), Box::new(make)).unwrap()
 }
 
-/// What was written to the log since a test began.
+/// Log output since a test began.
 static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 fn lines() -> MutexGuard<'static, Vec<u8>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The log, of the one test that has it.
+/// The log, owned by one test at a time.
 pub struct Log(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Log {
-    /// Takes the log, empty, when no other test has it.
+    /// Acquires the log and clears it.
     pub fn begin() -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         static STARTED: Once = Once::new();
@@ -60,7 +60,7 @@ impl Log {
         log
     }
 
-    /// The lines so far that contain `part`.
+    /// Returns the lines so far that contain `part`.
     pub fn lines(&self, part: &str) -> Vec<String> {
         let text = String::from_utf8(lines().clone()).unwrap();
         text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()

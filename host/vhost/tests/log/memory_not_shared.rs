@@ -1,4 +1,4 @@
-//! A VMM that does not share its guest's memory: its guest hangs, and the log says what to add to its command
+//! A VMM that does not share its guest's memory: the guest hangs, and the log has the remedy for the command
 //! line.
 
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, requ
 
 const HANGS: &str = "the guest will hang";
 
-/// Starts both queues of a guest whose memory the front end has at `user_address`, if it names any.
+/// Starts both queues of a guest with memory at `user_address`, if given.
 fn start(socket: &Path, user_address: Option<u64>) -> Driver {
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
     let mut driver = Driver::open(UnixStream::connect(socket).unwrap(), settings).unwrap();
@@ -41,7 +41,7 @@ fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
 
     let _shared = start(&socket, Some(tombolo_vhost_driver::USER_BASE));
     assert_eq!(log.lines(HANGS), [""; 0]);
-    // This process is the front end, and its heap is private to it.
+    // This process is the front end, and its heap is private.
     let private = vec![0_u8; 1 << 20];
     let _private = start(&socket, Some(private.as_ptr().addr() as u64 & !4095));
     let _none = start(&socket, None);

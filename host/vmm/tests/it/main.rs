@@ -1,4 +1,4 @@
-//! The client of the monitor before a VMM that says what a test wants, and the command line.
+//! The monitor client with a scripted VMM, and the command line.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
@@ -15,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
 const DONE: &str = r#"{"return": {}}"#;
 
-/// A VMM that greets, and answers each command with the next of these, of one or more lines. What it was
-/// asked, in the end.
+/// A VMM that sends its greeting, and replies to each command with the next of these texts. Returns the
+/// commands at the end.
 struct Vmm {
     dir: TempDir,
     asked: JoinHandle<Vec<String>>,
@@ -36,7 +36,7 @@ impl Vmm {
             for answer in answers {
                 let Some(Ok(line)) = lines.next() else { break };
                 asked.push(line);
-                // It may have had enough.
+                // The client may have closed the connection.
                 if write!(out, "{answer}\r\n").is_err() {
                     break;
                 }
@@ -63,7 +63,7 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
 {"return": {"status": "running"}}"#,
         r#"{"error": {"class": "GenericError", "desc": "No such thing"}}"#,
         DONE,
-        // The guest gives them up in its own order.
+        // The guest releases the devices in its own order.
         r#"{"return": {}}
 {"event": "DEVICE_DELETED", "data": {"device": "identity"}}
 {"event": "DEVICE_DELETED", "data": {"device": "card"}}"#,
@@ -74,7 +74,7 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
     assert_eq!(monitor.status().expect("a status"), "running");
     let refused = monitor.quit().expect_err("it is refused");
     assert_eq!(refused.to_string(), "the VMM refused quit: No such thing");
-    // The other device's event, which was there before, is not taken for the card's.
+    // The other device's event, received earlier, is not attributed to the card.
     monitor.unplug(0, PATIENCE).expect("the card is gone");
     drop(monitor);
     let asked = vmm.asked();
@@ -94,7 +94,7 @@ fn shares_go_with_the_identity_and_alone_where_there_is_none() {
     let there = r#"{"return": "vhost-user-fs-pci"}
 {"event": "DEVICE_DELETED", "data": {"device": "share-2"}}
 {"event": "DEVICE_DELETED", "data": {"device": "identity"}}"#;
-    // The first share never was plugged.
+    // The first share was never plugged.
     let vmm = Vmm::new(&[none, DONE, none, there, DONE, DONE, none, DONE]);
     vmm.monitor(PATIENCE).unplug(2, PATIENCE).expect("all that was there is gone");
     let asked = vmm.asked();
@@ -140,7 +140,7 @@ fn the_state_goes_to_the_file_that_was_opened_here() {
     let asked = vmm.asked();
     let words = ["query-status", "stop", "x-ignore-shared", "getfd", "fd:state"];
     assert!(asked[1..].iter().zip(words).all(|(asked, word)| asked.contains(word)), "{asked:?}");
-    // After a save that came to nothing the guest has to run first.
+    // After an unused save the guest must run first.
     let again = r#"{"return": {"status": "postmigrate"}}"#;
     let why = r#"{"return": {"status": "failed", "error-desc": "No space left on device"}}"#;
     let vmm = Vmm::new(&[again, DONE, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
@@ -205,7 +205,7 @@ fn networks_are_said_to_qemu_as_it_wants_them() {
 
 #[test]
 fn a_vmm_is_started_without_huge_pages() {
-    // The C library of Perl's system calls: SYS_madvise is 28 on x86-64, MADV_HUGEPAGE 14, EINVAL 22.
+    // Raw system calls of Perl: SYS_madvise is 28 on x86-64, MADV_HUGEPAGE 14, EINVAL 22.
     let text = "my $len = 4 << 20; my $at = syscall(9, 0, $len, 3, 0x22, -1, 0); \
                 my $normal = syscall(28, $at, $len, 0); my $huge = syscall(28, $at, $len, 14); print \"$normal $huge \", $! + 0";
     if std::env::consts::ARCH != "x86_64" {
@@ -230,7 +230,7 @@ fn a_vmm_says_why_it_ends() {
         (r#"{"event": "STOP"}"#.into(), End::Unsaid),
         ("{]".into(), End::Unsaid),
     ] {
-        // It waits until the monitor is spoken to, as QEMU does.
+        // Waits for a command, as QEMU does.
         let text =
             format!("printf '{GREETING}\\r\\n' >&0; read -r command; printf '{DONE}\\r\\n{says}\\r\\n' >&0");
         let mut command = std::process::Command::new("sh");

@@ -1,4 +1,4 @@
-//! A mount that ends with its test, and a file system of one file that tells what it was asked.
+//! A mount for the duration of a test, and a file system of one file that records its calls.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_fuse::attr::from_wire;
 use tombolo_wire_fuse::layout::attr::FuseAttr;
 
-/// An export, mounted on a directory of its own for as long as this lives.
+/// An export mounted on a temporary directory while this exists.
 pub struct Mounted {
     pub mount: Mount,
     dir: TempDir,
@@ -43,19 +43,19 @@ impl Drop for Mounted {
     }
 }
 
-/// One file, `file`, in a directory. It takes every write, and reads as zeros.
+/// File system with one file, `file`, which accepts every write and reads as zeros.
 pub struct OneFile {
-    /// Which side checks permissions.
+    /// Side that checks permissions.
     pub checks: PermissionCheck,
-    /// Whether writes are answered later.
+    /// `true` if writes are answered later.
     pub later: bool,
-    /// What lies behind so many bytes cannot be read.
+    /// Number of readable bytes; reads beyond fail.
     pub readable_bytes: u64,
-    /// The data of writes that could be retained, with their offsets.
+    /// Data of writes that may be retained, with their offsets.
     pub retained: Mutex<Vec<(u64, Source)>>,
-    /// What was asked, and in whose name.
+    /// Calls and their identities.
     pub asked: Mutex<Vec<(&'static str, Identity)>>,
-    /// Gets what tests do not ask for.
+    /// Receives all other calls.
     pub others: Arc<dyn FileSystem>,
 }
 
@@ -87,7 +87,7 @@ fn attr_of(node: NodeId) -> Attr {
     from_wire(&FuseAttr { ino: node.0, mode, nlink: 1, size: 1 << 40, ..Default::default() }).expect("good")
 }
 
-/// The file system, to be mounted and looked at.
+/// Export of the file system, for inspection while mounted.
 pub struct Shared(pub Arc<OneFile>);
 
 impl Export for Shared {

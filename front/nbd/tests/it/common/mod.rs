@@ -1,4 +1,4 @@
-//! A disk in memory that can be slow, a server of it, and a client that sends single messages.
+//! Memory disk with optional delays, its server, and a client for single messages.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,14 +17,14 @@ use tombolo_wire_nbd::*;
 
 pub const PAGE: usize = 4096;
 
-/// A disk whose pages have no room until they are written. What it was asked is counted.
+/// A disk whose pages are allocated when written, with counters of calls.
 pub struct Disk {
     pages: Mutex<Vec<Option<Box<[u8]>>>>,
     pub read_only: bool,
     pub panics: AtomicBool,
     pub flushes: AtomicUsize,
     pub durable_writes: AtomicUsize,
-    /// While it is shut, what is read pends.
+    /// While closed, reads are pending.
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -156,7 +156,7 @@ impl BlockDevice for Disk {
     }
 }
 
-/// A server of one disk on a unix socket.
+/// A server of one disk on a UNIX socket.
 pub struct Served {
     pub disk: Arc<Disk>,
     pub server: Option<Server>,
@@ -186,7 +186,7 @@ impl Served {
         format!("nbd+unix:///disk?socket={}", self.socket().display())
     }
 
-    /// In transmission.
+    /// Connects up to the transmission phase.
     pub fn client(&self, style: ReplyStyle) -> Client {
         let mut client = Client::greeted(&self.socket());
         match style {
@@ -203,7 +203,7 @@ impl Served {
     }
 }
 
-/// A client that says what a test has it say.
+/// A client that sends messages as directed by a test.
 pub struct Client<S = UnixStream> {
     pub stream: S,
     pub style: ReplyStyle,
@@ -224,7 +224,7 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Takes the server's greeting, and answers it.
+    /// Receives the server's greeting and replies.
     pub fn greet(&mut self) {
         Greeting::decode(&self.array()).unwrap();
         let flags = ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES;
@@ -247,13 +247,13 @@ impl<S: Read + Write> Client<S> {
         bytes
     }
 
-    /// Whether the server has closed the connection.
+    /// Returns `true` if the server has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
             || matches!(self.stream.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset)
     }
 
-    /// Sends an option about the disk; whether it is not refused.
+    /// Sends an option about the disk. Returns `true` if it is not refused.
     pub fn option(&mut self, code: OptionCode) -> bool {
         let mut bytes = Vec::new();
         encode_option(&mut bytes, code, "disk");
@@ -296,8 +296,7 @@ impl<S: Read + Write> Client<S> {
         self.send(&bytes);
     }
 
-    /// The next reply: its cookie, how it ended, and its payload. A simple one has data of `data_bytes` if it
-    /// ended well.
+    /// Receives a reply: cookie, status and payload. A successful simple reply has `data_bytes` of data.
     pub fn reply(&mut self, data_bytes: usize) -> (u64, Status, Vec<u8>) {
         let len = match self.style {
             ReplyStyle::Simple => 16,
