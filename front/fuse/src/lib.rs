@@ -6,8 +6,8 @@
 //!
 //! Non-goals: the wire format (`wire/fuse`), virtqueues (`host/vhost`), file-system behaviour (`back/`).
 //!
-//! Reading order: `session`, `session/ops`, then a transport; `persistent` holds the part of a guest's session that
-//! survives a server restart.
+//! Reading order: `session`, `session/ops`, then a transport; `persistent` holds the part of a guest's
+//! session that survives a server restart.
 #![forbid(unsafe_code)]
 
 pub mod dev;

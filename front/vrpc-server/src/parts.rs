@@ -34,8 +34,8 @@ impl Parts {
         })
     }
 
-    /// Takes a renewed interrupt, [returned](PartsPool::return_interrupt) separately from the parts, which saves a
-    /// reference count.
+    /// Takes a renewed interrupt, [returned](PartsPool::return_interrupt) separately from the parts, which
+    /// saves a reference count.
     pub(crate) fn take_interrupt(&mut self) -> Interrupt {
         let mut interrupt = std::mem::take(&mut self.interrupt);
         interrupt.renew();

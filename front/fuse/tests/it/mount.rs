@@ -308,7 +308,8 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
     }
 }
 
-/// Relies on RELEASE, which alone reports the last close; after ENOSYS for an OPEN a kernel sends none, also for created files.
+/// Relies on RELEASE, which alone reports the last close; after ENOSYS for an OPEN a kernel sends none, also
+/// for created files.
 #[test]
 fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
     let below = tempfile::tempdir().unwrap();

@@ -140,7 +140,8 @@ fn the_guest_reads_tag_and_number_of_queues() {
     assert_eq!(config.get(36..40).unwrap(), 2u32.to_le_bytes());
 }
 
-/// Refuses to repeat requests: a repeated `mkdir` would fail, and node numbers belong to the process that issued them.
+/// Refuses to repeat requests: a repeated `mkdir` would fail, and node numbers belong to the process that
+/// issued them.
 #[test]
 fn no_server_is_offered_what_another_left_under_way() {
     const IN_FLIGHT: u64 = 1 << 12;
@@ -181,7 +182,8 @@ fn a_listing_may_be_kept_under_always_alone() {
     }
 }
 
-/// Expects no ENOSYS, after which a kernel sends no more RELEASE, which releases flock locks and handles of CREATE.
+/// Expects no ENOSYS, after which a kernel sends no more RELEASE, which releases flock locks and handles of
+/// CREATE.
 #[test]
 fn every_policy_opens_files_and_directories_so_that_a_release_follows() {
     for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
