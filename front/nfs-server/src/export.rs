@@ -104,8 +104,8 @@ impl Served {
         let handles = self.handles()?;
         let persistent = self.signer.verify(handle, self.id, handles.volume())?;
         let entry = handles.resolve(&self.own_ctx(), &persistent).resolve().await?;
-        let held = NodeGuard::new(&self.file_system, self.session, entry.node);
-        Ok(self.nodes.enter(Node::new(held, handle.into())))
+        let guard = NodeGuard::new(&self.file_system, self.session, entry.node);
+        Ok(self.nodes.enter(Node::new(guard, handle.into())))
     }
 
     /// Returns the export's root.
@@ -119,15 +119,15 @@ impl Served {
     }
 
     /// Does the same as [`Served::adopt`] for a look-up in a [`NodeGuard`].
-    pub async fn adopt_guard(&self, held: NodeGuard) -> Result<Arc<Node>> {
+    pub async fn adopt_guard(&self, guard: NodeGuard) -> Result<Arc<Node>> {
         // A client may use a handle signed with an older key; new handles are signed with the newest.
-        if let Some(node) = self.nodes.with_handle(held.id(), |handle| self.signer.is_current(handle)) {
+        if let Some(node) = self.nodes.with_handle(guard.id(), |handle| self.signer.is_current(handle)) {
             return Ok(node);
         }
         let handles = self.handles()?;
-        let persistent = handles.handle_of(&self.own_ctx(), held.id()).resolve().await?;
+        let persistent = handles.handle_of(&self.own_ctx(), guard.id()).resolve().await?;
         let handle = self.signer.sign(self.id, handles.volume(), &persistent)?;
-        Ok(self.nodes.enter(Node::new(held, handle)))
+        Ok(self.nodes.enter(Node::new(guard, handle)))
     }
 
     /// Returns the attributes of a node. A node without a name is treated as gone, since NFS has no openings.

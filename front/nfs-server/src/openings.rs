@@ -272,18 +272,18 @@ impl Openings {
     /// refused concurrently one evicts, and the others retry after it.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
-            let seen = *self.evictions();
+            let evictions_before = *self.evictions();
             match open().resolve().await {
-                Err(Error::TooManyOpen) if self.evict(seen).await => {}
+                Err(Error::TooManyOpen) if self.evict(evictions_before).await => {}
                 outcome => return outcome,
             }
         }
         open().resolve().await
     }
 
-    /// Evicts some openings, unless another call has since `seen`. Returns `false` if none can be closed.
-    async fn evict(&self, seen: u64) -> bool {
-        let Some(unsynced) = self.close_half(seen) else { return true };
+    /// Evicts some openings, unless another call has since `evictions_before`. Returns `false` if none can be closed.
+    async fn evict(&self, evictions_before: u64) -> bool {
+        let Some(unsynced) = self.close_half(evictions_before) else { return true };
         // One, because it must be synced first. A failure changes the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
@@ -296,9 +296,9 @@ impl Openings {
 
     /// Closes the least recently used half, but no opening with unstable writes; returns those if no other
     /// could be closed.
-    fn close_half(&self, seen: u64) -> Option<Vec<CachedOpening>> {
+    fn close_half(&self, evictions_before: u64) -> Option<Vec<CachedOpening>> {
         let mut evictions = self.evictions();
-        if *evictions != seen {
+        if *evictions != evictions_before {
             return None;
         }
         let mut cached: Vec<_> = self.cache.iter().collect();

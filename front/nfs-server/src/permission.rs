@@ -33,7 +33,7 @@ struct UserKey {
 #[derive(Clone, Copy)]
 struct Grant {
     stamp: Stamp,
-    asked: AccessMask,
+    checked: AccessMask,
     allowed: AccessMask,
 }
 
@@ -84,20 +84,20 @@ impl Permissions {
         let stamp = Stamp { mode: attr.mode, uid: attr.uid, gid: attr.gid, ctime: attr.ctime };
         let Identity { uid, gid, groups } = &cx.identity;
         let key = (node, UserKey { uid: *uid, gid: *gid, groups: groups.clone() });
-        let known = self.grants.get(&key).filter(|grant| grant.stamp == stamp);
+        let cached = self.grants.get(&key).filter(|grant| grant.stamp == stamp);
         let mut grant =
-            known.unwrap_or(Grant { stamp, asked: AccessMask::empty(), allowed: AccessMask::empty() });
-        let unknown = wanted - grant.asked;
-        if unknown.is_empty() {
+            cached.unwrap_or(Grant { stamp, checked: AccessMask::empty(), allowed: AccessMask::empty() });
+        let unchecked = wanted - grant.checked;
+        if unchecked.is_empty() {
             return Ok(grant.allowed & wanted);
         }
-        for mask in unknown.iter() {
+        for mask in unchecked.iter() {
             match self.file_system.access(cx, node, mask).resolve().await {
                 Ok(()) => grant.allowed |= mask,
                 Err(Error::AccessDenied | Error::NotPermitted | Error::ReadOnly | Error::TextBusy) => {}
                 Err(error) => return Err(error),
             }
-            grant.asked |= mask;
+            grant.checked |= mask;
         }
         if is_settled(attr.ctime) {
             self.grants.insert(key, grant);

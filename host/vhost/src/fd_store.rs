@@ -250,8 +250,8 @@ impl Drop for DescriptorStore {
 
 fn serve(socket: &OwnedFd, stored: &Mutex<BTreeMap<FdKey, StoredFd>>, share: &Share) -> io::Result<()> {
     // The server sends nothing before it has all of them. Its start may take a while.
-    for (key, kept) in lock(stored).iter() {
-        send(socket, Message::Keep(*key), Some(kept.descriptor.as_fd()), None)?;
+    for (key, entry) in lock(stored).iter() {
+        send(socket, Message::Keep(*key), Some(entry.descriptor.as_fd()), None)?;
     }
     send(socket, Message::End, None, None)?;
     // Closing a descriptor may free or write back a file, which takes time, so another thread does it.
@@ -278,8 +278,8 @@ fn handle(
     let closing = |StoredFd { descriptor, permit }| (descriptor, Some(permit));
     match (message, descriptor) {
         (Message::Keep(key), Some(descriptor)) => match stored.entry(key) {
-            Entry::Occupied(mut kept) => {
-                vec![(mem::replace(&mut kept.get_mut().descriptor, descriptor), None)]
+            Entry::Occupied(mut entry) => {
+                vec![(mem::replace(&mut entry.get_mut().descriptor, descriptor), None)]
             }
             Entry::Vacant(place) => {
                 if let Some(permit) = share.take(1) {

@@ -107,16 +107,16 @@ impl GuestMemory {
     ) -> Result<(), QueueFault> {
         let outside = || QueueFault::OutsideMemory { address, len };
         let mut at = address;
-        let mut rest = len as usize;
+        let mut remaining = len as usize;
         let first = self.slots.partition_point(|slot| slot.guest_address <= address).checked_sub(1);
         let slots = first.and_then(|first| self.slots.get(first..)).ok_or_else(outside)?;
         for slot in slots {
             let offset = at.checked_sub(slot.guest_address).and_then(|offset| usize::try_from(offset).ok());
             let offset = offset.filter(|offset| *offset < slot.region.len()).ok_or_else(outside)?;
-            let n = rest.min(slot.region.len() - offset);
+            let n = remaining.min(slot.region.len() - offset);
             each(&slot.region, offset, n)?;
-            rest -= n;
-            if rest == 0 {
+            remaining -= n;
+            if remaining == 0 {
                 return Ok(());
             }
             at = at.checked_add(n as u64).ok_or_else(outside)?;

@@ -142,8 +142,9 @@ impl Monitor {
     ) -> Result<Value, MonitorError> {
         let end = Instant::now() + within;
         loop {
-            let place = self.events.iter().position(|event| event["event"] == name && is_it(&event["data"]));
-            if let Some(mut event) = place.and_then(|place| self.events.remove(place)) {
+            let position =
+                self.events.iter().position(|event| event["event"] == name && is_it(&event["data"]));
+            if let Some(mut event) = position.and_then(|position| self.events.remove(position)) {
                 return Ok(event["data"].take());
             }
             let message = self.message(name, end).map_err(|error| match error {
@@ -168,7 +169,7 @@ impl Monitor {
         loop {
             let unsearched = self.received.get(self.searched..).unwrap_or_default();
             let found = unsearched.iter().position(|&byte| byte == b'\n');
-            let line_end = found.map(|place| self.searched + place);
+            let line_end = found.map(|position| self.searched + position);
             self.searched = if found.is_some() { 0 } else { self.received.len() };
             if let Some(line_end) = line_end {
                 let line: Vec<u8> = self.received.drain(..=line_end).collect();
@@ -181,11 +182,11 @@ impl Monitor {
                 return Err(MonitorError::Protocol("a line is too long"));
             }
             let late = || MonitorError::Late { waited_for: waited_for.into(), within: self.timeout };
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return Err(late());
             }
-            self.stream.set_read_timeout(Some(left)).map_err(MonitorError::Gone)?;
+            self.stream.set_read_timeout(Some(remaining)).map_err(MonitorError::Gone)?;
             let mut piece = [0; 16 << 10];
             match self.stream.read(&mut piece) {
                 Ok(0) => return Err(MonitorError::Gone(io::ErrorKind::UnexpectedEof.into())),

@@ -47,7 +47,7 @@ fn is_feature(part: &str) -> bool {
         !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     });
     is_nested
-        || [PROPERTIES, FEATURES].iter().any(|names| names.split_whitespace().any(|known| known == name))
+        || [PROPERTIES, FEATURES].iter().any(|names| names.split_whitespace().any(|listed| listed == name))
 }
 
 #[cfg(test)]

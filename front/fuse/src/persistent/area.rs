@@ -244,9 +244,9 @@ impl Area {
     /// Subtracts look-ups; returns `true` if none is left.
     pub(super) fn forget(&self, index: u32, look_ups: u64) -> bool {
         let at = Records::Nodes.at(index) + LOOK_UPS;
-        let left = self.load(at).saturating_sub(look_ups);
-        self.store(at, left);
-        left == 0
+        let remaining = self.load(at).saturating_sub(look_ups);
+        self.store(at, remaining);
+        remaining == 0
     }
 
     /// Returns the handle of the node with this number, also after the guest has forgotten it.

@@ -212,8 +212,8 @@ impl Inner {
         if entry.node == NodeId::ROOT {
             return Answer::ok(entry);
         }
-        let known = self.table().looked_up(&self.area, entry.node);
-        if let Some(number) = known {
+        let registered = self.table().looked_up(&self.area, entry.node);
+        if let Some(number) = registered {
             return Answer::ok(Entry { node: number.into(), ..entry });
         }
         let (inner, cx_then) = (Arc::clone(self), cx.clone());
@@ -285,8 +285,8 @@ impl Inner {
 
     fn opened(&self, cx: &Ctx, node: NodeId, flags: OpenFlags, local: File) -> Result<OpenId> {
         // An opening left by an earlier execution of this request never reached the guest.
-        let left = self.table().earlier_opening(&self.area, cx.request.0);
-        left.into_iter().for_each(|left| self.release(cx, left));
+        let earlier = self.table().earlier_opening(&self.area, cx.request.0);
+        earlier.into_iter().for_each(|earlier| self.release(cx, earlier));
         let opening = Opening { node, flags: reopen_flags(flags), unique: cx.request.0 };
         let number = self.table().opened(&self.area, &self.openings, opening, local.open);
         number.map(OpenId::from).map_err(|why| {

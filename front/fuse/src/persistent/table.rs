@@ -79,7 +79,7 @@ impl DormantRecords {
 struct KnownNode {
     number: Number,
     /// Number of look-ups counted by the underlying file system.
-    stored: u64,
+    look_up_count: u64,
 }
 
 /// Free records.
@@ -133,8 +133,8 @@ impl FreeRecords {
         self.queue.push_back(index);
         self.count += 1;
         if self.queue.len() > 2 * self.count + SPARE {
-            let mut seen = HashSet::new();
-            self.queue.retain(|index| area.is_free(self.records, *index) && seen.insert(*index));
+            let mut retained = HashSet::new();
+            self.queue.retain(|index| area.is_free(self.records, *index) && retained.insert(*index));
         }
     }
 }
@@ -172,10 +172,10 @@ impl RecordTable {
 
     /// Counts a look-up of a known node, before the guest receives it.
     pub(super) fn looked_up(&mut self, area: &Area, node: NodeId) -> Option<Number> {
-        let known = self.nodes.get_mut(&node).filter(|_| !self.has_ended)?;
-        known.stored += 1;
-        area.look_up(known.number.index(Records::Nodes));
-        Some(known.number)
+        let known_node = self.nodes.get_mut(&node).filter(|_| !self.has_ended)?;
+        known_node.look_up_count += 1;
+        area.look_up(known_node.number.index(Records::Nodes));
+        Some(known_node.number)
     }
 
     /// Registers a node that may be unknown, and counts its look-up.
@@ -207,7 +207,7 @@ impl RecordTable {
             }
         };
         numbers.set(number, node.0);
-        self.nodes.insert(node, KnownNode { number, stored: 1 });
+        self.nodes.insert(node, KnownNode { number, look_up_count: 1 });
         Ok(number)
     }
 
@@ -218,7 +218,7 @@ impl RecordTable {
             return false;
         }
         numbers.set(number, node.0);
-        self.nodes.insert(node, KnownNode { number, stored: 1 });
+        self.nodes.insert(node, KnownNode { number, look_up_count: 1 });
         true
     }
 
@@ -238,7 +238,7 @@ impl RecordTable {
         self.node_records.give_back(area, index);
         self.dormant.add(area, index);
         let node = NodeId(numbers.take(number)?);
-        self.nodes.remove(&node).map(|known| (node, known.stored))
+        self.nodes.remove(&node).map(|known_node| (node, known_node.look_up_count))
     }
 
     /// Begins the removal of a name of this node, or of an unknown one. Returns `true` if the guest has

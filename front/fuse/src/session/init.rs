@@ -77,9 +77,9 @@ mod tests {
             Memory::new(tombolo_back_memory::Options::default()).attach(&client).expect("attach");
         for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always, Coherence::Push] {
             let options = Options { coherence, ..Options::default() };
-            let asked = preferences(&*file_system, &options).capabilities;
+            let offered = preferences(&*file_system, &options).capabilities;
             assert_eq!(
-                asked.contains(Capabilities::DO_READDIRPLUS),
+                offered.contains(Capabilities::DO_READDIRPLUS),
                 coherence != Coherence::Strict,
                 "{coherence:?}"
             );

@@ -174,8 +174,8 @@ impl Push {
     /// Returns all nodes that the kernel may have cached.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
         let shards = self.nodes.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
-        let known = shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>());
-        std::iter::once(NodeId::ROOT).chain(known).collect()
+        let nodes = shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>());
+        std::iter::once(NodeId::ROOT).chain(nodes).collect()
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {

@@ -78,16 +78,17 @@ pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessR
     }
 }
 
-pub(super) async fn allowed(target: &CallTarget, asked: AccessBits) -> Result<(Attr, AccessBits)> {
+pub(super) async fn allowed(target: &CallTarget, requested: AccessBits) -> Result<(Attr, AccessBits)> {
     let attr = target.attr().await?;
     let directory = attr.file_type == FileType::Directory;
     let mut wanted = AccessMask::empty();
-    for bit in asked.iter() {
+    for bit in requested.iter() {
         wanted |= needs(bit, directory).unwrap_or_default();
     }
     let permissions = &target.export.permissions;
     let may = permissions.allowed(&target.cx, target.node.id, &attr, wanted).await?;
-    let granted = asked.iter().filter(|&bit| needs(bit, directory).is_some_and(|mask| may.contains(mask)));
+    let granted =
+        requested.iter().filter(|&bit| needs(bit, directory).is_some_and(|mask| may.contains(mask)));
     Ok((attr, granted.collect()))
 }
 

@@ -42,10 +42,10 @@ async fn read_some(
     let attr = target.file_attr().await?;
     let export = &target.export;
     export.permissions.check_read(&target.cx, target.node.id, &attr).await?;
-    let left = attr.size.saturating_sub(offset);
-    let wanted = u64::from(limit).min(left) as usize;
+    let remaining = attr.size.saturating_sub(offset);
+    let wanted = u64::from(limit).min(remaining) as usize;
     if wanted == 0 {
-        return Ok((ReadOk::to_send(Some(fattr3(&attr)), 0, left == 0), None));
+        return Ok((ReadOk::to_send(Some(fattr3(&attr)), 0, remaining == 0), None));
     }
     let lease = buffers.take(wanted).ok_or(Failure(Status::Jukebox))?;
     let opening = export.openings.for_reading(target.node.id).await?;
@@ -53,7 +53,7 @@ async fn read_some(
     let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
     let count = done.count.min(wanted);
     // A short read before the end may be followed by an error, which the client's next READ gets.
-    let eof = done.eof || count as u64 == left;
+    let eof = done.eof || count as u64 == remaining;
     Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
 }
 

@@ -95,14 +95,19 @@ impl Wanted {
 
     /// Returns the back end's budget; if `dircount` is the limit, as much as it allows for short names.
     fn budget(&self) -> DirBudget {
-        let rest = self.all_bytes.saturating_sub(frame_bytes(true));
+        let remaining = self.all_bytes.saturating_sub(frame_bytes(true));
         let Some(dir_bytes) = self.dir_bytes else {
-            return DirBudget { size_bytes: rest, entry_bytes: ENTRY_BYTES, align: ENTRY_ALIGN, plus: false };
+            return DirBudget {
+                size_bytes: remaining,
+                entry_bytes: ENTRY_BYTES,
+                align: ENTRY_ALIGN,
+                plus: false,
+            };
         };
         let entry_bytes = ENTRY_BYTES + plus_bytes(true, Some(self.handle_len));
         let shortest = ENTRY_BYTES + ENTRY_ALIGN;
         let by_dircount = dir_bytes / shortest * (entry_bytes + ENTRY_ALIGN);
-        DirBudget { size_bytes: rest.min(by_dircount), entry_bytes, align: ENTRY_ALIGN, plus: true }
+        DirBudget { size_bytes: remaining.min(by_dircount), entry_bytes, align: ENTRY_ALIGN, plus: true }
     }
 
     fn begin<'e, 'b>(
@@ -175,14 +180,14 @@ async fn write(
     let mut writer = begun.ok();
     for found in page.iter() {
         // Taken over even if the entry is left out, because it counts a look-up.
-        let held = found.entry.map(|entry| hold(dir, entry));
+        let guard = found.entry.map(|entry| hold(dir, entry));
         let Some(writer) = writer.as_mut().filter(|_| !left_out) else { continue };
         let entry = entry3(dir, attr, &found);
-        left_out = match (wanted.dir_bytes, held) {
+        left_out = match (wanted.dir_bytes, guard) {
             (None, _) => !writer.push(&entry),
             (Some(_), None) => !writer.push_plus(&DirEntryPlus3 { entry, attributes: None, handle: None }),
-            (Some(_), Some(held)) => {
-                let node = dir.export.adopt_guard(held).await.ok();
+            (Some(_), Some(guard)) => {
+                let node = dir.export.adopt_guard(guard).await.ok();
                 let attributes = found.entry.map(|found| fattr3(&found.attr));
                 let handle = node.as_ref().map(|node| node.wire_handle());
                 let is_full = !writer.push_plus(&DirEntryPlus3 { entry, attributes, handle });

@@ -86,9 +86,9 @@ fn write<W: FrameSink>(
         let handle = node.and_then(|node| nodes::immediate_handle(completion.shared, cx, node));
         writer.push_with(entry, handle.as_ref().map(Into::into))
     };
-    let mut left = entries.by_ref().skip_while(|entry| push(entry)).peekable();
-    let is_whole = left.peek().is_none();
-    for entry in left.filter_map(|entry| entry.entry) {
+    let mut remaining = entries.by_ref().skip_while(|entry| push(entry)).peekable();
+    let is_whole = remaining.peek().is_none();
+    for entry in remaining.filter_map(|entry| entry.entry) {
         completion.shared.file_system.forget(cx, &[(entry.node, 1)]);
     }
     (writer.len_bytes(), is_whole)

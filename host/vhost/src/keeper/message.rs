@@ -203,7 +203,7 @@ impl Channel {
     }
 
     /// Sends a request and waits for its reply.
-    pub(super) fn ask(&mut self, message: &Message) -> Result<Message, ChannelError> {
+    pub(super) fn call(&mut self, message: &Message) -> Result<Message, ChannelError> {
         self.send(message)?;
         self.receive()
     }

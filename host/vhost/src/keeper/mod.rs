@@ -52,7 +52,7 @@ pub struct Keeper {
     place: Arc<Place>,
     settings: Settings,
     count: Mutex<usize>,
-    left: Condvar,
+    guest_left: Condvar,
 }
 
 impl Keeper {
@@ -66,14 +66,14 @@ impl Keeper {
     ) -> io::Result<()> {
         listener.set_nonblocking(false)?;
         let place = Arc::new(place);
-        let keeper = Keeper { servers, place, settings, count: Mutex::default(), left: Condvar::new() };
+        let keeper = Keeper { servers, place, settings, count: Mutex::default(), guest_left: Condvar::new() };
         let keeper = Arc::new(keeper);
-        thread::Builder::new().name("keeper".into()).spawn(move || keeper.take_in(&listener)).map(drop)
+        thread::Builder::new().name("keeper".into()).spawn(move || keeper.accept_all(&listener)).map(drop)
     }
 
-    fn take_in(self: &Arc<Keeper>, listener: &UnixListener) {
+    fn accept_all(self: &Arc<Keeper>, listener: &UnixListener) {
         loop {
-            self.wait_for_room();
+            self.wait_for_slot();
             let taken = listener.accept().and_then(|(stream, _)| self.serve(stream));
             if let Err(error) = taken {
                 tracing::warn!(%error, "cannot accept a guest");
@@ -107,17 +107,17 @@ impl Keeper {
         thread::Builder::new().name("kept-guest".into()).spawn(serve).map(drop)
     }
 
-    fn wait_for_room(&self) {
+    fn wait_for_slot(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         while *count >= self.settings.guests_max {
-            count = self.left.wait(count).unwrap_or_else(PoisonError::into_inner);
+            count = self.guest_left.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
         *count += 1;
     }
 
     fn leave(&self) {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.left.notify_all();
+        self.guest_left.notify_all();
     }
 }
 

@@ -160,7 +160,7 @@ impl Session {
     fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
         loop {
             let outcome = match self.is_answered(message) {
-                true => self.server.ask(message).map(Some),
+                true => self.server.call(message).map(Some),
                 false => self.server.send(message).map(|()| None),
             };
             match outcome {

@@ -160,7 +160,7 @@ impl FrontEndState {
     pub(super) fn replay(&self, server: &mut Channel) -> Result<(), ChannelError> {
         // A server acknowledges nothing before GET_FEATURES.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
-        server.ask(&features)?;
+        server.call(&features)?;
         for message in CONNECTION_MESSAGES.iter().filter_map(|request| self.connection_wide.get(request)) {
             server.send(message)?;
         }
@@ -172,7 +172,7 @@ impl FrontEndState {
             server.send(message)?;
         }
         if let Some(message) = self.connection_wide.get(&request::SET_LOG_BASE) {
-            server.ask(message)?;
+            server.call(message)?;
         }
         for queue in self.queues.values() {
             for message in QUEUE_MESSAGES.iter().filter_map(|request| queue.get(request)) {
@@ -180,7 +180,7 @@ impl FrontEndState {
             }
         }
         // It replies in order, and disconnects if it refuses a message.
-        server.ask(&features).map(drop)
+        server.call(&features).map(drop)
     }
 
     fn replay_memory(&self, server: &mut Channel) -> Result<(), ChannelError> {

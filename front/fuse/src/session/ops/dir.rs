@@ -55,14 +55,14 @@ pub(super) fn rename(
     new_name: Name<'_>,
     bits: u32,
 ) -> Answer<Body> {
-    let known = [
+    let supported = [
         (flags::RENAME_NOREPLACE, RenameFlags::NO_REPLACE),
         (flags::RENAME_EXCHANGE, RenameFlags::EXCHANGE),
         (flags::RENAME_WHITEOUT, RenameFlags::WHITEOUT),
     ];
     let mut unknown = bits;
     let mut how = RenameFlags::empty();
-    for (bit, flag) in known {
+    for (bit, flag) in supported {
         if bits & bit != 0 {
             unknown &= !bit;
             how |= flag;

@@ -17,7 +17,7 @@ use tombolo_wire_fuse::request::{self, CopyFileRange, Read, Release, Write};
 use tombolo_wire_fuse::{self as wire, FileHandle, flags};
 
 /// Translates `O_*` flags to the waist's.
-fn open_flags(bits: u32, asked: OpenInFlags) -> OpenFlags {
+fn open_flags(bits: u32, requested: OpenInFlags) -> OpenFlags {
     let access = match bits & flags::O_ACCMODE {
         flags::O_WRONLY => OpenFlags::WRITE,
         flags::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
@@ -32,7 +32,7 @@ fn open_flags(bits: u32, asked: OpenInFlags) -> OpenFlags {
     how.set(OpenFlags::EXECUTE, bits & flags::FMODE_EXEC != 0);
     how.set(OpenFlags::SYNC, bits & flags::O_SYNC == flags::O_SYNC);
     how.set(OpenFlags::DATA_SYNC, bits & flags::O_SYNC == flags::O_DSYNC);
-    how.set(OpenFlags::KILL_PRIVILEGES, asked.contains(OpenInFlags::KILL_SUIDGID));
+    how.set(OpenFlags::KILL_PRIVILEGES, requested.contains(OpenInFlags::KILL_SUIDGID));
     how
 }
 
@@ -146,12 +146,13 @@ pub(super) fn write<E: Exchange>(call: Call<'_>, write: &Write, exchange: &mut E
 /// Writes all data of a page-cache write-back, or fails: the kernel ignores the count of a short write, and
 /// the remaining data would be lost silently.
 fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source) -> Answer<usize> {
-    let asked = from.len();
+    let requested = from.len();
     loop {
-        let left = from.len();
-        let cut_short = move |count: usize| Error::io(format!("short write-back: {count} of {left} bytes"));
+        let remaining = from.len();
+        let cut_short =
+            move |count: usize| Error::io(format!("short write-back: {count} of {remaining} bytes"));
         match call.fs.write(call.ctx, file, &how, from.clone()) {
-            Answer::Done(Ok(written)) if written.count >= left => return Answer::ok(asked),
+            Answer::Done(Ok(written)) if written.count >= remaining => return Answer::ok(requested),
             Answer::Done(Ok(written)) if written.count == 0 => return Answer::err(cut_short(0)),
             Answer::Done(Ok(written)) => {
                 how.offset = how.offset.saturating_add(written.count as u64);
@@ -160,7 +161,7 @@ fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source)
             Answer::Done(Err(error)) => return Answer::err(error),
             later => {
                 return later.map_result(move |result| match result?.count {
-                    count if count >= left => Ok(asked),
+                    count if count >= remaining => Ok(requested),
                     count => Err(cut_short(count)),
                 });
             }
@@ -201,7 +202,7 @@ pub(super) fn fallocate(
     bits: u32,
 ) -> Answer<Body> {
     let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotSupported) };
-    let known = [
+    let supported = [
         (flags::FALLOC_FL_KEEP_SIZE, AllocateMode::KEEP_SIZE),
         (flags::FALLOC_FL_PUNCH_HOLE, AllocateMode::PUNCH_HOLE),
         (flags::FALLOC_FL_ZERO_RANGE, AllocateMode::ZERO_RANGE),
@@ -211,7 +212,7 @@ pub(super) fn fallocate(
     ];
     let mut mode = AllocateMode::empty();
     let mut unknown = bits;
-    for (bit, flag) in known {
+    for (bit, flag) in supported {
         if bits & bit != 0 {
             unknown &= !bit;
             mode |= flag;

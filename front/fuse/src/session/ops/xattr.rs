@@ -89,9 +89,9 @@ fn listed(answer: Answer<Body>) -> Answer<Body> {
 }
 
 /// Answers with the value's length for size 0, otherwise with the value.
-fn sized(size_bytes: u32, ask: impl FnOnce(usize) -> Answer<Vec<u8>>) -> Answer<Body> {
+fn sized(size_bytes: u32, fetch: impl FnOnce(usize) -> Answer<Vec<u8>>) -> Answer<Body> {
     match size_bytes as usize {
-        0 => ask(BODY_BYTES).map(|bytes| Body::Size(bytes.len())),
-        limit => ask(limit.min(BODY_BYTES)).map(Body::Bytes),
+        0 => fetch(BODY_BYTES).map(|bytes| Body::Size(bytes.len())),
+        limit => fetch(limit.min(BODY_BYTES)).map(Body::Bytes),
     }
 }
