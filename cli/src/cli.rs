@@ -26,8 +26,10 @@ use crate::commands::upgrade::UpgradeArgs;
 use crate::commands::vm::{CloneArgs, VmArgs};
 use crate::failure::{Failure, Outcome};
 
-/// Files, disks and clones for virtual machines: share directories with guests and with this host, serve
-/// disks, cache remote trees, clone VMs, and mount and copy from NFS servers.
+/// Files, disks and clones for virtual machines.
+///
+/// Shares directories with guests and with this host, serves disks, caches remote trees, clones VMs, and
+/// mounts and copies from NFS servers.
 #[derive(Parser)]
 #[command(name = "tombolo", version, arg_required_else_help = true, after_help = AFTER_HELP)]
 pub struct Cli {
@@ -77,8 +79,7 @@ enum Command {
 /// Log verbosity.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Log more: -v events, -vv decisions, -vvv every request. For cp, mv and mkdir the first -v names each
-    /// file instead.
+    /// Log more: -v events, -vv decisions, -vvv requests (cp, mv, mkdir: the first -v names files).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Log less: -q errors only, -qq nothing.
@@ -152,7 +153,8 @@ Examples:
   tombolo cp -r -p src nfs://nas.example/export/backup
 
 Environment:
-  TOMBOLO_LOG  log filter, overrides -v and -q: a level (error, warn, info, debug, trace), or `warn,tombolo_host=debug`
+  TOMBOLO_LOG  log filter, overrides -v and -q: a level (error, warn, info, debug, trace), or
+               `warn,tombolo_host=debug`
 
 Exit codes:
   0  success

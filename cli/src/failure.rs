@@ -54,7 +54,7 @@ impl Failure {
     }
 
     /// Returns a failure with the exit code of a process that has reported it.
-    pub fn as_told(code: i32) -> Self {
+    pub fn with_exit_code(code: i32) -> Self {
         let code = if code == Code::Usage as i32 { Code::Usage } else { Code::Failed };
         Self { text: String::new(), code }
     }

@@ -1,6 +1,6 @@
-//! Programs that are sent signals while they use a mount: a handler disturbs nothing but waits for locks, as
-//! on a local file system; and a killed program dies, also while the server is away. Needs /dev/fuse and the
-//! right to mount.
+//! Signals to programs that use a mount: handlers interrupt nothing but waits for locks, as on a local file
+//! system, and killed programs end even while the server is unreachable. Needs /dev/fuse and the right to
+//! mount.
 
 #[path = "it/common/mod.rs"]
 mod common;
@@ -22,39 +22,39 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use tombolo_sys::thread_timer::ThreadTimer;
 
-/// So many threads that the server's pool always has jobs that wait.
+/// Number of threads, so that the server's pool always has queued jobs.
 const THREADS: usize = 24;
-/// A signal for each of them so often.
+/// Interval of signals to each thread.
 const SIGNAL_EVERY: Duration = Duration::from_millis(1);
-/// For so long on each file system.
+/// Duration on each file system.
 const TIME: Duration = Duration::from_millis(1500);
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How often each call was made, and how often it said EINTR, by name and whether handlers restart.
+/// Number of calls, and of EINTR results, by name and SA_RESTART.
 type Tally = BTreeMap<(&'static str, bool), (u64, u64)>;
 
-/// One thread's calls in a directory of its own.
+/// One thread's calls in its own directory.
 struct Caller {
     restarts: bool,
     tally: Tally,
 }
 
 impl Caller {
-    /// Makes a call until it says something other than EINTR.
+    /// Repeats a call until it does not return EINTR.
     fn call<T>(&mut self, name: &'static str, mut call: impl FnMut() -> Result<T, Errno>) -> Option<T> {
         let (calls, interrupted) = self.tally.entry((name, self.restarts)).or_default();
         loop {
             *calls += 1;
             match call() {
                 Err(Errno::INTR) => *interrupted += 1,
-                // What a protocol has no word for need not be there.
+                // Operations that a protocol lacks are skipped.
                 Err(Errno::OPNOTSUPP) => return None,
                 other => return Some(other.unwrap_or_else(|error| panic!("{name}: {error}"))),
             }
         }
     }
 
-    /// Each call once.
+    /// Performs each call once.
     fn round(&mut self, dir: &Path) {
         let (file, moved, inner) = (dir.join("file"), dir.join("moved"), dir.join("inner"));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -68,7 +68,7 @@ impl Caller {
         });
         self.call("fdatasync", || fdatasync(&new));
         let old = self.call("open", || open(&file, flags, Mode::empty())).expect("a file");
-        // So that it is read from where it lies.
+        // Forces a read from the server.
         fadvise(&old, 0, None, Advice::DontNeed).expect("fadvise");
         let mut back = vec![0; PIECE_BYTES];
         let count = self.call("pread", || pread(&old, &mut back, 0));
@@ -92,7 +92,7 @@ impl Caller {
     }
 }
 
-/// Has threads make all calls in `dir` under signals.
+/// Makes all calls in `dir` from several threads, under signals.
 fn call_all(dir: &Path) -> Tally {
     let until = Instant::now() + TIME;
     let run = |number: usize| {
@@ -117,8 +117,8 @@ fn call_all(dir: &Path) -> Tally {
     })
 }
 
-/// Every call answers as on the plain directory `plain`: where that never says EINTR the mount does not
-/// either.
+/// Asserts that every call returns the same as on the plain directory `plain`, and no EINTR where that has
+/// none.
 fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
     fs::create_dir_all(plain).expect("mkdir");
     let local = call_all(plain);
@@ -135,7 +135,7 @@ fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
     eprintln!("{kind}: each call at least {fewest:?} times");
 }
 
-/// A place whose tree is served to its mount.
+/// A tree served to a mount.
 struct Served {
     scratch: MountPlace,
     server: Server,
@@ -159,16 +159,15 @@ impl Served {
         self.scratch.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
     }
 
-    /// A program that opens and reads the file as soon as it has been told to, ends with 3 if that fails, and
-    /// has a handler for SIGUSR1. SIGINT kills it, also where a shell has started the tests in the background
-    /// and ignores it.
+    /// Starts a program that opens and reads the file when told, exits with 3 on failure, and has a handler
+    /// for SIGUSR1. SIGINT kills it even if the shell that runs the tests in the background ignores it.
     fn reader(&self) -> Child {
         let script = "$SIG{USR1} = sub {}; $SIG{INT} = 'DEFAULT'; $| = 1; print qq(ready\n); <STDIN>;
             open(FILE, '<', $ARGV[0]) or exit 3; $_ = <FILE>; defined or exit 3; $_ eq qq(content\n) or exit 4";
         self.program("perl", &["-e", script, "mnt/file"])
     }
 
-    /// A program that has written to a file and holds it open.
+    /// Starts a program that has written to a file and keeps it open.
     fn writer(&self) -> Child {
         self.program(
             "sh",
@@ -190,7 +189,7 @@ fn go_on(child: &mut Child) {
     drop(child.stdin.take());
 }
 
-/// How a program ends, in so much time.
+/// Returns the exit status, if the program ends in time.
 fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + within;
     loop {
@@ -201,7 +200,7 @@ fn ended(child: &mut Child, within: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// The server is silent: signals with handlers change nothing, and those that kill do.
+/// Checks that with an unresponsive server handled signals change nothing, and fatal ones kill.
 fn only_the_killed_leave(served: &mut Served, begin: fn(&mut Served), end: fn(&mut Served)) {
     let [mut patient, mut killed, mut interrupted] = [(); 3].map(|()| served.reader());
     let mut writer = served.writer();

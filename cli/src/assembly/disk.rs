@@ -26,15 +26,17 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     let mut plan = DiskPlan::new(disk)?;
     if options.keep && matches!(plan.source, DiskSource::Qcow2 { .. }) {
         // Which room holds what was written is in its process alone until it is flushed.
-        let refused =
-            format!("--keep is not for {}: what was not flushed is lost with its server", plan.source);
+        let refused = format!(
+            "--keep does not support {}: unflushed writes would be lost with its server",
+            plan.source
+        );
         return Err(
-            Failure::usage(refused).remedy("leave --keep out, or make it a raw image or the base of an overlay: tombolo disk convert, create")
+            Failure::usage(refused).remedy("omit --keep, or convert it to a raw image or use it as the base of an overlay: tombolo disk convert, create")
         );
     }
     if options.keep && plan.options.mount.is_some() {
-        let refused = "--keep is not for --mount: what has mapped the file loses it with its server";
-        return Err(Failure::usage(refused).remedy("leave one of them out"));
+        let refused = "--keep and --mount exclude each other: a mapped file is lost with its server";
+        return Err(Failure::usage(refused).remedy("omit one of them"));
     }
     if options.keep && options.kept.is_empty() {
         return keep(&plan);
@@ -49,7 +51,10 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     }
     if let Some(file) = &options.record {
         let DiskSource::Overlay(overlay) = &mut plan.source else {
-            return Err(Failure::usage(format!("--record is for overlays, and {} is none", plan.source)));
+            return Err(Failure::usage(format!(
+                "--record requires an overlay, and {} is not one",
+                plan.source
+            )));
         };
         overlay.record_in(file)?;
     }

@@ -54,7 +54,7 @@ impl PreparedDiskMount {
     pub fn of(plan: &DiskPlan, ends_at_failed_write: bool) -> Result<Option<Self>, Failure> {
         let Some(point) = &plan.options.mount else { return Ok(None) };
         Name::new(plan.name.as_bytes()).map_err(|error| {
-            Failure::usage(format!("no file can be called {:?}: {error}", plan.name))
+            Failure::usage(format!("{:?} is not a valid file name: {error}", plan.name))
                 .remedy("add --name NAME")
         })?;
         let options = FuseOptions {
@@ -122,15 +122,15 @@ impl DiskMount {
     /// Waits for the last of its users: what they have written and the kernel still holds would be lost. A
     /// failure if some of it is.
     pub fn end(&self) -> Outcome {
-        let ending = format!("end the file {}", self.path().display());
+        let ending = format!("unmount the file {}", self.path().display());
         match self.mount.unmount() {
             Ok(true) => {}
-            Ok(false) => tracing::warn!(file = %self.path().display(), "in use: waiting for its last user"),
+            Ok(false) => tracing::warn!(file = %self.path().display(), "busy: waiting for its last user"),
             Err(error) => return Err(Failure::cannot(ending, &error)),
         }
         self.mount.wait();
         if self.files.has_failed() {
-            return Err(Failure::cannot(ending, "a write to it has failed: it is not what was written"));
+            return Err(Failure::cannot(ending, "a write failed; its contents are incomplete"));
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ impl Layers {
                 self.disk.go_on();
                 renewed?;
             }
-            _ => return Err(io::Error::other(format!("it knows no {request:?}"))),
+            _ => return Err(io::Error::other(format!("unknown request {request:?}"))),
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Layers {
         let old = Switch::new(self.disk.now());
         // It was written for what it is put on.
         let top = self.overlay(old.disk(), file, None, &OpenOptions::default())?;
-        self.disk.replace(top).map_err(|_| io::Error::other("a request is under way"))?;
+        self.disk.replace(top).map_err(|_| io::Error::other("requests are outstanding"))?;
         self.before = Some(self.below.replace(old));
         Ok(())
     }

@@ -70,7 +70,7 @@ impl<'a> Sandbox<'a> {
     fn or_without<T>(&mut self, started: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match started {
             Err(failure) if self.strictness != Strictness::Strict => {
-                tracing::warn!("{failure}: there is no sandbox");
+                tracing::warn!("{failure}: running without a sandbox");
                 self.needs.unconfinable = Some(Unconfinable::NoHelper);
                 Ok(None)
             }
@@ -83,7 +83,8 @@ impl<'a> Sandbox<'a> {
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };
-            Failure::cannot("confine the server", &error).remedy(format!("--sandbox {word} does without"))
+            Failure::cannot("confine the server", &error)
+                .remedy(format!("use --sandbox {word} to run without it"))
         };
         self.look_up_outside()?;
         let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;

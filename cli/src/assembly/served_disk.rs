@@ -78,7 +78,8 @@ impl PreparedDisk {
             _ => None,
         };
         let layers = bottom.map(PreparedLayers::new).transpose();
-        let layers = layers.map_err(|error| Failure::cannot("take its layers at standard input", &error))?;
+        let layers =
+            layers.map_err(|error| Failure::cannot("receive its layers on standard input", &error))?;
         Ok(Self { plan: plan.clone(), sockets, nbd, opened, layers, pool })
     }
 
@@ -100,7 +101,7 @@ impl PreparedDisk {
             None => plan.source.open(&how(&plan), &pool)?,
         };
         let switch = layers.map(|layers| layers.start(disk.clone(), &pool)).transpose();
-        let switch = switch.map_err(|error| Failure::cannot("take its layers", &error))?;
+        let switch = switch.map_err(|error| Failure::cannot("receive its layers", &error))?;
         let disk = switch.as_ref().map_or(disk, Switch::disk);
         let counters = Counters::of_disk();
         let disk = stats::disk::over(disk, Arc::clone(&counters));
@@ -258,13 +259,13 @@ impl ServedDisk {
         });
         let flushed = match ended.recv_timeout(FLUSH_TIMEOUT) {
             Err(RecvTimeoutError::Timeout) if may_be_left => {
-                tracing::warn!(disk = name, "its server does not answer: ending, as nothing was written");
+                tracing::warn!(disk = name, "its server does not respond: ending, since nothing was written");
                 return Ok(());
             }
             Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!(
                     disk = name,
-                    "what was written is not durable yet: waiting for its server; a second signal ends without"
+                    "writes are not durable yet: waiting for its server; a second signal ends immediately"
                 );
                 ended.recv().unwrap_or_else(|error| Err(Error::io(error)))
             }
@@ -272,7 +273,7 @@ impl ServedDisk {
         };
         settled
             .and(flushed)
-            .map_err(|error| Failure::cannot(format_args!("make durable what was written to {name}"), &error))
+            .map_err(|error| Failure::cannot(format_args!("make the writes to {name} durable"), &error))
     }
 
     /// Whether a change was answered since this process has the disk.
@@ -321,7 +322,7 @@ impl DiskAnswers {
             "" => None,
             _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
         };
-        let resize = disk.resize().ok_or("it stays as long as it is, or its own server changes that")?;
+        let resize = disk.resize().ok_or("its size cannot be changed here")?;
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = disk.geometry().size_bytes;
         // What it lies in may have grown since it was opened, and be cut off by a size that is larger than
@@ -329,8 +330,8 @@ impl DiskAnswers {
         let now = wait(&**disk, resize.follow_size(&Ctx::root(SessionId(0))))?;
         let Some(wanted) = wanted else { return Ok(Resized { before, now }) };
         if wanted < now && !shrinks {
-            let lost = format!("it has {now} bytes, and what lies behind {wanted} would be gone for good");
-            return Err(format!("{lost} (--shrink cuts it off)"));
+            let lost = format!("it has {now} bytes, and data beyond {wanted} would be lost");
+            return Err(format!("{lost} (use --shrink)"));
         }
         wait(&**disk, resize.set_size(&Ctx::root(SessionId(0)), wanted))?;
         Ok(Resized { before: now, now: wanted })
@@ -341,7 +342,7 @@ impl DiskAnswers {
 fn wait<T>(disk: &dyn BlockDevice, resized: Answer<T>) -> Result<T, String> {
     disk.submit();
     resized.wait().map_err(|error| match error {
-        Error::NotSupported => "change it by its own tools, as by lvextend, and leave SIZE out here".into(),
+        Error::NotSupported => "resize it with its own tools, such as lvextend, and omit SIZE".into(),
         error => String::from(Reason::from(&error)),
     })
 }

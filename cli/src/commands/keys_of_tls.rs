@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome};
 pub enum TlsAction {
     /// Create a certificate authority.
     ///
-    /// Whoever has its key (ca-key.pem) can impersonate every client and server: store it where no server
+    /// The holder of its key (ca-key.pem) can impersonate every client and server: store it where no server
     /// runs.
     Ca {
         #[command(flatten)]

@@ -13,7 +13,9 @@ use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// List shared-memory links: the servers of this user that offer them, and their clients.
+/// List shared-memory links.
+///
+/// Lists the servers of this user that offer links, and their clients.
 ///
 /// Counters are at most a second old. A guest with a late heartbeat is busy, stopped or dying.
 #[derive(Args)]

@@ -24,7 +24,7 @@ use crate::failure::{Failure, Outcome};
 /// Mount and unmount for the server that started this process.
 #[derive(Args)]
 pub struct MounterArgs {
-    /// Mount points and options: a JSON `Place` each.
+    /// Mount points and options: a JSON `MountSpec` each.
     places: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ const NAME: &str = "mounter";
 
 /// A permitted mount and its options.
 #[derive(Debug, Serialize, Deserialize)]
-struct Place {
+struct MountSpec {
     target: PathBuf,
     source: String,
     allow_other: bool,
@@ -56,12 +56,12 @@ enum Answer {
     Done,
     Prepared { path: PathBuf, was_dead: bool },
     Mounted { by_helper: bool },
-    Failed(Failed),
+    Failed(RemoteError),
 }
 
 /// An error that can be sent to another process.
 #[derive(Debug, Serialize, Deserialize)]
-struct Failed {
+struct RemoteError {
     /// `true` if the device failed, not the mount point.
     is_device: bool,
     errno: Option<i32>,
@@ -70,13 +70,13 @@ struct Failed {
 
 /// Starts the mounter; returns one handle per mount point, in order.
 pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<dyn Mounter>>, Failure> {
-    let words = places.iter().map(|(target, options)| Place::new(target, options)?.word());
+    let words = places.iter().map(|(target, options)| MountSpec::new(target, options)?.word());
     let words = words.collect::<io::Result<Vec<_>>>();
     let started = words.and_then(|words| Helper::start(beside(NAME, log)?.arg("--").args(words), 1));
     let started = started.map(Arc::new);
     let started =
         started.map_err(|error| Failure::cannot("start the mounter of the sandboxed server", &error))?;
-    let one = |place| Arc::new(Elsewhere { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
+    let one = |place| Arc::new(RemoteMounter { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
     Ok((0..places.len()).map(one).collect())
 }
 
@@ -85,8 +85,8 @@ impl MounterArgs {
     pub fn run(self) -> Outcome {
         const MOUNTING: &str = "mount for a server";
         let cannot = |error: io::Error| Failure::cannot(MOUNTING, &error);
-        let places = self.places.iter().map(|word| serde_json::from_str(word).map(Mounting::of));
-        let mut places: Vec<Mounting> =
+        let places = self.places.iter().map(|word| serde_json::from_str(word).map(MountState::of));
+        let mut places: Vec<MountState> =
             places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
         // A terminal's signals reach this process as well; it ends after the server.
@@ -98,7 +98,7 @@ impl MounterArgs {
             let (answer, device) = match place.map(|(place, request)| place.perform(&request)) {
                 Some(Ok(done)) => done,
                 Some(Err(failed)) => (Answer::Failed(failed), None),
-                None => (Answer::Failed(Failed::of(&Errno::INVAL.into())), None),
+                None => (Answer::Failed(RemoteError::of(&Errno::INVAL.into())), None),
             };
             (serde_json::to_vec(&answer).unwrap_or_default(), device)
         };
@@ -107,7 +107,7 @@ impl MounterArgs {
 }
 
 /// A mount point, on the mounter's side.
-struct Mounting {
+struct MountState {
     target: PathBuf,
     /// Set once prepared.
     prepared: Option<Prepared>,
@@ -160,19 +160,19 @@ impl Prepared {
     }
 }
 
-impl Mounting {
-    fn of(place: Place) -> Self {
-        let Place { target, source, allow_other, read_only, devices, set_id, exec } = place;
+impl MountState {
+    fn of(place: MountSpec) -> Self {
+        let MountSpec { target, source, allow_other, read_only, devices, set_id, exec } = place;
         let options = Options { source, allow_other, read_only, devices, set_id, exec, ..Options::default() };
         Self { target, prepared: None, stage: Stage::Unmounted, options }
     }
 
-    fn perform(&mut self, request: &Request) -> Result<(Answer, Option<OwnedFd>), Failed> {
-        let refused = || Failed::of(&Errno::PERM.into());
+    fn perform(&mut self, request: &Request) -> Result<(Answer, Option<OwnedFd>), RemoteError> {
+        let refused = || RemoteError::of(&Errno::PERM.into());
         let prepared = match (&self.prepared, request) {
             (None, Request::Prepare) => {
                 let (path, was_dead) = Directly.prepare(&self.target)?;
-                self.prepared = Some(Prepared::new(path.clone()).map_err(|error| Failed::of(&error))?);
+                self.prepared = Some(Prepared::new(path.clone()).map_err(|error| RemoteError::of(&error))?);
                 return Ok((Answer::Prepared { path, was_dead }, None));
             }
             (Some(_), Request::Prepare) | (None, _) => return Err(refused()),
@@ -183,7 +183,8 @@ impl Mounting {
                 let (device, by_helper) = Directly.mount(&prepared.path, &self.options, kernel_checks)?;
                 // Only one attempt, even if a symbolic link has redirected it.
                 self.stage = Stage::Over;
-                self.stage = Stage::Mounted(prepared.mounted().map_err(|errno| Failed::of(&errno.into()))?);
+                self.stage =
+                    Stage::Mounted(prepared.mounted().map_err(|errno| RemoteError::of(&errno.into()))?);
                 return Ok((Answer::Mounted { by_helper }, Some(device)));
             }
             (Request::Unmount { by_helper, detach: false }, Stage::Mounted(mount)) => {
@@ -196,11 +197,11 @@ impl Mounting {
             (Request::ReadAhead { bytes }, Stage::Mounted(_)) => Directly.read_ahead(&prepared.path, bytes),
             _ => return Err(refused()),
         };
-        done.map(|()| (Answer::Done, None)).map_err(|error| Failed::of(&error))
+        done.map(|()| (Answer::Done, None)).map_err(|error| RemoteError::of(&error))
     }
 }
 
-impl Place {
+impl MountSpec {
     fn new(target: &Path, options: &Options) -> io::Result<Self> {
         let Options { allow_other, read_only, devices, set_id, exec, .. } = *options;
         let (target, source) = (absolute(target)?, options.source.clone());
@@ -212,7 +213,7 @@ impl Place {
     }
 }
 
-impl Failed {
+impl RemoteError {
     fn of(error: &io::Error) -> Self {
         Self { is_device: false, errno: error.raw_os_error(), text: error.to_string() }
     }
@@ -222,7 +223,7 @@ impl Failed {
     }
 }
 
-impl From<MountError> for Failed {
+impl From<MountError> for RemoteError {
     fn from(error: MountError) -> Self {
         match error {
             MountError::Device(errno) => Self { is_device: true, ..Self::of(&errno.into()) },
@@ -235,19 +236,19 @@ impl From<MountError> for Failed {
 }
 
 /// A mount point, on the server's side.
-struct Elsewhere {
+struct RemoteMounter {
     helper: Arc<Helper>,
     place: usize,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for RemoteMounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Elsewhere").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("RemoteMounter").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl Elsewhere {
-    fn ask(&self, request: Request) -> io::Result<Result<(Answer, Option<OwnedFd>), Failed>> {
+impl RemoteMounter {
+    fn ask(&self, request: Request) -> io::Result<Result<(Answer, Option<OwnedFd>), RemoteError>> {
         let request = serde_json::to_vec(&(self.place, request))?;
         let (answer, descriptor) = self.helper.ask(&request, &[])?;
         Ok(match serde_json::from_slice(&answer)? {
@@ -257,12 +258,12 @@ impl Elsewhere {
     }
 
     /// Performs a request without a result.
-    fn have(&self, request: Request) -> io::Result<()> {
-        self.ask(request)?.map(drop).map_err(Failed::into_io)
+    fn perform_remote(&self, request: Request) -> io::Result<()> {
+        self.ask(request)?.map(drop).map_err(RemoteError::into_io)
     }
 }
 
-impl Mounter for Elsewhere {
+impl Mounter for RemoteMounter {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
         let fail = |source| MountError::Target { path: target.into(), source };
         match self.ask(Request::Prepare).map_err(fail)? {
@@ -277,7 +278,7 @@ impl Mounter for Elsewhere {
         match self.ask(Request::Mount { kernel_checks }).map_err(fail)? {
             Ok((Answer::Mounted { by_helper }, Some(device))) => Ok((device, by_helper)),
             Ok(_) => Err(fail(Errno::PROTO.into())),
-            Err(Failed { is_device: true, errno: Some(errno), .. }) => {
+            Err(RemoteError { is_device: true, errno: Some(errno), .. }) => {
                 Err(MountError::Device(Errno::from_raw_os_error(errno)))
             }
             Err(failed) => Err(fail(failed.into_io())),
@@ -285,10 +286,10 @@ impl Mounter for Elsewhere {
     }
 
     fn unmount(&self, _: &Path, by_helper: bool, detach: bool) -> io::Result<()> {
-        self.have(Request::Unmount { by_helper, detach })
+        self.perform_remote(Request::Unmount { by_helper, detach })
     }
 
     fn read_ahead(&self, _: &Path, bytes: u32) -> io::Result<()> {
-        self.have(Request::ReadAhead { bytes })
+        self.perform_remote(Request::ReadAhead { bytes })
     }
 }

@@ -47,7 +47,7 @@ pub fn start(log: Option<&File>) -> Result<(), Failure> {
     let started = beside(NAME, log).and_then(|mut command| Helper::start(&mut command, LOOK_UPS_MAX));
     let helper =
         started.map_err(|error| Failure::cannot("start name look-ups for the sandboxed server", &error))?;
-    names::delegate(Arc::new(Elsewhere(helper)));
+    names::delegate(Arc::new(RemoteLookUp(helper)));
     Ok(())
 }
 
@@ -95,9 +95,9 @@ fn answer(request: &[u8], _: &[OwnedFd]) -> (Vec<u8>, Option<OwnedFd>) {
 }
 
 /// Look-ups through the helper.
-struct Elsewhere(Helper);
+struct RemoteLookUp(Helper);
 
-impl Elsewhere {
+impl RemoteLookUp {
     fn ask(&self, request: &Request) -> Result<Answer, LookUpError> {
         let failed = |error: io::Error| LookUpError::Delegate(Reason::from(&error).into());
         let request = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
@@ -106,7 +106,7 @@ impl Elsewhere {
     }
 }
 
-impl LookUp for Elsewhere {
+impl LookUp for RemoteLookUp {
     fn groups_of(&self, uid: u32) -> Result<Option<UserGroups>, LookUpError> {
         match self.ask(&Request::GroupsOf(uid))? {
             Answer::Groups { groups, lacking } => Ok(Some(UserGroups { groups, lacking })),

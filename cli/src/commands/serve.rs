@@ -9,7 +9,9 @@ use crate::assembly::plan::Plan;
 use crate::assembly::servers::{self, stdio};
 use crate::failure::{Failure, Outcome};
 
-/// Share directories with guests, local processes and NFS clients; also disks, if configured in a file.
+/// Share directories with guests, local processes and NFS clients.
+///
+/// The configuration file may also list disks, as for `tombolo disk`.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM

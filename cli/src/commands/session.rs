@@ -19,7 +19,7 @@ use crate::service::counters::{Counters, WriteBackState};
 use crate::service::sessions::{SessionState, SessionStatus};
 use crate::service::status::{EndpointStatus, ask};
 
-/// Add trees to a running proxy, and monitor and control how their changes reach the origins.
+/// Add trees to a running proxy, and control the delivery of changes.
 ///
 /// The tree that the proxy was started with is its session `default`. Every other session has its own origin,
 /// options, front ends and part of the cache directory, and is restored when the proxy is started again.
@@ -46,6 +46,7 @@ enum Action {
     /// End a session once its origin has all changes. Otherwise report the missing ones, which are kept for
     /// the proxy's next start.
     Detach {
+        /// Session to end.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -108,12 +109,12 @@ impl SessionArgs {
             }
             Action::List { json } => find(Wanted::Sessions)?.list(*json),
             Action::Detach { name } => find(Wanted::Sessions)?.detach(name),
-            Action::Show { of, json } => find(Wanted::KeptBack)?.show(of.name.as_deref(), *json),
-            Action::Flush(of) => find(Wanted::KeptBack)?.flush("flush", of.name.as_deref()),
-            Action::Invalidate(of) => find(Wanted::KeptBack)?.flush("invalidate", of.name.as_deref()),
+            Action::Show { of, json } => find(Wanted::WriteBack)?.show(of.name.as_deref(), *json),
+            Action::Flush(of) => find(Wanted::WriteBack)?.flush("flush", of.name.as_deref()),
+            Action::Invalidate(of) => find(Wanted::WriteBack)?.flush("invalidate", of.name.as_deref()),
             Action::Wait { of, local, timeout, .. } => {
                 let timeout = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-                find(Wanted::KeptBack)?.wait(of.name.as_deref(), *local, timeout)
+                find(Wanted::WriteBack)?.wait(of.name.as_deref(), *local, timeout)
             }
         }
     }
@@ -125,7 +126,7 @@ enum Wanted {
     /// Sessions: the server is a proxy.
     Sessions,
     /// Write-back: the server has unsent changes.
-    KeptBack,
+    WriteBack,
 }
 
 /// Returns the words after `create`; a control socket may have that name too.
@@ -151,7 +152,7 @@ impl Proxy {
     fn find(socket: Option<PathBuf>, wanted: Wanted) -> Result<Self, Failure> {
         let (finding, lacks) = match wanted {
             Wanted::Sessions => ("find a proxy", "the server is not a proxy"),
-            Wanted::KeptBack => ("find a proxy with --mode write-back", "it has no write-back session"),
+            Wanted::WriteBack => ("find a proxy with --mode write-back", "it has no write-back session"),
         };
         let remedy = "name its control socket with --control";
         let is_named = socket.is_some();
@@ -171,13 +172,13 @@ impl Proxy {
                 Err(_) => {}
             }
         }
-        let mut meant = Vec::new();
+        let mut candidates = Vec::new();
         for mut proxy in found {
             if proxy.has(wanted)? {
-                meant.push(proxy);
+                candidates.push(proxy);
             }
         }
-        match (meant.pop(), meant.is_empty()) {
+        match (candidates.pop(), candidates.is_empty()) {
             (Some(proxy), true) => Ok(proxy),
             (Some(_), false) => Err(Failure::cannot(finding, "several are running").remedy(remedy)),
             (None, _) if is_named => Err(Failure::cannot(finding, lacks)),
@@ -188,7 +189,7 @@ impl Proxy {
     fn has(&mut self, wanted: Wanted) -> Result<bool, Failure> {
         match wanted {
             Wanted::Sessions => Ok(self.client.ask("sessions").is_ok()),
-            Wanted::KeptBack => Ok(!self.states(None)?.is_empty()),
+            Wanted::WriteBack => Ok(!self.states(None)?.is_empty()),
         }
     }
 
@@ -232,7 +233,7 @@ impl Proxy {
             let failure = Failure::told(session.failure.unwrap_or_default());
             return Err(failure.remedy("the session was not created; fix the problem and try again"));
         }
-        say(&ways(&session, "ready ").join("\n"))
+        say(&endpoint_lines(&session, "ready ").join("\n"))
     }
 
     fn list(&mut self, is_json: bool) -> Outcome {
@@ -246,7 +247,7 @@ impl Proxy {
                 if mode.is_empty() { String::new() } else { format!(" mode={mode} contract={contract}") };
             let first = format!("{name} {state} {source}{promises}");
             let failure = failure.iter().map(|failure| format!("  {failure}"));
-            std::iter::once(first).chain(ways(session, "  ")).chain(failure).collect::<Vec<_>>()
+            std::iter::once(first).chain(endpoint_lines(session, "  ")).chain(failure).collect::<Vec<_>>()
         });
         say(&lines.collect::<Vec<_>>().join("\n"))
     }
@@ -289,7 +290,9 @@ impl Proxy {
         let states = self.states(session)?;
         say(&match is_json {
             true => json!(states).to_string(),
-            false => states.iter().map(|(name, state)| words(name, state)).collect::<Vec<_>>().join("\n"),
+            false => {
+                states.iter().map(|(name, state)| progress_text(name, state)).collect::<Vec<_>>().join("\n")
+            }
         })
     }
 
@@ -322,7 +325,7 @@ impl Proxy {
     fn wait(&mut self, session: Option<&str>, is_local: bool, timeout: Option<Duration>) -> Outcome {
         let (begun, wanted) = (Instant::now(), self.states(session)?);
         let reached = |now: &WriteBackState| if is_local { now.on_disk } else { now.at_origin };
-        let has_come = |now: &States| {
+        let is_reached = |now: &States| {
             wanted.iter().all(|(name, then)| now.get(name).is_some_and(|now| reached(now) >= then.change))
         };
         loop {
@@ -333,7 +336,7 @@ impl Proxy {
                     "see tombolo session show; once the origin permits them, retry with tombolo session flush",
                 ));
             }
-            if has_come(&now) {
+            if is_reached(&now) {
                 return Ok(());
             }
             if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
@@ -353,12 +356,12 @@ fn say(text: &str) -> Outcome {
 }
 
 /// Returns the endpoints of a session, one line each.
-fn ways(session: &SessionStatus, begin: &str) -> Vec<String> {
+fn endpoint_lines(session: &SessionStatus, begin: &str) -> Vec<String> {
     let line = |way: &EndpointStatus| format!("{begin}{} {} export={}", way.kind, way.at, way.export);
     session.endpoints.iter().map(line).collect()
 }
 
-fn words(name: &str, state: &WriteBackState) -> String {
+fn progress_text(name: &str, state: &WriteBackState) -> String {
     let failure = state.failure.as_ref().map(|failure| format!("\nfailure    {failure}"));
     format!(
         "export     {name}\nchange     {}\non disk    {}\nat origin  {}\nto go      {} in {} files and names\n\

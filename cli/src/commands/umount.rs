@@ -62,8 +62,8 @@ impl UmountArgs {
 const BUSY_REMEDY: &str = "close the files in use (see fuser -vm), or use --lazy";
 
 /// Time for a server to finish outstanding requests.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Unmounts directly, or with the set-user-id helper for a user's own mounts.
 fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
@@ -93,12 +93,12 @@ pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> 
 
 /// Waits until the server closes its control connection, which it does last.
 fn wait_for_end(mut server: Client) -> Result<(), ()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + END_TIMEOUT;
     while server.ask("status").is_ok() {
         if Instant::now() > end {
             return Err(());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ pub use host::Host;
 pub use nfs::{exports, mount};
 pub use nfs_options::{NfsOption, NfsOptions};
 pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
-pub use not_mounted::{NotMounted, ServerState};
+pub use not_mounted::{NotMounted, Reachability};
 pub use percent::{decoded, encoded};
 pub use shm::{ShmEndpoint, ShmLocation, ShmParts};
 pub use shm_link::mount as mount_shm;
@@ -152,11 +152,11 @@ impl Location {
         let opened = match self {
             Self::Nfs(url) => {
                 let patience = url.options.clone().then(&options.nfs).retry().unwrap_or(STARTING);
-                once_it_is_there(options.since, patience, || nfs::open(url, options))
+                retry_until_reachable(options.since, patience, || nfs::open(url, options))
             }
             Self::NfsShm(url) => {
                 let patience = url.options.clone().then(&options.nfs).retry().unwrap_or_default();
-                once_it_is_there(options.since, patience, || nfs_shm::open(url, options))
+                retry_until_reachable(options.since, patience, || nfs_shm::open(url, options))
             }
             Self::Shm(place) => shm_link::open(place, options.limit),
             Self::Dir(path) => return local::open(path, options),
@@ -166,7 +166,7 @@ impl Location {
 }
 
 /// Retries until the server is reachable, or `patience` has passed since `since`.
-pub fn once_it_is_there<T>(
+pub fn retry_until_reachable<T>(
     since: Option<Instant>,
     patience: Duration,
     attempt: impl Fn() -> Result<T, NotMounted>,
@@ -175,7 +175,7 @@ pub fn once_it_is_there<T>(
     let mut backoff = Backoff::new(PAUSE_MAX, Some(until));
     loop {
         match attempt() {
-            Err(failed) if failed.server == ServerState::Away && backoff.wait() => {
+            Err(failed) if failed.server == Reachability::Unreachable && backoff.wait() => {
                 tracing::debug!(reason = failed.reason, "server unreachable: retrying");
             }
             outcome => return outcome,

@@ -18,7 +18,7 @@ use tombolo_host_tls::{BadHostName, ClientTls};
 use crate::failure::Reason;
 
 use super::nfs_options::{AttributeTime, NfsOption, NfsOptions};
-use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, ServerState, nfs_ssh};
+use super::{End, NfsUrl, NotMounted, OpenOptions, Opened, Reachability, nfs_ssh};
 
 /// Opens the export that contains the URL's path.
 pub fn open(url: &NfsUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
@@ -61,15 +61,15 @@ impl From<&MountError> for NotMounted {
     fn from(error: &MountError) -> Self {
         let reason = Reason::from(error);
         match error {
-            error if is_away(error) => Self::away(reason),
+            error if is_unreachable(error) => Self::unreachable(reason),
             // A starting server registers with the portmapper only when ready.
-            MountError::NotRegistered { .. } => Self::away(reason),
+            MountError::NotRegistered { .. } => Self::unreachable(reason),
             _ => Self::new(reason),
         }
     }
 }
 
-fn is_away(error: &MountError) -> bool {
+fn is_unreachable(error: &MountError) -> bool {
     use CallError::{NoLink, TimedOut, Unreachable};
     matches!(
         error,
@@ -139,7 +139,7 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
         .parse()
         .map_err(|error: BadHostName| NotMounted::new(Reason::from(&error)))?;
     let tls = ClientTls::open(&dir, host, presents).map_err(|error| NotMounted {
-        remedy: Some("name the directory of ca.pem, cert.pem and key.pem with tlsdir=DIR (tombolo keys issue makes one)"),
+        remedy: Some("give the directory of ca.pem, cert.pem and key.pem with tlsdir=DIR (tombolo keys issue makes one)"),
         ..NotMounted::new(Reason::from(&error))
     })?;
     Ok(Some(Arc::new(tls)))
@@ -226,7 +226,7 @@ fn at_any_address<T>(
     mut attempt: impl FnMut(&Server) -> Result<T, MountError>,
 ) -> Result<T, NotMounted> {
     let unknown = |reason: Reason| NotMounted {
-        server: ServerState::Nowhere,
+        server: Reachability::Unresolved,
         ..NotMounted::new(format!("{}: {}", url.host, String::from(reason)))
     };
     let addresses = url.host.addresses().map_err(|error| unknown((&error).into()))?;
@@ -235,7 +235,7 @@ fn at_any_address<T>(
         for ports in &settings.ports {
             match attempt(&settings.server(url, address, *ports)) {
                 Ok(result) => return Ok(result),
-                Err(error) if is_away(&error) => {
+                Err(error) if is_unreachable(&error) => {
                     failed = failed.or(Some(NotMounted::from(&error)));
                     if matches!(error, MountError::Unreachable { source: CallError::TimedOut { .. }, .. }) {
                         // A host that is silent on one port is silent on the next.
@@ -252,7 +252,7 @@ fn at_any_address<T>(
 /// Returns the server's exports; empty if it refuses to list them.
 fn list(server: &Server, settings: &Settings) -> Result<Vec<Vec<u8>>, MountError> {
     match NfsExport::exports_of(server, settings.client.rpc.reserved_port) {
-        Err(error) if is_away(&error) => Err(error),
+        Err(error) if is_unreachable(&error) => Err(error),
         Err(error) => {
             tracing::debug!(%server, %error, "cannot list exports");
             Ok(Vec::new())

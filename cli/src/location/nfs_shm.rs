@@ -129,7 +129,7 @@ fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
     let label = format!("{FRONT}{place}");
     let label = label.trim_end_matches('/').strip_suffix(rest.trim_end_matches('/')).unwrap_or(&label);
     let dial = LinkDoor { connector, first: Mutex::new(Some(first)) };
-    let route = Route::start(dial, label).map_err(|error| NotMounted::away(error.to_string()))?;
+    let route = Route::start(dial, label).map_err(|error| NotMounted::unreachable(error.to_string()))?;
     Ok(Found { route, name, within: within.trim_end_matches('/').to_owned() })
 }
 

@@ -13,7 +13,7 @@ use tombolo_host_rpc::client::{CallError, Tunnel, TunnelFault};
 
 use super::nfs::client_options;
 use super::nfs_options::{NfsOption, NfsOptions};
-use super::{NfsUrl, NotMounted, OpenOptions, Opened, ServerState, Ssh};
+use super::{NfsUrl, NotMounted, OpenOptions, Opened, Reachability, Ssh};
 
 /// Export name of the only directory served.
 const ROOT: &str = "/";
@@ -121,9 +121,9 @@ fn ended(fault: &TunnelFault) -> NotMounted {
             ..failed
         },
         Some(255) if says("Could not resolve hostname") => {
-            NotMounted { server: ServerState::Nowhere, ..failed }
+            NotMounted { server: Reachability::Unresolved, ..failed }
         }
-        Some(255) | None => NotMounted::away(said),
+        Some(255) | None => NotMounted::unreachable(said),
         Some(_) => failed,
     }
 }
@@ -146,20 +146,20 @@ mod tests {
         let failed =
             |code, said: &str| ended(&TunnelFault { program: "ssh".into(), code, last_line: said.into() });
         let denied = failed(Some(255), "joe@h: Permission denied (publickey).");
-        assert_eq!(denied.server, ServerState::Settled);
+        assert_eq!(denied.server, Reachability::Permanent);
         assert!(denied.remedy.is_some_and(|remedy| remedy.contains("ssh -i KEY")));
         let unknown = failed(Some(255), "Host key verification failed.");
         assert!(unknown.remedy.is_some_and(|remedy| remedy.contains("manually once")));
         let refused = failed(Some(255), "ssh: connect to host h port 22: Connection refused");
-        assert_eq!((refused.server, refused.remedy), (ServerState::Away, None));
+        assert_eq!((refused.server, refused.remedy), (Reachability::Unreachable, None));
         let nowhere = failed(Some(255), "ssh: Could not resolve hostname h: Name or service not known");
-        assert_eq!(nowhere.server, ServerState::Nowhere);
+        assert_eq!(nowhere.server, Reachability::Unresolved);
         let missing = failed(Some(127), "bash: line 1: tombolo: command not found");
         assert!(missing.remedy.is_some_and(|remedy| remedy.contains("tombolo=PROGRAM")));
         let theirs = failed(Some(1), "tombolo: cannot serve /x: No such file or directory");
         assert_eq!(
             (theirs.server, &*theirs.reason),
-            (ServerState::Settled, "cannot serve /x: No such file or directory")
+            (Reachability::Permanent, "cannot serve /x: No such file or directory")
         );
         assert_eq!(failed(Some(3), "").reason, "ssh ended with code 3");
     }

@@ -4,31 +4,31 @@ use crate::failure::Failure;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMounted {
-    pub server: ServerState,
+    pub server: Reachability,
     pub reason: String,
     pub remedy: Option<&'static str>,
 }
 
 /// Expectation for a server that gave no export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
+pub enum Reachability {
     /// It responded, or does not exist: retrying is useless.
-    Settled,
+    Permanent,
     /// Unreachable at present.
-    Away,
+    Unreachable,
     /// Its name has no address: misspelt, or the name service is unavailable.
-    Nowhere,
+    Unresolved,
 }
 
 impl NotMounted {
     /// Returns a permanent failure.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { server: ServerState::Settled, reason: reason.into(), remedy: None }
+        Self { server: Reachability::Permanent, reason: reason.into(), remedy: None }
     }
 
     /// Returns the failure for an unreachable server.
-    pub fn away(reason: impl Into<String>) -> Self {
-        Self { server: ServerState::Away, ..Self::new(reason) }
+    pub fn unreachable(reason: impl Into<String>) -> Self {
+        Self { server: Reachability::Unreachable, ..Self::new(reason) }
     }
 
     /// Returns the failure of a command.

@@ -47,7 +47,7 @@ pub enum ShmEndpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReachable {
     /// `true` if a server may still create it.
-    pub away: bool,
+    pub is_transient: bool,
     pub reason: String,
     pub file: bool,
 }
@@ -124,7 +124,7 @@ impl ShmLocation {
     /// Splits the path after the first component of the wanted file type.
     fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NotReachable> {
         let file = self.scheme == Scheme::File;
-        let lasting = |reason: String| NotReachable { away: false, reason, file };
+        let lasting = |reason: String| NotReachable { is_transient: false, reason, file };
         for end in self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0) {
             let (front, rest) = self.path.split_at(end);
             match fs::metadata(front) {
@@ -133,7 +133,7 @@ impl ShmLocation {
                 Ok(_) => return Err(lasting(format!("{front} is not a {kind}"))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return Err(NotReachable {
-                        away: true,
+                        is_transient: true,
                         reason: format!("no such {kind}: {front}"),
                         file,
                     });
@@ -150,7 +150,11 @@ impl ShmLocation {
                 self.path
             )));
         }
-        Err(NotReachable { away: true, reason: format!("the path has no {kind}, only directories"), file })
+        Err(NotReachable {
+            is_transient: true,
+            reason: format!("the path has no {kind}, only directories"),
+            file,
+        })
     }
 }
 
@@ -209,13 +213,13 @@ mod tests {
             assert!(matches!(&parts.at, ShmEndpoint::Socket(path) if path.ends_with("s")), "{parts:?}");
             assert_eq!(parts.rest, rest, "{written}");
         }
-        let away = |scheme: &str, rest: &str| parts(scheme, rest).map_err(|no| no.away);
+        let away = |scheme: &str, rest: &str| parts(scheme, rest).map_err(|no| no.is_transient);
         assert_eq!(away("shm", "none/src"), Err(true));
         assert_eq!(away("shm", "dir/src"), Err(true));
         assert_eq!(away("shm", "plain/src"), Err(false));
         for (scheme, rest) in [("shm", "s"), ("shm", "dir/../s"), ("shm+file", "plain")] {
             let why = parts(scheme, rest).expect_err(rest);
-            assert!(!why.away && why.reason.contains("the name of an export is missing"), "{why:?}");
+            assert!(!why.is_transient && why.reason.contains("the name of an export is missing"), "{why:?}");
         }
         assert!(parts("shm", "plain").expect_err("a file").reason.contains("no socket"));
         assert_eq!(away("shm+file", "s/src"), Err(false));

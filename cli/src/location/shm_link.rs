@@ -198,9 +198,11 @@ impl From<ConnectError> for NoLink {
         match error {
             ConnectError::Refused { refused, .. } => Self::refused(&reason, refused),
             ConnectError::Away { .. } => {
-                NotMounted { remedy: Some(LISTEN), ..NotMounted::away(reason) }.into()
+                NotMounted { remedy: Some(LISTEN), ..NotMounted::unreachable(reason) }.into()
             }
-            ConnectError::Closed { .. } | ConnectError::Silent { .. } => NotMounted::away(reason).into(),
+            ConnectError::Closed { .. } | ConnectError::Silent { .. } => {
+                NotMounted::unreachable(reason).into()
+            }
             _ => NotMounted::new(reason).into(),
         }
     }
@@ -211,7 +213,7 @@ impl From<MemoryError> for NotMounted {
         let reason = Reason::from(&error);
         match error {
             // No server has created the page yet, or one is creating it now.
-            MemoryError::Page { .. } => Self { remedy: Some(SERVE_MEMORY), ..Self::away(reason) },
+            MemoryError::Page { .. } => Self { remedy: Some(SERVE_MEMORY), ..Self::unreachable(reason) },
             _ => Self::new(reason),
         }
     }
@@ -222,7 +224,7 @@ fn not_joined(place: &MemoryLocation, error: &JoinError) -> NoLink {
     match error {
         JoinError::Refused(refused) => NoLink::refused(&reason, refused.clone()),
         JoinError::Busy | JoinError::Silent | JoinError::Ended(_) => {
-            NotMounted { remedy: Some(SERVE_MEMORY), ..NotMounted::away(reason) }.into()
+            NotMounted { remedy: Some(SERVE_MEMORY), ..NotMounted::unreachable(reason) }.into()
         }
         _ => NotMounted::new(reason).into(),
     }
@@ -235,9 +237,11 @@ impl From<NotMounted> for NoLink {
 }
 
 impl From<NotReachable> for NotMounted {
-    fn from(NotReachable { away, reason, file }: NotReachable) -> Self {
-        match away {
-            true => Self { remedy: Some(if file { SERVE_MEMORY } else { LISTEN }), ..Self::away(reason) },
+    fn from(NotReachable { is_transient, reason, file }: NotReachable) -> Self {
+        match is_transient {
+            true => {
+                Self { remedy: Some(if file { SERVE_MEMORY } else { LISTEN }), ..Self::unreachable(reason) }
+            }
             false => Self::new(reason),
         }
     }

@@ -71,12 +71,12 @@ impl WriteBackState {
     /// Returns `true` if a flush requested at this state has completed by `now`: the origin has everything up
     /// to it, or has refused part of it.
     pub fn is_settled(&self, now: &Self) -> bool {
-        self.is_clean || self.has_come(now) || now.attempts_ended > self.attempts_begun
+        self.is_clean || self.is_reached(now) || now.attempts_ended > self.attempts_begun
     }
 
     /// Returns the reason that the origin lacks changes up to this state after a completed flush.
     pub fn refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
-        let is_refused = now.refused > 0 || !self.has_come(now);
+        let is_refused = now.refused > 0 || !self.is_reached(now);
         now.failure.as_deref().filter(|_| !self.is_clean && is_refused)
     }
 
@@ -90,7 +90,7 @@ impl WriteBackState {
         now.failure.as_deref().filter(|_| lasts)
     }
 
-    fn has_come(&self, now: &Self) -> bool {
+    fn is_reached(&self, now: &Self) -> bool {
         self.at_origin < self.change && now.at_origin >= self.change
     }
 }

@@ -1,5 +1,5 @@
-//! Files that host processes change through shared mappings, which no client is told of. Needs /dev/fuse,
-//! root and python3.
+//! Files that local processes change through shared mappings, of which clients are not notified. Needs
+//! /dev/fuse, root and python3.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,8 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::common::{MountPlace, until};
 
-/// Has a file mapped, and stores a letter all over it, for each that it reads; a capital makes it a page
-/// longer first.
+/// Maps a file and fills it with each letter that it reads; a capital first extends the file by a page.
 const MAPPER: &str = "
 import mmap, sys
 file = open(sys.argv[1], 'r+b')
@@ -38,7 +37,7 @@ impl Mapper {
         Self { process, letters, sizes }
     }
 
-    /// Stores it; how long the file is then.
+    /// Stores a letter; returns the file's length afterwards.
     fn store(&mut self, letter: char) -> usize {
         writeln!(self.letters, "{letter}").expect("it reads");
         let mut line = String::new();
@@ -53,7 +52,7 @@ impl Mapper {
     }
 }
 
-/// Each store is seen by the first look after it.
+/// Checks that each store is visible at the next access.
 fn stores_are_seen(scratch: &MountPlace) {
     let (ours, theirs) = (scratch.mnt().join("a.db"), scratch.0.path("tree/a.db"));
     let mut mapper = Mapper::of(&theirs);
@@ -64,13 +63,13 @@ fn stores_are_seen(scratch: &MountPlace) {
         let times = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
         assert_eq!((seen.len(), times(&seen)), (size as u64, times(&there)), "{letter}");
         assert!(fs::read_to_string(&ours).expect("read") == letter.to_string().repeat(size), "{letter}");
-        // Reading has made the kernel forget the access time. Now it knows all again.
+        // Reading invalidates the cached access time; this fetches it again.
         ours.metadata().expect("there");
     }
     mapper.end();
 }
 
-/// What does not match is not asked for.
+/// Checks that files that do not match stay cached.
 fn other_files_are_believed(scratch: &MountPlace) {
     let file = scratch.mnt().join("file");
     let looks = || scratch.served("getattr") + scratch.served("lookup");

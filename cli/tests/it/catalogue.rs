@@ -1,4 +1,4 @@
-//! Catalogues beside images: `tombolo image list`, and what `tombolo clone --needs` takes.
+//! Image catalogues: `tombolo image list` and `tombolo clone --needs`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ fn an_image_is_found_by_what_it_is_to_have_here_and_on_a_server() {
             list.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
         assert_eq!(lines[1], ["large", "debian", "1.0G", "-", "-", "app=gcc,make"]);
         assert_eq!(lines[2], ["small", "debian", "512M", "2.0G", "2", "app=gcc"]);
-        // No files are there: which image it is is told.
+        // The files are missing; the failure names the image chosen.
         for (needs, name) in [("os=debian,app=gcc", "small"), ("mem=600M", "large")] {
             let cloned = scratch.run(&["clone", dir, "x", "--needs", needs]);
             assert_eq!(cloned.code, Some(1));

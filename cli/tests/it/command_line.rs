@@ -1,4 +1,4 @@
-//! Command lines that make no sense, and the help for them.
+//! Invalid command lines, and the help.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -36,15 +36,11 @@ fn serve_says_what_it_cannot_serve() {
         ("serve", USAGE, &["no directory given"]),
         ("serve nothere --virtiofs s.sock", FAILED, &["cannot serve nothere", "No such file"]),
         ("serve plain --virtiofs s.sock", FAILED, &["plain", "not a directory"]),
-        (
-            "serve tree",
-            USAGE,
-            &["nothing to serve it on; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"],
-        ),
-        ("serve tree=/a mnt=/a --virtiofs s.sock", USAGE, &["an export /a already"]),
-        ("serve tree mnt --virtiofs s.sock", USAGE, &["which export", "/tree, /mnt"]),
+        ("serve tree", USAGE, &["no endpoint given; give --virtiofs SOCKET, --nfs PORT or --shm SOCKET"]),
+        ("serve tree=/a mnt=/a --virtiofs s.sock", USAGE, &["duplicate export /a"]),
+        ("serve tree mnt --virtiofs s.sock", USAGE, &["several exports and none selected", "/tree, /mnt"]),
         ("serve tree=/.. --virtiofs s.sock", USAGE, &["not the name of an export"]),
-        ("serve tree --virtiofs s.sock,export=/none", USAGE, &["no export /none", "there are: /tree"]),
+        ("serve tree --virtiofs s.sock,export=/none", USAGE, &["no export /none", "available: /tree"]),
         ("serve tree --virtiofs s.sock,tag=", USAGE, &["not a tag"]),
         ("serve tree --virtiofs s.sock,tug=x", USAGE, &["\"tug=x\" is none of"]),
         ("serve tree --virtiofs s.sock --virtiofs s.sock", USAGE, &["given twice"]),
@@ -64,11 +60,11 @@ fn serve_says_what_it_cannot_serve() {
         (
             "serve tree --virtiofs s.sock --ask *.db,export=/none",
             USAGE,
-            &["no export /none", "there are: /tree"],
+            &["no export /none", "available: /tree"],
         ),
         ("serve tree --virtiofs s.sock --ask /", USAGE, &["the pattern is empty"]),
         ("serve tree --nfs 0 --ask *.db", USAGE, &["requires --fuse, --virtiofs, --shm", "noac"]),
-        ("serve nfs://h/x --fuse mnt --ask *.db", USAGE, &["which nfs://h/x is not"]),
+        ("serve nfs://h/x --fuse mnt --ask *.db", USAGE, &["and nfs://h/x is not one"]),
         ("proxy tree --cache cache --fuse mnt --ask *.db", USAGE, &["contract"]),
         (
             "proxy tree --cache cache --fuse mnt --rule *.iso",
@@ -82,7 +78,7 @@ fn serve_says_what_it_cannot_serve() {
             USAGE,
             &["the policy tree/file", "docs/use/proxy.md"],
         ),
-        ("mount shm:s/x mnt -o ask=*.db", USAGE, &["is for directories", "serve --ask"]),
+        ("mount shm:s/x mnt -o ask=*.db", USAGE, &["is for local directories", "serve --ask"]),
         ("mount nfs://h/x mnt -o coherence=push", USAGE, &["is for directories", "coherence=auto"]),
         ("serve tree --virtiofs s.sock --metrics here", USAGE, &["PORT, :PORT, IP:PORT or NAME:PORT"]),
         ("serve tree --virtiofs s.sock --metrics 192.0.2.1:1", FAILED, &["192.0.2.1:1"]),
@@ -172,7 +168,7 @@ fn help_is_readable_everywhere() {
         assert!(help.out.contains("Usage: tombolo"), "{command}: {}", help.out);
         let wide = help.out.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None, "too wide for a terminal in the help of {command:?}");
-        // Each option and argument says what it is for.
+        // Each option and argument has a description.
         let mut lines = help.out.lines().skip_while(|line| *line != "Options:").skip(1).peekable();
         while let Some(line) = lines.next() {
             let option = line.trim_start().strip_prefix('-').is_some_and(|rest| !rest.starts_with(' '));
@@ -196,7 +192,7 @@ fn manuals_and_completions_are_whole() {
     for page in fs::read_dir(scratch.path("pages")).expect("list").flatten() {
         let (name, text) = (page.file_name(), fs::read_to_string(page.path()).expect("a page"));
         let name = name.to_str().expect("a name");
-        // A part of a command is explained with it.
+        // Part of a command is described with it.
         let sections: &[_] = match name {
             "tombolo-mount.1" | "mount.tombolo.8" => {
                 &["MOUNT OPTIONS", "EXAMPLES", "FILES", "SEE ALSO", "EXIT STATUS", "nconnect=N"]

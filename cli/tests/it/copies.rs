@@ -1,4 +1,4 @@
-//! `tombolo cp` where something stands already, and where it is interrupted.
+//! `tombolo cp` onto existing targets, and its interruption.
 
 use std::fs;
 use std::io::Read;
@@ -17,8 +17,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The line of the README: `tombolo cp -r -p src nfs://nas.example/export/backup`, killed, and once more with
-/// --resume.
+/// Checks the README's example `tombolo cp -r -p src nfs://nas.example/export/backup`, killed and repeated
+/// with --resume.
 #[test]
 fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
     let scratch = Scratch::new();
@@ -42,10 +42,10 @@ fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
     assert_eq!(fs::metadata(scratch.path("tree/backup/sub/large")).expect("stat").len(), 150 << 20);
     let time = |path: &str| fs::metadata(scratch.path(path)).expect("stat").mtime();
     assert_eq!(time("tree/backup"), time("src"));
-    // Now it is a directory like any other: what is copied to it goes into it.
+    // The copy is now an ordinary directory: another copy goes into it.
     scratch.run(&["cp", "-r", "--resume", "src", &backup]).succeeded();
     assert_eq!(names(&scratch.path("tree/backup/src")), ["small", "sub"]);
-    // On this host the same, and with the target's name said to be the copy's.
+    // Likewise on this host, with the target given as the copy's name.
     fs::create_dir(scratch.path("other")).expect("mkdir");
     scratch.run(&["cp", "-r", "-T", "src", "other"]).succeeded();
     assert_eq!(names(&scratch.path("other")), ["small", "sub"]);
@@ -55,10 +55,10 @@ fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
 fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
     let scratch = Scratch::new();
     fs::write(scratch.path("source"), "contents\n").expect("write");
-    // Standard output, which is a pipe here.
+    // Standard output, a pipe.
     let ran = scratch.run(&["cp", "source", "/dev/stdout"]);
     assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "contents\n", ""));
-    // A pipe with a name.
+    // A named pipe.
     let made = Command::new("mkfifo").arg(scratch.path("fifo")).status().expect("mkfifo(1)");
     assert!(made.success());
     let fifo = scratch.path("fifo");
@@ -66,14 +66,14 @@ fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
     scratch.run(&["cp", "source", "fifo"]).succeeded();
     assert_eq!(reader.join().expect("a reader"), "contents\n");
     assert!(fs::symlink_metadata(scratch.path("fifo")).expect("stat").file_type().is_fifo());
-    // A device: one of our own, since replacing the host's would be felt.
+    // A device: one of our own, since overwriting the host's would be noticed.
     let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
     scratch.run(&["cp", "source", "null"]).succeeded();
     assert!(fs::symlink_metadata(scratch.path("null")).expect("stat").file_type().is_char_device());
     scratch.run(&["cp", "source", "plain", "null"]).failed(1, &["null", "not a directory"]);
     scratch.run(&["cp", "-r", "tree", "null"]).failed(1, &["tree", "not a file"]);
-    // In a tree they are not replaced either; what is beside them is copied.
+    // Within a tree they are not replaced either; other files are copied.
     fs::create_dir(scratch.path("from")).expect("mkdir");
     for name in ["fifo", "beside"] {
         fs::write(scratch.path("from").join(name), "x").expect("write");
@@ -103,13 +103,13 @@ fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
         scratch.run(&["cp", "source", &format!("{dir}/link")]).succeeded();
         assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
         assert!(fs::symlink_metadata(scratch.path("tree/link")).expect("stat").is_symlink(), "{dir}");
-        // One that leads nowhere is not written through, as with cp(1), and not replaced.
+        // A dangling link is neither written through, as with cp(1), nor replaced.
         let _ = fs::remove_file(scratch.path("tree/dangling"));
         symlink("nothing", scratch.path("tree/dangling")).expect("symlink");
         let ran = scratch.run(&["cp", "source", &format!("{dir}/dangling")]);
         ran.failed(1, &["a dangling symbolic link", "remove it first"]);
         assert!(!scratch.path("tree/nothing").exists());
-        // A link that is copied takes the place of a link.
+        // A copied link replaces a link.
         let _ = fs::remove_file(scratch.path("tree/copied"));
         symlink("dir/file", scratch.path("tree/copied")).expect("symlink");
         symlink("elsewhere", scratch.path("new-link")).expect("symlink");
@@ -118,7 +118,7 @@ fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
         assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
         fs::remove_file(scratch.path("new-link")).expect("remove");
     }
-    // In a tree that is copied into, a link is replaced: it may lead out of it.
+    // A link in an existing target tree is replaced, since it may lead outside.
     fs::create_dir_all(scratch.path("from/dir")).expect("mkdir");
     fs::write(scratch.path("from/dir/out"), "safe").expect("write");
     symlink(scratch.path("source"), scratch.path("tree/dir/out")).expect("symlink");
@@ -157,14 +157,14 @@ fn users_other_than_root_are_told_nothing_of_what_root_could() {
         command.uid(65534).gid(65534);
         Ran::new(command).succeeded();
     }
-    // The kernel checks their rights all the same.
+    // The kernel still checks permissions.
     fs::set_permissions(scratch.path("tree/file"), PermissionsExt::from_mode(0o600)).expect("chmod");
     let mut command = scratch.program(&program, &["cat", "tree/file"]);
     command.uid(65534).gid(65534);
     Ran::new(command).failed(1, &["permission denied"]);
 }
 
-/// What a process says, as it comes.
+/// Output of a process, collected as it arrives.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Said {
@@ -185,7 +185,7 @@ impl Said {
     }
 }
 
-/// On a terminal, in the bar.
+/// Checks the message in the progress bar of a terminal.
 #[test]
 fn a_silent_server_is_told_of_in_the_bar() {
     let scratch = Scratch::new();
@@ -204,7 +204,7 @@ fn a_silent_server_is_told_of_in_the_bar() {
     assert!(child.wait().expect("wait").success(), "{}", shown.so_far());
 }
 
-/// SIGTERM, and then a second one to end at once, though the server says nothing.
+/// Checks that a second SIGTERM ends the copy although the server does not respond.
 #[test]
 fn a_second_signal_ends_a_copy_from_a_silent_server() {
     let scratch = Scratch::new();

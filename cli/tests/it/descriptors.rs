@@ -1,4 +1,4 @@
-//! A server whose clients open all they can: the others, newcomers and the control socket do not notice.
+//! Clients that exhaust their descriptors do not affect other clients, new ones, or the control socket.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ const LIMIT: usize = 2048;
 /// "Too many open files in system" (open(2)).
 const ENFILE: i32 = 23;
 
-/// A mount that the test takes away.
+/// A mount that is removed on drop.
 struct Mounted<'a>(&'a Scratch, PathBuf);
 
 impl<'a> Mounted<'a> {
@@ -32,7 +32,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Opens a file again and again, until that fails.
+/// Opens a file repeatedly until that fails.
 fn open_all(file: &Path) -> Vec<File> {
     let mut open = Vec::new();
     loop {
@@ -51,7 +51,7 @@ fn open_some(file: &Path, count: usize) -> Vec<File> {
     (0..count).map(|number| File::open(file).unwrap_or_else(|error| panic!("{number}: {error}"))).collect()
 }
 
-/// A VMM's first question (vhost-user, GET_FEATURES), which a guest that was not let in gets no answer to.
+/// Sends a VMM's first request (GET_FEATURES of vhost-user), which a rejected guest gets no reply to.
 fn is_let_in(socket: &Path) -> bool {
     let mut stream = UnixStream::connect(socket).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
@@ -76,7 +76,7 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     let nfs = format!("nfs://{}/tree", server.nfs_address());
     let other = Mounted::new(scratch, "shm:link/tree", "other");
 
-    // A guest's and a link's, one after the other.
+    // A guest, then a link.
     let greedy = open_all(&scratch.path("mnt/file"));
     let third = Mounted::new(scratch, "shm:link/tree", "third");
     let greedy_link = open_all(&third.1.join("file"));
@@ -101,7 +101,7 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     assert!(top.out.contains("/tree by virtiofs"), "{}", top.out);
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 
-    // What is given back can be had again.
+    // Released descriptors can be used again.
     let count = greedy.len();
     drop((greedy, greedy_link));
     until("what was closed can be opened", || open_all(&scratch.path("mnt/file")).len() > count / 2);
@@ -118,7 +118,7 @@ fn serve_many(scratch: &Scratch, limit: usize, exports: usize) -> Command {
     scratch.program(Path::new("prlimit"), &words)
 }
 
-/// A call of the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).
+/// Calls the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).
 fn is_served(stream: &mut TcpStream) -> bool {
     let call = [0x8000_0028u32, 1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");

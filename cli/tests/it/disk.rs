@@ -1,4 +1,4 @@
-//! `tombolo disk`, as a VMM, a tool and an operator see it.
+//! `tombolo disk`, from the view of a VMM, a tool and an operator.
 
 use std::fs;
 use std::io::Read;
@@ -28,7 +28,7 @@ pub fn guest(scratch: &Scratch) -> (Driver, DriverQueue) {
     (driver, queues.remove(0))
 }
 
-/// A request with data: what of them came back, and the status.
+/// Sends a request with data. Returns the data received and the status.
 pub fn ask(queue: &mut DriverQueue, kind: u32, sector: u64, data: &[u8]) -> (Vec<u8>, u8) {
     let lens = [16, data.len() as u32, 1];
     let [head, body, status] = lens.map(|len| queue.alloc(len).expect("guest memory"));
@@ -99,9 +99,9 @@ fn a_disk_becomes_smaller_only_when_that_is_said() {
     let len = || fs::metadata(scratch.path("vm.img")).expect("stat").len();
     let resize = |words: &[&str]| scratch.run(&[&["disk", "resize", "vm.img"], words].concat());
     let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd"], "ready control");
-    resize(&["512K"]).failed(1, &["1048576 bytes", "gone for good", "--shrink"]);
+    resize(&["512K"]).failed(1, &["1048576 bytes", "would be lost", "--shrink"]);
     assert_eq!(len(), DISK_BYTES);
-    // It has grown since it was opened: what is there now counts.
+    // The image has grown since it was opened; its current length counts.
     fs::File::options()
         .write(true)
         .open(scratch.path("vm.img"))
@@ -159,7 +159,7 @@ fn a_second_guest_may_connect_and_waits_until_the_first_has_left_or_migrated() {
     server.stop();
 }
 
-/// The process that one has started.
+/// Returns a child of the process.
 pub fn child_of(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
@@ -197,7 +197,7 @@ fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end
     top.succeeded();
     assert!(top.out.contains("vm.img"), "{}", top.out);
 
-    // As a service manager ends it: all its processes at a time.
+    // All processes at once, as by a service manager.
     let last = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
     signal(last, "TERM");
     server.stop();
@@ -229,16 +229,15 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     assert_eq!(ask(&mut queue, OUT, 1, &[1; 512]).1, 0);
     let before = child_of(server.pid()).expect("a server");
 
-    // What does not even wait for its turn changes nothing.
+    // A program that cannot start changes nothing.
     scratch
         .run(&["upgrade", "vm.img", "--to", "/bin/true"])
-        .failed(1, &["upgrade vm.img", "the server goes on"]);
+        .failed(1, &["upgrade vm.img", "the old server continues"]);
     assert_eq!(child_of(server.pid()), Some(before));
     scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
 
-    // What cannot serve when it is its turn is followed by the program before. Other processes write both
-    // files: one that this process had open for writing could be so in a child of another test, and not be
-    // executed.
+    // A program that fails after its start is followed by the old one. Other processes write both files: a
+    // descriptor of ours open for writing could be inherited by another test's child and make execution fail.
     let broken = format!(
         "printf '#!/bin/sh\\necho waiting\\nread -r line\\nexit 1\\n' >{0} && chmod +x {0}",
         scratch.text("broken")
@@ -257,7 +256,7 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     let now = child_of(server.pid()).expect("a server");
     assert_ne!(now, replaced);
     assert_eq!(fs::read_link(format!("/proc/{now}/exe")).expect("a program"), next);
-    // It is what is started again, too.
+    // The old program is also the one restarted.
     signal(now, "KILL");
     assert_eq!(ask(&mut queue, OUT, 2, &[2; 512]).1, 0);
     let last = eventually(|| child_of(server.pid()).filter(|pid| *pid != now));
@@ -316,7 +315,7 @@ fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests()
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
-/// How much of the image the host's page cache has, in pages.
+/// Returns the number of the image's pages in the host's page cache.
 fn cached_pages(scratch: &Scratch) -> String {
     run("fincore", &["--noheadings", "--output", "PAGES", &scratch.text("vm.img")]).trim().to_owned()
 }
@@ -331,7 +330,7 @@ fn a_disk_past_the_page_cache_is_served_from_a_sandbox_by_the_kernels_ring() {
     assert_eq!(ask(&mut queue, OUT, 8, &data).1, 0);
     assert_eq!(ask(&mut queue, IN, 8, &data), (data.to_vec(), 0));
     assert_eq!(cached_pages(&scratch), "0");
-    // A ring that cannot be had is no failure: the pool's threads do the same.
+    // Without a ring the pool's threads do the work.
     let has_ring =
         fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() == "0");
     let names = server.of_threads("Name:");
@@ -357,7 +356,7 @@ fn what_cannot_be_a_disk_is_told() {
         ("disk vm.img --vhost-user s --block-size 3000", 2, &["a power of two from 512 to 64K"]),
         ("disk vm.img --vhost-user s --serial 123456789012345678901", 2, &["visible ASCII characters"]),
         ("disk missing.img --keep --vhost-user s", 1, &["missing.img"]),
-        ("disk vm.img --keep --nbd ./n", 2, &["--keep is for the guests of VMMs"]),
+        ("disk vm.img --keep --nbd ./n", 2, &["--keep requires sockets for VMMs"]),
         ("disk vm.img --cache none --format qcow2 --vhost-user s", 2, &["raw images and block devices"]),
         ("disk resize vm.img x", 2, &["a number of bytes"]),
     ]);
@@ -371,7 +370,7 @@ fn what_cannot_be_a_disk_is_told() {
 fn what_a_disk_holds_is_told_of_all_kinds_of_disks_also_while_they_are_served() {
     let scratch = with_image();
     let image = fs::File::options().write(true).open(scratch.path("vm.img")).expect("open");
-    // More than is asked for at a time, with data at both ends.
+    // More than one request covers, with data at both ends.
     image.set_len(5 << 30).expect("truncate");
     for offset in [0, (5 << 30) - 8192] {
         image.write_all_at(&[1; 8192], offset).expect("write");
@@ -412,7 +411,7 @@ fn a_disk_whose_server_is_gone_ends_unless_something_was_written() {
     assert_eq!(fs::read(scratch.path("tree/vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
     drop((driver, queue));
 
-    // Also with a request under way.
+    // Also with an outstanding request.
     let server = scratch.serve(&words, "ready control");
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
@@ -424,7 +423,7 @@ fn a_disk_whose_server_is_gone_ends_unless_something_was_written() {
     server.stop();
 }
 
-/// Whether it has not ended, nor is it a zombie.
+/// Returns `true` unless the process has ended or is a zombie.
 fn is_running(server: &Server) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -470,7 +469,7 @@ fn a_disk_is_a_file_of_any_server_and_as_long_as_the_file_was_made() {
     files.stop();
 }
 
-/// What a program of others says, which ends well.
+/// Runs a foreign program, which must succeed, and returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -494,7 +493,7 @@ fn a_qcow2_image_is_one_by_its_name_or_when_that_is_said_and_never_by_its_conten
     server.stop();
     run("qemu-img", &["check", "-q", &image]);
     run("qemu-io", &["-c", "read -P 7 64k 4k", &image]);
-    // The same bytes under another name are a disk of these bytes, as if the guest had written them.
+    // The same bytes under another name are a disk with these bytes, as if the guest had written them.
     fs::rename(&image, scratch.path("vm.img")).expect("renamed");
     let len = fs::metadata(scratch.path("vm.img")).expect("stat").len();
     let size_of = |words: &[&str]| {
@@ -514,7 +513,7 @@ fn a_qcow2_image_is_one_by_its_name_or_when_that_is_said_and_never_by_its_conten
     assert_eq!(size_of(&["disk", "vm.qcow2", "--backing-dir", "golden", "--nbd", "./vm.nbd"]), 8 << 20);
 }
 
-/// What is in quotes or plain after `word` in a ready line's hints.
+/// Returns the quoted or plain word after `word` in a ready line's hints.
 pub fn hint<'a>(said: &'a str, word: &str) -> &'a str {
     let line = said.lines().find_map(|line| line.trim().strip_prefix(word)).expect("a hint");
     line.trim().trim_matches('\'')

@@ -1,4 +1,4 @@
-//! `tombolo disk check` and what `disk info` says of images, against qemu-img.
+//! `tombolo disk check` and `disk info`, compared with qemu-img.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use crate::disk::run;
 
 const MIB: u64 = 1 << 20;
 
-/// `clone.qcow2`, which stands on `golden.qcow2`, which stands on `base.img`.
+/// Creates `clone.qcow2`, based on `golden.qcow2`, based on `base.img`.
 fn with_chain() -> Scratch {
     let scratch = Scratch::new();
     fs::File::create(scratch.path("base.img")).and_then(|file| file.set_len(8 * MIB)).expect("create");
@@ -55,7 +55,7 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
     assert!(sound.out.ends_with("clone.qcow2 is sound: 8.0 MiB of data were read\n"), "{}", sound.out);
     scratch.run(&["disk", "check", "base.img"]).succeeded();
 
-    // The counts, of two bytes each, lie in the third cluster of an image that QEMU has made.
+    // The reference counts, of two bytes, are in the third cluster of an image created by QEMU.
     let count = |name: &str, cluster: u64, count: u16| {
         let image = fs::File::options().write(true).open(scratch.path(name)).expect("open");
         image.write_all_at(&count.to_be_bytes(), (2 << 16) + cluster * 2).expect("write");
@@ -66,7 +66,7 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
     let leaks = scratch.run(&["disk", "check", "clone.qcow2"]);
     leaks.succeeded();
     assert!(leaks.out.contains("64.0 KiB are counted and not used: qemu-img"), "{}", leaks.out);
-    // What frees it below an overlay changes what that stands on.
+    // Repairing an image below an overlay would change the overlay's base.
     scratch.run(&["disk", "create", "vm.overlay", "--base", "clone.qcow2"]).succeeded();
     let below = scratch.run(&["disk", "check", "vm.overlay"]);
     below.succeeded();
@@ -95,7 +95,7 @@ fn a_check_tells_damage_from_lost_room_and_names_the_image() {
     server.stop();
 }
 
-/// Each command that opens `image`, refuses it with `words`, and leaves nothing.
+/// Asserts that each command that opens `image` refuses it with `words` and leaves no files.
 #[track_caller]
 fn is_refused(scratch: &Scratch, image: &str, words: &[&str]) {
     for command in [
@@ -103,7 +103,7 @@ fn is_refused(scratch: &Scratch, image: &str, words: &[&str]) {
         format!("disk info {image}"),
         format!("disk convert {image} refused.img"),
         format!("disk create refused.overlay --base {image}"),
-        // Last, as what is not refused is served until it is killed.
+        // Last: if it is not refused, it is served until killed.
         format!("disk {image} --nbd ./refused.nbd"),
         format!("disk {image} --read-only --nbd ./refused.nbd"),
     ] {
@@ -120,8 +120,8 @@ fn an_encrypted_image_is_refused_wherever_it_is_opened() {
         let secret = "secret,id=key,data=abc";
         let options = format!("encrypt.format={format},encrypt.key-secret=key");
         let words = ["create", "-q", "-f", "qcow2", "--object", secret, "-o", &options, &path, "4M"];
-        // QEMU measures its key derivation by the thread's processor time, and gives up if none has passed
-        // ("accurate CPU usage").
+        // QEMU measures its key derivation by thread CPU time, and fails if none has passed ("accurate CPU
+        // usage").
         let is_made =
             (0..100).any(|_| Command::new("qemu-img").args(words).status().expect("qemu-img").success());
         assert!(is_made, "{format}");
@@ -134,7 +134,7 @@ fn an_encrypted_image_is_refused_wherever_it_is_opened() {
         }
         assert!(fs::read(&path).expect("read") == before, "{format}");
     }
-    // The base of an overlay that is replaced by an encrypted one.
+    // The base of an overlay is replaced by an encrypted image.
     scratch.run(&["disk", "create", "plain.qcow2", "--size", "4M"]).succeeded();
     scratch.run(&["disk", "create", "vm.overlay", "--base", "plain.qcow2"]).succeeded();
     fs::rename(scratch.path("luks.qcow2"), scratch.path("plain.qcow2")).expect("rename");

@@ -1,11 +1,11 @@
-//! Disks of a configuration file: several in one server, beside directories.
+//! Disks in a configuration file: several per server, together with directories.
 
 use std::fs;
 
 use crate::common::{Scratch, http};
 use crate::disk::{DISK_BYTES, IN, OUT, ask, guest, hint, run, with_image};
 
-/// A scratch directory with two images, and a configuration file with this text.
+/// Creates a scratch directory with two images and this configuration file.
 fn with_file(text: &str) -> Scratch {
     let scratch = with_image();
     fs::copy(scratch.path("vm.img"), scratch.path("data.img")).expect("copy");
@@ -44,7 +44,7 @@ fn several_disks_and_a_directory_have_one_server() {
     assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
     assert_eq!(fs::read(scratch.path("data.img")).expect("read")[64 << 10..][..4096], [8; 4096]);
 
-    // Each is resized by itself.
+    // Each disk is resized separately.
     scratch.run(&["disk", "resize", "data.img", "2M"]).succeeded();
     assert_eq!(
         (size(&url), driver.config(0, 8).expect("the size")),
@@ -107,7 +107,7 @@ fn a_disk_that_cannot_be_is_told_with_its_key_and_nothing_is_left() {
             &["line 3", "unknown field `sockets`"],
         ),
         (format!("{reached}serial = 'a b'\n"), 2, &["line 4: serial: ", "visible ASCII characters"]),
-        (format!("{reached}{reached}"), 2, &["there is a disk vm.img already", "another name"]),
+        (format!("{reached}{reached}"), 2, &["duplicate disk name vm.img", "rename one"]),
         (
             format!("{reached}[[disk]]\nfile = 'data.img'\nnbd = ['./vm.nbd']\n"),
             1,

@@ -1,4 +1,4 @@
-//! `tombolo disk convert`, against qemu-img.
+//! `tombolo disk convert`, compared with qemu-img.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -13,7 +13,7 @@ use crate::disk::run;
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 16 * MIB;
 
-/// An image with data, holes and zeroes that are written.
+/// Creates an image with data, holes and written zeroes.
 fn make_image(path: &Path) {
     let file = fs::File::create(path).expect("create");
     file.set_len(DISK_BYTES).expect("truncate");
@@ -38,7 +38,7 @@ fn room_of(path: &Path) -> u64 {
     fs::metadata(path).expect("stat").blocks() * 512
 }
 
-/// How much of it has data, as QEMU sees it.
+/// Returns the amount of data according to QEMU.
 fn data_of(path: &Path, format: &str) -> u64 {
     let map = run("qemu-img", &["map", "--output=json", "-f", format, path.to_str().expect("text")]);
     let map: serde_json::Value = serde_json::from_str(&map).expect("JSON");
@@ -64,7 +64,7 @@ fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
     compare(&scratch, "raw", "tree/vm.img");
     convert(&nfs, "dir:two.img", &[]);
     compare(&scratch, "raw", "two.img");
-    // What is there is written over, on a disk whose length is its server's too.
+    // An NBD disk, whose length the server fixes, is overwritten.
     fs::write(scratch.path("old.img"), vec![0xaa; DISK_BYTES as usize]).expect("write");
     let server = scratch.serve(&["disk", "old.img", "--nbd", "./old.nbd"], "ready control");
     let nbd = format!("nbd+unix:///old.img?socket={}", scratch.text("old.nbd"));
@@ -123,7 +123,7 @@ fn an_odd_end_is_the_same_whatever_the_image_is_used_for() {
     for name in ["base.img", "tree/far.img"] {
         assert!(fs::read(scratch.path(name)).expect("read") == bytes, "{name}: looking changes nothing");
     }
-    // What is written there is there.
+    // Writes are readable.
     let written = [vec![1; 4096], vec![7; 512]].concat();
     for (disk, name) in [("base.img", "base.img"), (&far, "tree/far.img")] {
         let server = scratch.serve(&["disk", disk, "--name", "d", "--nbd", "./base.nbd"], "ready control");
@@ -173,7 +173,7 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     let limited = |blocks: &str, to: &str| {
         let mut command = scratch.program(Path::new("sh"), &["-c"]);
         let program = env!("CARGO_BIN_EXE_tombolo");
-        // A file that would grow beyond that is an error to the program, not its end.
+        // The file size limit makes writes fail instead of killing the program.
         command.arg(format!(
             "trap '' XFSZ; ulimit -f {blocks}; exec {program} disk convert from.img {to} --resume -q"
         ));
@@ -188,7 +188,7 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     let resumed = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume", "--json"]);
     resumed.succeeded();
     let done: serde_json::Value = serde_json::from_str(&resumed.out).expect("JSON");
-    // Where the first piece is that found no room is a matter of time: several are under way.
+    // Several pieces are in flight, so the first one without space varies.
     assert!(done["resumed_bytes"].as_u64() > Some(0), "{}", resumed.out);
     compare(&scratch, "qcow2", "to.qcow2");
 
@@ -201,21 +201,21 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     compare(&scratch, "qcow2", "to.qcow2");
     assert!(!scratch.path(".to.qcow2.tombolo-part").exists());
 
-    // What is there of a qcow2 image is no beginning of a raw one.
+    // A partial qcow2 image cannot be continued as a raw one.
     assert_eq!(limited("5000", "other.qcow2").code, Some(1));
     let words = ["disk", "convert", "from.img", "other.qcow2", "--format", "raw", "--resume"];
     let raw = scratch.run(&words);
     assert!(raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("anew"), "{raw:?}");
     compare(&scratch, "raw", "other.qcow2");
 
-    // Broken off when the file was made, and nothing was in it.
+    // Interrupted when the file had been created but was still empty.
     assert_eq!(limited("8", "dir:to.img").code, Some(1));
     assert_eq!(fs::metadata(scratch.path("to.img")).expect("stat").len(), 0);
     scratch.run(&["disk", "convert", "from.img", "dir:to.img", "--resume"]).succeeded();
     compare(&scratch, "raw", "to.img");
 }
 
-/// Its source's server does not answer meanwhile.
+/// Interrupts a conversion while the server of its source does not respond.
 #[test]
 fn a_conversion_that_is_interrupted_ends_in_good_order_and_leaves_nothing_of_no_use() {
     let scratch = with_source();
@@ -246,8 +246,8 @@ fn watches_for_interrupts(pid: u32) -> bool {
     (set("SigCgt:") | set("SigBlk:")) & INTERRUPT != 0
 }
 
-/// Kills conversions at many moments; the same command goes on each time, and what comes out at last is
-/// right.
+/// Kills conversions at many moments; the repeated command continues each time, and the final result is
+/// correct.
 #[test]
 fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
     let scratch = with_source();
@@ -266,7 +266,7 @@ fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
                 break;
             }
         }
-        // One that was killed when it had just ended has nothing to go on with.
+        // A conversion killed just after its end leaves nothing to continue.
         let last = scratch.run(&words);
         assert!(last.code == Some(0) || last.err.contains("there already"), "{last:?}");
         compare(&scratch, format, copy);

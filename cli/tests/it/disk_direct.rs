@@ -1,5 +1,5 @@
-//! A disk past the page cache whose server is killed while the kernel has its transfers: a block device that
-//! stalls, as its file is on a mount whose server is stopped.
+//! A direct-I/O disk whose server is killed with transfers in the kernel: the block device stalls because its
+//! file is on a mount with a stopped server.
 
 use std::fs;
 use std::process::Command;
@@ -36,7 +36,7 @@ impl SlowDisk {
 
     fn stall(&self) {
         signal(self.server, "STOP");
-        // Each thread stops when it sees the signal.
+        // Each thread stops when it handles the signal.
         eventually(|| self.is_stopped().then_some(()));
     }
 
@@ -51,7 +51,7 @@ impl SlowDisk {
         signal(self.server, "CONT");
     }
 
-    /// Whether the kernel has a write for it that is not done.
+    /// Returns `Some` while the kernel has an unfinished write for it.
     fn is_written_to(&self) -> Option<()> {
         let name = self.device.trim_start_matches("/dev/");
         let under_way = fs::read_to_string(format!("/sys/block/{name}/inflight")).expect("a count");

@@ -1,4 +1,4 @@
-//! A guest that writes all the time, at eight places at once, while its server is killed again and again.
+//! A guest with eight outstanding writes at all times, whose server is killed repeatedly.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,12 +12,12 @@ use crate::disk::{DISK_BYTES, FLUSH, IN, OUT, PATIENCE, ask, child_of, guest, wi
 const PLACES: u64 = 8;
 const SECTORS: u64 = 64;
 
-/// One of the requests under way.
+/// One of the outstanding requests.
 struct Place {
     head: GuestBuffer,
     body: GuestBuffer,
     status: GuestBuffer,
-    /// The chain, and of a write the sector and what is written there.
+    /// Descriptor chain; for a write, also sector and contents.
     under_way: Option<(u16, Option<(u64, u64)>)>,
 }
 
@@ -49,7 +49,7 @@ fn contents(number: u64) -> [u8; 512] {
     bytes
 }
 
-/// Kills its server, another one each time.
+/// Kills the server, a new one each time.
 struct Killer<'a> {
     keeper: &'a Server,
     last: Option<u32>,
@@ -67,7 +67,7 @@ impl Killer<'_> {
     }
 }
 
-/// What is in each sector before a guest writes there.
+/// Contents of a sector before the guest writes to it.
 const GOLDEN: u64 = 1 << 40;
 
 fn golden(scratch: &Scratch) {
@@ -89,7 +89,7 @@ fn each_request_is_answered_once_however_often_the_server_is_killed() {
     is_kept(&scratch, "vm.img");
 }
 
-/// What it has not flushed is in the redo log and in memory that its keeper has.
+/// Checks unflushed writes, which are in the redo log and in memory of the keeper.
 #[test]
 fn nothing_that_was_written_to_an_overlay_is_lost_however_often_the_server_is_killed() {
     let scratch = with_image();
@@ -118,11 +118,11 @@ fn is_kept(scratch: &Scratch, image: &str) {
             number += 1;
             match random.u32(..32) {
                 0 => place.flush(&mut queue),
-                // No two of them are at one sector: which is first is for the device to choose.
+                // Sectors never overlap, since the device may reorder writes.
                 _ => place.write(&mut queue, random.u64(..SECTORS) * PLACES + index, number),
             }
         }
-        // Some while much of it was never written to: what is said of that in memory alone is lost first.
+        // Early, while most sectors are unwritten: state kept only in memory would be lost first.
         let is_early = killer.kills < 3 && number >= 64 * (u64::from(killer.kills) + 1);
         if !is_over && (is_early || random.u32(..200) == 0) {
             killer.kill();
@@ -145,7 +145,7 @@ fn is_kept(scratch: &Scratch, image: &str) {
     eprintln!("{} kills, {number} requests in {:?}", killer.kills, began.elapsed());
     drop((driver, queue));
     server.stop();
-    // The keeper has taken nothing with it.
+    // The keeper retains nothing.
     let server = scratch.serve(&words, "ready control");
     holds(&mut guest(scratch).1, &model);
     server.stop();

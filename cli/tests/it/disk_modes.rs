@@ -1,4 +1,4 @@
-//! Who may read what the commands of disks make.
+//! File modes created by the disk commands.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -1,4 +1,4 @@
-//! A disk as a file of this host.
+//! Disks presented as local files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -27,14 +27,14 @@ fn a_disk_is_a_file_and_what_was_written_to_it_is_on_the_disk_when_its_server_ha
     assert!(server.said.contains(&format!("ready file {}\n", file.display())), "{}", server.said);
     assert_eq!(file.metadata().expect("stat").len(), 16 * MIB);
     assert_eq!(at(&file, MIB, 4), b"base");
-    // Not of whole blocks; nothing makes it durable.
+    // Not in whole blocks, and without a sync.
     let open = File::options().write(true).open(&file).expect("open");
     open.write_all_at(b"written", 2 * MIB + 1001).expect("write");
     open.write_all_at(&[7; 3000], 16 * MIB - 3000).expect("write");
     open.write_at(b"x", 16 * MIB).expect_err("behind the end");
     open.set_len(MIB).expect_err("it is as long as the disk");
     drop(open);
-    // The disk is this server's alone.
+    // The server has exclusive use of the disk.
     scratch.run(&["disk", "vm.overlay", "--nbd", "./nbd"]).failed(1, &["in use"]);
     server.stop();
     assert!(!file.exists(), "it is not mounted any more");

@@ -1,4 +1,4 @@
-//! Overlays: what is written to them, what they stand on, and what they refuse.
+//! Overlays: writes, bases, and refusals.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,7 +22,7 @@ fn with_golden() -> Scratch {
     scratch
 }
 
-/// Has QEMU's tool work on a disk that is served.
+/// Runs QEMU's tool on a served disk.
 pub fn qemu_io(scratch: &Scratch, words: &[&str], commands: &[&str]) -> String {
     let server = scratch.serve(&[&["disk"], words, &["--nbd", "./it.nbd"]].concat(), "ready control");
     let url = hint(&server.said, "libnbd:     nbdinfo").to_owned();
@@ -57,7 +57,7 @@ fn many_disks_begin_as_one_that_stays_as_it_is_and_are_each_what_was_written_to_
     expected.write_all_at(&[1; 512], 1_049_088).expect("write");
     expected.write_all_at(&[2; MIB as usize], 200 * MIB).expect("write");
     expected.write_all_at(&[0; 4096], 1_052_672).expect("write");
-    // It moves with its base.
+    // An overlay and its base can be moved together.
     fs::create_dir(scratch.path("elsewhere")).expect("mkdir");
     for name in ["golden.img", "one.overlay"] {
         fs::rename(scratch.path(name), scratch.path("elsewhere").join(name)).expect("move");
@@ -87,7 +87,7 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
         &["write -P 7 0 4k", "read -P 0 256M 44M", "read -P 7 0 4k"],
     );
     assert!(!said.contains("verification"), "{said}");
-    // So does one above it, for which both are said.
+    // Likewise an overlay of it, with both bases given.
     scratch
         .run(&["disk", "create", "two.overlay", "--base", "one.overlay"])
         .failed(1, &["nfs://", "--base DISK"]);
@@ -112,7 +112,7 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
         .run(&[&from[..], &[&base, "--force"]].concat())
         .failed(2, &["which is part of its backing chain"]);
     scratch.run(&[&from[..], &["two.img", "--verify"]].concat()).succeeded();
-    // Under no name is what it stands on written over.
+    // The base is not overwritten under any of its names.
     let golden = scratch.path("tree/golden.img");
     fs::hard_link(&golden, scratch.path("tree/same.img")).expect("link");
     let now = || fs::metadata(&golden).and_then(|it| Ok((it.len(), it.modified()?))).expect("stat");
@@ -177,7 +177,11 @@ fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
     scratch.all_fail(&[
         ("disk create new.overlay", 2, &["--base DISK"]),
         ("disk create new.img", 2, &["--size SIZE"]),
-        ("disk create new.img --base golden.img --size 1G", 2, &["--base is for overlays", "NAME.overlay"]),
+        (
+            "disk create new.img --base golden.img --size 1G",
+            2,
+            &["--base requires an overlay", "NAME.overlay"],
+        ),
         ("disk create new.overlay --base none.img", 1, &["none.img"]),
         ("disk convert golden.img new.overlay", 1, &["disk create"]),
     ]);
@@ -194,7 +198,7 @@ fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
     assert!(run("qemu-img", &["info", &scratch.text("new.qcow2")]).contains("1 MiB"));
 }
 
-/// A chain on the golden image, `above` on `middle` on `below`, and what it is.
+/// Creates a chain of `above`, `middle` and `below` on the golden image, with the expected contents.
 fn with_chain() -> Scratch {
     let scratch = with_golden();
     let writes = ["write -P 1 1049088 512", "write -P 2 200M 64k", "discard 1M 4k"];
@@ -220,7 +224,7 @@ fn is_expected(scratch: &Scratch, name: &str) -> bool {
 #[test]
 fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stays() {
     let scratch = with_chain();
-    // What a merge that was killed has left.
+    // Leftover of a killed merge.
     fs::write(scratch.path(".middle.overlay.tombolo-part"), [7; 100_000]).expect("write");
     let below = fs::read(scratch.path("below.overlay")).expect("read");
     scratch.run(&["disk", "merge", "middle.overlay"]).succeeded();
@@ -232,7 +236,7 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
         "other overlays may be based on it"
     );
     scratch.run(&["disk", "create", "other.overlay", "--base", "middle.overlay"]).succeeded();
-    // As one that is killed before it is removed leaves it.
+    // State left by a kill before the removal.
     let copied = scratch.program(Path::new("cp"), &["-p", "above.overlay", "left.overlay"]).status();
     assert!(copied.expect("cp(1)").success());
     scratch.run(&["disk", "merge", "--into-base", "above.overlay"]).succeeded();
@@ -241,7 +245,7 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
     assert!(is_expected(&scratch, "middle.overlay"));
     scratch.run(&["disk", "info", "other.overlay"]).failed(1, &["the base image has changed"]);
     let kept = fs::read(scratch.path("other.overlay")).expect("read");
-    scratch.run(&["disk", "discard", "other.overlay"]).failed(1, &["would be gone for good", "--force"]);
+    scratch.run(&["disk", "discard", "other.overlay"]).failed(1, &["would be lost", "--force"]);
     assert!(fs::read(scratch.path("other.overlay")).expect("read") == kept, "nothing was discarded");
     let discarded = scratch.run(&["disk", "discard", "--force", "other.overlay"]);
     discarded.succeeded();
@@ -274,11 +278,11 @@ fn what_is_in_use_or_no_overlay_is_not_merged() {
         ("disk discard below.overlay", 1, &["below.overlay is in use"]),
         ("disk merge --into-base middle.overlay", 1, &["middle.overlay is in use"]),
     ]);
-    // What is only read is not changed under its reader, who reads what it was made of.
+    // A read-only overlay may be replaced under its reader, who continues with the old one.
     scratch.run(&["disk", "merge", "middle.overlay"]).succeeded();
     server.stop();
     assert!(is_expected(&scratch, "above.overlay"));
-    // A redo log that was copied and is not what it was, or goes round.
+    // A redo log that was copied and changed, or refers to itself.
     fs::copy(scratch.path("below.overlay"), scratch.path("copy.overlay")).expect("copy");
     fs::rename(scratch.path("middle.overlay"), scratch.path("below.overlay")).expect("rename");
     fs::rename(scratch.path("copy.overlay"), scratch.path("middle.overlay")).expect("rename");

@@ -1,5 +1,4 @@
-//! Losses of power while overlays are merged and taken back: each is the disk that it was or the one that it
-//! was to be, or is refused.
+//! Power failures during merges and discards: each overlay has its old or new contents, or is refused.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,19 +11,19 @@ use crate::common::Scratch;
 use crate::disk::{OUT, ask, guest};
 use crate::vm::kills::Small;
 
-/// What each overlay reads as from a moment on; `-` of one that may be gone.
+/// Contents of each overlay from a moment on; `-` if it may be missing.
 const MOMENTS: [&[(&str, &str)]; 6] = [
     &[],
     &[("low", "1")],
     &[("low", "1"), ("top", "2")],
-    // What the upper one stands on stays, for others.
+    // The base of the upper one is retained for others.
     &[("low", "1"), ("top", "2"), ("last", "3")],
     &[("low", "1"), ("top", "3"), ("last", "-")],
     &[("low", "1"), ("top", "0"), ("last", "-")],
 ];
 
 fn live(scratch: &Scratch) {
-    // The recorder knows whole paths.
+    // The recorder needs absolute paths.
     let whole = |word: &str| word.replace("dir/", &scratch.text("dir/"));
     let tombolo = |line: &str| {
         let words: Vec<_> = line.split(' ').map(whole).collect();
@@ -37,7 +36,7 @@ fn live(scratch: &Scratch) {
         let server = scratch.serve(&words, "ready control");
         let (_driver, mut queue) = guest(scratch);
         assert_eq!(ask(&mut queue, OUT, 2048, &[pattern; 4096]).1, 0);
-        // It makes that durable at its end.
+        // Orderly end, which makes everything durable.
         server.stop();
     };
     make("low", "", 1);
@@ -53,7 +52,7 @@ fn live(scratch: &Scratch) {
     mark("5");
 }
 
-/// What an overlay reads as, if it is there and not refused.
+/// Returns the contents of an overlay, unless it is missing or refused.
 fn reads(scratch: &Scratch, name: &str) -> Option<String> {
     let _ = fs::remove_file(scratch.path("out.img"));
     let overlay = format!("dir/{name}.overlay");
@@ -72,7 +71,7 @@ fn after_a_loss_of_power_what_is_merged_or_discarded_is_as_it_was_or_as_it_was_t
     if let Some(dir) = recorded() {
         return live(&Scratch::of(dir.parent().expect("a directory")));
     }
-    // Where files are in memory nothing is flushed.
+    // A tmpfs would make flushes pointless.
     let scratch = Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")));
     let base = File::create(scratch.path("base.img")).expect("create");
     base.set_len(4 << 20).expect("a size");
@@ -86,7 +85,7 @@ fn after_a_loss_of_power_what_is_merged_or_discarded_is_as_it_was_or_as_it_was_t
             let then = next.and_then(|next| next.iter().find(|(other, _)| other == name));
             let allowed: Vec<_> = [Some(*word), then.map(|(_, word)| *word)].into_iter().flatten().collect();
             let found = reads(&scratch, name);
-            // One that is being replaced with what it stands on may read as both, or be refused.
+            // An overlay being replaced together with its base may have either contents, or be refused.
             let is_sound = match &found {
                 Some(found) => allowed.contains(&&**found),
                 None => allowed.contains(&"-"),

@@ -90,7 +90,7 @@ fn things_are_moved_within_an_export_and_out_of_it() {
     let (_server, url) = scratch.serve_nfs();
     let tree = |name: &str| scratch.path("tree").join(name);
     let there = |name: &str| format!("{url}/{name}");
-    // A rename: the file stays the same.
+    // A rename keeps the inode.
     let number = fs::metadata(tree("file")).expect("stat").ino();
     scratch.run(&["mv", &there("file"), &there("renamed")]).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number);
@@ -98,7 +98,7 @@ fn things_are_moved_within_an_export_and_out_of_it() {
     scratch.run(&["mv", &there("renamed"), &there("dir")]).succeeded();
     scratch.run(&["mv", &there("dir/renamed"), &url]).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number, "into the top of the export");
-    // A tree goes to this host and back.
+    // A tree is moved to this host and back.
     symlink("renamed", tree("dir/link")).expect("symlink");
     fs::set_permissions(tree("renamed"), PermissionsExt::from_mode(0o604)).expect("chmod");
     scratch.run(&["mv", &there("dir"), &there("renamed"), "mnt"]).succeeded();
@@ -108,7 +108,7 @@ fn things_are_moved_within_an_export_and_out_of_it() {
     scratch.run(&["mv", "mnt/dir", &there("back")]).succeeded();
     assert!(fs::symlink_metadata(tree("back/link")).expect("stat").is_symlink());
     assert!(!scratch.path("mnt/dir").exists());
-    // What exists is left where that is asked for, and no directory is filled up with another.
+    // Existing files are retained on request, and directories are never merged.
     fs::write(scratch.path("one"), "one").expect("write");
     fs::write(tree("two"), "two").expect("write");
     scratch.run(&["mv", "-n", "one", &there("two")]).succeeded();
@@ -123,7 +123,7 @@ fn things_are_moved_within_an_export_and_out_of_it() {
     assert_eq!(fs::read(scratch.path("two")).expect("read"), b"one");
 }
 
-/// A move that has to copy removes its source, so the copy must be a file of its own first.
+/// Checks that a moved file's copy is another file before the source is removed.
 #[test]
 fn nothing_is_lost_by_a_move_that_copies() {
     let scratch = Scratch::new();
@@ -139,12 +139,12 @@ fn nothing_is_lost_by_a_move_that_copies() {
         scratch.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
         assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is", "{from} {to}");
     }
-    // A device takes nothing in; one of our own, since replacing the host's would be felt.
+    // A device accepts no data; one of our own, since overwriting the host's would be noticed.
     let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
     scratch.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
     assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is");
-    // A link is replaced, as by rename(2), and not what it leads to.
+    // A link is replaced, as by rename(2), not its target.
     fs::write(scratch.path("kept"), "kept").expect("write");
     for (number, leads_to) in ["kept", "nowhere", "mnt"].into_iter().enumerate() {
         let source = format!("source{number}");
@@ -160,7 +160,7 @@ fn nothing_is_lost_by_a_move_that_copies() {
     symlink("file", tree("link")).expect("symlink");
     scratch.run(&["mv", "kept", &there("link")]).succeeded();
     assert!(!fs::symlink_metadata(tree("link")).expect("stat").is_symlink());
-    // What changes while it is copied stays.
+    // A source that changes during the copy is retained.
     fs::write(scratch.path("large"), vec![7; 150 << 20]).expect("write");
     let to = there("large");
     let child = scratch.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
@@ -182,7 +182,7 @@ fn space_is_summed_up() {
     fs::create_dir_all(scratch.path("tree/a/b")).expect("mkdir");
     fs::write(scratch.path("tree/a/large"), vec![1; 3 << 20]).expect("write");
     fs::hard_link(scratch.path("tree/a/large"), scratch.path("tree/a/again")).expect("link");
-    // What du(1) says of the same tree.
+    // Output of du(1) for the same tree.
     let du = std::process::Command::new("du").arg("-k").arg(scratch.path("tree")).output().expect("du(1)");
     let du = String::from_utf8(du.stdout).expect("text");
     let ran = scratch.run(&["du", &scratch.text("tree")]);
@@ -198,7 +198,7 @@ fn space_is_summed_up() {
     assert_eq!(scratch.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
 }
 
-/// A copy of a file to a pipe, which has begun and cannot end before it is read on.
+/// Copies a file to a pipe; the copy has begun, and ends only when the pipe is read.
 fn cat(scratch: &Scratch, wait: &str, file: &str) -> (Child, Vec<u8>) {
     let mut cat = scratch.tombolo(&["cat", "--wait", wait, file]);
     let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");

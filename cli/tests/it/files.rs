@@ -1,4 +1,4 @@
-//! `tombolo ls`, `cat`, `cp`, `stat` and `rm`, between directories and a server that is really there.
+//! `tombolo ls`, `cat`, `cp`, `stat` and `rm`, between directories and a real server.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::common::{Ran, Scratch, free_port, signal, until};
 
-/// A directory with something of everything.
+/// Creates files of all kinds.
 fn plant(top: &Path) {
     fs::create_dir_all(top.join("deep/er")).expect("mkdir");
     for number in 0..300 {
@@ -35,7 +35,7 @@ fn noise(len: usize) -> Vec<u8> {
     (0..len).map(step).collect()
 }
 
-/// Names, modes, contents, and what links lead to; with `times` also when.
+/// Asserts equal names, modes, contents and link targets; with `exact` also times.
 #[track_caller]
 fn same(one: &Path, other: &Path, exact: bool) {
     let mut command = Command::new("diff");
@@ -66,7 +66,7 @@ fn a_tree_goes_to_a_server_and_back() {
     same(&scratch.path("source"), &scratch.path("tree/copy"), true);
     scratch.run(&["cp", "-rpq", &format!("{url}/copy"), "back"]).succeeded();
     same(&scratch.path("source"), &scratch.path("back"), true);
-    // Into a directory that is there, and what is in one.
+    // Into an existing directory, and the contents of one.
     scratch.run(&["cp", "-r", "source/deep", &format!("{url}/copy/deep/er")]).succeeded();
     same(&scratch.path("source/deep"), &scratch.path("tree/copy/deep/er/deep"), false);
     fs::create_dir(scratch.path("flat")).expect("mkdir");
@@ -159,13 +159,13 @@ fn each_failure_is_one_line_and_the_rest_is_done() {
     scratch.run(&["cp", &url, "here"]).failed_with_summary(&["it is a directory; use -r"]);
     scratch.run(&["cp", "plain", &url_of(&url, "file"), "nowhere"]).failed(1, &["it is not a directory"]);
     scratch.run(&["cp", "plain", "missing/name"]).failed(1, &["missing/name"]);
-    // Root here is the user `nobody` there.
+    // Local root is `nobody` on the server.
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
     scratch
         .run(&["cp", "plain", &url_of(&url, "new")])
         .failed_with_summary(&["permission denied", "root squash"]);
     scratch.run(&["rm", &url_of(&url, "file")]).failed(1, &["permission denied", "root squash"]);
-    // What can be copied is.
+    // Everything else is copied.
     scratch.run(&["cp", "absent", "plain", "mnt"]).failed_with_summary(&["absent"]);
     assert!(scratch.path("mnt/plain").exists());
 }
@@ -175,7 +175,7 @@ trait WithSummary {
 }
 
 impl WithSummary for Ran {
-    /// It failed with one clear line, and said in another what was done all the same.
+    /// Asserts failure with one line of error, and one line of summary.
     #[track_caller]
     fn failed_with_summary(&self, words: &[&str]) {
         assert!(self.out.starts_with("copied ") && self.out.lines().count() == 1, "{self:?}");
@@ -203,7 +203,7 @@ fn an_interrupted_copy_goes_on() {
     let scratch = Scratch::new();
     let (server, url) = scratch.serve_nfs();
     fs::create_dir(scratch.path("source")).expect("mkdir");
-    // Each is longer than what is under way at once.
+    // Each is longer than the amount in flight.
     for number in 0..2 {
         fs::write(scratch.path(&format!("source/{number}")), noise(120 << 20)).expect("write");
     }
@@ -214,7 +214,7 @@ fn an_interrupted_copy_goes_on() {
     until("something has arrived", || {
         (0..2).any(|number| fs::metadata(part(number)).is_ok_and(|found| found.len() > 8 << 20))
     });
-    // However fast the copy is, it is not over before it is told.
+    // Stopped, so that the copy cannot end before the signal.
     server.signal("STOP");
     signal(child.id(), "INT");
     std::thread::sleep(Duration::from_millis(200));
@@ -229,10 +229,10 @@ fn an_interrupted_copy_goes_on() {
         "{said}{}",
         String::from_utf8_lossy(&output.stdout)
     );
-    // The server may end meanwhile, and so may what it did not have on its disk.
+    // The server may lose data that it had not written to disk.
     server.kill();
     let (_server, url) = scratch.serve_nfs();
-    // The same command, though there is a directory now where there was none.
+    // The same command, although the target directory now exists.
     let ran = scratch.run(&["cp", "-rp", "--resume", "source", &url_of(&url, "copy")]);
     ran.succeeded();
     same(&scratch.path("source"), &scratch.path("tree/copy"), true);

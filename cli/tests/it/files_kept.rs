@@ -1,5 +1,5 @@
-//! Guests on virtio-fs that change files all the time while their server is killed again and again: each
-//! answer is held against a model of what the guest has done.
+//! Virtio-fs guests that change files continuously while their server is killed repeatedly; each reply is
+//! compared with a model of the guest's operations.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 
-/// A guest's kernel, with one request at a time.
+/// A guest kernel with one outstanding request.
 struct Guest {
     queues: Vec<DriverQueue>,
     request: GuestBuffer,
@@ -66,7 +66,7 @@ impl Guest {
         [header.as_bytes(), &args].concat()
     }
 
-    /// A request, and the body of its reply or the errno.
+    /// Sends a request. Returns the reply's body or the errno.
     fn ask(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, Errno> {
         let bytes = self.encode(opcode, node, parts);
         let queue = &mut self.queues[1];
@@ -113,7 +113,7 @@ enum Kind {
     Symlink,
 }
 
-/// What the guest knows of an inode.
+/// The guest's state of an inode.
 #[derive(Debug)]
 struct Inode {
     kind: Kind,
@@ -123,14 +123,14 @@ struct Inode {
     look_ups: u64,
 }
 
-/// What a guest does in a directory of its own.
+/// Workload of a guest in its own directory.
 struct Work {
     guest: Guest,
     home: u64,
     random: fastrand::Rng,
     inodes: Vec<Inode>,
     names: BTreeMap<String, usize>,
-    /// Handles of files that append, and which they are.
+    /// Handles opened for appending, and their inodes.
     openings: Vec<(u64, usize)>,
     done: u64,
 }
@@ -164,7 +164,7 @@ impl Work {
         self.guest.ask(opcode, self.home, &[how, name.as_bytes(), b"\0"])
     }
 
-    /// The guest gets a look-up of an inode, by the number that it has for it.
+    /// Counts a look-up of an inode, with the guest's number for it.
     fn looked_up(&mut self, index: usize, found: &EntryOut) {
         let inode = &mut self.inodes[index];
         if inode.look_ups > 0 {
@@ -175,7 +175,7 @@ impl Work {
         assert_eq!((found.attr.size, found.attr.nlink.min(1)), (inode.size(found), 1));
     }
 
-    /// The number of an inode that has a name, looked up if it was forgotten.
+    /// Returns the node of a named inode, looking it up if it was forgotten.
     fn node(&mut self, name: &str, index: usize) -> u64 {
         if self.inodes[index].look_ups == 0 {
             let body = self.at_home(Opcode::Lookup, &[], name).expect("a node");
@@ -197,7 +197,7 @@ impl Work {
         self.inodes[index].names -= 1;
     }
 
-    /// Its openings end.
+    /// Closes the inode's handles.
     fn close(&mut self, index: usize) {
         let (close, keep) = self.openings.drain(..).partition(|(_, open)| *open == index);
         self.openings = keep;
@@ -237,7 +237,7 @@ impl Work {
         let (found, rest) = entry(&body);
         let (open, _) = OpenOut::read_from_prefix(rest).expect("an opening");
         let index = self.made(Kind::File, Vec::new(), name, &found);
-        // As long as it is open, with a name or without.
+        // While it is open, with or without a name.
         self.lock(index, open.fh, F_WRLCK).expect("a lock");
         self.openings.push((open.fh, index));
         if self.openings.len() > OPENINGS_MAX {
@@ -312,7 +312,7 @@ impl Work {
         let names = format!("{from}\0{to}\0");
         let answer = self.guest.ask(Opcode::Rename, self.home, &[newdir.as_bytes(), names.as_bytes()]);
         answer.unwrap_or_else(|errno| panic!("RENAME {from} {to}: {errno:?}"));
-        // Both may be names of one inode: then nothing is done (rename(2)).
+        // Both may name the same inode; rename(2) then does nothing.
         if over != Some(index) {
             if over.is_some() {
                 self.unnamed(&to);
@@ -343,7 +343,7 @@ impl Work {
         let Some((name, index)) = self.any_file() else { return };
         let node = self.node(&name, index);
         if self.random.bool() {
-            // Emptied at its opening.
+            // Truncated at open.
             let open = OpenIn { flags: O_RDWR | O_TRUNC, open_flags: 0 };
             let body = self.guest.ask(Opcode::Open, node, &[open.as_bytes()]).expect("OPEN");
             let (open, _) = OpenOut::read_from_prefix(&body).expect("an opening");
@@ -362,7 +362,7 @@ impl Work {
         }
     }
 
-    /// Gives look-ups back: sometimes all but one, sometimes all.
+    /// Returns look-ups: sometimes all but one, sometimes all.
     fn forget(&mut self) {
         let Some((_, index)) = self.any_inode() else { return };
         let is_open = self.openings.iter().any(|(_, open)| *open == index);
@@ -408,14 +408,14 @@ impl Work {
         let answer = self.at_home(Opcode::Lookup, &[], name);
         match self.names.get(name).copied() {
             Some(index) => self.looked_up(index, &entry(&answer.expect("a node")).0),
-            // The absence of a name is an entry without a node.
+            // A negative entry.
             None => {
                 assert!(answer.map_or_else(|errno| errno == Errno::ENOENT, |body| entry(&body).0.nodeid == 0))
             }
         }
     }
 
-    /// What is there, in the server's own words.
+    /// Compares with the files in the server's directory.
     fn check(&self, home: &Path) {
         let there: BTreeMap<String, Vec<u8>> = fs::read_dir(home)
             .expect("a listing")
@@ -436,7 +436,7 @@ impl Work {
 }
 
 impl Inode {
-    /// A directory's size is its file system's matter.
+    /// Returns the expected size; directory sizes depend on the file system.
     fn size(&self, found: &EntryOut) -> u64 {
         if self.kind == Kind::Directory { found.attr.size } else { self.data.len() as u64 }
     }
@@ -446,7 +446,7 @@ fn kill_again_and_again(server: &Server, wanted: u32, done: &AtomicU64, is_over:
     let mut last = None;
     for _ in 0..wanted {
         let (before, since) = (done.load(Ordering::Relaxed), std::time::Instant::now());
-        // The next one serves by now: it has done something.
+        // The new server has processed requests.
         while done.load(Ordering::Relaxed) < before + 40 && !is_over.load(Ordering::Relaxed) {
             assert!(since.elapsed() < PATIENCE, "no answers");
             thread::sleep(Duration::from_micros(fastrand::u64(..2000)));
@@ -495,8 +495,8 @@ fn each_change_is_made_once_and_no_node_or_opening_is_lost_however_often_the_ser
 #[test]
 fn what_cannot_be_kept_is_refused() {
     Scratch::new().all_fail(&[
-        ("serve tree --keep --nfs 0", 2, &["--keep is for guests on virtio-fs", "add --virtiofs SOCKET"]),
-        ("serve tree --keep --virtiofs vm.sock --nfs 0", 2, &["--keep is for --virtiofs alone"]),
+        ("serve tree --keep --nfs 0", 2, &["--keep requires virtio-fs guests", "add --virtiofs SOCKET"]),
+        ("serve tree --keep --virtiofs vm.sock --nfs 0", 2, &["--keep requires --virtiofs"]),
         ("serve nfs://far.example/tree --keep --virtiofs vm.sock", 2, &["nfs://far.example/tree is not"]),
         ("serve tree --keep --stdio", 2, &["not to --stdio"]),
         ("serve tree --keep --fd 7", 2, &["--keep does not keep descriptor 7"]),
@@ -511,7 +511,7 @@ fn what_a_killed_server_has_started_ends_before_the_next_one_serves() {
     let mut guest = Guest::mount(&scratch.path("vm.sock"));
     let victim = child_of(server.pid()).expect("a server");
     let broker = child_of(victim).expect("its broker");
-    // As one that waits for a disk: it does not see that its server has died.
+    // Stands for a broker blocked on a disk, which does not notice its server's death.
     signal(broker, "STOP");
     signal(victim, "KILL");
     guest.ask(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]).expect("the next server's answer");

@@ -1,4 +1,4 @@
-//! `tombolo image`: what is said of a VM's files, and that a proxy goes by it.
+//! `tombolo image`: descriptions of a VM's files, and their use by a proxy.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -9,7 +9,7 @@ use crate::common::{Scratch, until};
 
 const BLOCK: usize = 4096;
 
-/// A memory file: so many pages, of which every tenth holds something, each something else.
+/// Returns a memory file of so many pages; every tenth has distinct contents.
 fn memory(pages: usize) -> Vec<u8> {
     let mut bytes = vec![0; pages * BLOCK];
     for page in (0..pages).step_by(10) {
@@ -19,8 +19,8 @@ fn memory(pages: usize) -> Vec<u8> {
     bytes
 }
 
-/// Makes a directory of a VM: a configuration, a sparse disk with two equal blocks, and a memory. What the
-/// memory holds.
+/// Creates the directory of a VM: a configuration, a sparse disk with two equal blocks, and a memory, whose
+/// contents are returned.
 fn make_image(dir: &Path) -> Vec<u8> {
     fs::create_dir(dir).expect("mkdir");
     fs::write(dir.join("vm.toml"), "mem = \"4M\"\n").expect("write");
@@ -68,7 +68,7 @@ fn a_scan_tells_what_a_vm_s_files_hold_until_they_change() {
     let mode = fs::metadata(dir.join(".tombolo-image")).expect("a sidecar").permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "those that may not read the memory may not read what is said of it");
 
-    // Of one length as before.
+    // Same length as before.
     fs::write(dir.join("vm.toml"), "mem = \"8M\"\n").expect("write");
     fs::remove_file(dir.join("disk")).expect("remove");
     let said = scratch.run(&["image", "info", "vm"]);
@@ -125,7 +125,7 @@ fn a_proxy_fetches_no_zeroes_that_a_scan_has_found() {
         let counts = far.cache_counts();
         assert_eq!(counts["zero_bytes"], expected, "{counts}");
         let count = |name: &str| counts[name].as_u64().expect("a count");
-        // The data of both files, of which one block comes twice, and the sidecar.
+        // The data of both files, with one duplicate block, and the sidecar.
         let fetched = count("fetched_bytes") + count("equal_bytes");
         let data = (memory.len() as u64 + (64 << 20) + 100) - expected;
         assert!(fetched >= data && fetched < data + (64 << 10), "{counts}");
@@ -142,7 +142,7 @@ fn what_a_proxy_has_recorded_another_brings_before_it_is_asked_for() {
     let scratch = &far.place.0;
     let url = far.url("");
     let start = |cache: &str, more: &[&str]| {
-        // Not close-to-open: what came right after a change is asked for again there at the next open.
+        // Not close-to-open: data fetched right after a change would be revalidated at the next open.
         let words = [
             "proxy",
             &url,
@@ -170,7 +170,7 @@ fn what_a_proxy_has_recorded_another_brings_before_it_is_asked_for() {
     let proxy = start("cache2", &[]);
     let memory_file = File::open(far.mnt("vm/memory")).expect("open");
     memory_file.read_exact_at(&mut [0; 100], 0).expect("read");
-    // All that is fetched: nothing is that only lies beside what is read.
+    // Nothing is fetched by read-around.
     let sidecar = fs::metadata(far.tree("vm/.tombolo-image")).expect("a sidecar").len();
     let all = (memory.len() - 900 * BLOCK + program.len()) as u64 + sidecar;
     until("all of the trace is there", || far.cache_counts()["fetched_bytes"].as_u64() >= Some(all));

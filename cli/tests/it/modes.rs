@@ -1,4 +1,4 @@
-//! Rights to what each command leaves, under any umask.
+//! Permissions of the files that commands create, under any umask.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -9,9 +9,9 @@ use crate::common::far::Far;
 use crate::common::{MountPlace, Scratch, is_mounted};
 use crate::vm::{Bed, Flaw};
 
-/// Set in the process that has the umask, for a process has only one.
+/// Set in the child process with the umask, which is per process.
 const UMASK: &str = "TOMBOLO_TEST_UMASK";
-/// What holds secrets, others' data, or changes that wait: its owner's alone, also with no umask.
+/// Files with secrets, others' data or unsent changes: private to the owner, even with umask 0.
 const PRIVATE: [&str; 5] = ["state", "run", "cache", "nfs-state", "origin-state"];
 
 #[test]
@@ -34,7 +34,7 @@ fn commands_leave_no_right_that_the_umask_takes() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A place, and what was in it before the command ran.
+/// A directory, and its contents before the command.
 struct Left<'a> {
     scratch: &'a Scratch,
     umask: u32,
@@ -44,21 +44,21 @@ struct Left<'a> {
 
 impl<'a> Left<'a> {
     fn of(scratch: &'a Scratch, umask: u32) -> Self {
-        // As it mostly is where it was made by hand.
+        // Typical mode of a directory created manually.
         fs::create_dir(scratch.path("cache")).expect("mkdir");
         fs::set_permissions(scratch.path("cache"), fs::Permissions::from_mode(0o755)).expect("chmod");
         let before = entries(&scratch.path("")).into_iter().map(|(path, _)| path).collect();
         Self { scratch, umask, before, wrong: Vec::new() }
     }
 
-    /// Looks at what has been added.
+    /// Checks new files.
     fn look(&mut self, command: &str) {
         for (path, found) in entries(&self.scratch.path("")) {
             if self.before.contains(&path) || found.is_symlink() {
                 continue;
             }
             let name = path.strip_prefix(self.scratch.path("")).expect("in it");
-            // An origin's other clients read it, whoever they are.
+            // Read by all clients of the origin.
             if name.ends_with(".tombolo-lease") {
                 continue;
             }
@@ -72,14 +72,14 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Returns true where only its owner comes through a directory that leads there.
+    /// Returns `true` if a parent directory admits only its owner.
     fn is_behind(&self, name: &Path) -> bool {
         name.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()).any(|above| {
             fs::metadata(self.scratch.path("").join(above)).is_ok_and(|found| found.mode() & 0o077 == 0)
         })
     }
 
-    /// Looks whether a file that others may not read has become one that they may.
+    /// Checks that files unreadable to others have no readable copies.
     fn is_private(&mut self, command: &str, names: &[&str]) {
         for name in names {
             let rights = fs::metadata(self.scratch.path(name)).expect("stat").mode() & 0o777;
@@ -89,7 +89,7 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Looks whether a program's files have what the umask leaves of what the program asked for.
+    /// Checks that files created by programs have exactly the requested mode minus the umask.
     fn is_exact(&mut self, command: &str, dir: &Path) {
         for (name, asked) in [("file", 0o666), ("dir", 0o777), ("pipe", 0o666)] {
             let rights = fs::metadata(dir.join(name)).expect("stat").mode() & 0o777;
@@ -100,7 +100,7 @@ impl<'a> Left<'a> {
     }
 }
 
-/// All below a directory, but for what is mounted there.
+/// Lists everything below a directory, except mounts.
 fn entries(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -116,14 +116,14 @@ fn entries(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     found
 }
 
-/// Has a program make something of each kind.
+/// Creates one file of each kind.
 fn make(dir: &Path) {
     fs::create_dir_all(dir).expect("mkdir");
     let ran = Command::new("sh").args(["-c", "echo >file; mkdir dir; mkfifo pipe"]).current_dir(dir).status();
     assert!(ran.expect("sh").success());
 }
 
-/// Keys, servers of directories, and mounts.
+/// Runs key commands, directory servers, and mounts.
 fn servers(umask: u32) -> Vec<String> {
     let Some(place) = MountPlace::new() else { return Vec::new() };
     let scratch = &place.0;
@@ -153,7 +153,7 @@ fn servers(umask: u32) -> Vec<String> {
     left.wrong
 }
 
-/// A proxy with changes that wait.
+/// Runs a proxy with unsent changes.
 fn write_back(umask: u32) -> Vec<String> {
     let Some(mut far) = Far::new() else { return Vec::new() };
     let url = far.url("?retry=1&soft");
@@ -165,7 +165,7 @@ fn write_back(umask: u32) -> Vec<String> {
     make(&far.mnt("first"));
     scratch.run(&["session", "flush", "--control", "proxy.sock"]).succeeded();
     left.is_exact("proxy", &far.tree("first"));
-    // What has been looked at can be changed without the origin.
+    // Looked-up names can be changed without the origin.
     scratch.program(Path::new("ls"), &["-lR", "mnt", "mnt/second"]).output().expect("ls");
     far.stop_origin();
     make(&far.mnt("second"));
@@ -177,7 +177,7 @@ fn write_back(umask: u32) -> Vec<String> {
     left.wrong
 }
 
-/// Disks of a disk that others may not read.
+/// Runs disk commands on a private disk.
 fn disks(umask: u32) -> Vec<String> {
     let scratch = Scratch::new();
     let base = fs::File::create(scratch.path("base.img")).expect("create");
@@ -198,7 +198,7 @@ fn disks(umask: u32) -> Vec<String> {
     left.wrong
 }
 
-/// Trees that commands copy and make.
+/// Runs commands that copy and create trees.
 fn trees(umask: u32) -> Vec<String> {
     let scratch = Scratch::new();
     for name in ["from", "from/dir"] {
@@ -217,7 +217,7 @@ fn trees(umask: u32) -> Vec<String> {
     left.wrong
 }
 
-/// A VM's life, from its start to what it has changed since it was cloned.
+/// Runs a VM from its start to an incremental image of a clone.
 fn vms(umask: u32) -> Vec<String> {
     let bed = Bed::new();
     let mut left = Left::of(&bed.0, umask);

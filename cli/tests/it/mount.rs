@@ -1,5 +1,5 @@
-//! `tombolo mount` and `tombolo umount`, as users and mount(8) see them. Needs /dev/fuse and the right to
-//! mount.
+//! `tombolo mount` and `tombolo umount`, from the view of users and mount(8). Needs /dev/fuse and the right
+//! to mount.
 
 use std::fs;
 use std::io::Write;
@@ -97,7 +97,7 @@ fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
     let Some(scratch) = MountPlace::new() else { return };
     let program = scratch.0.copy_of_program();
     Ran::new(scratch.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
-    // An upgrade in place, to something quite different.
+    // In-place upgrade to a different file.
     fs::remove_file(&program).expect("remove");
     symlink("/bin/false", &program).expect("link");
     let pid = || {
@@ -148,7 +148,7 @@ fn a_signal_unmounts() {
 fn mount_8_mounts_through_the_helper() {
     let Some(scratch) = MountPlace::new() else { return };
     let helper = scratch.0.mount_helper();
-    // As mount(8) calls it.
+    // As called by mount(8).
     let words = ["dir:tree", "mnt", "-o", "rw,nosuid,_netdev,coherence=strict"];
     Ran::new(scratch.0.program(&helper, &words)).succeeded();
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
@@ -188,13 +188,13 @@ fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back()
 
     scratch.mount("rw");
     scratch.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
-    // As mount(8) calls the helper.
+    // The helper, as called by mount(8).
     let helper = scratch.0.mount_helper();
     Ran::new(scratch.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
     fs::write(scratch.mnt().join("new"), "").expect("writable again");
     scratch.umount();
 
-    // Only what is named changes.
+    // Only the named options change.
     scratch.mount("dev,suid,noexec");
     scratch.0.run(&["mount", "-o", "remount,ro,nosuid", "dir:tree", "mnt"]).succeeded();
     assert!(flags().starts_with("ro,nosuid,noexec"), "{}", flags());
@@ -234,7 +234,7 @@ fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
 #[test]
 fn the_log_of_a_mount_that_was_made_at_a_terminal_has_no_colours() {
     let Some(scratch) = MountPlace::new() else { return };
-    // script(1) gives it a terminal.
+    // script(1) provides a terminal.
     let command = format!("{} mount -v dir:tree mnt", env!("CARGO_BIN_EXE_tombolo"));
     let made = Ran::new(scratch.0.program(Path::new("script"), &["-qec", &command, "/dev/null"]));
     assert_eq!(made.code, Some(0), "{made:?}");

@@ -1,4 +1,4 @@
-//! `tombolo mount nfs://…`, as users and mount(8) see it. Needs /dev/fuse and the right to mount.
+//! `tombolo mount nfs://…`, from the view of users and mount(8). Needs /dev/fuse and the right to mount.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ fn a_mount_goes_on_trying_in_the_background() {
     until("it is mounted", || served.read("file").is_ok());
     served.place.umount();
     until("all have ended", || !served.place.is_served());
-    // What trying does not change is said at once.
+    // Permanent failures are reported at once.
     let ran = served.place.0.run(&["mount", &served.location("/none"), "mnt", "-o", "bg"]);
     ran.failed(1, &["no such export"]);
 }

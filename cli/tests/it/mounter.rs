@@ -1,4 +1,4 @@
-//! The process that mounts and unmounts for a server in a sandbox, as one that was taken over asks it.
+//! Mounter of a sandboxed server, as driven by a compromised server.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -12,10 +12,10 @@ use tombolo_host_service::sandbox::helper::Helper;
 
 use crate::common::{MountPlace, Scratch, is_mounted};
 
-/// A mounter of one place, which has mounted there.
+/// A mounter with one mount point, mounted.
 struct Mounter {
     helper: Helper,
-    /// While it is open, the mount is alive.
+    /// Keeps the mount alive.
     _device: OwnedFd,
 }
 
@@ -45,7 +45,7 @@ fn ask(helper: &Helper, request: &Value) -> (Value, Option<OwnedFd>) {
     (serde_json::from_slice(&answer).expect("JSON"), descriptor)
 }
 
-/// Mounts of others, taken away in the end with whatever lies over them.
+/// Mounts of others, removed on drop with everything mounted over them.
 struct Others(Vec<PathBuf>);
 
 impl Others {
@@ -69,7 +69,7 @@ fn what_was_mounted_is_unmounted_and_nothing_that_was_laid_in_its_place() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     let mut others = Others(Vec::new());
-    // A link on the way.
+    // A symbolic link on the path.
     others.mount(scratch.path("other/mnt"));
     fs::create_dir_all(scratch.path("own/mnt")).expect("made");
     let mounter = Mounter::mounted(scratch, &scratch.path("own/mnt"));
@@ -78,7 +78,7 @@ fn what_was_mounted_is_unmounted_and_nothing_that_was_laid_in_its_place() {
     assert_eq!(mounter.unmount(false), json!("Done"));
     assert!(is_mounted(&scratch.path("other/mnt")) && !is_mounted(&scratch.path("moved/mnt")));
     assert!(mounter.unmount(true)["Failed"].is_object(), "once");
-    // Another mount at its place, moved there from where neither is mounted.
+    // Another mount, moved over the mount point from elsewhere.
     others.mount(scratch.path("dir/other"));
     others.0.extend([scratch.path("dir/mnt"), scratch.path("dir/moved")]);
     fs::create_dir(scratch.path("dir/mnt")).expect("made");

@@ -1,5 +1,5 @@
-//! Names of users, groups and hosts that services besides the files in `/etc` know: by the program with
-//! libraries, and by the one without, in which the C library cannot use modules of nsswitch.conf.
+//! Users, groups and hosts known only to services, not to the files in `/etc`: with the dynamically linked
+//! program, and with the static one, whose C library cannot load nsswitch.conf modules.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,20 +16,19 @@ use tombolo_wire_nfs3::Status;
 
 use crate::common::{Ran, Scratch, Server};
 
-/// A user and its primary group, known to a service alone.
+/// A user and its primary group, known only to a service.
 const USER: u32 = 4321;
 const CREW: u32 = 777;
 
-/// A machine whose user database is libnss-systemd's too, and whose hosts are asked of a module that may not
-/// be there.
+/// A machine that uses libnss-systemd for users, and a possibly missing module for hosts.
 struct Machine {
     scratch: Scratch,
     program: PathBuf,
-    /// It answers nothing.
+    /// Service that never replies.
     _service: Option<UnixListener>,
 }
 
-/// The program in both ways that it is built in. The one without libraries is named by `TOMBOLO_STATIC`.
+/// Returns the dynamically and statically linked program. `TOMBOLO_STATIC` names the latter.
 fn programs() -> Vec<PathBuf> {
     let without = std::env::var_os("TOMBOLO_STATIC").filter(|program| !program.is_empty());
     if without.is_none() {
@@ -68,14 +67,14 @@ impl Machine {
         Self { scratch, program: program.to_owned(), _service: None }
     }
 
-    /// With a directory service that takes calls and answers none.
+    /// Adds a directory service that accepts requests and never replies.
     fn with_service_that_hangs(mut self) -> Self {
         let path = self.scratch.path("services/io.systemd.Hangs");
         self._service = Some(UnixListener::bind(path).expect("bind"));
         self
     }
 
-    /// The program on that machine.
+    /// Returns a command that runs the program on that machine.
     fn tombolo(&self, words: &[&str]) -> Command {
         let on_it = |name: &str, place: &str| format!("mount --bind {} {place} && ", self.scratch.text(name));
         let script = [
@@ -105,7 +104,7 @@ impl Machine {
     }
 }
 
-/// Makes a directory as a user who claims to be in no group: how that went.
+/// Creates a directory as a user that sends no groups; returns the error, if any.
 fn mkdir(server: &Server, dir: &str, name: &str, uid: u32) -> Option<Status> {
     let address = server.nfs_address().parse().expect("an address");
     let nfs = Nfs::connect(Transport::Tcp, address).expect("connect");
@@ -159,7 +158,7 @@ fn a_directory_service_that_hangs_stops_no_server() {
                     })
                 })
                 .collect();
-            // More may ask at once than there are of these.
+            // More concurrent requests than helper threads.
             assert_eq!(mkdir(&server, "staff", "by-ann", 1000), None, "in a group of this machine");
             assert_eq!(mkdir(&server, "", "by-root", 0), Some(Status::Acces), "squashed");
             for stranger in strangers {
@@ -173,13 +172,13 @@ fn a_directory_service_that_hangs_stops_no_server() {
             assert!(Instant::now() < end, "what looks up names outlives its server");
             thread::sleep(Duration::from_millis(20));
         }
-        // Before a sandbox is closed the program asks by itself.
+        // Before the sandbox is entered the program itself looks up names.
         let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", "typo"];
         machine.run(&words).failed(1, &["cannot find the group typo", "no answer within 10s", "its number"]);
     }
 }
 
-/// The process that looks up names for a server: the child of that name. It has no capability.
+/// Returns the look-up helper of a server, its child of that name. It has no capabilities.
 fn look_ups_of(server: u32) -> u32 {
     let children = fs::read_dir("/proc").expect("proc").flatten().filter_map(|entry| {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).ok();
@@ -235,7 +234,7 @@ fn a_server_that_looks_up_nothing_starts_no_helper() {
     server.stop();
 }
 
-/// Functions of the C library that load the modules of nsswitch.conf.
+/// C library functions that load nsswitch.conf modules.
 const LOADERS: [&[u8]; 12] = [
     b"getpwnam_r",
     b"getpwuid_r",
@@ -251,13 +250,13 @@ const LOADERS: [&[u8]; 12] = [
     b"gethostbyname_r",
 ];
 
-/// The imports of a program stand in its table of strings, between zero bytes. The one without libraries is
-/// built of the same sources.
+/// Searches the string table of a program for its imports. The static program is built from
+/// the same sources.
 #[test]
 fn the_program_uses_no_function_that_loads_modules() {
     let mut program = Vec::new();
     let file = fs::File::open(env!("CARGO_BIN_EXE_tombolo")).expect("open");
-    // It lies in front.
+    // The table is near the start.
     file.take(4 << 20).read_to_end(&mut program).expect("read");
     let words: HashSet<&[u8]> = program.split(|&byte| byte == 0).collect();
     assert!(words.contains(&b"getrandom"[..]), "imports are found so");

@@ -1,4 +1,4 @@
-//! `tombolo serve --nfs` and `tombolo keys`, as an operator and a client see them.
+//! `tombolo serve --nfs` and `tombolo keys`, from the view of an operator and a client.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,12 +13,12 @@ use tombolo_wire_nfs3::{FileHandle, FileHandleBuf, Reply, Status};
 
 use crate::common::{Scratch, free_port, http};
 
-/// A client of the server at this address, which is root.
+/// Connects a client with the identity of root.
 fn client(address: &str) -> Nfs {
     Nfs::connect(Transport::Tcp, address.parse().expect("an address")).expect("a connection")
 }
 
-/// MNT: the handle, or the status.
+/// Performs MNT; returns the handle or the status.
 fn mnt(address: &str, path: &str) -> Result<FileHandleBuf, mount::Status> {
     match client(address).mnt(path) {
         Reply::Ok(mounted) => Ok(mounted.root),
@@ -26,13 +26,13 @@ fn mnt(address: &str, path: &str) -> Result<FileHandleBuf, mount::Status> {
     }
 }
 
-/// GETATTR: the status, if it failed.
+/// Performs GETATTR; returns the status if it failed.
 fn getattr(address: &str, handle: &FileHandleBuf) -> Option<Status> {
     client(address).getattr(handle).status().copied()
 }
 
-/// MKDIR of `name` in the directory `dir` of the export as a user whose one more group is 777: the status, if
-/// it failed.
+/// Performs MKDIR of `name` in the export's directory `dir`, as a user with the additional group 777; returns
+/// the status if it failed.
 fn mkdir(address: &str, dir: &str, name: &str, uid: u32, gid: u32) -> Option<Status> {
     let dir = mnt(address, &format!("/tree{dir}")).expect("a handle");
     let client = client(address).as_caller(Caller::with_groups(uid, gid, &[777]));
@@ -64,7 +64,7 @@ fn a_connection_that_a_starting_server_takes_is_served() {
 #[test]
 fn a_port_that_is_taken_for_udp_only_is_named() {
     let scratch = Scratch::new();
-    // A number that is free over TCP, beneath those that are given out to all that ask for any.
+    // A free TCP port below the ephemeral range.
     let mut ports = 20_000..32_000;
     let (taken, _) = ports
         .find_map(|port| {
@@ -153,7 +153,7 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     server.stop();
 }
 
-/// Their last components are the same, and nothing else.
+/// Serves two trees, of which only the last components are equal.
 #[test]
 fn two_trees_of_one_name_have_a_state_each() {
     let scratch = Scratch::new();
@@ -179,7 +179,7 @@ fn two_trees_of_one_name_have_a_state_each() {
     scratch.run(&["keys", "list", "--state", "kept"]).failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
 }
 
-/// overlayfs without `nfs_export` has no handles of its own.
+/// Serves overlayfs without `nfs_export`, which has no file handles.
 #[test]
 fn a_file_system_without_handles_gets_them_from_a_table() {
     let scratch = Scratch::new();
@@ -214,7 +214,7 @@ fn a_file_system_without_handles_gets_them_from_a_table() {
     assert_eq!(getattr(&at, &dir), None);
 }
 
-/// Takes a mount away when the test ends.
+/// Unmounts on drop.
 struct Unmount(String);
 
 impl Drop for Unmount {
@@ -273,7 +273,7 @@ fn clients_outside_of_the_allow_list_are_refused_with_a_reason() {
     assert!(mnt(server.nfs_address(), "/tree").is_ok());
 }
 
-/// What is made belongs to the identity that the options give the caller, and is made only if that one may.
+/// Checks that new files belong to the mapped identity, and need its permissions.
 #[test]
 fn callers_are_squashed_as_the_options_say() {
     let scratch = Scratch::new();
@@ -313,7 +313,7 @@ fn callers_are_squashed_as_the_options_say() {
     assert_eq!(owner("open/by-all"), (2000, 2001));
     drop(server);
 
-    // User 1000 is in no group 777 here, whatever the client says.
+    // User 1000 is not in group 777 on the server, whatever the client sends.
     let (server, at) = serve(&["--manage-gids"]);
     assert_eq!(mkdir(&at, "/group", "by-told", 1000, 1001), Some(Status::Acces));
     drop(server);
@@ -355,8 +355,8 @@ fn contradictory_options_are_refused() {
             &["cannot find the address of no-such-host.invalid"],
         ),
         ("serve tree --state kept --nfs 2049,ro", 2, &["\"ro\" is not export=/NAME"]),
-        ("serve tree --state kept --nfs 0,export=/none", 2, &["no export /none", "there are: /tree"]),
-        ("serve tree --state kept --nfs 0,export=/tree,export=/tree", 2, &["named twice"]),
+        ("serve tree --state kept --nfs 0,export=/none", 2, &["no export /none", "available: /tree"]),
+        ("serve tree --state kept --nfs 0,export=/tree,export=/tree", 2, &["listed twice"]),
         ("serve tree --state kept --nfs 2049 --nfs 2049", 2, &["given twice"]),
         ("serve tree --state kept --nfs 0 --squash some", 2, &["none, root, all"]),
         ("serve tree --state kept --nfs 0 --allow 10.0.0.1/8", 2, &["10.0.0.0/8"]),

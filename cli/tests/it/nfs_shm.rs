@@ -1,5 +1,5 @@
-//! NFS over shared memory, as users see it. Mounting needs /dev/fuse and the right to mount; serving needs
-//! root, for handles.
+//! NFS over shared memory, from the view of users. Mounting needs /dev/fuse and the right to mount; serving
+//! needs root, for file handles.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ fn a_mount_waits_for_its_server_and_goes_on() {
         server.signal(name);
         server.wait();
         let file = scratch.mnt().join(name);
-        // It waits for the server, and the one that comes then performs it.
+        // The write waits and is executed by the next server.
         let writing = std::thread::spawn(move || fs::write(file, "x"));
         server = scratch.0.serve_shm(&["--squash", "none"]);
         writing.join().expect("no panic").expect("written in the end");

@@ -1,5 +1,4 @@
-//! Trees of other hosts through ssh: a stand-in for it, which does what a test asks, and the real one on this
-//! host.
+//! Trees of other hosts through ssh: with a scripted replacement of ssh, and with the real one on this host.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,9 +14,8 @@ use crate::common::{MountPlace, Ran, Scratch, free_port, numbers, signal, until}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tombolo");
 
-/// Runs the command in a session of its own, as sshd does, so that it outlives the link. Notes each link's
-/// process. If there is a file `deaf`, nothing that the command says comes through once the file that this
-/// names is there.
+/// Runs the command in its own session, as sshd does, so that it outlives the connection. Records each
+/// connection's process. If a file `deaf` exists, output is dropped once the file named in it exists.
 const STAND_IN: &str = r#"#!/bin/bash
 while [ "$1" != -- ]; do shift; done
 shift 2
@@ -38,7 +36,7 @@ kill %1 2>/dev/null
 exit "$code"
 "#;
 
-/// A host whose tree is `tree`, and what leads there.
+/// A host with the tree `tree`, and the command to reach it.
 struct Remote<'a> {
     scratch: &'a Scratch,
 }
@@ -48,7 +46,7 @@ impl<'a> Remote<'a> {
         let script = scratch.path("ssh");
         fs::write(&script, STAND_IN).expect("write");
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
-        // As if it were another host.
+        // Stands for another host.
         fs::create_dir(scratch.path("there")).expect("mkdir");
         Self { scratch }
     }
@@ -60,7 +58,7 @@ impl<'a> Remote<'a> {
         format!("nfs+ssh://joe@far.example{tree}{path}?ssh={ssh}&tombolo={program}{options}")
     }
 
-    /// A process of the server there with these words, as ssh starts it.
+    /// Starts a server process on the remote host with these words, as ssh does.
     fn joined(&self, more: &[&str]) -> Joined {
         let export = format!("{}=/", self.scratch.text("tree"));
         let words = ["serve", "--stdio", "--squash", "none", &export];
@@ -70,9 +68,9 @@ impl<'a> Remote<'a> {
         Joined(command.spawn().expect("start"))
     }
 
-    /// Cuts all links that there have been.
+    /// Cuts all connections made so far.
     fn cut(&self) {
-        // Each once: another process may have its number later.
+        // Once each: process ids are reused.
         let links = self.scratch.path("links.cut");
         if fs::rename(self.scratch.path("ssh.links"), &links).is_err() {
             return;
@@ -82,7 +80,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Kills all processes of the server there.
+    /// Kills all server processes of the remote host.
     fn kill_servers(&self) {
         let mut pgrep = Command::new("pgrep");
         let found = pgrep.args(["-f", &format!("serve --stdio .*{}=/", self.scratch.text("tree"))]).output();
@@ -91,18 +89,18 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// The sockets by which processes there find each other.
+    /// Returns the number of sockets by which the remote processes cooperate.
     fn meeting_places(&self) -> usize {
         let entries = fs::read_dir(self.scratch.path("there/tombolo")).expect("list").flatten();
         entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("stdio-")).count()
     }
 }
 
-/// `tombolo serve --stdio`, killed when the test ends in the middle.
+/// `tombolo serve --stdio`, killed on drop.
 struct Joined(Child);
 
 impl Joined {
-    /// Calls NFS's NULL, and takes the answer.
+    /// Performs NFS's NULL and checks the reply.
     fn is_answered(&mut self) {
         let words = [1_u32 << 31 | 40, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
         let call: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
@@ -117,7 +115,7 @@ impl Joined {
         drop(self.0.stdin.take());
     }
 
-    /// It ends by itself, and has said no more.
+    /// Asserts that it ends by itself without further output.
     fn ended(mut self) {
         self.hang_up();
         let mut rest = Vec::new();
@@ -169,7 +167,9 @@ fn what_is_wrong_there_is_one_line_here() {
     cat(&no_ssh).failed(1, &["cannot run /no/ssh", "install the OpenSSH client"]);
     let mount = ["mount", &remote.url("/none", ""), "mnt"];
     scratch.run(&mount).failed(1, &["none: No such file"]);
-    scratch.run(&["serve", "--stdio", "tree", "--nfs", "0"]).failed(2, &["--stdio serves", "nothing else"]);
+    scratch
+        .run(&["serve", "--stdio", "tree", "--nfs", "0"])
+        .failed(2, &["--stdio excludes other front ends"]);
     scratch.run(&["serve", "--stdio", "tree", "--allow", "::/0"]).failed(2, &["--allow requires --nfs"]);
 }
 
@@ -187,7 +187,7 @@ fn processes_with_the_same_options_are_one_server_until_the_last_has_ended() {
     assert_eq!(servers["servers"][0]["status"]["ways"][0]["at"], "stdio", "{servers}");
     remote.joined(&["--readonly"]).failed(&["in use by another server", "other options", "--state DIR"]);
     first.hang_up();
-    // It has looked at least once whether there are others.
+    // It has checked for other processes at least once.
     thread::sleep(std::time::Duration::from_millis(1500));
     second.is_answered();
     second.ended();
@@ -215,8 +215,7 @@ fn a_server_that_is_killed_is_followed_by_another() {
     assert_eq!(remote.meeting_places(), 0);
 }
 
-/// Does `work`, which makes the file `made` there, and cuts the links before the answer to that has come
-/// through.
+/// Runs `work`, which creates the remote file `made`, and cuts the connections before its reply arrives.
 fn answered_late(
     remote: &Remote<'_>,
     made: &Path,
@@ -241,7 +240,7 @@ fn what_is_asked_again_over_another_link_is_done_once() {
     let remote = Remote::new(&place.0);
     place.0.run(&["mount", &remote.url("", "&nconnect=2"), "mnt"]).succeeded();
     let (here, there) = (place.mnt(), place.0.path("tree"));
-    // The same server answers, and then another, which knows it from the disk.
+    // First the same server replies, then another with the state on disk.
     for is_killed in [false, true] {
         let cut = || if is_killed { remote.kill_servers() } else { remote.cut() };
         let keeper = (!is_killed).then(|| {
@@ -278,7 +277,7 @@ fn nothing_is_lost_or_done_twice_while_links_are_cut() {
         }
         std::io::Result::Ok(())
     });
-    // However long a link takes to be made, some work is done between two cuts.
+    // Work progresses between two cuts, however slow a connection is.
     let mut before = 0;
     for cut in 0..20 {
         until("work goes on", || kept.load(Ordering::Relaxed) > before || working.is_finished());
@@ -298,7 +297,7 @@ fn nothing_is_lost_or_done_twice_while_links_are_cut() {
 fn a_proxy_caches_what_is_behind_ssh() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
-    // `=/` would begin the name of the export.
+    // `=/` would start the export's name.
     let url = remote.url("", "").replace("=/", "=%2F");
     let words = ["proxy", &url, "--cache", "cache", "--fuse", "mnt", "--control", "proxy.sock"];
     let proxy = place.0.serve(&words, "ready control");
@@ -309,22 +308,22 @@ fn a_proxy_caches_what_is_behind_ssh() {
     proxy.stop();
 }
 
-/// A daemon of OpenSSH on this host, with keys that were made for it.
+/// An OpenSSH daemon on this host, with new keys.
 struct Sshd {
     child: Child,
-    /// What a client is started with.
+    /// ssh command of the client.
     command: String,
     port: u16,
 }
 
 impl Sshd {
-    /// None where OpenSSH is missing, if the test may be skipped.
+    /// Starts the daemon; `None` without OpenSSH, if skipping is allowed.
     fn new(scratch: &Scratch) -> Option<Self> {
         let sshd = Path::new("/usr/sbin/sshd");
         if !sshd.exists() {
             tombolo_skip::skip!("OpenSSH's server is missing");
         }
-        // It is there where the daemon of the system runs.
+        // Exists where the system's daemon runs.
         let _ = fs::create_dir("/run/sshd");
         for key in ["host-key", "user-key"] {
             let words = ["-q", "-t", "ed25519", "-N", "", "-f", &scratch.text(key)];
@@ -376,7 +375,7 @@ fn openssh_leads_there() {
     assert!(fs::read_to_string(scratch.path("tree/much")).expect("read") == numbers());
     scratch.run(&["mount", &mount, "mnt"]).succeeded();
     assert!(fs::read_to_string(place.mnt().join("much")).expect("read") == numbers());
-    // All links, by the processes of ssh that the mount has started.
+    // All connections, by the mount's ssh processes.
     let links = Ran::new({
         let mut pgrep = Command::new("pgrep");
         pgrep.args(["-f", &format!("^ssh .*{}", scratch.text("user-key"))]);

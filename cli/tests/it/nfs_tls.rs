@@ -1,4 +1,4 @@
-//! NFS over TLS: our client and our server, each beside a stranger, and certificates that are no good.
+//! NFS over TLS: client and server, each with another implementation as peer, and invalid certificates.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use tombolo_host_tls::{Authority, Request};
 
 use crate::common::{Ran, Scratch, Server};
 
-/// With an authority, a certificate for a server of 127.0.0.1 and one for alice.
+/// Creates an authority, a certificate for a server at 127.0.0.1, and one for alice.
 fn scratch() -> Scratch {
     let scratch = Scratch::new();
     scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
@@ -94,7 +94,7 @@ fn certificates_that_are_no_good_say_what_to_do() {
     scratch.run(&["keys", "ca", "--ca", "other-ca"]).succeeded();
     scratch.run(&["keys", "issue", "mallory", "--ca", "other-ca", "--out", "mallory"]).succeeded();
     cat(&scratch, &server, "mallory").failed(1, &["of an untrusted CA", "ca.pem"]);
-    // One who trusts the server all the same is not trusted by it.
+    // A client that trusts the server is not thereby trusted.
     fs::copy(scratch.path("ca/ca.pem"), scratch.path("mallory/ca.pem")).expect("copy");
     fs::copy(scratch.path("ca/crl.pem"), scratch.path("mallory/crl.pem")).expect("copy");
     cat(&scratch, &server, "mallory").failed(1, &["the peer does not trust its CA"]);
@@ -133,7 +133,7 @@ fn a_certificate_says_who_its_machine_acts_as_and_ids_are_mapped() {
     fs::write(scratch.path("users.toml"), rules).expect("write");
     let maps = ["--map-users", "1000:5000:10", "--map-groups", "101:701"];
     let server = serve_with(&scratch, &[&["--tls-users", "users.toml"], &maps[..]].concat());
-    // The copying user is root, wherever it is.
+    // The copying user is root on both sides.
     for (client, owner) in [("alice", (5001, 701)), ("gateway", (0, 0)), ("stranger", (65_534, 65_534))] {
         let to = url(&server, &format!("/{client}"), client);
         scratch.run(&["cp", "plain", &to]).succeeded();
@@ -149,7 +149,7 @@ fn a_certificate_says_who_its_machine_acts_as_and_ids_are_mapped() {
     server.stop();
 }
 
-/// Python's ssl, that is OpenSSL, on the other side.
+/// Runs Python's ssl, which is OpenSSL, as the peer.
 fn stranger(scratch: &Scratch, words: &[&str]) -> Command {
     let mut command = scratch.program("python3".as_ref(), &["-c", STRANGER]);
     command.args(words);

@@ -1,4 +1,4 @@
-//! What an NFS server exports, passed on to all front ends.
+//! Proxies of NFS servers, through all front ends.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ fn what_cannot_be_served_is_said() {
         (&other, 1, &["cannot serve nfs://", "/none"]),
         ("serve nfs://127.0.0.1:1/tree --nfs 0", 1, &["cannot serve nfs://127.0.0.1:1/tree", "refused"]),
         ("serve nfs://host/tree?nosuch --nfs 0", 2, &["nosuch"]),
-        ("serve nfs://host/tree", 2, &["nothing to serve it on"]),
+        ("serve nfs://host/tree", 2, &["no endpoint given"]),
     ]);
 }
 
@@ -48,7 +48,7 @@ impl Far {
     }
 
     fn proxy_with(&self, contract: &str, more: &[&str]) -> Server {
-        // How the origin is asked does not matter to what is here.
+        // The origin's options do not matter to cached data.
         let asked = if contract == "exclusive" { "?soft" } else { "" };
         let url = self.url(asked);
         let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
@@ -57,7 +57,7 @@ impl Far {
         proxy
     }
 
-    /// Calls of a procedure that the origin has answered.
+    /// Returns the number of calls of a procedure at the origin.
     fn calls(&self, operation: &str) -> u64 {
         let told = self.place.0.run(&["top", "--once", "--json", "origin.sock"]);
         told.succeeded();
@@ -75,7 +75,7 @@ fn what_was_read_once_is_read_without_the_origin_also_after_a_restart() {
     fs::create_dir(far.tree("dir")).expect("mkdir");
     fs::write(far.tree("dir/large"), &large).expect("write");
     std::os::unix::fs::symlink("dir/large", far.tree("link")).expect("link");
-    // Data that came right after a change would not be believed in another life.
+    // Data fetched right after a change would not be reused after a restart.
     std::thread::sleep(Duration::from_millis(2100));
     let proxy = far.proxy("immutable");
     assert!(fs::read_to_string(far.mnt("link")).expect("read") == large);
@@ -102,7 +102,7 @@ fn an_open_sees_what_was_closed_at_the_origin() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy("close-to-open");
     for round in 0..50 {
-        // Of one length, and many within a tick of the origin's clock.
+        // Equal lengths, many within a tick of the origin's clock.
         let text = format!("round {round:3}\n");
         fs::write(far.tree("file"), &text).expect("write");
         assert_eq!(fs::read_to_string(far.mnt("file")).expect("read"), text);
@@ -184,7 +184,7 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
         let count = |name: &str| counts[name].as_u64().expect("a count");
         (count("fetched_bytes"), count("borrowed_bytes"), count("lent_bytes"))
     };
-    // A busy machine may let the owner seem to hang: then some of it was fetched.
+    // On a busy machine the owner may seem to hang, and some data are fetched.
     let len = large.len() as u64;
     assert!(fs::read_to_string(far.mnt("one")).expect("read") == large);
     let (fetched, borrowed, _) = counts("proxy.sock");
@@ -225,7 +225,7 @@ fn a_proxy_takes_data_from_one_of_another_host_that_serves_nfs() {
     let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
     let counts = caches.into_iter().next().expect("a cache").1;
     let count = |name: &str| counts[name].as_u64().expect("a count");
-    // A busy machine may let the middle seem to hang: then some of it was fetched.
+    // On a busy machine the other proxy may seem to hang, and some data are fetched.
     assert_eq!(count("fetched_bytes") + count("borrowed_bytes"), large.len() as u64);
     assert!(count("borrowed_bytes") > 0 && count("refused_bytes") == 0);
     proxy.stop();
@@ -292,7 +292,7 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
         asked.map(|each| each["count"].as_u64().expect("a count")).sum::<u64>()
     };
     look();
-    // Reading moves the time of access: the kernel asks for that once more, later where the machine is busy.
+    // Reading updates the access time, which the kernel may fetch once more later.
     let has_all = || {
         let before = asked();
         look();
@@ -304,7 +304,7 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
     look();
     assert_eq!(asked(), before, "the kernel has it all");
 
-    // What comes by another way is seen at once, and without a further question.
+    // Changes through another front end are visible at once, without further requests.
     let by_nfs = |name: &str| format!("nfs://{}/tree/dir/{name}", proxy.nfs_address());
     fs::write(far.place.0.path("new"), "three\n").expect("write");
     far.place.0.run(&["cp", "-q", "new", &by_nfs("7")]).succeeded();
@@ -317,7 +317,7 @@ fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
     until("it is moved", || far.mnt("dir/moved").exists() && !far.mnt("dir/7").exists());
     proxy.stop();
     let url = format!("proxy {} --cache cache --fuse mnt --coherence push", far.url(""));
-    far.place.0.all_fail(&[(&url, 2, &["all changes come through the proxy", "--contract exclusive"])]);
+    far.place.0.all_fail(&[(&url, 2, &["all changes made through the proxy", "--contract exclusive"])]);
 }
 
 fn lease_is(far: &Far, control: &str, state: &str) {
@@ -338,7 +338,7 @@ fn lease_is(far: &Far, control: &str, state: &str) {
 fn proxies_under_leases_of_one_server_ask_nothing_twice_and_see_what_others_write() {
     let Some(far) = Far::new() else { return };
     fs::write(far.tree("file"), "old").expect("write");
-    // What is so new is looked at again.
+    // Recent changes are revalidated.
     std::thread::sleep(Duration::from_millis(2100));
     let first = far.proxy("lease");
     let (url, there) = (far.url(""), far.place.0.path("there"));
@@ -427,7 +427,7 @@ fn a_tree_of_an_nfs_server_is_one_exclusive_proxy_s() {
     far.place.0.all_fail(&[
         (&format!("{other} --contract exclusive"), 1, refused),
         (&format!("{other} --rule *.o,contract=exclusive"), 1, refused),
-        (&format!("{other} --no-lease"), 2, &["for the contract exclusive"]),
+        (&format!("{other} --no-lease"), 2, &["require --contract exclusive"]),
     ]);
 
     first.kill();

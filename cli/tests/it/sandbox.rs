@@ -1,5 +1,5 @@
-//! The sandbox of `tombolo serve`, as an operator sees it. What a server that was taken over can still do is
-//! tested in `host/service`.
+//! The sandbox of `tombolo serve`, from the view of an operator. `host/service` tests what a compromised
+//! server can still do.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
@@ -66,7 +66,7 @@ fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_doe
     scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
-/// No directory that is open lies on a mount of the host: from there all others would be reached, and can be
+/// Asserts that no open directory is on a mount of the host, through which all others could be reached and
 /// changed.
 fn assert_leads_nowhere_else(server: &Server) {
     let of_server = |path: &str| PathBuf::from(format!("/proc/{}/{path}", server.pid()));
@@ -130,7 +130,7 @@ test "$(stat -c '%a %u %Y' f)" = '640 4321 7'; test "$(stat -c %a g)" = 600"#;
     server.stop();
 }
 
-/// Programs of a user with a group that the directory is for.
+/// Runs programs of a user in the directory's group.
 fn group_member(place: &MountPlace) {
     let script = "umask 027; echo mine >dir/f && cat dir/f && stat -c '%u %g %a' dir/f";
     let mut member = Command::new("setpriv");
@@ -158,7 +158,7 @@ fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same(
     assert!(place.mnt().join("another").exists());
     server.stop();
     assert!(!place.mnt().join("file").exists());
-    // In the background, where it is the default.
+    // Background mounts, where the sandbox is the default.
     scratch.run(&["mount", "dir:tree", "mnt"]).succeeded();
     let of_server = |field: &str| {
         let status = fs::read_to_string(format!("/proc/{}/status", place.server_pid())).expect("status");
@@ -174,7 +174,7 @@ fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same(
     assert!(!place.mnt().join("file").exists());
 }
 
-/// The loader of programs, which this one has in memory.
+/// Returns the program's dynamic loader.
 fn loader() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let line = maps.lines().find(|line| line.contains("/ld-linux")).expect("a loader");
@@ -184,7 +184,7 @@ fn loader() -> PathBuf {
 #[test]
 fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
     let scratch = Scratch::new();
-    // The libraries lie on a mount of their own.
+    // The libraries are on another mount.
     let loader = loader();
     let libraries = loader.parent().expect("a directory").display().to_string();
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
@@ -195,7 +195,7 @@ fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
         .started(scratch.program("unshare".as_ref(), &[&before[..], &words].concat()), "ready control");
     assert!(server.said.contains(HELD), "{}", server.said);
     server.stop();
-    // By its loader: what is started again is that alone.
+    // Started by its loader: a restart would execute the loader alone.
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "auto"];
     let started = scratch.program(&loader, &[&[program][..], &words].concat());
     let server = scratch.started(started, "ready control");
@@ -263,7 +263,7 @@ fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
         assert_eq!(scratch.run(&["cat", &format!("{through}/file")]).out, "content\n");
         scratch.run(&["cp", "tree/file", &format!("{through}/{round}").replace(' ', "-")]).succeeded();
         let session = ["session", "create", "more", &url, "--nfs", "0", "--control", "proxy.sock"];
-        scratch.run(&session).failed(1, &["a sandbox that leaves it one tree", "--sandbox auto"]);
+        scratch.run(&session).failed(1, &["sandbox permits only its own tree", "--sandbox auto"]);
         proxy.stop();
     }
     for name in ["made", "found-again"] {
@@ -272,12 +272,12 @@ fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
     origin.stop();
 }
 
-/// What the kernel has in memory of files that are not in use.
+/// Drops the kernel's caches of unused files.
 fn forget_names() {
     fs::write("/proc/sys/vm/drop_caches", "2").expect("forgotten: the tests need root");
 }
 
-/// A file of some KiB in the tree that `with` writes, and what is in it.
+/// Creates an uncached file of some KiB in the tree, and returns its contents.
 fn cold_file(scratch: &Scratch) -> Vec<u8> {
     let bytes: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
     fs::write(scratch.path("tree/cold"), &bytes).expect("written");

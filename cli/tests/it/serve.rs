@@ -1,4 +1,4 @@
-//! `tombolo serve` from start to end, as a VMM, a tool and an operator see it.
+//! `tombolo serve` from start to end, from the view of a VMM, a tool and an operator.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -137,10 +137,10 @@ fn addresses_that_others_can_reach_are_warned_of() {
     };
     let tombolo = env!("CARGO_BIN_EXE_tombolo");
     let warnings = [
-        "all clients that reach this address are served",
+        "serving all clients that reach this address",
         "metrics are readable by anyone who can reach this address",
     ];
-    // In a network of its own, which is reachable from nowhere else.
+    // In a network namespace that nothing else can reach.
     let (ready, log) = said(&["unshare", "--net", tombolo], ":2049", ":9464");
     assert!(ready.contains(" interfaces=all\n") && ready.contains("http://0.0.0.0:9464/"), "{ready}");
     assert!(warnings.iter().all(|warning| log.contains(warning)), "{log}");
@@ -206,8 +206,8 @@ fn a_socket_of_the_parent_is_served_and_left_to_it() {
     assert!(scratch.path("parent.sock").exists());
     scratch
         .run(&["serve", "tree", "--fd", "700"])
-        .failed(1, &["descriptor 700", "Bad file descriptor", "that listens"]);
-    // A number of which there is none is not that of a socket that was made meanwhile.
+        .failed(1, &["descriptor 700", "Bad file descriptor", "listening UNIX stream socket"]);
+    // A nonexistent descriptor must not refer to a socket created meanwhile.
     for number in 3..9_u8 {
         let serve = ["5", env!("CARGO_BIN_EXE_tombolo"), "serve", "tree", "--virtiofs", "vm.sock,tag=vm"];
         let number = number.to_string();
@@ -252,7 +252,7 @@ fn top_scrolls_and_ends_by_keys() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "mnt", "--virtiofs", "a,export=/tree", "--virtiofs", "b,export=/mnt"];
     let _server = scratch.serve(&words, "ready control");
-    // script(1) gives it a terminal, of five rows.
+    // script(1) provides a terminal of five rows.
     let command = format!(
         "stty rows 5 cols 70; {} top -n 3600; stty -a | grep -o ' icanon'",
         env!("CARGO_BIN_EXE_tombolo")
@@ -269,7 +269,7 @@ fn top_scrolls_and_ends_by_keys() {
             assert!(count > 0, "{words:?} is not in {shown:?}");
             shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
         }
-        // What follows may have come along.
+        // Later output may have arrived too.
         let end = shown.find(words).expect("seen") + words.len();
         shown.drain(..end);
     };
@@ -277,7 +277,7 @@ fn top_scrolls_and_ends_by_keys() {
     keys.write_all(b"j").expect("press");
     see("lines 2-5 of ");
     keys.write_all(b"q").expect("press");
-    // Given back as it was.
+    // Restored.
     see("\u{1b}[?1049l");
     see(" icanon");
     assert_eq!(top.wait().expect("its end").code(), Some(0));
@@ -317,7 +317,7 @@ fn a_tool_of_another_user_is_turned_away() {
     }
     let _server =
         scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
-    // An operator opens the directory to all by mistake.
+    // The operator has made the directory accessible to all by mistake.
     let program = scratch.copy_of_program();
     for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
         fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(mode)).expect("chmod");

@@ -1,4 +1,4 @@
-//! Sessions of a proxy that are made and ended while it runs.
+//! Sessions added to and removed from a running proxy.
 
 use std::fs;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::common::{Ran, Server, until};
 use crate::write_back::Work;
 
 impl Far {
-    /// A proxy whose session `default` writes through, served by NFS.
+    /// Starts a proxy whose session `default` is write-through, served by NFS.
     fn proxy_of_sessions(&self) -> Server {
         let url = self.url("?retry=1&soft");
         let words = ["proxy", &url, "--cache", "cache", "--control", "proxy.sock", "--nfs", "127.0.0.1:0"];
@@ -22,7 +22,7 @@ impl Far {
         self.place.0.run(&[&["session"], &words[..], &["--control", "proxy.sock"]].concat())
     }
 
-    /// A session of the tree, and the address that it is served at.
+    /// Creates a session of the tree, and returns its NFS address.
     fn create_nfs(&self, name: &str, options: &str) -> String {
         let made = self.sessions(&format!("create {name} {} --nfs 127.0.0.1:0{options}", self.url("")));
         made.succeeded();
@@ -36,7 +36,7 @@ impl Far {
         listed.out
     }
 
-    /// A session of the tree that keeps changes back, mounted.
+    /// Creates a mounted write-back session of the tree.
     fn create_kept(&self, name: &str) -> Ran {
         let url = self.url("?soft&timeo=20&retrans=1");
         let options = "--mode write-back --contract exclusive --no-lease --fuse mnt";
@@ -58,19 +58,19 @@ fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
     let top = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
     assert!(top.out.contains("\"/lib.1\"") && top.out.contains("\"/tree\""), "{top:?}");
 
-    // The same name twice.
+    // Duplicate name.
     far.sessions(&format!("create lib.1 {} --nfs 0", far.url("")))
         .failed(1, &["which is running", "tombolo session detach lib.1"]);
     far.sessions("detach lib.1").succeeded();
     assert!(!far.listed().contains("lib.1"));
-    // A control socket of that name is not taken for the command.
+    // A control socket named `create` is not mistaken for the command.
     symlink(far.place.0.path("proxy.sock"), far.place.0.path("create")).expect("symlink");
     let line = format!("session --control create create lib.2 {} --nfs 127.0.0.1:0", far.url(""));
     far.place.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
     far.sessions("detach lib.2").succeeded();
     assert!(TcpStream::connect(&*address).is_err(), "it is served still");
     proxy.stop();
-    // What was ended does not come back.
+    // Ended sessions are not restored.
     let proxy = far.proxy_of_sessions();
     assert!(!far.listed().contains("lib.1"));
     proxy.stop();
@@ -125,12 +125,12 @@ fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
 
     far.sessions("detach work").failed(1, &["cannot bring all changes of /work to the origin", "kept in"]);
     assert!(far.listed().contains("work kept"), "{}", far.listed());
-    // It is not forgotten, however often that is asked for.
-    far.sessions("detach work").failed(1, &["the origin does not have that yet"]);
+    // It is retained, however often its end is requested.
+    far.sessions("detach work").failed(1, &["have unsent changes"]);
     far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["in use by process"]);
     proxy.signal("TERM");
     proxy.wait();
-    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["the origin does not have that yet"]);
+    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["have unsent changes"]);
 
     far.start_origin();
     let proxy = far.proxy_of_sessions();
@@ -138,14 +138,14 @@ fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
     assert_eq!(fs::read_to_string(far.mnt("two")).expect("read"), "2\n");
     far.sessions("wait work --timeout 60").succeeded();
     assert_eq!(fs::read_to_string(far.tree("two")).expect("read"), "2\n");
-    // Its end, too, brings everything; so does a signal.
+    // The end of the proxy also sends everything; so does a signal.
     fs::write(far.mnt("three"), "3\n").expect("write");
     proxy.signal("USR1");
     until("SIGUSR1 brings it", || far.tree("three").exists());
     fs::write(far.mnt("four"), "4\n").expect("write");
     proxy.stop();
     assert_eq!(fs::read_to_string(far.tree("four")).expect("read"), "4\n");
-    // What ran when the proxy ended runs again.
+    // Sessions that were running at the proxy's end are restored.
     let proxy = far.proxy_of_sessions();
     until("the session is back", || far.listed().contains("work running"));
     far.sessions("detach work").succeeded();
@@ -188,7 +188,7 @@ fn one_session_is_asked_anew_by_its_name_and_all_of_them_by_a_signal() {
         listed.out.lines().any(|name| name == file)
     };
     assert!(shows(&one, "file") && shows(&two, "file"));
-    // Behind the back of the proxy, which is against the contract.
+    // Bypasses the proxy, in violation of the contract.
     fs::write(far.tree("new"), "").expect("write");
     assert!(!shows(&one, "new") && !shows(&two, "new"));
     far.sessions("invalidate one").succeeded();

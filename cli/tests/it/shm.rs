@@ -1,5 +1,5 @@
-//! `tombolo serve --shm` and what is reached through it, as users see it. Mounting needs /dev/fuse and the
-//! right to mount.
+//! `tombolo serve --shm` and its clients, from the view of users. Mounting needs /dev/fuse and the right to
+//! mount.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -203,7 +203,7 @@ fn a_mount_of_a_server_that_watches_its_host_keeps_what_it_knows_and_sees_change
     let sees = |text: &str| fs::read_to_string(&ours).is_ok_and(|found| found == text);
     until("the first look", || sees("content\n"));
     let looks = || scratch.served("getattr") + scratch.served("lookup");
-    // The watch begins with word that anything may have changed, and reading has moved the access time.
+    // The watch begins with a general invalidation, and reading updates the access time.
     until("looks cost no request", || {
         let before = looks();
         (0..1000).for_each(|_| assert!(ours.metadata().is_ok()));
@@ -250,7 +250,7 @@ fn failed_mounts_are_reported_in_one_line() {
         ("mount shm:link.sock/tree mnt -o doorbell=gong", 2, &["poll, event, adaptive"]),
     ]);
     server.stop();
-    // What a server that is gone leaves behind, and one that speaks something else.
+    // Leftover socket of a dead server, and a socket of another protocol.
     drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
     scratch
         .run(&["mount", "shm:dead/tree", "mnt"])
@@ -267,8 +267,8 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
     let mounted_by = scratch.server_pid();
     let file = scratch.mnt().join("file");
-    // Held by a process of its own: a descriptor that this one hands to the server's would have to be closed
-    // there first, and that waits for the server.
+    // Held by another process: descriptors passed to the server would have to be closed there first, which
+    // waits for the server.
     let path = file.display();
     let script = format!("exec 3>>{path}; while read line; do echo $line >&3; echo; done");
     let mut holder = std::process::Command::new("sh");
@@ -285,7 +285,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     for name in ["KILL", "TERM"] {
         server.signal(name);
         server.wait();
-        // Requests wait meanwhile, and what was open stays open.
+        // Requests wait meanwhile, and open files stay open.
         let asked = std::thread::spawn({
             let path = scratch.mnt().join(name);
             move || fs::write(path, name)
@@ -305,7 +305,7 @@ fn a_mount_goes_on_when_its_server_is_there_again() {
     assert!(log.contains("link to the server lost") && log.contains("reconnected to the server"), "{log}");
     drop(lines);
     holder.wait().expect("it ends");
-    // Unmounting does not wait for a server that is away.
+    // Unmounting does not wait for an absent server.
     server.kill();
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
@@ -347,7 +347,7 @@ fn a_policy_file_grants_exports_to_users() {
         .failed(2, &["--shm SOCKET"]);
     scratch.run(&["serve", "tree", "--shm", "s", "--doorbell", "gong"]).failed(2, &["poll, event, adaptive"]);
     scratch.run(&["serve", "tree", "--shm", "s", "--shm", "s"]).failed(2, &["given twice"]);
-    scratch.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "there are: /tree"]);
+    scratch.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "available: /tree"]);
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn memory_that_cannot_be_shared_is_said_in_one_line() {
     ]);
 }
 
-/// What `tombolo links --json` says of its only server.
+/// Returns the entry of the only server in `tombolo links --json`.
 fn links(scratch: &Scratch) -> serde_json::Value {
     let told = scratch.run(&["links", "--json"]);
     told.succeeded();
@@ -461,7 +461,7 @@ fn links_lists_clients_while_they_are_linked() {
         until("it is not listed any more", || guest_count(&scratch.0) == 0);
     }
 
-    // What one that is killed leaves behind is cleared away by the next listing.
+    // The next listing removes the entry of a killed server.
     server.kill();
     let left = || fs::read_dir(scratch.0.path("run/tombolo/links")).expect("the list").count();
     assert_ne!(left(), 0);
@@ -496,7 +496,7 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
     server.stop();
 }
 
-/// What another server offers is served on; the death of either is reported to the program at the other end.
+/// Exports of another server are served on; the end of either is reported to the program at the far end.
 #[test]
 fn an_export_of_one_server_is_served_on_by_another() {
     let scratch = Scratch::new();

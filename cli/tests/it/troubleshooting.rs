@@ -1,9 +1,9 @@
-//! The messages of docs/troubleshooting.md are those of the program.
+//! Messages in docs/troubleshooting.md exist in the program.
 
 use std::fs;
 use std::path::Path;
 
-/// Where messages come from.
+/// Sources of messages.
 const SOURCES: [&str; 6] = ["cli/src", "host", "front", "layer", "back", "client"];
 
 #[test]
@@ -18,14 +18,14 @@ fn each_message_of_the_page_stands_in_the_source() {
         page.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next()).collect();
     assert!(messages.len() > 20, "{messages:?}");
     for message in messages {
-        // What differs from case to case is an argument in the source.
+        // Variable parts are arguments in the source.
         let fixed: Vec<_> = message.split('…').map(str::trim).filter(|part| !part.is_empty()).collect();
         let found = sources.iter().any(|source| fixed.iter().all(|part| source.contains(part)));
         assert!(found, "no source says: {message}");
     }
 }
 
-/// The text of all Rust files, with strings that go on in the next line as one.
+/// Reads all Rust files, joining continued strings.
 fn read_sources(dir: &Path, sources: &mut Vec<String>) {
     for entry in fs::read_dir(dir).expect("list") {
         let path = entry.expect("an entry").path();

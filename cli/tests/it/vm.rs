@@ -1,5 +1,5 @@
-//! VMs and clones before a VMM that does what a test wants: what is written down when, and what becomes of
-//! what ends in its middle. What QEMU makes of it is a case of the guests' tests.
+//! VMs and clones with a scripted VMM: order of state changes, and recovery after failures. The guest tests
+//! run them with QEMU.
 
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Write};
@@ -25,7 +25,7 @@ mod shares;
 pub const MIB: u64 = 1 << 20;
 const STATE: &str = "the state of all devices";
 
-/// It is there until it is told to end, and then ends with a status, or as its guest was reset.
+/// Runs until it is told to end with a status, or as after a guest reset.
 const VMM: &str = r#"#!/bin/sh
 for word; do case $word in guest=*) name=${word#guest=} ;; esac; done
 printf '%s\n' "$@" >"$0.$name.told"
@@ -41,33 +41,33 @@ fi
 exit "$status"
 "#;
 
-/// What one VMM does otherwise than it should.
+/// A fault of a VMM.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     None,
-    /// It says nothing to this command, and serves the next client once the test says so.
+    /// Does not reply to this command, and serves the next client when the test permits.
     Silent(&'static str),
-    /// It dies when it has saved its devices.
+    /// Dies after saving its devices.
     DiesSaved,
-    /// It cannot save its devices.
+    /// Cannot save its devices.
     SavesNot,
-    /// It cannot load its devices.
+    /// Cannot load its devices.
     LoadsNot,
-    /// It cannot run the guest.
+    /// Cannot run the guest.
     RunsNot,
-    /// It never has taken its devices in.
+    /// Never finishes loading its devices.
     NeverLoads,
-    /// It has no room for a network.
+    /// Has no slot for a network.
     NoNetwork,
-    /// It has no room for a network card.
+    /// Has no slot for a network card.
     NoCard,
-    /// It has no room for a share, which is the first device.
+    /// Has no slot for a share, the first device.
     NoShare,
-    /// It does not end when it is told to.
+    /// Ignores the command to quit.
     StaysTold,
 }
 
-/// A place with a disk and a VMM.
+/// A scratch directory with a disk and a VMM.
 pub struct Bed(pub Scratch);
 
 impl Bed {
@@ -95,32 +95,33 @@ impl Bed {
         self.0.path("run/tombolo").join(format!("vm-{name}/monitor"))
     }
 
-    /// Has the VMM of `name` end.
+    /// Ends the VMM of `name`.
     fn end(&self, name: &str, how: &str) {
         end(&self.0.path(&format!("vmm.{name}")), how);
     }
 
-    /// What the VMM of `name` was started with.
+    /// Returns the VMM's command line.
     fn words(&self, name: &str) -> String {
         fs::read_to_string(self.0.path(&format!("vmm.{name}.told"))).unwrap_or_default()
     }
 
-    /// Answers as the VMM that is to take `name` over.
+    /// Serves the monitor of the VMM that is to take `name` over.
     fn successor(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
         self.vmm_at(name, self.monitor(name).with_extension("next"), flaw)
     }
 
-    /// Answers as the VMM of `name`, until it is told to end. What it was told, with the VM's phase then.
+    /// Serves the monitor of `name` until quit. Returns the commands received, with the VM's phase at that
+    /// time.
     pub fn vmm(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
         self.vmm_at(name, self.monitor(name), flaw)
     }
 
-    /// The same where its monitor is elsewhere.
+    /// Serves a monitor at another path.
     fn vmm_at(&self, name: &str, monitor: PathBuf, flaw: Flaw) -> Receiver<(String, String)> {
         self.vmm_when(name, monitor, flaw, || true)
     }
 
-    /// The same, once its time has come.
+    /// Serves the monitor once a condition holds.
     fn vmm_when(
         &self,
         name: &str,
@@ -146,7 +147,7 @@ impl Bed {
                 let mut session = Session::new(stream.expect("a client"));
                 while let Some(command) = session.next() {
                     let phase = fs::read_to_string(&phase).unwrap_or_default();
-                    // The test may have had enough.
+                    // The test may have stopped listening.
                     let _ = told.send((command.clone(), phase));
                     if matches!(flaw, Flaw::Silent(word) if word == command) {
                         until("the test goes on", || free.exists());
@@ -170,14 +171,14 @@ impl Bed {
         self.make_image_of(&[]);
     }
 
-    /// Starts a VM called `golden`, with these words beside, and makes an image of it.
+    /// Starts a VM `golden` with these additional words, and creates an image of it.
     fn make_image_of(&self, words: &[&str]) {
         let told = self.boot("golden", &[&["none"], words].concat(), Flaw::None);
         self.0.run(&["vm", "suspend", "golden", "--to", "image"]).succeeded();
         assert!(told.iter().any(|(command, _)| command == "device_del"), "it has no card in the image");
     }
 
-    /// Boots a new VM with a network, and these words beside.
+    /// Boots a new VM with a network and these additional words.
     fn boot(&self, name: &str, words: &[&str], flaw: Flaw) -> Receiver<(String, String)> {
         let told = self.vmm(name, flaw);
         let line = format!("vm start {name} --disk disk.img --memory 2M --accel tcg --qemu ./vmm --net");
@@ -187,7 +188,7 @@ impl Bed {
         told
     }
 
-    /// The processes that cache images for the VMs.
+    /// Returns the processes of image caches.
     pub fn caches(&self) -> Vec<u32> {
         let told = self.0.run(&["top", "--once", "--json"]);
         let told: serde_json::Value = serde_json::from_str(&told.out).unwrap_or_default();
@@ -210,7 +211,7 @@ impl Bed {
 }
 
 impl Drop for Bed {
-    /// A test leaves no VM and no cache behind: its processes would outlive their directories.
+    /// Ends all VMs and caches, whose processes would outlive their directories.
     fn drop(&mut self) {
         self.caches().into_iter().for_each(|pid| signal(pid, "TERM"));
         for entry in fs::read_dir(self.0.path("state/tombolo")).into_iter().flatten().flatten() {
@@ -236,19 +237,19 @@ impl Session {
         session
     }
 
-    /// The client may have gone.
+    /// Sends a line; the client may have disconnected.
     fn say(&mut self, line: &str) {
         let _ = writeln!(self.stream, "{line}");
     }
 
-    /// The next command: the client sends none before it has the last one's answer. The file that comes with
-    /// one is kept.
+    /// Receives the next command; the client sends none before the previous reply. A passed file descriptor
+    /// is retained.
     fn next(&mut self) -> Option<String> {
         let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut room);
         let mut bytes = vec![0; 64 << 10];
         let slices = &mut [IoSliceMut::new(&mut bytes)];
-        // One that was killed may leave an error.
+        // A killed client may leave an error.
         let got = recvmsg(&self.stream, slices, &mut beside, RecvFlags::empty()).ok()?;
         for message in beside.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
@@ -274,7 +275,7 @@ impl Session {
         let answer = match command {
             "query-status" => r#"{"status": "running"}"#,
             "qom-get" => r#""pc-q35-7.2-machine""#,
-            // The guest finds its identity when it was looked for often.
+            // The guest finds its identity after several queries.
             "query-blockstats" => {
                 self.looks += 1;
                 let found = usize::from(self.looks.is_multiple_of(4));
@@ -310,7 +311,7 @@ impl Session {
     }
 }
 
-/// The VMM finds it whole.
+/// Writes the file atomically.
 fn end(file: &Path, how: &str) {
     let draft = file.with_added_extension("draft");
     fs::write(&draft, format!("{how}\n")).and_then(|()| fs::rename(&draft, file)).expect("write");
@@ -339,7 +340,7 @@ fn a_clone_has_what_the_image_has_keeps_what_it_changes_and_is_suspended_when_al
     for cause in ["start of the VMM", "device state", "memory read on demand", "all"] {
         assert!(made.out.contains(cause), "{}", made.out);
     }
-    // From the moment on at which the guest runs, memory and disk are not those of the device state any more.
+    // Once the guest runs, memory and disk no longer match the device state.
     let told: Vec<_> = told.try_iter().collect();
     let phase_at = |word| told.iter().find(|(command, _)| command == word).map(|(_, phase)| phase.trim_end());
     assert_eq!(
@@ -355,7 +356,7 @@ fn a_clone_has_what_the_image_has_keeps_what_it_changes_and_is_suspended_when_al
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     assert!(!memory.exists(), "it stays mounted");
-    // What it changed is its own.
+    // Its changes are its own.
     bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
     assert_eq!(
         (at(&bed.0.path("second/memory"), 0, 6), at(&image.join("memory"), 0, 6)),
@@ -400,7 +401,7 @@ fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
     bed.0.run(&["vm", "suspend", "one"]).failed(1, &["one"]);
     until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["what was in its memory is lost", "vm boot one"]);
-    // The image has lost nothing.
+    // The image is unchanged.
     let _told = bed.vmm("two", Flaw::None);
     bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
     assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "memory");
@@ -418,10 +419,10 @@ fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
     bed.0.run(&clone).failed(1, &["network", "it is taken", "tombolo vm resume one"]);
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     assert!(told.try_iter().all(|(command, _)| command != "cont"), "it has run");
-    // A VMM that ends at its start is not waited for, and its own words are told.
+    // A VMM that ends at its start is not awaited, and its own message is shown.
     bed.end("one", "5");
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["has ended at its start", "it ends with 5"]);
-    // Once it runs it goes on, whatever it lacks.
+    // Once it runs it continues, whatever is missing.
     let _told = bed.vmm("one", Flaw::NoCard);
     let resumed = bed.0.run(&["vm", "resume", "one"]);
     assert_eq!(resumed.code, Some(0));
@@ -463,7 +464,7 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
     bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
     let kernel = bed.vm("one").join("kernel");
     assert!(!kernel.exists() && !bed.words("one").contains("-kernel"), "{}", bed.words("one"));
-    // What watches it boots it again, with the kernel of the image.
+    // The supervisor reboots it with the image's kernel.
     fs::remove_file(bed.monitor("one")).expect("there");
     let told = bed.vmm("one", Flaw::None);
     bed.end("one", "reset");
@@ -473,7 +474,7 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
     assert!(!words.contains("-incoming"), "{words}");
     assert_eq!(at(&kernel, 0, 6), "kernel");
     assert!(bed.is("one", "running"), "{}", bed.list());
-    // An image has it, whether the VM has or not.
+    // An image includes it, whether the VM has it or not.
     let _told = bed.vmm("two", Flaw::None);
     bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
     for name in ["one", "two"] {
@@ -482,14 +483,14 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
         let found = ["kernel", "initrd"].map(|file| at(&bed.0.path(&image).join(file), 0, 6));
         assert_eq!(found, ["kernel", "initrd"]);
     }
-    // One that cannot be had leaves a VM that says so.
+    // Without the kernel the VM reports the reason.
     let _told = bed.vmm("three", Flaw::None);
     bed.0.run(&["clone", "image", "three", "--net", "none", "--qemu", "./vmm"]).succeeded();
     fs::rename(bed.0.path("image/kernel"), bed.0.path("image/away")).expect("move");
     bed.end("three", "reset");
     until("it says so", || bed.is("three", "failed: after a reset"));
     bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
-    // Nor does another one do.
+    // A changed kernel is refused too.
     fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
     let _told = bed.vmm("three", Flaw::None);
     bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "as it was"]);
@@ -511,7 +512,7 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
     clone("image", "one").succeeded();
     bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
     let kernel = bed.0.path("image/kernel");
-    // What is another file is looked into.
+    // A replaced file is read again.
     fs::write(&kernel, "kernel").expect("write");
     clone("image", "two").succeeded();
     fs::write(&kernel, "kerneL").expect("write");
@@ -533,7 +534,7 @@ fn a_start_that_fails_leaves_no_vm() {
     let bed = Bed::new();
     bed.make_image();
     bed.0.run(&["vm", "rm", "golden"]).succeeded();
-    // As QEMU 7.2 says it.
+    // The message of QEMU 7.2.
     let says = "#!/bin/sh\necho 'qemu: unsupported machine type\nUse -machine help to list supported machines' >&2\nexit 1\n";
     let fails = "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n";
     for (name, text) in [("old", says), ("broken", fails)] {
@@ -569,7 +570,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     assert!(told["files"].as_array().expect("files").iter().all(|file| file["state"] == "fits"), "{told}");
     assert_eq!((told["files"].as_array().map(Vec::len), &told["trace_steps"]), (Some(4), &0.into()));
 
-    // What lies beside what is read; what was known of the file does not count any more.
+    // Adjacent to the data read; the entry of the changed file is now invalid.
     let changed = File::options().write(true).open(image.join("memory")).expect("open");
     changed.write_all_at(&[7; 32 << 10], MIB + 4096).expect("write");
     let before = fs::read(image.join("memory")).expect("read");
@@ -590,7 +591,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     assert!(String::from_utf8_lossy(&said.stdout).contains("recorded "), "{said:?}");
     assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
     assert!(fs::read(image.join("memory")).expect("read") == before, "the image has changed");
-    // The machine, its device state, and one page of its memory: nothing beside it.
+    // The configuration, the device state, and one page of memory.
     let told = info();
     assert_eq!(told["trace_steps"], 3, "{told}");
     assert_eq!(told["trace_bytes"], {
@@ -598,7 +599,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
         len("vm.toml") + len("state") + 4096
     });
 
-    // A clone has that page before its guest touches it.
+    // A clone has that page before its guest accesses it.
     let _told = bed.vmm("ahead", Flaw::None);
     bed.0.run(&["clone", "image", "ahead", "--net", "none", "--qemu", "./vmm"]).succeeded();
     let read = || {
@@ -608,7 +609,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     until("its memory is read ahead", || read().contains(" 4.0 KiB, "));
     bed.0.run(&["vm", "rm", "--force", "ahead"]).succeeded();
 
-    // One that comes to nothing changes nothing, and leaves none.
+    // A failed recording changes nothing and leaves no clone.
     let stopped = bed
         .0
         .tombolo(&[&words[..9], &["--for", "1", "--until", "false"]].concat())
@@ -620,12 +621,12 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("has not succeeded within 1 s"), "{said:?}");
     assert_eq!((said.status.code(), info()), (Some(1), told));
     assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
-    // What one touches another does not touch for that.
+    // The pages of one clone do not affect the other.
     let again = bed.0.tombolo(&[&words[..9], &["--for", "1"]].concat()).spawn().expect("spawn");
     let _told = bed.vmm(&format!("rehearsal-{}", again.id()), Flaw::None);
     assert!(again.wait_with_output().expect("it ends").status.success());
     assert_eq!(info()["trace_steps"], 2);
-    // A signal that comes at the end of one clone ends all: no other is made.
+    // A signal at the end of one clone ends the command: no other clone is created.
     let once = "test -e told || { touch told; kill -INT $PPID; }";
     let both =
         ["image", "rehearse", "image", "--times", "2", "--net", "none", "--qemu", "./vmm", "--until", once];
@@ -655,7 +656,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         ("clone empty x", 1, &["vm.toml"]),
     ]);
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
-    // Others could put sockets there that are not a VM's.
+    // Other users could create sockets there.
     let sockets = bed.0.path("run/tombolo");
     fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).expect("chmod");
     bed.0.run(&["vm", "list"]).failed(1, &["no other user can enter"]);
@@ -664,7 +665,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         .run(&["vm", "start", "x", "--disk", "disk.img", "--memory", "1M", "--qemu", "no-qemu"])
         .failed(1, &["--qemu", "install"]);
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
-    // An image that says of itself what it is not.
+    // Images with invalid configurations.
     bed.make_image();
     let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");
     let longer = text.replace("2097152", "4194304");
@@ -674,7 +675,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
     }
     fs::write(bed.0.path("image/vm.toml"), text).expect("write");
-    // What has no end is not copied.
+    // Oversized files are not copied.
     for (name, len) in [("state", (1 << 30) + 1), ("vm.toml", 65537)] {
         let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
         fs::rename(&file, &real).expect("move");
@@ -682,7 +683,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[name, "it exceeds"]);
         fs::rename(&real, &file).expect("as it was");
     }
-    // Its memory is a guest's, and for its user alone; and nothing of it leads out of it.
+    // The memory is private to its user, and no link leads out of the image.
     for name in ["", "memory", "state", "disk", "vm.toml", ".tombolo-image"] {
         let rights = fs::metadata(bed.0.path("image").join(name)).expect("there").mode();
         assert_eq!(rights & 0o077, 0, "{name:?} has {rights:o}");

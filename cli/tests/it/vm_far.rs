@@ -1,4 +1,4 @@
-//! Clones of images on NFS servers, which all VMs of a host read through one cache.
+//! Clones of images on NFS servers, read by all VMs of a host through one cache.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{Server, signal, until};
 use crate::vm::{Bed, Flaw, MIB, at};
 
-/// An image at `tree/image`, and the URL of it on an NFS server.
+/// Creates an image at `tree/image`, and returns the server and the image's URL.
 fn far_image(bed: &Bed) -> (Server, String) {
     bed.make_image();
     fs::rename(bed.0.path("image"), bed.0.path("tree/image")).expect("move");
@@ -23,7 +23,7 @@ fn clone(bed: &Bed, image: &str, name: &str, more: &[&str]) {
     bed.0.run(&[&words, more].concat()).succeeded();
 }
 
-/// The only cache that runs.
+/// Returns the only running cache.
 fn cache(bed: &Bed) -> u32 {
     match *bed.caches() {
         [pid] => pid,
@@ -35,7 +35,7 @@ fn cache(bed: &Bed) -> u32 {
 fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
-    // As where nothing of ours has run yet.
+    // As before the first use.
     fs::remove_dir_all(bed.0.path("run/tombolo")).expect("remove");
     clone(&bed, &image, "one", &[]);
     let memory = bed.memory_of_clone("one");
@@ -56,7 +56,7 @@ fn an_image_is_found_that_was_made_after_it_was_asked_for() {
     let [made, away] = ["tree/image", "tree/away"].map(|name| bed.0.path(name));
     fs::rename(&made, &away).expect("move");
     clone(&bed, &image.replace("/image", "/away"), "first", &[]);
-    // What caches the tree knows now that there is none.
+    // The cached listing says that it does not exist.
     bed.0.run(&["clone", &image, "one", "--net", "none", "--qemu", "./vmm"]).failed(1, &["image"]);
     fs::rename(&away, &made).expect("move");
     clone(&bed, &image, "one", &[]);
@@ -75,7 +75,7 @@ fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     signal(first, "KILL");
     until("it is started again, once", || bed.caches().len() == 1 && cache(&bed) != first);
-    // What neither has read yet.
+    // Read by neither yet.
     assert_eq!(at(&bed.memory_of_clone("two"), MIB + 4096, 4), "\0\0\0\0");
     for name in ["one", "two"] {
         assert!(bed.is(name, "running"), "{}", bed.list());
@@ -83,7 +83,7 @@ fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
     }
 }
 
-/// All of its threads are confined, and none has a right of root but to call from a low port.
+/// Asserts that all threads are confined and have no capability except for low ports.
 fn assert_is_confined(process: u32) {
     let threads = fs::read_dir(format!("/proc/{process}/task")).expect("its threads").flatten();
     for status in threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok()) {
@@ -111,7 +111,7 @@ fn an_image_that_was_replaced_is_noticed_behind_the_cache() {
         .expect("write");
     fs::rename(&replaced, &memory).expect("replace");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["bring", "back as it was"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["restore the original base"]);
     clone(&bed, &image, "two", &[]);
     assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "second");
 }
@@ -160,11 +160,11 @@ fn eight_clones_at_once_fetch_each_byte_once() {
     fs::rename(&image, bed.0.path("tree/image")).expect("move");
     let (_server, url) = bed.0.serve_nfs();
     let url = format!("{url}/image");
-    // What has just changed is read twice: it may change once more without another time.
+    // Recent changes are read twice, since another change could have the same time.
     thread::sleep(Duration::from_secs(3));
     let names: Vec<_> = (1..=8).map(|i| format!("vm{i}")).collect();
     let _told: Vec<_> = names.iter().map(|name| bed.vmm(name, Flaw::None)).collect();
-    // One that begins when all is here has nothing to tell of the line.
+    // A clone started with everything cached reports no network traffic.
     let has_told = AtomicBool::new(false);
     thread::scope(|scope| {
         for name in &names {
@@ -190,7 +190,7 @@ fn eight_clones_at_once_fetch_each_byte_once() {
     let servers = told["servers"].as_array().expect("servers");
     let caches = servers.iter().filter_map(|server| server["caches"].as_object()?.values().next());
     let fetched: u64 = caches.filter_map(|cache| cache["fetched_bytes"].as_u64()).sum();
-    // The noise of the memory, and no more than there is in the image.
+    // The random contents of the memory, and no more than the image has.
     assert!((MIB..MIB * 9 / 4).contains(&fetched), "{fetched} bytes");
     let shown = bed.0.run(&["vm", "show", "vm1"]);
     assert!(shown.out.contains("there and back"), "{}", shown.out);
@@ -202,7 +202,7 @@ fn while_the_server_is_away_a_clone_waits_and_goes_on_then() {
     let (server, image) = far_image(&bed);
     clone(&bed, &image, "one", &[]);
     server.signal("STOP");
-    // Also one whose cache is killed meanwhile.
+    // Also with a killed cache.
     signal(cache(&bed), "KILL");
     let memory = bed.memory_of_clone("one");
     let reader = thread::spawn(move || at(&memory, MIB, 6));
@@ -222,7 +222,7 @@ fn what_is_read_ahead_on_a_line_that_is_cut_does_not_hold_up_a_suspension() {
     let (server, url) = bed.0.serve_nfs();
     clone(&bed, &format!("{url}/image"), "one", &["--no-cache"]);
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
-    // More than comes until then.
+    // More than can arrive by then.
     let all: String = (0..4096).map(|piece| format!("{} {}\n", piece * (128 << 10), 128 << 10)).collect();
     fs::write(bed.vm("one").join("trace"), all).expect("write");
     let _told = bed.vmm("one", Flaw::None);

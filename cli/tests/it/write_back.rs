@@ -1,4 +1,4 @@
-//! A proxy that keeps changes back: what the origin gets and when, through a kill and with the origin away.
+//! Write-back proxies: delivery of changes across kills and absences of the origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ impl Far {
         self.place.0.run(&[&["session"], words, &["--control", "proxy.sock"]].concat())
     }
 
-    /// Fails unless the origin's tree is what was written, byte by byte.
+    /// Asserts that the origin's tree equals the expected one.
     fn compare(&self, expected: &Path) {
         let mut diff = Command::new("diff");
         diff.args(["-r", "--no-dereference", "--exclude=.tombolo-lease"]);
@@ -36,7 +36,7 @@ impl Far {
     }
 }
 
-/// The same work on any tree: what it makes is made durable.
+/// Performs the same durable changes on any tree.
 fn work(dir: &Path, seed: u32) {
     let path = |name: &str| dir.join(format!("{name}-{seed}"));
     fs::create_dir(path("dir")).expect("mkdir");
@@ -68,7 +68,7 @@ fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
     far.session(&["flush"]).succeeded();
     far.compare(&expected);
 
-    // What was made here is known here, and the names of the root.
+    // Files created here, and the names in the root, are known without the origin.
     far.stop_origin();
     let listed = far.place.0.program(Path::new("ls"), &["-lR", "mnt/dir-1", "mnt"]).output().expect("ls");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
@@ -87,7 +87,7 @@ fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
     proxy.kill();
     let _ = Command::new("umount").arg("-l").arg(far.place.mnt()).output();
 
-    // It waits for the origin.
+    // Waits for the origin.
     let url = far.url("?retry=1&soft");
     let started = far.place.0.tombolo(&far.words(&url)).spawn().expect("start");
     far.start_origin();
@@ -121,10 +121,10 @@ fn the_end_brings_everything_or_says_what_is_kept() {
     assert_eq!(proxy.wait().code(), Some(1));
     far.start_origin();
 
-    let kept = "files and names in it are changed, and the origin does not have that yet";
+    let kept = "files and names in it have unsent changes";
     let through = format!("proxy {soft} --cache cache --contract exclusive --take-lease --nfs 0");
     far.place.0.all_fail(&[
-        (&through, 1, &[kept, "start it with --mode write-back"]),
+        (&through, 1, &[kept, "start the proxy with --mode write-back"]),
         ("cache drop cache", 1, &[kept]),
     ]);
     far.write_back().stop();
@@ -144,7 +144,7 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     let top = far.place.0.run(&["top", "--once", "proxy.sock"]);
     assert!(top.out.contains("write-back  0.0 MB in 0 files and names to go"), "{}", top.out);
 
-    // Behind the back of the proxy, which is against the contract: only what it is told shows.
+    // Bypasses the proxy, in violation of the contract: only reported changes are visible.
     fs::write(far.place.0.path("tree/other"), "other\n").expect("write");
     fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
     proxy.signal("USR2");
@@ -152,7 +152,7 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     proxy.stop();
 }
 
-/// What the mount itself says of how far changes have come.
+/// Returns the progress of changes according to the mount itself.
 fn watermarks(mount: &Path) -> BTreeMap<String, u64> {
     let mut text = [0; 256];
     let len = rustix::fs::getxattr(mount, "user.tombolo.watermarks", &mut text).expect("getxattr");
@@ -167,7 +167,7 @@ fn a_program_on_the_mount_sees_how_far_changes_have_come() {
     let proxy = far.write_back();
     fs::write(far.mnt("old"), "1\n").expect("write");
     far.session(&["flush"]).succeeded();
-    // What was looked at is here.
+    // Looked-up files are cached.
     far.place.0.program(Path::new("ls"), &["-lR", "mnt", "mnt/new"]).output().expect("ls");
     far.stop_origin();
     let before = watermarks(&far.place.mnt());
@@ -204,7 +204,7 @@ fn what_cannot_be_kept_back_is_said() {
     ]);
 }
 
-/// Everything below a directory that other users may do something with, but for sockets.
+/// Lists everything below a directory that other users may access, except sockets.
 fn open_to_others(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).expect("list").map(|entry| entry.expect("an entry")) {
@@ -244,7 +244,7 @@ fn a_cache_is_closed_to_others_whatever_directory_and_umask() {
         proxy.stop();
         assert_eq!(open_to_others(&cache), Vec::<PathBuf>::new(), "umask {umask}, at the end");
     }
-    // As earlier versions left it: what is used is closed, and nobody reaches what lies in `objects`.
+    // As left by earlier versions: files in use become private, and `objects` is unreachable for others.
     open_up("go+rX");
     let proxy = start("0");
     fs::write(far.mnt("small"), "again").expect("write");
@@ -265,13 +265,13 @@ fn a_cache_is_closed_to_others_whatever_directory_and_umask() {
     ]);
 }
 
-/// What a program did on the mount, and what of it must be there.
+/// Operations of a program on the mount, and the guaranteed result.
 pub struct Work {
     pub dir: PathBuf,
     random: fastrand::Rng,
-    /// What each name has, by operations that have ended.
+    /// Contents of each name after completed operations.
     kept: BTreeMap<String, Vec<u8>>,
-    /// What the last operation, which may not have ended, makes of a name.
+    /// Result of the last operation, which may not have completed.
     begun: Option<(String, Option<Vec<u8>>)>,
 }
 
@@ -280,13 +280,13 @@ impl Work {
         Self { dir, random, kept: BTreeMap::new(), begun: None }
     }
 
-    /// However slow the machine is, something is done.
+    /// Ensures progress on slow machines.
     pub fn begin(&mut self) {
         self.put("first", Some(&[1; 5000])).expect("durable");
         self.kept.insert("first".into(), vec![1; 5000]);
     }
 
-    /// Works until something fails, as all does when the proxy is killed.
+    /// Works until an operation fails, as when the proxy is killed.
     pub fn go_on(&mut self) {
         loop {
             let name = format!("name-{}", self.random.u8(0..12));
@@ -306,7 +306,7 @@ impl Work {
         }
     }
 
-    /// Makes a name have other contents, or takes it away: durable when it returns.
+    /// Replaces or removes a file durably.
     fn put(&self, name: &str, after: Option<&[u8]>) -> std::io::Result<()> {
         let (path, new) = (self.dir.join(name), self.dir.join("new"));
         match after {
@@ -322,7 +322,7 @@ impl Work {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// Fails unless all is there that had ended. What had only begun is there or not.
+    /// Asserts that all completed operations have taken effect; the last one may have.
     pub fn check(&mut self, dir: &Path) {
         if let Some((name, after)) = self.begun.take()
             && fs::read(dir.join(&name)).ok() == after

@@ -1,4 +1,4 @@
-//! A proxy that keeps changes back from an origin that refuses some of them.
+//! Write-back proxies of an origin that refuses some changes.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::common::far::Far;
 use crate::common::until;
 
-/// The user that an origin takes those for that it squashes.
+/// User to which the origin maps squashed users.
 const NOBODY: u32 = 65534;
 
 fn owner(path: &Path) -> u32 {
@@ -114,7 +114,7 @@ impl Small {
         small
     }
 
-    /// Leaves no room.
+    /// Fills the file system.
     fn fill(&self) {
         let filled = fs::write(self.0.join("filler"), vec![1; 4 << 20]);
         assert_eq!(filled.expect_err("it is full").raw_os_error(), Some(28), "ENOSPC");
@@ -138,14 +138,14 @@ fn a_proxy_starts_again_on_a_full_origin() {
     proxy.kill();
     far.place.take_away(&far.place.mnt());
 
-    // Its lease file is there, and no other can take its place.
+    // The lease file exists, and cannot be replaced.
     let mut proxy = far.write_back();
     far.session(&["flush"]).failed(1, &["kept"]);
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
     assert!(!small.0.join(".tombolo-lease").exists(), "it is given back");
 
-    // Now there is none, and none can be made.
+    // The lease file is missing, and cannot be created.
     let proxy = far.write_back();
     assert_eq!(fs::read(far.mnt("waits")).expect("read"), vec![7; 100_000]);
     fs::remove_file(small.0.join("filler")).expect("removed");

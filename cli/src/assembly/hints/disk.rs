@@ -39,7 +39,7 @@ pub fn nbd(out: &mut impl Write, at: &str, url: &str, export: &str, is_secure: b
         writeln!(out, "  libnbd:     nbdinfo {}", quoted(&format!("{url}?tls-certificates=DIR")))?;
         return writeln!(
             out,
-            "  DIR has ca-cert.pem, client-cert.pem and client-key.pem (tombolo keys issue)"
+            "  DIR contains ca-cert.pem, client-cert.pem and client-key.pem (tombolo keys issue)"
         );
     }
     writeln!(

@@ -32,7 +32,7 @@ use turn::{Input, Launched};
 /// to be upgraded. Each server is given these options besides.
 pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
-        return Err(Failure::usage("--keep is for the guests of VMMs, and none is served"));
+        return Err(Failure::usage("--keep requires sockets for VMMs"));
     }
     DescriptorBudget::of_process();
     let servers = Arc::new(Servers::default());
@@ -48,7 +48,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
         next: Mutex::default(),
         upgrading: Mutex::default(),
     });
-    adopt_orphans().map_err(|errno| Failure::cannot("watch over servers", &io::Error::from(errno)))?;
+    adopt_orphans().map_err(|errno| Failure::cannot("supervise servers", &io::Error::from(errno)))?;
     let stop = keeping.stop_on_signal().map_err(|error| Failure::cannot("wait for signals", &error))?;
     let _control = upgrade::serve(&keeping, name)?;
     keeping.supervise(&stop)
@@ -129,11 +129,11 @@ impl Keeping {
             }
             is_first = false;
             if lock(&self.next).is_some() {
-                tracing::info!("the next server takes over");
+                tracing::info!("the new server takes over");
                 continue;
             }
             let pause = haste.pause(began.elapsed());
-            tracing::error!(%status, pause_ms = pause.as_millis(), "the server died: starting another");
+            tracing::error!(%status, pause_ms = pause.as_millis(), "server died: restarting it");
             if !matches!(stop.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
                 return Ok(());
             }
@@ -172,9 +172,9 @@ fn is_an_end(status: ExitStatus, is_first: bool) -> bool {
 fn outcome(status: ExitStatus, is_stopped: bool) -> Outcome {
     match status.code() {
         Some(0) => Ok(()),
-        Some(code) => Err(Failure::as_told(code)),
+        Some(code) => Err(Failure::with_exit_code(code)),
         None if is_stopped => {
-            Err(Failure::cannot("end the server well", format!("the process died ({status})")))
+            Err(Failure::cannot("shut the server down", format!("the process died ({status})")))
         }
         None => Err(Failure::cannot("serve", format!("the server died ({status})"))),
     }

@@ -45,7 +45,7 @@ impl Answers for Upgrades {
 
     fn set(&self, options: &str) -> Result<Value, String> {
         let program = options.strip_prefix("upgrade=").map(Path::new).filter(|path| path.is_absolute());
-        let took = self.0.upgrade(program.ok_or("write upgrade=PROGRAM, with its whole path")?)?;
+        let took = self.0.upgrade(program.ok_or("write upgrade=PROGRAM, with an absolute path")?)?;
         Ok(json!({ "took_ms": u64::try_from(took.as_millis()).unwrap_or(u64::MAX) }))
     }
 }
@@ -61,14 +61,14 @@ impl Keeping {
             // Both fail only when it has ended.
             let _ = next.process.kill();
             let _ = next.process.wait();
-            return Err(format!("{shown} is no program that serves this; the server goes on"));
+            return Err(format!("{shown} cannot serve this disk; the old server continues"));
         }
         let (_, nothing) = std::sync::mpsc::channel();
         let said = std::mem::replace(&mut next.said, nothing);
         let since = Instant::now();
         let told = lock(&self.told);
         let Some(process) = told.process else {
-            return Err("the server has just died: try again".into());
+            return Err("the server has just died; try again".into());
         };
         *lock(&self.next) = Some(next);
         // It has a group of its own. If it is dead, so much the better.
@@ -76,7 +76,7 @@ impl Keeping {
         drop(told);
         if !is_said(&said, Said::Serves, START_TIMEOUT) {
             return Err(format!(
-                "the server of {shown} has ended, its log says why; the one before was started again"
+                "the server of {shown} has ended (see its log); the old program was started again"
             ));
         }
         let took = since.elapsed();

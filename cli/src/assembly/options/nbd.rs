@@ -65,7 +65,7 @@ impl NbdTls {
     pub fn open(&self) -> Result<ClientTls, Failure> {
         ClientTls::open_for_nbd(&self.dir()?, self.host.clone()).map_err(|error| {
             Failure::cannot("speak TLS", &error).remedy(
-                "name the directory of ca.pem, cert.pem and key.pem with ?tlsdir=DIR (tombolo keys issue makes one)",
+                "give the directory of ca.pem, cert.pem and key.pem with ?tlsdir=DIR (tombolo keys issue makes one)",
             )
         })
     }

@@ -64,13 +64,13 @@ impl CachePlan {
         }
         if let Some(size) = asked.block_size {
             store.block_bytes = block_bytes(size).ok_or_else(|| {
-                let problem = "--block-size is no power of two from 4K to 1M";
-                Failure::usage(problem).remedy("write for example --block-size 64K")
+                let problem = "--block-size must be a power of two from 4K to 1M";
+                Failure::usage(problem).remedy("for example --block-size 64K")
             })?;
         }
         if asked.borrow_from.as_ref() == Some(&dir) {
-            let problem = "--borrow-from is the directory of --cache";
-            return Err(Failure::usage(problem).remedy("give each proxy a directory of its own with --cache"));
+            let problem = "--borrow-from and --cache name the same directory";
+            return Err(Failure::usage(problem).remedy("give each proxy its own --cache directory"));
         }
         let mut options = file.settings.over(Options::default());
         if asked.block_size.is_some() {
@@ -113,8 +113,8 @@ impl CachePlan {
     /// Has changes refused, whatever its mode and rules say.
     pub fn refuse_changes(&mut self) -> Result<(), Failure> {
         if self.write_back.is_some() {
-            let problem = "with --readonly there is nothing to write back";
-            return Err(Failure::usage(problem).remedy("leave out --readonly, or --mode write-back"));
+            let problem = "--readonly and --mode write-back exclude each other";
+            return Err(Failure::usage(problem).remedy("omit one of them"));
         }
         let rules = self.policy.rules.iter_mut().map(|rule| &mut rule.options);
         rules.chain([&mut self.policy.default]).for_each(|options| options.read_only = true);
@@ -185,14 +185,15 @@ impl CachePlan {
                 Client { session: SessionId(0), label: "volume".into(), checks: PermissionCheck::Caller };
             let fs = origin.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
             let handles = fs.persistent_handles();
-            let handles = handles.ok_or_else(|| Failure::cannot(&serving, "its files have no handles"))?;
+            let handles =
+                handles.ok_or_else(|| Failure::cannot(&serving, "the file system has no file handles"))?;
             handles.volume()
         };
         let identity = OriginIdentity { location: place(tree), volume };
         let store =
             Store::open(&self.dir, &identity, self.store).map_err(|error| not_opened(&serving, &error))?;
         if self.write_back.is_none() {
-            let remedy = "start it with --mode write-back --contract exclusive";
+            let remedy = "start the proxy with --mode write-back --contract exclusive";
             refuse_what_is_kept(&serving, &self.dir, remedy)?;
         }
         let policy = self.policy.clone();
@@ -217,10 +218,9 @@ impl CachePlan {
         if let Some(url) = &self.data_from {
             let taken = cached.take_data_from(&url.to_string(), connecting(url.clone()), FIRST_WAIT);
             taken.map_err(|_| {
-                let problem = "the origin gives no digests, with which what --data-from brings is compared";
-                Failure::cannot(&serving, problem).remedy(
-                    "leave out --data-from, or have the origin served by tombolo serve of this version",
-                )
+                let problem = "the origin provides no digests to verify --data-from";
+                Failure::cannot(&serving, problem)
+                    .remedy("omit --data-from, or serve the origin with tombolo serve of this version")
             })?;
         }
         Ok(Arc::new(cached))
@@ -231,21 +231,21 @@ impl CachePlan {
             Error::NotSupported if self.policy.is_leased() => {
                 let problem = "the origin grants no leases";
                 Failure::cannot(doing, problem).remedy(
-                    "use --contract close-to-open, or have the origin's directory served by tombolo serve of this version, \
-                     as an export that no other one overlaps",
+                    "use --contract close-to-open, or serve the origin's directory with tombolo serve of this version, \
+                     as an export that does not overlap others",
                 )
             }
             Error::NotPermitted if self.policy.is_leased() => {
                 let problem = "the origin's server grants no leases to this host";
                 Failure::cannot(doing, problem).remedy(
-                    "start the server with --leases and this host's address or network (or use its --nfs-tls port, where certificates do), \
+                    "start the server with --leases and this host's address or network (or use its --nfs-tls port with a certificate), \
                      or use --contract close-to-open",
                 )
             }
             Error::AccessDenied if self.policy.is_leased() => {
                 let problem = "the origin's server grants leases only to users who may list and search the root of its export";
                 Failure::cannot(doing, problem)
-                    .remedy("let this user do so there (root is another user there with --squash root), or use --contract close-to-open")
+                    .remedy("permit that (with --squash root, root is another user on the server), or use --contract close-to-open")
             }
             error => Failure::cannot(doing, error),
         }
@@ -327,11 +327,11 @@ fn not_leased(doing: &str, error: &LeaseError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {
         LeaseError::Held { .. } => failure.remedy(
-            "end that proxy, take the lease from it with --take-lease, or use --contract close-to-open",
+            "stop that proxy, take over its lease with --take-lease, or use --contract close-to-open",
         ),
         LeaseError::Unwritable { .. } => failure.remedy(
             "use --contract immutable if the tree does not change, --contract close-to-open, \
-            or --no-lease if you know that all changes come through this proxy",
+            or --no-lease if all changes are made through this proxy",
         ),
         LeaseError::Origin(_) => failure,
     }
@@ -342,19 +342,19 @@ pub fn not_opened(doing: &str, error: &OpenError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {
         OpenError::InUse { path, .. } => failure.remedy(format_args!(
-            "end that process, or choose another directory with --cache; with --borrow-from {} what is in this one is used too, \
+            "stop that process, or choose another directory with --cache; --borrow-from {} uses the data in this one, \
              if that process has --share-cache",
             path.display()
         )),
         OpenError::OtherOrigin { path, .. } => failure.remedy(format_args!(
-            "choose another directory with --cache (or another name, for a session), or empty that one: tombolo cache drop {}",
+            "choose another directory with --cache (or another session name), or remove this cache: tombolo cache drop {}",
             path.display()
         )),
         OpenError::OtherOwner { .. } => failure
-            .remedy("run it as that user, give it the directory with chown, or choose another one with --cache"),
+            .remedy("run the proxy as that user, change the directory's owner, or choose another one with --cache"),
         OpenError::Foreign { .. } => failure.remedy("choose another directory with --cache"),
         OpenError::OtherVolume { path, .. } => failure.remedy(format_args!(
-            "if that is meant to be so, empty the cache: tombolo cache drop {}",
+            "if this is intended, remove the cache: tombolo cache drop {}",
             path.display()
         )),
         OpenError::Io { .. } | OpenError::Database { .. } => failure,

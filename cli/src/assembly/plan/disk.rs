@@ -56,7 +56,7 @@ impl DiskPlan {
         let is_served =
             !(options.vhost_user.is_empty() && options.nbd.is_empty() && options.nbd_tls.is_empty());
         if !is_served && options.mount.is_none() {
-            let problem = format!("nothing says how the disk {name} is reached");
+            let problem = format!("no endpoint given for disk {name}");
             return Err(
                 Failure::usage(problem).remedy("add --vhost-user SOCKET, --nbd ADDR or --nbd-tls ADDR")
             );
@@ -71,8 +71,8 @@ impl DiskPlan {
         for options in disks {
             let plan = Self::new(DiskOptions { read_only: options.read_only || read_only, ..options })?;
             if plans.iter().any(|other| other.name == plan.name) {
-                let clash = format!("cannot serve {}: there is a disk {} already", plan.source, plan.name);
-                return Err(Failure::usage(clash).remedy("give one of them another name"));
+                let clash = format!("cannot serve {}: duplicate disk name {}", plan.source, plan.name);
+                return Err(Failure::usage(clash).remedy("rename one of them"));
             }
             plans.push(plan);
         }
@@ -94,8 +94,8 @@ impl DiskSource {
     pub fn of_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
         let source = Self::of_any_word(word, options)?;
         if !options.base.is_empty() && !matches!(source, Self::Overlay(_)) {
-            return Err(Failure::usage(format!("--base is for overlays, and {source} is none"))
-                .remedy("make one: tombolo disk create NAME.overlay --base DISK"));
+            return Err(Failure::usage(format!("--base requires an overlay, and {source} is not one"))
+                .remedy("create one: tombolo disk create NAME.overlay --base DISK"));
         }
         Ok(source)
     }
@@ -117,7 +117,7 @@ impl DiskSource {
         let source = Self::File(location.clone());
         let says_overlay = || ImageFormat::of_name(Path::new(&source.name())) == ImageFormat::Overlay;
         match format {
-            Some(ImageFormat::Qcow2) => Err(Failure::usage("--format qcow2 is for files of this host")),
+            Some(ImageFormat::Qcow2) => Err(Failure::usage("--format qcow2 requires a local file")),
             Some(ImageFormat::Overlay) => Ok(location),
             None if says_overlay() => Ok(location),
             None | Some(ImageFormat::Raw) => return Ok(source),
@@ -130,7 +130,7 @@ impl DiskSource {
         match self {
             Self::Raw { path, .. } => Ok(Self::Raw { path, cache }),
             other if cache == HostCache::Host => Ok(other),
-            _ => Err(Failure::usage("--cache none is for raw images and block devices of this host")),
+            _ => Err(Failure::usage("--cache none requires a local raw image or block device")),
         }
     }
 
@@ -245,7 +245,7 @@ impl DiskSource {
                 .map_err(|error| {
                     let failure = Failure::cannot("use a disk", &error);
                     match error {
-                        OpenError::NotDirect { .. } => failure.remedy("leave --cache none out"),
+                        OpenError::NotDirect { .. } => failure.remedy("omit --cache none"),
                         _ => failure,
                     }
                 })?,
@@ -257,7 +257,7 @@ impl DiskSource {
             Self::Nbd(url) => {
                 let tls = url.tls.as_ref().map(NbdTls::open).transpose()?;
                 NbdDisk::connect(url.server.clone(), tls, &url.export)
-                    .map_err(|error| Failure::cannot(format_args!("have the disk of {url}"), &error))?
+                    .map_err(|error| Failure::cannot(format_args!("open disk {url}"), &error))?
             }
             Self::File(location) => return open_file(location, options),
         };

@@ -139,7 +139,7 @@ impl Plan {
         {
             let problem =
                 "--ask requires --fuse, --virtiofs, --shm or --shm-file: NFS clients go by their own options";
-            return Err(Failure::usage(problem).remedy("mount with noac there"));
+            return Err(Failure::usage(problem).remedy("mount with noac on the clients"));
         }
         let read_only = options.readonly.unwrap_or(false);
         let disks = DiskPlan::all(std::mem::take(&mut options.disk), read_only)?;
@@ -181,16 +181,17 @@ impl Plan {
         if after.is_some()
             && !(guests.is_empty() && mounts.is_empty() && nfs.ports.is_empty() && shm.is_any())
         {
-            let problem = "--end-when-unused is for --shm alone: other clients are not seen to come and go";
-            return Err(Failure::usage(problem).remedy("leave it out, or serve by --shm SOCKET alone"));
+            let problem =
+                "--end-when-unused requires --shm as the only front end: other clients cannot be tracked";
+            return Err(Failure::usage(problem).remedy("omit it, or serve with --shm SOCKET only"));
         }
         Ok(Self { end_when_unused: after, ..self })
     }
 }
 
 fn only_stdio() -> Failure {
-    let problem = "--stdio serves as long as its connections last, and nothing else";
-    Failure::usage(problem).remedy("serve the rest by another server")
+    let problem = "--stdio excludes other front ends, since it ends with its connections";
+    Failure::usage(problem).remedy("use another server for them")
 }
 
 /// What stands for all users, or groups, that no range has.
@@ -222,8 +223,8 @@ impl FrontEnds {
         let mounts = planned_mounts(std::mem::take(&mut options.fuse), exports, submounts)?;
         let coherence = options.coherence.unwrap_or_default();
         if coherence == Coherence::Push && (mounts.is_empty() || !guests.is_empty()) {
-            let problem = "--coherence push is for --fuse: a guest on virtio-fs cannot be told of changes";
-            return Err(Failure::usage(problem).remedy("serve guests with strict, auto or always"));
+            let problem = "--coherence push requires --fuse: virtio-fs guests cannot be notified of changes";
+            return Err(Failure::usage(problem).remedy("use strict, auto or always for guests"));
         }
         let shm = ShmPlan::new(options, exports)?;
         let nfs = NfsPlan::new(options, exports, shm.is_any())?;
@@ -245,23 +246,24 @@ impl FrontEnds {
     fn can_be_kept(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
         if self.guests.is_empty() {
-            return refused("--keep is for guests on virtio-fs".into(), "add --virtiofs SOCKET");
+            return refused("--keep requires virtio-fs guests".into(), "add --virtiofs SOCKET");
         }
         if self.nfs.is_any() || self.shm.is_any() || !self.mounts.is_empty() || !disks.is_empty() {
-            let problem = "--keep is for --virtiofs alone: disks, and clients over other ways, are not kept";
-            return refused(problem.into(), "serve those by another server");
+            let problem =
+                "--keep requires --virtiofs as the only front end: disks and other clients cannot be kept";
+            return refused(problem.into(), "use another server for them");
         }
         let inherited =
             self.guests.iter().find(|guests| matches!(guests.socket, VirtioFsSocket::Inherited(_)));
         if let Some(guests) = inherited {
             return refused(
                 format!("--keep does not keep {}", guests.socket),
-                "give a socket with --virtiofs",
+                "use a socket path with --virtiofs",
             );
         }
         match exports.iter().find(|export| export.tree.dir().is_none()) {
             Some(far) => refused(
-                format!("--keep is for directories of this host, which {} is not", far.tree),
+                format!("--keep requires a local directory, and {} is not one", far.tree),
                 "leave it out",
             ),
             None => Ok(()),
@@ -279,7 +281,7 @@ impl FrontEnds {
         let Some((_, export)) = exports.iter().enumerate().find(|(index, _)| !leads(*index)) else {
             return Ok(());
         };
-        let problem = format!("cannot serve {}: nothing to serve it on", export.tree);
+        let problem = format!("cannot serve {}: no endpoint given", export.tree);
         let which = if exports.len() == 1 { String::new() } else { format!(",export={}", export.name) };
         Err(Failure::usage(problem)
             .remedy(format_args!("give --virtiofs SOCKET{which}, --nfs PORT{which} or --shm SOCKET{which}")))
@@ -292,8 +294,8 @@ fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> 
         let tree = Tree::of_word(&written)?;
         let name = name.unwrap_or_else(|| ExportName::of(&tree));
         if exports.iter().any(|other| other.name == name) {
-            let clash = format!("cannot serve {}: there is an export {name} already", written.display());
-            return Err(Failure::usage(clash).remedy("name them apart with DIR=/NAME"));
+            let clash = format!("cannot serve {}: duplicate export {name}", written.display());
+            return Err(Failure::usage(clash).remedy("give them different names with DIR=/NAME"));
         }
         exports.push(PlannedExport { tree, name, ask: Vec::new() });
     }
@@ -311,7 +313,7 @@ fn ask_for(args: Vec<AskArg>, exports: &mut [PlannedExport]) -> Result<(), Failu
     }
     for AskArg { pattern, exports: names } in args {
         let is_named = !names.is_empty();
-        for index in offered(names, exports, "ask for files")? {
+        for index in offered(names, exports, "apply --ask")? {
             match exports.get_mut(index) {
                 Some(export) if is_dir(export) => export.ask.push(pattern.clone()),
                 Some(export) if is_named => return Err(not_a_directory(&export.tree)),
@@ -323,8 +325,8 @@ fn ask_for(args: Vec<AskArg>, exports: &mut [PlannedExport]) -> Result<(), Failu
 }
 
 fn not_a_directory(tree: &Tree) -> Failure {
-    let problem = format!("--ask is for directories of this host, which {tree} is not");
-    Failure::usage(problem).remedy("say it to the server that shares the directory")
+    let problem = format!("--ask requires a local directory, and {tree} is not one");
+    Failure::usage(problem).remedy("use it on the server that shares the directory")
 }
 
 fn planned_guests(
@@ -337,7 +339,7 @@ fn planned_guests(
         let export = position(export, exports, &listening)?;
         if planned.iter().any(|other| other.socket == socket) {
             let twice = format!("cannot {listening}: the socket is given twice");
-            return Err(Failure::usage(twice).remedy("one is enough: any number of guests may use it"));
+            return Err(Failure::usage(twice).remedy("one is sufficient for any number of guests"));
         }
         planned.push(PlannedGuests { socket, tag, request_queues, export });
     }
@@ -369,13 +371,13 @@ fn planned_mounts(
 fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
     match name {
         Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
-            let problem = format!("cannot {doing}: there is no export {name}");
-            Failure::usage(problem).remedy(format_args!("there are: {}", names(exports)))
+            let problem = format!("cannot {doing}: no export {name}");
+            Failure::usage(problem).remedy(format_args!("available: {}", names(exports)))
         }),
         None if exports.len() == 1 => Ok(0),
         None => {
-            let problem = format!("cannot {doing}: it does not say which export it serves");
-            Err(Failure::usage(problem).remedy(format_args!("add ,export= and one of {}", names(exports))))
+            let problem = format!("cannot {doing}: several exports and none selected");
+            Err(Failure::usage(problem).remedy(format_args!("add ,export= with one of {}", names(exports))))
         }
     }
 }

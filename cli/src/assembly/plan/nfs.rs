@@ -76,7 +76,9 @@ impl NfsPlan {
             anonymous_gid: options.anongid.unwrap_or(default.anonymous_gid),
         };
         if squash.anonymous_uid == NO_ID || squash.anonymous_gid == NO_ID {
-            return Err(Failure::usage(format!("{NO_ID} is no user and no group")).remedy("name another one"));
+            return Err(
+                Failure::usage(format!("{NO_ID} is not a valid user or group")).remedy("choose another id")
+            );
         }
         let mut ports: Vec<PlannedPort> = Vec::with_capacity(options.nfs.len());
         let plain = mem::take(&mut options.nfs).into_iter().map(|arg| (arg, false));
@@ -118,7 +120,7 @@ fn tls_dir_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Opti
         (false, Some(_)) => Err(Failure::usage("--tls-dir requires --nfs-tls").remedy("add --nfs-tls ADDR")),
         (true, Some(dir)) => Ok(Some(dir)),
         (true, None) => tls_dir().map(Some).map_err(|why| {
-            Failure::cannot("serve NFS over TLS", why).remedy("name the directory with --tls-dir")
+            Failure::cannot("serve NFS over TLS", why).remedy("give the directory with --tls-dir")
         }),
     }
 }
@@ -129,7 +131,7 @@ fn plain_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option
     }
     if !ports.iter().any(|port| port.over_tls) {
         let problem = "--allow-plain requires --nfs-tls";
-        return Err(Failure::usage(problem).remedy("say --allow for --nfs, which is plain anyway"));
+        return Err(Failure::usage(problem).remedy("for --nfs, which has no TLS, use --allow"));
     }
     Ok(Some(allow_list(&mut options.allow_plain)))
 }
@@ -143,8 +145,8 @@ fn lease_holders(args: &[LeasesArg]) -> Result<LeaseHolders, Failure> {
         return Ok(LeaseHolders::default());
     }
     if args.contains(&LeasesArg::Off) && args.iter().any(|arg| *arg != LeasesArg::Off) {
-        let problem = "--leases off lets no client hold leases, and another --leases does";
-        return Err(Failure::usage(problem).remedy("leave one of them out"));
+        let problem = "--leases off contradicts another --leases";
+        return Err(Failure::usage(problem).remedy("omit one of them"));
     }
     let mut holders = LeaseHolders::NONE;
     for arg in args {
@@ -160,8 +162,8 @@ fn lease_holders(args: &[LeasesArg]) -> Result<LeaseHolders, Failure> {
 fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option<Claims>, Failure> {
     let Some(path) = options.tls_users.take() else { return Ok(None) };
     if ports.is_empty() || ports.iter().any(|port| !port.over_tls) {
-        let problem = "--tls-users requires --nfs-tls, and no --nfs, whose clients show no certificate";
-        return Err(Failure::usage(problem).remedy("serve NFS without TLS by another server"));
+        let problem = "--tls-users requires --nfs-tls and excludes --nfs, whose clients have no certificates";
+        return Err(Failure::usage(problem).remedy("use another server for NFS without TLS"));
     }
     tls_users::read(&path).map(Some)
 }
@@ -188,7 +190,7 @@ fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> 
     let offered = super::offered(names, exports, serving)?;
     let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();
     if names.iter().enumerate().any(|(index, name)| names[..index].contains(name)) {
-        return Err(Failure::usage(format!("cannot {serving}: an export is named twice")));
+        return Err(Failure::usage(format!("cannot {serving}: an export is listed twice")));
     }
     ExportId::check(names.iter().map(String::as_str))
         .map_err(|alike| Failure::usage(format!("cannot {serving}: {alike}")))?;

@@ -32,7 +32,7 @@ use crate::commands::files::open_path::attr_of;
 use crate::failure::{Failure, Outcome};
 use crate::location::Location;
 
-const KEEPING: &str = "keep what an overlay has not flushed";
+const KEEPING: &str = "retain unflushed writes of an overlay";
 
 /// An overlay may stand on others, but not on so many: each is asked for what it does not have.
 const DEPTH_MAX: u32 = 16;
@@ -109,16 +109,16 @@ impl OverlaySource {
     }
 
     fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
-        Failure::cannot(format_args!("open the overlay {}", self.path.display()), error)
+        Failure::cannot(format_args!("open overlay {}", self.path.display()), error)
     }
 
     /// What it stands on. The name in a redo log is followed to the directory of the redo log and to the one
     /// for what images stand on, so that a redo log of a stranger opens nothing else.
     pub fn base(&self) -> Result<DiskSource, Failure> {
         if self.depth == DEPTH_MAX {
-            let reason = format!("more than {DEPTH_MAX} overlays stand on each other");
-            return Err(Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
-                .remedy("make one of them a whole image: tombolo disk convert"));
+            let reason = format!("the chain has more than {DEPTH_MAX} overlays");
+            return Err(Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
+                .remedy("convert one of them to a standalone image: tombolo disk convert"));
         }
         let mut bases = self.bases.iter().cloned();
         let word = match bases.next() {
@@ -177,9 +177,9 @@ impl OverlaySource {
         if is_finished {
             return Ok(());
         }
-        let reason = "it is not finished: something may write to it, or it was copied before it was whole";
-        Err(Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
-            .remedy("tombolo vm suspend --to DIR --changes makes one that is"))
+        let reason = "it is not finished: it may still be written to, or is an incomplete copy";
+        Err(Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
+            .remedy("create one with tombolo vm suspend --to DIR --changes"))
     }
 
     /// The file that the redo log names.
@@ -193,11 +193,11 @@ impl OverlaySource {
         let header = own.header()?;
         let name = Path::new(OsStr::from_bytes(&header.base_name));
         let say_it = |reason: String| {
-            Failure::cannot(format_args!("open the overlay {}", self.path.display()), reason)
-                .remedy("say what it stands on: --base DISK, behind that of what stands on it")
+            Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
+                .remedy("give its base with --base DISK, in chain order")
         };
         if DiskSource::is_elsewhere(name) || self.location.is_some() {
-            return Err(say_it(format!("it stands on {}", name.display())));
+            return Err(say_it(format!("its base is {}", name.display())));
         }
         let looking =
             |path: &Path| path.canonicalize().map_err(|error| say_it(format!("{}: {error}", path.display())));
@@ -208,8 +208,8 @@ impl OverlaySource {
         if is_allowed(own) || backing_dir.as_deref().is_some_and(is_allowed) {
             return Ok(base);
         }
-        let reason = format!("{} lies in another directory", base.display());
-        Err(say_it(reason).remedy("allow it: --backing-dir DIR"))
+        let reason = format!("{} is in another directory", base.display());
+        Err(say_it(reason).remedy("permit it with --backing-dir DIR"))
     }
 
     /// What serving it goes on to need. With a base that is reached over the network it is opened from within
@@ -318,9 +318,9 @@ impl OverlaySource {
     fn open_log(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let opened = match &self.location {
             Some(_) if !options.read_only => {
-                let reason = "an overlay of another host is only read";
+                let reason = "remote overlays are read-only";
                 return Err(Failure::cannot(format_args!("write to {}", self.path.display()), reason)
-                    .remedy("begin one here over it: tombolo disk create NAME.overlay --base URL"));
+                    .remedy("create a local overlay of it: tombolo disk create NAME.overlay --base URL"));
             }
             Some(location) => open_file(location, &of_log(options))?,
             None => {
@@ -355,11 +355,11 @@ impl OverlaySource {
         let overlay = opened.map_err(|error| {
             let failure = self.cannot(&error);
             match error {
-                OverlayError::BaseChanged => failure.remedy(format_args!(
-                    "what was written over it fits no other: bring {base} back as it was"
-                )),
+                OverlayError::BaseChanged => {
+                    failure.remedy(format_args!("restore the original base (size and mtime): {base}"))
+                }
                 OverlayError::Sealed => {
-                    failure.remedy("begin one over it: tombolo disk create NAME.overlay --base OVERLAY")
+                    failure.remedy("create an overlay of it: tombolo disk create NAME.overlay --base OVERLAY")
                 }
                 OverlayError::Torn | OverlayError::TooShort { .. } => {
                     failure.remedy("create the overlay again")

@@ -13,15 +13,15 @@ impl Plan {
     /// Checks what is asked of a proxy as a whole. `dir` is the directory of its cache.
     pub fn of_proxy(options: ServerOptions, dir: PathBuf, cache: CacheOptions) -> Result<Self, Failure> {
         if options.dir.len() != 1 {
-            let problem = "cannot cache: one location is needed";
+            let problem = "cannot cache: exactly one location is required";
             return Err(Failure::usage(problem).remedy("write `tombolo proxy nfs://HOST/NAME --cache DIR …`"));
         }
         if !options.ask.is_empty() {
-            let problem = "--ask is not for a cache, which believes what its contract says";
+            let problem = "--ask does not apply to a cache, whose --contract determines freshness";
             return Err(Failure::usage(problem).remedy("use --contract"));
         }
         if options.keep == Some(true) {
-            return Err(Failure::usage("--keep is not for a cache").remedy("leave it out"));
+            return Err(Failure::usage("--keep does not support caches").remedy("leave it out"));
         }
         let mut plan = Self::new(options)?;
         let says_of_lease = cache.take_lease || cache.no_lease;
@@ -30,11 +30,11 @@ impl Plan {
             cache.refuse_changes()?;
         }
         if says_of_lease && !cache.is_exclusive() {
-            let problem = "--take-lease and --no-lease are for the contract exclusive";
-            return Err(Failure::usage(problem).remedy("leave them out, or add --contract exclusive"));
+            let problem = "--take-lease and --no-lease require --contract exclusive";
+            return Err(Failure::usage(problem).remedy("omit them, or add --contract exclusive"));
         }
         if plan.front_ends.coherence == Coherence::Push && !cache.tells_changes() {
-            let problem = "--coherence push takes a contract under which all changes come through the proxy";
+            let problem = "--coherence push requires a contract with all changes made through the proxy";
             return Err(Failure::usage(problem).remedy("add --contract exclusive or immutable"));
         }
         plan.layers.read_only |= cache.is_read_only();

@@ -68,7 +68,7 @@ impl ShmPlan {
             let listening = format!("listen at {}", socket.display());
             if sockets.iter().any(|other| other.socket == socket) {
                 let twice = format!("cannot {listening}: the socket is given twice");
-                return Err(Failure::usage(twice).remedy("one is enough: any number of clients may use it"));
+                return Err(Failure::usage(twice).remedy("one is sufficient for any number of clients"));
             }
             sockets.push(PlannedShm { socket, exports: offered(names, exports, &listening)? });
         }

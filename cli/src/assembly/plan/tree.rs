@@ -107,7 +107,7 @@ impl Tree {
             Self::Shm(place) => {
                 let opened = Location::Shm(place.clone()).open(&OpenOptions::default())?;
                 if !opened.path.is_empty() {
-                    let only_above = "there is no export of that name, only one above it";
+                    let only_above = "no export has that name, only a parent directory";
                     return Err(Failure::cannot(&serving, only_above));
                 }
                 match options.read_only {
@@ -118,7 +118,7 @@ impl Tree {
             Self::Nfs(url) => {
                 let patience = url.options.clone().then(&asked.nfs).retry().unwrap_or_default();
                 let attempt = || location::mount(url, &asked);
-                return mounted(location::once_it_is_there(Some(Instant::now()), patience, attempt));
+                return mounted(location::retry_until_reachable(Some(Instant::now()), patience, attempt));
             }
             Self::NfsShm(url) => return mounted(location::mount_nfs_shm(url, Mode::default(), &asked)),
         };
@@ -161,7 +161,7 @@ mod tests {
         assert!(tree(&top.path().join("none")).is_err());
         for word in ["s3://bucket/src", "https://host/src", "nbd://host/src"] {
             let mistake = tree(Path::new(word)).expect_err(word);
-            assert!(mistake.contains(":// is not understood"), "{mistake}");
+            assert!(mistake.contains("unknown scheme"), "{mistake}");
         }
         for word in ["./s3://bucket", "3s://bucket", "a/b://c", "host:/src"] {
             assert!(!Tree::is_location(Path::new(word)), "{word}");

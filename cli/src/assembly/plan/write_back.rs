@@ -20,7 +20,7 @@ pub fn options_of(
     if mode != CacheMode::WriteBack {
         return match limit {
             Some(_) => {
-                let problem = "--write-back-limit is of --mode write-back";
+                let problem = "--write-back-limit requires --mode write-back";
                 Err(Failure::usage(problem).remedy("add --mode write-back --contract exclusive"))
             }
             None => Ok(None),
@@ -28,15 +28,15 @@ pub fn options_of(
     }
     if policy.is_leased() {
         let problem =
-            "--mode write-back is not for --contract lease: other holders would not see what waits here";
+            "--mode write-back excludes --contract lease: other lease holders would not see unsent changes";
         return Err(Failure::usage(problem).remedy(
-            "leave out --mode write-back, or add --contract exclusive, if all changes come through this proxy",
+            "omit --mode write-back, or add --contract exclusive, if all changes are made through this proxy",
         ));
     }
     if policy.default.contract != Contract::Exclusive || !policy.tells_changes() {
-        let problem = "--mode write-back takes a tree that no other machine changes meanwhile";
+        let problem = "--mode write-back requires that no other client changes the tree";
         return Err(Failure::usage(problem)
-            .remedy("add --contract exclusive, if all changes come through this proxy"));
+            .remedy("add --contract exclusive, if all changes are made through this proxy"));
     }
     let mut options = write_back::Options::default();
     if let Some(limit) = limit {
@@ -58,35 +58,32 @@ pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
     let allowed = match write_back::try_out(export, user) {
         Ok(allowed) => allowed,
         Err(error @ (Error::ReadOnly | Error::NotPermitted | Error::AccessDenied)) => {
-            let problem = format!("the origin lets user {uid} make no file in its root: {error}");
+            let problem = format!("user {uid} cannot create files in the root of the origin: {error}");
             if matches!(error, Error::ReadOnly) && matches!(write_back::kept_in(&dir_in(cache)), Ok(0)) {
-                return Err(Failure::cannot(doing, problem)
-                    .remedy("have it exported for writing, or leave out --mode write-back"));
+                return Err(
+                    Failure::cannot(doing, problem).remedy("export it writable, or omit --mode write-back")
+                );
             }
-            tracing::warn!(
-                "{problem}; changes that it refuses are kept here, and told by tombolo session show"
-            );
+            tracing::warn!("{problem}; refused changes are kept, and listed by tombolo session show");
             return Ok(());
         }
         // It is away or full: it is found out when changes are brought there.
         Err(error) => {
-            tracing::info!(%error, "it is not known what the origin lets this user change");
+            tracing::info!(%error, "cannot determine the origin's permissions for this user");
             return Ok(());
         }
     };
     if let Some(owner) = allowed.squashed_to {
         tracing::warn!(
-            "the origin gives files that user {uid} makes to user {owner}: they are shown so once they are there, and other owners that programs set \
+            "the origin assigns files created by user {uid} to user {owner}: the proxy then shows that owner, and other owners set by programs \
              are refused (tombolo serve --squash none lets the superuser set them)"
         );
     } else if allowed.refuses_owners {
-        tracing::warn!(
-            "the origin lets nobody give files to other users: owners that programs set are refused there"
-        );
+        tracing::warn!("the origin permits no changes of owners: owners set by programs are refused");
     }
     if allowed.refuses_modes {
         tracing::warn!(
-            "the origin does not let user {uid} set modes of files: those that programs set are refused there"
+            "the origin does not permit user {uid} to set file modes: modes set by programs are refused"
         );
     }
     Ok(())
@@ -97,8 +94,7 @@ pub fn refuse_what_is_kept(doing: &str, cache: &Path, remedy: &str) -> Outcome {
     match write_back::kept_in(&dir_in(cache)) {
         Ok(0) => Ok(()),
         Ok(count) => {
-            let problem =
-                format!("{count} files and names in it are changed, and the origin does not have that yet");
+            let problem = format!("{count} files and names in it have unsent changes");
             Err(Failure::cannot(doing, problem).remedy(remedy))
         }
         Err(error) => Err(Failure::cannot(doing, &error)),

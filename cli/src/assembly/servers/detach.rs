@@ -50,7 +50,7 @@ impl KeptBack {
                     %name,
                     files = before.dirty_nodes,
                     bytes = before.dirty_bytes,
-                    "bringing changes to the origin: another signal ends this at once, and what is left is kept"
+                    "sending changes to the origin: a second signal ends at once, and keeps the remaining changes"
                 );
             }
             let flushed = export.flush();
@@ -61,7 +61,7 @@ impl KeptBack {
                 let (bytes, files) = (status.dirty_bytes, status.dirty_nodes);
                 let dir = self.dir.display();
                 let kept = format!(
-                    "{bytes} bytes in {files} files and names are kept in {dir}: start the proxy again"
+                    "{bytes} bytes in {files} files and names are kept in {dir}; start the proxy again"
                 );
                 return Err(Left::Changes(Failure::cannot(ending, &error).remedy(kept)));
             }
@@ -69,8 +69,8 @@ impl KeptBack {
         if conflicts == 0 {
             return Ok(());
         }
-        let problem = format!("{conflicts} files were changed at the origin too");
-        let remedy = "compare the versions that are named NAME.conflict-… there";
+        let problem = format!("{conflicts} files were also changed at the origin");
+        let remedy = "compare the versions NAME.conflict-… at the origin";
         Err(Left::Conflicts(Failure::cannot("end without conflicts", problem).remedy(remedy)))
     }
 }

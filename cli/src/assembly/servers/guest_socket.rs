@@ -51,7 +51,7 @@ fn group_id(group: &str) -> Result<u32, Failure> {
     if let Ok(number) = group.parse() {
         return Ok(number);
     }
-    let finding = format!("find the group {group}");
+    let finding = format!("find group {group}");
     match names::group_id(group) {
         Ok(Some(id)) => Ok(id),
         Ok(None) => Err(Failure::cannot(finding, "no such group")),
@@ -117,8 +117,8 @@ impl GuestSocket {
 
 fn inherited(fd: i32) -> Result<UnixListener, Failure> {
     let socket = socket::inherited_listener(fd).map_err(|errno| {
-        Failure::cannot(format_args!("take descriptor {fd} for guests"), &io::Error::from(errno))
-            .remedy("hand in a unix stream socket that listens")
+        Failure::cannot(format_args!("use descriptor {fd} for guests"), &io::Error::from(errno))
+            .remedy("pass a listening UNIX stream socket")
     })?;
     Ok(socket.into())
 }
@@ -135,7 +135,7 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     if let Some(group) = access.group {
         change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
             let failure = Failure::cannot(giving(format!("to group {group}")), &io::Error::from(errno));
-            failure.remedy("the server's user must be in it, or root")
+            failure.remedy("the server's user must be a member, or root")
         })?;
     }
     if access.mode() == OWNER_ONLY {
@@ -157,7 +157,7 @@ fn place_of(path: &Path) -> io::Result<File> {
     let place = File::from(open::open_place(dir.as_fd(), name.as_bytes())?);
     let found = place.metadata()?;
     let is_ours = found.file_type().is_socket() && found.nlink() == 1 && found.uid() == creds::own_ids().0;
-    if is_ours { Ok(place) } else { Err(io::Error::other("another file has taken its place")) }
+    if is_ours { Ok(place) } else { Err(io::Error::other("it was replaced by another file")) }
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ pub fn until_stopped<P, S>(
     })
     .map_err(|error| Failure::cannot("wait for the keeper", &error))?;
     let mut server = start(prepared)?;
-    announce(&server).map_err(|error| Failure::cannot("say that it is ready", &error))?;
+    announce(&server).map_err(|error| Failure::cannot("report readiness", &error))?;
     match stopped.recv() {
         Ok(Some(signal)) => tracing::info!(%signal, "stopping"),
         Ok(None) => tracing::info!("stopping with the keeper"),
@@ -241,7 +241,7 @@ impl Server {
             let disks = serving.end_disks();
             let others = others.map_or(Ok(Ok(())), |others| others.join());
             let others =
-                others.unwrap_or_else(|_| Err(Failure::cannot("end all sessions", "one has failed")));
+                others.unwrap_or_else(|_| Err(Failure::cannot("end all sessions", "a session failed")));
             first.and(disks).and(others)
         })
     }
@@ -491,7 +491,7 @@ fn kept_export(
 ) -> Result<Arc<dyn Export>, Failure> {
     can_be_kept(&*export).map_err(|error| {
         let tree = plan.exports.get(index).map(|export| export.tree.to_string()).unwrap_or_default();
-        Failure::cannot(format_args!("keep the guests of {tree}"), &error).remedy("leave --keep out")
+        Failure::cannot(format_args!("keep guests of {tree}"), &error).remedy("omit --keep")
     })?;
     Ok(if plan.layers.read_only { export } else { state.once(index)?.unwrap_or(export) })
 }
@@ -550,8 +550,10 @@ fn start_mount(
 fn end(mount: &FuseMount) {
     match mount.unmount() {
         Ok(true) => mount.wait(),
-        Ok(false) => tracing::warn!(mountpoint = %mount.path().display(), "cut off from its users"),
-        Err(error) => tracing::error!(mountpoint = %mount.path().display(), %error, "stays mounted"),
+        Ok(false) => {
+            tracing::warn!(mountpoint = %mount.path().display(), "busy: detached, ends with its last user")
+        }
+        Err(error) => tracing::error!(mountpoint = %mount.path().display(), %error, "cannot unmount"),
     }
 }
 

@@ -63,7 +63,7 @@ impl NbdSockets {
         let failed = |error: StartError| Failure::cannot("serve NBD", &error);
         match listen {
             NbdListen::Unix(_) if is_secure => {
-                return Err(Failure::usage("--nbd-tls takes an address: a unix socket needs no TLS"));
+                return Err(Failure::usage("--nbd-tls requires an address: UNIX sockets need no TLS"));
             }
             NbdListen::Unix(path) => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -128,7 +128,7 @@ fn tls(plan: &NbdPlan<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     };
     let tls = ServerTls::open_for_nbd(&dir).map_err(|error| {
         Failure::cannot("serve NBD over TLS", &error)
-            .remedy("name the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
+            .remedy("give the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
     })?;
     Ok((Arc::new(tls), dir))
 }

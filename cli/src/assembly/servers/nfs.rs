@@ -80,7 +80,7 @@ impl NfsServers {
             options.admit_plain = plan.front_ends.nfs.plain.clone().map(admit);
             let served = Served::start(&address, bound, options, &service)?;
             if plan.front_ends.nfs.allow.is_open() && !address.ip().is_loopback() && !port.over_tls {
-                tracing::warn!(%address, "all clients that reach this address are served; --allow CIDR narrows that");
+                tracing::warn!(%address, "serving all clients that reach this address; restrict them with --allow CIDR");
             }
             let (over_tls, exports) = (port.over_tls, port.exports.clone());
             ports.push(Port { address, over_tls, exports, served });
@@ -123,7 +123,7 @@ impl Served {
     ) -> Result<Self, Failure> {
         let serving = format!("serve NFS at {at}");
         let descriptors = for_connections(options.connections_max).ok_or_else(|| {
-            let why = format!("fewer than {CONNECTIONS_MIN} descriptors are left for its connections");
+            let why = format!("fewer than {CONNECTIONS_MIN} descriptors are available for connections");
             Failure::cannot(&serving, why).remedy(RAISE_LIMIT)
         })?;
         options.connections_max = descriptors.guaranteed();
@@ -140,7 +140,7 @@ fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     let open = |dir: &PathBuf| ServerTls::open(dir).map(Arc::new);
     plan.tls_dir.as_ref().map(open).transpose().map_err(|error| {
         Failure::cannot("serve NFS over TLS", &error)
-            .remedy("name the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
+            .remedy("give the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
     })
 }
 
@@ -159,7 +159,7 @@ fn not_served(address: SocketAddr, error: &BindError) -> Failure {
     let transport = error.transport.name();
     let failure = Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source);
     match error.source.kind() {
-        std::io::ErrorKind::AddrInUse => failure.remedy("choose another port, or 0 for one that is free"),
+        std::io::ErrorKind::AddrInUse => failure.remedy("choose another port, or 0 for a free one"),
         _ => failure,
     }
 }

@@ -48,7 +48,7 @@ impl NfsOverLinks {
 impl Service for NfsOverLinks {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let service = self.service().map_err(|why| {
-            tracing::error!(peer = &*peer.label, why, "no NFS over shared memory");
+            tracing::error!(peer = &*peer.label, why, "NFS over shared memory is unavailable");
             Refusal::Failed(why.into())
         })?;
         service.open(peer)

@@ -100,7 +100,7 @@ impl ShmServers {
             }
             tracing::info!("no client for {} seconds", after.as_secs());
             if let Err(error) = signals::stop_this_process() {
-                tracing::error!(%error, "an unused server cannot be stopped");
+                tracing::error!(%error, "cannot stop the unused server");
             }
         };
         thread::Builder::new().name("unused".into()).spawn(look).map(drop)
@@ -219,8 +219,8 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
     if let (MemoryLocation::File(path), None) = (&place, memory.size_bytes)
         && !path.exists()
     {
-        let failure = Failure::cannot(&serving, "there is no such file");
-        return Err(failure.remedy("to have it made, add ,size=SIZE"));
+        let failure = Failure::cannot(&serving, "no such file");
+        return Err(failure.remedy("add ,size=SIZE to create it"));
     }
     let (server, names) = server(&memory.exports, memory.squash, plan, state)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };

@@ -35,7 +35,7 @@ impl Listed {
         match Self::try_start(announcement, endpoints) {
             Ok(listed) => Some(listed),
             Err(error) => {
-                tracing::warn!(%error, "tombolo links will not show this server");
+                tracing::warn!(%error, "cannot register for tombolo links");
                 None
             }
         }
@@ -101,7 +101,7 @@ impl Lister {
         }
         self.announcement.guests = guests;
         if let Err(error) = self.entry.update(&self.announcement) {
-            tracing::debug!(%error, "tombolo links shows what was");
+            tracing::debug!(%error, "cannot update the registry of tombolo links");
         }
     }
 }

@@ -140,7 +140,7 @@ impl DurableState {
     /// Says in the log that there is no durable state, where a front end needs it.
     pub fn warn(&self) {
         if let Some(missing) = self.opened.get().and_then(|opened| opened.state.as_ref().err()) {
-            tracing::warn!("clients will notice when this server is restarted: {missing}");
+            tracing::warn!("clients will lose state when this server is restarted: {missing}");
         }
     }
 
@@ -157,7 +157,7 @@ impl DurableState {
             Ok(state) => handle_keys::open(state.files())
                 .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?,
             Err(_) => {
-                Keys::random().map_err(|error| Failure::cannot("make a key for file handles", &error))?
+                Keys::random().map_err(|error| Failure::cannot("create a key for file handles", &error))?
             }
         };
         let signer = Arc::new(Signer::new(keys.clone()));
@@ -175,7 +175,7 @@ impl DurableState {
         let table = |(index, (planned, _)): (usize, &(PlannedExport, _))| {
             let name = format!("leases-{}", one_component(&planned.name.to_string()));
             let before =
-                files.read(&name).map_err(|error| Failure::cannot("read what is known of leases", &error))?;
+                files.read(&name).map_err(|error| Failure::cannot("read the state of leases", &error))?;
             let was_set = before.is_some_and(|text| text != NONE_HELD);
             let (epoch, note) =
                 (RandomState::new().build_hasher().finish(), Note { files: files.clone(), name });
@@ -194,11 +194,11 @@ impl DurableState {
             let failure = Failure::cannot(&keeping, &error);
             match error {
                 StateError::InUse { .. } if self.over_stdio => failure.remedy(
-                    "it has other options: say the same, wait until its last connection has ended, or take another directory with --state DIR",
+                    "the server there has other options: use the same, wait for its last connection to end, or choose another directory with --state DIR",
                 ),
                 StateError::InUse { .. } => failure
-                    .remedy("end that server, or give this one a directory of its own with --state DIR"),
-                _ => failure.remedy("choose another place with --state DIR"),
+                    .remedy("stop that server, or give this one its own directory with --state DIR"),
+                _ => failure.remedy("choose another directory with --state DIR"),
             }
         })
     }
@@ -286,7 +286,7 @@ fn with_handles(
     planned: &PlannedExport,
     table: &Path,
 ) -> Result<Arc<dyn Export>, Failure> {
-    let serving = format!("serve {} to clients that outlive this server", planned.name);
+    let serving = format!("serve {} across restarts of this server", planned.name);
     let client = Client { session: SessionId(0), label: "handles".into(), checks: PermissionCheck::Caller };
     let fs = export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
     let root =
@@ -295,11 +295,11 @@ fn with_handles(
         return Ok(export.clone());
     }
     let why = match planned.tree {
-        Tree::Dir(_) | Tree::Shm(_) => "they take root, and a file system that has them",
-        Tree::Nfs(_) | Tree::NfsShm(_) => "those of its server leave no room for a signature",
+        Tree::Dir(_) | Tree::Shm(_) => "they require root, and a file system that supports them",
+        Tree::Nfs(_) | Tree::NfsShm(_) => "those of its server are too long to be signed",
     };
     tracing::warn!(
-        "no file handles for {}: {why}; what others rename there, clients have to look up again",
+        "no file handles for {}: {why}; clients must look up files again after a rename",
         planned.tree
     );
     let over = handle_table::over(export.clone(), table);

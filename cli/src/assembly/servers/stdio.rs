@@ -51,7 +51,7 @@ const CALLER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 pub fn serve(plan: &Plan) -> Outcome {
     if io::stdin().is_terminal() {
         let problem = format!("cannot {SERVING}: it is a terminal");
-        return Err(Failure::usage(problem).remedy("have ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
+        return Err(Failure::usage(problem).remedy("let ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
     }
     // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
@@ -68,7 +68,9 @@ pub fn serve(plan: &Plan) -> Outcome {
             Ok(listener) => return serve_all(plan, &listener, streams),
             Err(ListenError::Busy { .. }) => thread::sleep(RETRY),
             Err(error) => {
-                return Err(Failure::cannot(SERVING, &error).remedy("choose another place with --state DIR"));
+                return Err(
+                    Failure::cannot(SERVING, &error).remedy("choose another directory with --state DIR")
+                );
             }
         }
     }

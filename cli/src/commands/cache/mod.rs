@@ -17,7 +17,9 @@ use crate::assembly::plan::write_back::refuse_what_is_kept;
 use crate::commands::files::shown;
 use crate::failure::{Failure, Outcome};
 
-/// Inspect and maintain a cache directory. Its proxy must not be running.
+/// Inspect and maintain the cache of a proxy.
+///
+/// The proxy must not be running.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CacheArgs {

@@ -22,11 +22,10 @@ use crate::progress::{Progress, Screen, Style};
 
 use super::{Shower, stopping};
 
-/// Check a disk: the consistency of the tables of qcow2 images, including backing files, and the readability
-/// of all data.
+/// Check the tables of an image, and read all data.
 ///
-/// Nothing is changed. A disk that is being written to by others is refused. Exits with 1 if the disk is
-/// damaged.
+/// Also checks the backing files of qcow2 images and overlays. Nothing is changed. A disk that is being
+/// written to by others is refused. Exits with 1 if the disk is damaged.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCheckArgs {
@@ -54,7 +53,7 @@ const UNREADABLE_MAX: usize = 10;
 
 /// Result of a check, printed as JSON.
 #[derive(Serialize)]
-struct Found {
+struct CheckResult {
     disk: String,
     /// `true` if the images lie below an overlay, which a repaired base would invalidate.
     #[serde(skip)]
@@ -63,7 +62,7 @@ struct Found {
     /// Bytes read: all data, unless an image is damaged.
     data_bytes: u64,
     unreadable_bytes: u64,
-    unreadable: Vec<Place>,
+    unreadable: Vec<UnreadableRange>,
 }
 
 /// A qcow2 image.
@@ -76,7 +75,7 @@ struct Image {
 }
 
 #[derive(Serialize)]
-struct Place {
+struct UnreadableRange {
     offset: u64,
     len_bytes: u64,
     reason: String,
@@ -88,7 +87,7 @@ impl DiskCheckArgs {
         let source = DiskSource::of_word(&self.file, &self.image)?;
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
         let images = images(&source)?;
-        let mut found = Found {
+        let mut found = CheckResult {
             disk: source.to_string(),
             is_overlay: matches!(source, DiskSource::Overlay(_)),
             images,
@@ -124,7 +123,7 @@ fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
     images.collect()
 }
 
-impl Found {
+impl CheckResult {
     fn read(&mut self, source: &DiskSource, screen: &Arc<Screen>) -> Outcome {
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let stop = stopping(screen)?;
@@ -143,7 +142,7 @@ impl Found {
         self.unreadable_bytes = bytes;
         self.unreadable = ranges
             .into_iter()
-            .map(|(range, error)| Place {
+            .map(|(range, error)| UnreadableRange {
                 offset: range.offset,
                 len_bytes: range.len_bytes,
                 reason: Reason::from(&error).into(),
@@ -153,7 +152,7 @@ impl Found {
     }
 
     /// Returns the advice, unless it would invalidate an overlay.
-    fn mending(&self, how: &'static str) -> &'static str {
+    fn advice(&self, how: &'static str) -> &'static str {
         if self.is_overlay { "but repairing a base invalidates its overlays" } else { how }
     }
 
@@ -173,19 +172,18 @@ impl Found {
                 more => lines.push(format!("{path}: and {more} more")),
             }
             if let Some(leaked @ 1..) = image.leaked_bytes {
-                let (leaked, mending) =
-                    (size(leaked), self.mending("free them with qemu-img check -r leaks"));
-                lines.push(format!("{path}: {leaked} leaked: {mending}"));
+                let (leaked, advice) = (size(leaked), self.advice("free them with qemu-img check -r leaks"));
+                lines.push(format!("{path}: {leaked} leaked: {advice}"));
             }
         }
-        for Place { offset, len_bytes, reason } in &self.unreadable {
+        for UnreadableRange { offset, len_bytes, reason } in &self.unreadable {
             lines.push(format!("{}: {len_bytes} bytes at {offset} cannot be read: {reason}", self.disk));
         }
         let (read, unreadable) = (size(self.data_bytes), size(self.unreadable_bytes));
         lines.push(match (self.is_sound(), self.unreadable_bytes) {
             (true, _) => format!("{} is sound: {read} of data read", self.disk),
             (false, 0) => {
-                format!("{} is damaged: {}", self.disk, self.mending("qemu-img check -r all may repair it"))
+                format!("{} is damaged: {}", self.disk, self.advice("qemu-img check -r all may repair it"))
             }
             (false, _) => {
                 format!("{} is damaged: {read} of data read, {unreadable} unreadable", self.disk)

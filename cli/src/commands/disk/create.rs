@@ -18,7 +18,9 @@ use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
-/// Create a disk: an empty image, or an overlay, which stores the changes to another disk in its own file.
+/// Create an empty image, or an overlay.
+///
+/// An overlay stores the changes to another disk, its base, in a file of its own.
 ///
 /// The base of an overlay is neither copied nor changed. Many overlays may share a base, and overlays may be
 /// stacked. The base must not change: an overlay whose base was written to is refused. A base on another host

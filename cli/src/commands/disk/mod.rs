@@ -34,8 +34,9 @@ use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 use merge::{DiskDiscardArgs, DiskMergeArgs};
 
-/// Serve a disk to guests and NBD clients: an image (raw or qcow2), a block device, a disk of an NBD server,
-/// or a file on an NFS server.
+/// Serve a disk to guests and NBD clients; create, check and convert disks.
+///
+/// Serves an image (raw or qcow2), a block device, a disk of an NBD server, or a file on an NFS server.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM
@@ -124,7 +125,7 @@ fn checked(text: &str) -> Result<String, String> {
     size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
 }
 
-/// Has the server resize the disk, and returns a line of result.
+/// Resizes the disk through its server, and returns a line of result.
 fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failure> {
     let resizing = format!("resize {}", file.display());
     let source = DiskSource::of_word(file, &ImageOptions::default())?.shown();

@@ -40,14 +40,14 @@ Examples:
   tombolo du -sh nfs://server/export/home";
 
 /// A directory whose total is incomplete.
-struct Open {
+struct OpenTotal {
     /// `None` for the top.
     name: Option<NameBuf>,
     bytes: u64,
 }
 
 /// A directory not yet listed.
-struct Met {
+struct Unlisted {
     name: Option<NameBuf>,
     node: Node,
     attr: Attr,
@@ -57,7 +57,7 @@ struct Met {
 struct Walk<'a> {
     args: &'a DuArgs,
     place: &'a OpenPath,
-    open: Vec<Open>,
+    open: Vec<OpenTotal>,
     /// Counted files with several names.
     counted: HashSet<(u64, u64)>,
     all_well: bool,
@@ -94,11 +94,11 @@ impl Walk<'_> {
             return self.print(allocated(&attr), &self.place.word);
         }
         let mut above = Above::default();
-        let mut ahead = vec![Met { name: None, node, attr, depth: 0 }];
-        while let Some(Met { name, node, attr, depth }) = ahead.pop() {
+        let mut pending = vec![Unlisted { name: None, node, attr, depth: 0 }];
+        while let Some(Unlisted { name, node, attr, depth }) = pending.pop() {
             self.close(depth)?;
-            self.open.push(Open { name, bytes: allocated(&attr) });
-            let listed = above.enter(depth, &node).and_then(|()| self.list(&node, depth, &mut ahead));
+            self.open.push(OpenTotal { name, bytes: allocated(&attr) });
+            let listed = above.enter(depth, &node).and_then(|()| self.list(&node, depth, &mut pending));
             if let Err(error) = listed {
                 problem::cannot(format_args!("list {}", self.path()), &error, &self.place.tree).print();
                 self.all_well = false;
@@ -107,8 +107,8 @@ impl Walk<'_> {
         self.close(0)
     }
 
-    /// Counts a directory's entries, and pushes its subdirectories onto `ahead`.
-    fn list(&mut self, dir: &Node, depth: usize, ahead: &mut Vec<Met>) -> Result<(), Error> {
+    /// Counts a directory's entries, and pushes its subdirectories onto `pending`.
+    fn list(&mut self, dir: &Node, depth: usize, pending: &mut Vec<Unlisted>) -> Result<(), Error> {
         let mut listing = block_on(dir.list(true))?;
         while let Some(item) = block_on(listing.next())? {
             let node = match item.node {
@@ -121,7 +121,7 @@ impl Walk<'_> {
             };
             let attr = block_on(node.attr())?;
             if attr.file_type == FileType::Directory {
-                ahead.push(Met { name: Some(item.name), node, attr, depth: depth + 1 });
+                pending.push(Unlisted { name: Some(item.name), node, attr, depth: depth + 1 });
             } else if (attr.nlink < 2 || self.counted.insert((attr.fsid, attr.fileid)))
                 && let Some(open) = self.open.last_mut()
             {

@@ -217,7 +217,7 @@ impl OpenPath {
         block_on(self.tree.find(&self.path, last))
     }
 
-    /// Like [`OpenPath::find`]; the failure names the path.
+    /// Looks up the node like [`OpenPath::find`]; the failure names the path.
     pub fn found(&self, last: Last) -> Result<Node, Failure> {
         self.find(last).map_err(|error| self.cannot("find", &error))
     }

@@ -11,7 +11,7 @@ use crate::location::{End, Location};
 use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
-/// Remove files, and with -r directories and their contents, on NFS servers and on this host.
+/// Remove files and trees on NFS servers and on this host.
 ///
 /// Many names are removed concurrently. Symbolic links are removed, not followed. The root of an export
 /// cannot be removed.

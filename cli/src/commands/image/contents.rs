@@ -47,7 +47,7 @@ struct Part {
 const PART_BYTES: u64 = 4 << 20;
 
 /// State shared by the threads.
-struct Shared {
+struct ScanProgress {
     /// File index and offset of the next part.
     next: (usize, u64),
     parts: Vec<Vec<Part>>,
@@ -62,7 +62,7 @@ impl Scan<'_> {
     /// The index of an unreadable file, and the reason.
     pub fn of(&self, files: &[Scanned]) -> Result<Vec<Contents>, (usize, io::Error)> {
         let parts = files.iter().map(|_| Vec::new()).collect();
-        let shared = Mutex::new(Shared { next: (0, 0), parts, digests: 0, failed: None });
+        let shared = Mutex::new(ScanProgress { next: (0, 0), parts, digests: 0, failed: None });
         thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| self.work(files, &shared));
@@ -76,7 +76,7 @@ impl Scan<'_> {
         Ok(all.map(|(file, parts)| joined(file.size_bytes.div_ceil(self.block_bytes), parts)).collect())
     }
 
-    fn work(&self, files: &[Scanned], shared: &Mutex<Shared>) {
+    fn work(&self, files: &[Scanned], shared: &Mutex<ScanProgress>) {
         let mut buffer = vec![0; PART_BYTES as usize];
         loop {
             let Some((index, range)) = self.next_part(files, shared) else { return };
@@ -102,7 +102,7 @@ impl Scan<'_> {
     }
 
     /// Returns the next part that may contain data, assigned to this thread.
-    fn next_part(&self, files: &[Scanned], shared: &Mutex<Shared>) -> Option<(usize, Range<u64>)> {
+    fn next_part(&self, files: &[Scanned], shared: &Mutex<ScanProgress>) -> Option<(usize, Range<u64>)> {
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (index, offset) = shared.next;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tombolo_core::fs::Timestamp;
 use tombolo_wire_image::{Advice, Digest, ImageFile, NAME};
 
-use super::sidecar::Whole;
+use super::sidecar::FullSidecar;
 use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
@@ -59,7 +59,7 @@ struct FileInfo {
 impl ImageInfoArgs {
     pub fn run(&self) -> Outcome {
         let reading = format!("read {}", self.dir.join(NAME).display());
-        let whole = Whole::read(&self.dir).map_err(|error| {
+        let whole = FullSidecar::read(&self.dir).map_err(|error| {
             let failure = Failure::cannot(&reading, &error);
             match error.kind() {
                 io::ErrorKind::NotFound => {
@@ -79,7 +79,7 @@ impl ImageInfoArgs {
 }
 
 impl Info {
-    fn of(dir: &Path, whole: &Whole) -> Self {
+    fn of(dir: &Path, whole: &FullSidecar) -> Self {
         let mut seen = HashSet::new();
         let files = whole.sidecar.files.iter().zip(&whole.digests).map(|(file, digests)| FileInfo {
             name: shown::name(&file.name),

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::info::fits;
 use super::scan::ImageScanArgs;
-use super::sidecar::Whole;
+use super::sidecar::FullSidecar;
 use super::trace::{gathered, of_any, steps};
 use crate::commands::files::{print, shown};
 use crate::commands::vm::PlaceArgs;
@@ -45,7 +45,7 @@ Examples:
 
 impl ImageRehearseArgs {
     pub fn run(self) -> Outcome {
-        let mut whole = match Whole::read(&self.dir) {
+        let mut whole = match FullSidecar::read(&self.dir) {
             Ok(whole) if whole.sidecar.files.iter().all(|file| fits(&self.dir, file)) => whole,
             _ => ImageScanArgs::of(&self.dir).scan()?.0,
         };

@@ -16,7 +16,7 @@ use tombolo_sys::open::{OpenFlags, open_entry, open_root};
 use tombolo_wire_image::{Advice, DIGEST_BYTES, FILES_MAX, ImageFile, Malformed, NAME, Sidecar, digest};
 
 use super::contents::{Contents, Scan, Scanned};
-use super::sidecar::Whole;
+use super::sidecar::FullSidecar;
 use super::trace::steps;
 use crate::assembly::options::cache::Size;
 use crate::assembly::options::policy::block_bytes;
@@ -91,7 +91,7 @@ impl FromStr for AdviceArg {
 }
 
 /// A file to be scanned.
-struct Found {
+struct ScanFile {
     name: Vec<u8>,
     path: PathBuf,
     before: Metadata,
@@ -109,7 +109,7 @@ impl ImageScanArgs {
     }
 
     /// Scans all files and replaces the sidecar. Returns it and its length in bytes.
-    pub fn scan(self) -> Result<(Whole, u64), Failure> {
+    pub fn scan(self) -> Result<(FullSidecar, u64), Failure> {
         let scanning = format!("scan {}", self.dir.display());
         let size = self.block.unwrap_or(Size(4 << 10));
         let block = block_bytes(size).ok_or_else(|| {
@@ -168,8 +168,8 @@ impl ImageScanArgs {
     }
 
     /// Returns the contents of the sidecar.
-    fn said(&self, block_bytes: u32, found: &[Found], contents: Vec<Contents>) -> Whole {
-        let mut whole = Whole::default();
+    fn said(&self, block_bytes: u32, found: &[ScanFile], contents: Vec<Contents>) -> FullSidecar {
+        let mut whole = FullSidecar::default();
         for (file, contents) in found.iter().zip(contents) {
             let advice = self.advice.iter().rev().find(|said| said.name.as_bytes() == file.name);
             let table = (!self.no_digests).then(|| digest(contents.digests.as_flattened()));
@@ -190,7 +190,7 @@ impl ImageScanArgs {
 }
 
 /// Returns the result for the user.
-fn summary(whole: &Whole, len: u64) -> String {
+fn summary(whole: &FullSidecar, len: u64) -> String {
     let Sidecar { files, .. } = &whole.sidecar;
     let [size, zeros] = [|file: &ImageFile| file.size, ImageFile::zero_bytes]
         .map(|bytes| shown::short_size(files.iter().map(bytes).sum()));
@@ -202,7 +202,7 @@ fn summary(whole: &Whole, len: u64) -> String {
 }
 
 /// Returns the files of a directory by name, each old enough to be scanned.
-fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Failure> {
+fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>), Failure> {
     let cannot = |error: std::io::Error| Failure::cannot(scanning, &error);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(cannot)? {
@@ -232,7 +232,7 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<Found>, Vec<Scanned>), Fa
         let (file, before) =
             opened.map_err(|error| Failure::cannot(scanning, format!("{}: {error}", path.display())))?;
         scanned.push(Scanned { file, size_bytes: before.size() });
-        found.push(Found { name: name.as_bytes().to_vec(), path, before });
+        found.push(ScanFile { name: name.as_bytes().to_vec(), path, before });
     }
     Ok((found, scanned))
 }

@@ -11,13 +11,13 @@ use crate::assembly::plan::overlay::sync_name;
 
 /// A sidecar with the digests of its files' blocks.
 #[derive(Debug, Default)]
-pub struct Whole {
+pub struct FullSidecar {
     pub sidecar: Sidecar,
     /// Digests of each file; empty where omitted.
     pub digests: Vec<Vec<Digest>>,
 }
 
-impl Whole {
+impl FullSidecar {
     /// Reads the sidecar of this directory.
     pub fn read(dir: &Path) -> io::Result<Self> {
         let mut file = File::open(dir.join(NAME))?;

@@ -186,10 +186,10 @@ mod tests {
             step(1, 95, 3),
             step(1, 39, 5),
         ];
-        // 10 to 19 are zeroes, as are 40 and on.
+        // 10 to 19 are zeroes, and so are 40 and on.
         let expected = [step(1, 7, 1), step(1, 9, 12), step(1, 39, 1), step(1, 95, 3), step(0, 300, 1)];
         assert_eq!(gathered(&read, &files), expected);
-        // What is read long after comes after.
+        // Later reads stay later.
         let read = [step(1, 200, 64), step(1, 100, 1), step(0, 100, 64), step(1, 101, 1)];
         assert_eq!(
             gathered(&read, &files),

@@ -13,7 +13,7 @@ use super::Mount;
 
 /// Current and previous log.
 const NAME: &str = "log";
-const BEFORE: &str = "log.old";
+const PREVIOUS: &str = "log.old";
 
 /// Log of a mount; owns the mount's state directory.
 pub struct Log {
@@ -45,7 +45,7 @@ impl Log {
     pub fn end(self) {
         let is_empty = self.file.metadata().is_ok_and(|log| log.len() == 0);
         if let Some(state) = self.state.filter(|_| is_empty) {
-            state.remove(&[NAME, BEFORE]);
+            state.remove(&[NAME, PREVIOUS]);
         }
     }
 
@@ -61,16 +61,16 @@ pub fn append(path: &Path) -> io::Result<File> {
 }
 
 /// Time for the supervisor of a just-ended mount to exit.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn state(mount: &Mount) -> Result<ServerState, StateError> {
     let state = StateDir::open(&StateDir::default_path()?)?;
     let name = format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + END_TIMEOUT;
     loop {
         match state.server(&name) {
-            Err(StateError::InUse { .. }) if Instant::now() < end => std::thread::sleep(LOOK_EVERY),
+            Err(StateError::InUse { .. }) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
             outcome => return outcome,
         }
     }
@@ -80,7 +80,7 @@ fn state(mount: &Mount) -> Result<ServerState, StateError> {
 const NAME_BYTES_MAX: usize = 200;
 
 fn fresh(path: &Path) -> io::Result<File> {
-    match fs::rename(path, path.with_file_name(BEFORE)) {
+    match fs::rename(path, path.with_file_name(PREVIOUS)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }

@@ -72,46 +72,65 @@ Examples:
 Mount options:
   ro                    refuse changes
   allow_other           admit users other than the mounting one
-  coherence=POLICY      kernel cache policy: strict (no caching), auto (close-to-open, 1 s; the default), always (a day),
-                        push (everything until it changes: for directories, as root, and for shared-memory servers with
-                        --host-watch, where it is the default without noperm)
-  locks=shared|local    scope of file locks: all users of the directory or export (the default where the server has locks,
-                        so not over NFS), or this mount only, with locks managed by the kernel at a hundredth of the cost
-  xattrs=on|off         show extended attributes (the default), or hide them: fewer requests, but no access lists and file capabilities
+  coherence=POLICY      kernel cache policy: strict (no caching), auto (close-to-open, 1 s; the
+                        default), always (a day), push (everything until it changes: for
+                        directories, as root, and for shared-memory servers with --host-watch,
+                        where it is the default without noperm)
+  locks=shared|local    scope of file locks: all users of the directory or export (the default
+                        where the server has locks, so not over NFS), or this mount only, with
+                        locks managed by the kernel at a hundredth of the cost
+  xattrs=on|off         show extended attributes (the default), or hide them: fewer requests, but
+                        no access lists and file capabilities
   threads=N             number of threads that serve requests
-  sandbox=HOW           confinement of the running server: off, auto (as much of strict as the server, the kernel and the user
-                        allow; the default), or strict (no privilege it does not need; fail to start otherwise)
+  sandbox=HOW           confinement of the running server: off, auto (as much of strict as the
+                        server, the kernel and the user allow; the default), or strict (no
+                        privilege it does not need; fail to start otherwise)
   fsname=NAME           source shown by mount(8) (default: the directory, or HOST:/NAME)
-  dev, suid, noexec     honour device nodes and set-user-id bits; refuse execution (default: nodev, nosuid, exec)
-  remount               change an existing mount: ro, rw, dev, suid, exec and their opposites, and inflight=; others are unchanged
-  Options handled by mount(8) and systemd themselves (defaults, nofail, _netdev, user, x-…) are ignored.
+  dev, suid, noexec     honour device nodes and set-user-id bits; refuse execution (default:
+                        nodev, nosuid, exec)
+  remount               change an existing mount: ro, rw, dev, suid, exec and their opposites, and
+                        inflight=; others are unchanged
+  Options handled by mount(8) and systemd (defaults, nofail, _netdev, user, x-…) are ignored.
 
 Options for directories:
   submounts=show|hide   nested mounts are part of the tree (the default), or hidden
-  ask=PATTERN           never cache matching files, which other processes change through shared mappings (databases, disk images);
-                        repeatable. As in glob(7), except that * also matches /: with a / the path below the directory, otherwise a name
+  ask=PATTERN           never cache matching files, which other processes change through shared
+                        mappings (databases, disk images); repeatable. As in glob(7), except that
+                        * also matches /: with a / the path below the directory, otherwise a name
 
-Options for shared-memory servers: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME (QEMU's ivshmem; BDF is the device's address, if
-there are several) or shm+mmapper:/NAME (User Mode Linux); shm+file:FILE/NAME over a file:
-  doorbell=MODE         how to wait for the server: poll (continuously), event (sleep), adaptive (poll while it pays off; the
-                        default), umwait (x86 with WAITPKG)
+Options for shared-memory servers: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME
+(QEMU's ivshmem; BDF is the device's address, if there are several) or shm+mmapper:/NAME (User Mode
+Linux); shm+file:FILE/NAME over a file:
+  doorbell=MODE         how to wait for the server: poll (continuously), event (sleep), adaptive
+                        (poll while it pays off; the default), umwait (x86 with WAITPKG)
 
 Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
   proto=tcp|udp         transport (default: tcp)
-  port=N, mountport=N   ports of NFS and MOUNT; a port in the URL applies to both, and without any the portmapper is queried
-  rsize=N, wsize=N      maximum read and write size in bytes (default: the server's maximum, at most 1M)
-  inflight=N|auto       maximum number of outstanding reads and writes (default: auto; see tombolo tune)
+  port=N, mountport=N   ports of NFS and MOUNT; a port in the URL applies to both, and without any
+                        the portmapper is queried
+  rsize=N, wsize=N      maximum read and write size in bytes (default: the server's maximum, at
+                        most 1M)
+  inflight=N|auto       maximum number of outstanding reads and writes (default: auto; see tombolo
+                        tune)
   nconnect=N            number of connections, 1 to 16 (default: 1)
   readahead=N           read-ahead in bytes (default: 4M)
-  hard, soft            retry for ever (the default), or fail after timeo=TENTHS and retrans=N more time-outs
-  intr, nointr          calls of a killed program end at once, or never (default: after a wait of 2 s)
-  ac, noac, actimeo=S   attribute cache time in seconds; with noac and 0 the kernel does not cache either.
-                        acregmin=, acregmax=, acdirmin=, acdirmax=: individually (default: 3, 60, 30, 60)
-  retry=N               minutes to retry if the server is not reachable yet (default: 2; nfs+shm: 0; with bg 10000)
-  bg, fg                return if the server is not reachable yet, and retry in the background; or not (the default)
-  resvport, noresvport  call from a port below 1024, as many servers require (default: if permitted)
-  noperm                with allow_other: only the server checks permissions, not the kernel (not in a URL)
-  ssh=COMMAND           for nfs+ssh://: command to reach the other host (default: ssh), may include arguments
+  hard, soft            retry for ever (the default), or fail after timeo=TENTHS and retrans=N
+                        more time-outs
+  intr, nointr          calls of a killed program end at once, or never (default: after a wait of
+                        2 s)
+  ac, noac, actimeo=S   attribute cache time in seconds; with noac and 0 the kernel does not cache
+                        either. acregmin=, acregmax=, acdirmin=, acdirmax=: individually (default:
+                        3, 60, 30, 60)
+  retry=N               minutes to retry if the server is not reachable yet (default: 2; nfs+shm:
+                        0; with bg 10000)
+  bg, fg                return if the server is not reachable yet, and retry in the background; or
+                        not (the default)
+  resvport, noresvport  call from a port below 1024, as many servers require (default: if
+                        permitted)
+  noperm                with allow_other: only the server checks permissions, not the kernel (not
+                        in a URL)
+  ssh=COMMAND           for nfs+ssh://: command to reach the other host (default: ssh), may
+                        include arguments
   tombolo=PROGRAM       for nfs+ssh://: path of tombolo on the other host (default: tombolo)
   vers=3, sec=sys, nolock always apply: locks are among the programs of this host only.";
 

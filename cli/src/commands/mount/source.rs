@@ -14,7 +14,7 @@ use tombolo_sys::open::Reopen;
 
 use crate::failure::{Failure, Reason};
 use crate::location::{
-    self, Backoff, Location, NfsOption, NfsOptions, NfsShmUrl, NotMounted, OpenOptions, ServerState,
+    self, Backoff, Location, NfsOption, NfsOptions, NfsShmUrl, NotMounted, OpenOptions, Reachability,
 };
 
 use super::Mount;
@@ -158,7 +158,7 @@ impl Source {
                 let (mode, patience) = (mode()?, patience(&mount.options.nfs).map_err(Failure::usage)?);
                 let waiting =
                     Waiting { again, leave: None, retry: Duration::ZERO, pause_max: NEAR_PAUSE_MAX };
-                let linked = patiently(mount, &waiting, || location::mount_shm(place, mode, patience));
+                let linked = with_retries(mount, &waiting, || location::mount_shm(place, mode, patience));
                 let export = linked.map_err(|failed| failed.while_doing(&doing))?;
                 return Ok(Self { export: Arc::new(export), nfs: None });
             }
@@ -166,13 +166,13 @@ impl Source {
                 let (mode, options) = (mode()?, nfs_options(&url.options));
                 let asked = url.options.clone().then(&options.nfs);
                 let waiting = Waiting::new(again, leave, &asked, Duration::ZERO, NEAR_PAUSE_MAX);
-                patiently(mount, &waiting, || location::mount_nfs_shm(url, mode, &options))
+                with_retries(mount, &waiting, || location::mount_nfs_shm(url, mode, &options))
             }
             Location::Nfs(url) => {
                 let options = nfs_options(&url.options);
                 let asked = url.options.clone().then(&options.nfs);
                 let waiting = Waiting::new(again, leave, &asked, RETRY, FAR_PAUSE_MAX);
-                patiently(mount, &waiting, || location::mount(url, &options))
+                with_retries(mount, &waiting, || location::mount(url, &options))
             }
             Location::Dir(path) => {
                 let options = DirOptions {
@@ -230,7 +230,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Logs that the server will be retried, and for how long.
-    fn tell(&self, reason: &str) -> Result<(), NotMounted> {
+    fn log_retry(&self, reason: &str) -> Result<(), NotMounted> {
         match (self.again.is_some(), self.leave) {
             (true, _) => tracing::warn!(reason, "server unreachable: retrying until it responds"),
             (false, None) if self.retry.is_zero() => {}
@@ -249,7 +249,7 @@ impl<'a> Waiting<'a> {
 
 /// Retries until the server is reachable or the time is over. A restarted server gives up once its mount is
 /// unmounted.
-fn patiently<T>(
+fn with_retries<T>(
     mount: &Mount,
     waiting: &Waiting<'_>,
     attempt: impl Fn() -> Result<T, NotMounted>,
@@ -257,21 +257,23 @@ fn patiently<T>(
     let Waiting { again, leave, retry, pause_max } = *waiting;
     let until = again.is_none().then(|| Instant::now() + retry);
     let mut backoff = Backoff::new(pause_max, until);
-    let mut has_told = false;
+    let mut is_logged = false;
     loop {
         // A dead server's mount is listed until it is unmounted.
         if again.is_some_and(|table| matches!(table.at(&mount.point.path), Ok(None))) {
             return Err(NotMounted::new("it was unmounted meanwhile"));
         }
         let failed = match attempt() {
-            Err(failed) if failed.server == ServerState::Away => failed,
-            Err(failed) if failed.server == ServerState::Nowhere && (again.is_some() || leave.is_some()) => {
+            Err(failed) if failed.server == Reachability::Unreachable => failed,
+            Err(failed)
+                if failed.server == Reachability::Unresolved && (again.is_some() || leave.is_some()) =>
+            {
                 failed
             }
             outcome => return outcome,
         };
-        if !std::mem::replace(&mut has_told, true) {
-            waiting.tell(&failed.reason)?;
+        if !std::mem::replace(&mut is_logged, true) {
+            waiting.log_retry(&failed.reason)?;
         }
         if !backoff.wait() {
             let tried = if retry.is_zero() { String::new() } else { format!(", for {}", minutes(retry)) };

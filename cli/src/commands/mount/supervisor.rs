@@ -45,7 +45,7 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
         let status = server.wait().map_err(|error| cannot(&error))?;
         let stopped = current.load(Ordering::SeqCst) == NONE;
         let was_killed = status.code().is_none() && !stopped;
-        if !was_killed || !deaths.bearable(Instant::now()) {
+        if !was_killed || !deaths.may_restart(Instant::now()) {
             return ended(status, log, &supervising);
         }
         tracing::error!(%status, mountpoint = %mount.point.path.display(), "server killed: restarting it");
@@ -92,7 +92,7 @@ const DEATHS_MAX: usize = 5;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 
 impl Deaths {
-    fn bearable(&mut self, now: Instant) -> bool {
+    fn may_restart(&mut self, now: Instant) -> bool {
         self.0.retain(|death| now.duration_since(*death) < DEATHS_WITHIN);
         self.0.push_back(now);
         self.0.len() <= DEATHS_MAX
@@ -108,8 +108,8 @@ mod tests {
         let mut deaths = Deaths::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!((0..5).all(|second| deaths.bearable(after(second))));
-        assert!(!deaths.bearable(after(5)));
-        assert!(deaths.bearable(after(65)));
+        assert!((0..5).all(|second| deaths.may_restart(after(second))));
+        assert!(!deaths.may_restart(after(5)));
+        assert!(deaths.may_restart(after(65)));
     }
 }

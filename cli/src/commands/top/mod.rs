@@ -47,7 +47,7 @@ impl TopArgs {
         let live = !self.once && !self.json && io::stdout().is_terminal();
         let mut screen = Screen::new(live).map_err(|error| Failure::cannot("use the terminal", &error))?;
         loop {
-            let text = self.look(&mut sources)?;
+            let text = self.sample(&mut sources)?;
             match screen.show(&text) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 shown => shown.map_err(|error| Failure::cannot("print the counters", &error))?,
@@ -64,12 +64,12 @@ impl TopArgs {
     }
 
     /// Queries all servers. Servers that have ended are dropped; fails after the last one.
-    fn look(&self, sources: &mut Vec<Source>) -> Result<String, Failure> {
-        let mut looks = Vec::with_capacity(sources.len());
+    fn sample(&self, sources: &mut Vec<Source>) -> Result<String, Failure> {
+        let mut samples = Vec::with_capacity(sources.len());
         let mut last_failure = None;
-        sources.retain_mut(|source| match source.look() {
-            Ok(look) => {
-                looks.push(look);
+        sources.retain_mut(|source| match source.sample() {
+            Ok(sample) => {
+                samples.push(sample);
                 true
             }
             Err(failure) => {
@@ -77,10 +77,10 @@ impl TopArgs {
                 false
             }
         });
-        if let (true, Some(failure)) = (looks.is_empty(), last_failure) {
+        if let (true, Some(failure)) = (samples.is_empty(), last_failure) {
             return Err(failure);
         }
-        Ok(if self.json { view::as_json(&looks) } else { view::as_tables(&looks) })
+        Ok(if self.json { view::as_json(&samples) } else { view::as_tables(&samples) })
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Source {
 }
 
 /// A sample of a server's counters.
-pub struct Look {
+pub struct Sample {
     pub socket: PathBuf,
     pub status: Status,
     /// Totals since the server's start.
@@ -52,10 +52,10 @@ impl Source {
     }
 
     /// Samples the counters, and computes the increase since the last sample.
-    pub fn look(&mut self) -> Result<Look, Failure> {
+    pub fn sample(&mut self) -> Result<Sample, Failure> {
         let total: Counters = status::ask(&mut self.client, &self.socket, "stats")?;
         let recent = total.since(&self.before);
         self.before = total.clone();
-        Ok(Look { socket: self.socket.clone(), status: self.status.clone(), total, recent })
+        Ok(Sample { socket: self.socket.clone(), status: self.status.clone(), total, recent })
     }
 }

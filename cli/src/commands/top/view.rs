@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 use tombolo_layer_basic::stats::{Operation, Snapshot};
 
-use super::source::Look;
+use super::source::Sample;
 use crate::service::counters::{CacheCounters, Lease, NfsClientCounters, NfsCounters, WriteBackState};
 use crate::table::table;
 
@@ -13,39 +13,44 @@ const HEADER: &[&str] =
     &["operation", "total s", "count", "errors", "MB", "per second", "mean µs", "p50 µs", "p99 µs"];
 
 /// Formats a title for each server and a table for each of its exports.
-pub fn as_tables(looks: &[Look]) -> String {
-    looks.iter().map(as_text).collect::<Vec<_>>().join("\n\n")
+pub fn as_tables(samples: &[Sample]) -> String {
+    samples.iter().map(as_text).collect::<Vec<_>>().join("\n\n")
 }
 
 /// Formats all servers as one line of JSON.
-pub fn as_json(looks: &[Look]) -> String {
-    json!({ "servers": looks.iter().map(server_json).collect::<Vec<_>>() }).to_string()
+pub fn as_json(samples: &[Sample]) -> String {
+    json!({ "servers": samples.iter().map(server_json).collect::<Vec<_>>() }).to_string()
 }
 
-fn as_text(look: &Look) -> String {
-    let up_s = look.total.seconds() as u64;
+fn as_text(sample: &Sample) -> String {
+    let up_s = sample.total.seconds() as u64;
     let up = format!("{}:{:02}:{:02}", up_s / 3600, up_s / 60 % 60, up_s % 60);
-    let title = format!("{}  pid {}  up {up}", look.socket.display(), look.status.pid);
-    let exports = look.total.exports.iter().map(|(name, total)| {
-        let endpoints = look.status.endpoints.iter().filter(|endpoint| endpoint.export == *name);
+    let title = format!("{}  pid {}  up {up}", sample.socket.display(), sample.status.pid);
+    let exports = sample.total.exports.iter().map(|(name, total)| {
+        let endpoints = sample.status.endpoints.iter().filter(|endpoint| endpoint.export == *name);
         let endpoints: Vec<_> =
             endpoints.map(|endpoint| format!("{} {}", endpoint.kind, endpoint.at)).collect();
-        let client = look.total.nfs_clients.get(name).map(|client| client_lines(look, name, client) + "\n");
+        let client =
+            sample.total.nfs_clients.get(name).map(|client| client_lines(sample, name, client) + "\n");
         let client = client.unwrap_or_default();
-        let disk = total.under_way.map(|under_way| disk_line(look, name, under_way) + "\n");
+        let disk = total.under_way.map(|under_way| disk_line(sample, name, under_way) + "\n");
         let client = disk.unwrap_or_default() + &client;
-        let cache = look.total.caches.get(name).map(|cache| cache_line(look, name, cache) + "\n");
-        let kept = look.total.write_backs.get(name).map(|kept| write_back_lines(kept) + "\n");
+        let cache = sample.total.caches.get(name).map(|cache| cache_line(sample, name, cache) + "\n");
+        let kept = sample.total.write_backs.get(name).map(|kept| write_back_lines(kept) + "\n");
         let cache = cache.unwrap_or_default() + &kept.unwrap_or_default();
-        format!("{name} by {}\n{cache}{client}{}", endpoints.join(", "), operations_table(look, name, total))
+        format!(
+            "{name} by {}\n{cache}{client}{}",
+            endpoints.join(", "),
+            operations_table(sample, name, total)
+        )
     });
-    let ports = look.total.nfs.iter().map(|(address, nfs)| port_line(look, address, nfs));
+    let ports = sample.total.nfs.iter().map(|(address, nfs)| port_line(sample, address, nfs));
     [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
 }
 
-fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
-    let seconds = look.recent.seconds();
-    let recent = look.recent.nfs.get(address).map_or(0, |recent| recent.calls);
+fn port_line(sample: &Sample, address: &str, nfs: &NfsCounters) -> String {
+    let seconds = sample.recent.seconds();
+    let recent = sample.recent.nfs.get(address).map_or(0, |recent| recent.calls);
     let rate = if seconds > 0.0 { recent as f64 / seconds } else { 0.0 };
     format!(
         "nfs {address}  connections {}  calls {} ({rate:.0} per second)  received {:.1} MB  sent {:.1} MB  \
@@ -60,10 +65,10 @@ fn port_line(look: &Look, address: &str, nfs: &NfsCounters) -> String {
 }
 
 /// Formats the current load of a disk.
-fn disk_line(look: &Look, name: &str, under_way: u64) -> String {
-    let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
+fn disk_line(sample: &Sample, name: &str, under_way: u64) -> String {
+    let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let of = |operation: &str| {
-        let recent = recent(look, name, operation);
+        let recent = recent(sample, name, operation);
         recent
             .map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, recent.bytes as f64 / 1e6 / seconds))
     };
@@ -77,9 +82,9 @@ fn disk_line(look: &Look, name: &str, under_way: u64) -> String {
 }
 
 /// Formats the state of an NFS client, and its activity since the last sample.
-fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
-    let seconds = look.recent.seconds().max(f64::MIN_POSITIVE);
-    let recent = look.recent.nfs_clients.get(name).copied().unwrap_or_default();
+fn client_lines(sample: &Sample, name: &str, total: &NfsClientCounters) -> String {
+    let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
+    let recent = sample.recent.nfs_clients.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let unresponsive_s = total.unresponsive_ns / 1_000_000_000;
     let silence = match unresponsive_s {
@@ -107,8 +112,8 @@ fn client_lines(look: &Look, name: &str, total: &NfsClientCounters) -> String {
 }
 
 /// Formats the totals of a cache, and its activity since the last sample.
-fn cache_line(look: &Look, name: &str, total: &CacheCounters) -> String {
-    let recent = look.recent.caches.get(name).copied().unwrap_or_default();
+fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
+    let recent = sample.recent.caches.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let sharing = match (total.borrowed_bytes, total.lent_bytes) {
         (0, 0) => String::new(),
@@ -178,10 +183,10 @@ fn share(part: u64, all: u64) -> String {
 
 /// Formats the columns of Table 6.3 in the FSVA dissertation (operation, total time, count), then rate and
 /// latency since the last sample.
-fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
+fn operations_table(sample: &Sample, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
     let rows = by_total_time(total).into_iter().map(|total| {
-        let recent = recent(look, export, &total.name).unwrap_or(&idle);
+        let recent = recent(sample, export, &total.name).unwrap_or(&idle);
         let micros = |ns: Option<u64>| ns.map_or_else(|| "-".into(), |ns| format!("{:.1}", ns as f64 / 1e3));
         vec![
             total.name.clone(),
@@ -189,7 +194,7 @@ fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
             total.count.to_string(),
             total.errors.to_string(),
             if total.bytes > 0 { format!("{:.1}", total.bytes as f64 / 1e6) } else { String::new() },
-            format!("{:.0}", rate(recent, look)),
+            format!("{:.0}", rate(recent, sample)),
             micros(mean_ns(recent)),
             micros(recent.quantile_ns(0.5)),
             micros(recent.quantile_ns(0.99)),
@@ -198,9 +203,9 @@ fn operations_table(look: &Look, export: &str, total: &Snapshot) -> String {
     table(HEADER, rows, 1)
 }
 
-fn server_json(look: &Look) -> Value {
-    let exports = look.total.exports.iter().map(|(name, total)| {
-        let operations = by_total_time(total).into_iter().map(|total| operation_json(look, name, total));
+fn server_json(sample: &Sample) -> Value {
+    let exports = sample.total.exports.iter().map(|(name, total)| {
+        let operations = by_total_time(total).into_iter().map(|total| operation_json(sample, name, total));
         let operations: Vec<_> = operations.collect();
         match total.under_way {
             Some(under_way) => json!({ "name": name, "under_way": under_way, "operations": operations }),
@@ -208,28 +213,28 @@ fn server_json(look: &Look) -> Value {
         }
     });
     json!({
-        "socket": look.socket,
-        "status": look.status,
-        "uptime_s": look.total.seconds(),
-        "interval_s": look.recent.seconds(),
+        "socket": sample.socket,
+        "status": sample.status,
+        "uptime_s": sample.total.seconds(),
+        "interval_s": sample.recent.seconds(),
         "exports": exports.collect::<Vec<_>>(),
-        "nfs": look.total.nfs,
-        "nfs_clients": look.total.nfs_clients,
-        "caches": look.total.caches,
-        "write_backs": look.total.write_backs,
+        "nfs": sample.total.nfs,
+        "nfs_clients": sample.total.nfs_clients,
+        "caches": sample.total.caches,
+        "write_backs": sample.total.write_backs,
     })
 }
 
-fn operation_json(look: &Look, export: &str, total: &Operation) -> Value {
+fn operation_json(sample: &Sample, export: &str, total: &Operation) -> Value {
     let idle = Operation::default();
-    let recent = recent(look, export, &total.name).unwrap_or(&idle);
+    let recent = recent(sample, export, &total.name).unwrap_or(&idle);
     json!({
         "operation": total.name,
         "total_s": total.total_ns as f64 / 1e9,
         "count": total.count,
         "errors": total.errors,
         "bytes": total.bytes,
-        "per_second": rate(recent, look),
+        "per_second": rate(recent, sample),
         "mean_ns": mean_ns(recent),
         "p50_ns": recent.quantile_ns(0.5),
         "p99_ns": recent.quantile_ns(0.99),
@@ -242,12 +247,12 @@ fn by_total_time(total: &Snapshot) -> Vec<&Operation> {
     operations
 }
 
-fn recent<'a>(look: &'a Look, export: &str, operation: &str) -> Option<&'a Operation> {
-    look.recent.exports.get(export)?.operation(operation)
+fn recent<'a>(sample: &'a Sample, export: &str, operation: &str) -> Option<&'a Operation> {
+    sample.recent.exports.get(export)?.operation(operation)
 }
 
-fn rate(recent: &Operation, look: &Look) -> f64 {
-    let seconds = look.recent.seconds();
+fn rate(recent: &Operation, sample: &Sample) -> f64 {
+    let seconds = sample.recent.seconds();
     if seconds > 0.0 { recent.count as f64 / seconds } else { 0.0 }
 }
 

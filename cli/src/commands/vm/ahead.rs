@@ -36,9 +36,9 @@ const BYTES_MAX: u64 = 1 << 30;
 const UNDER_WAY: usize = 64;
 
 /// Maximum wait for a request. If the connection is lost, the guest waits only for pages that it accesses.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
-const LOOK_EVERY: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Writes the pages of the sidecar's trace for the VM's first start. Not for a VM whose accesses are being
 /// recorded. Remote images (`is_far`) are read in trace order, others in the fewest requests.
@@ -46,12 +46,12 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());
     }
-    let mut touched: Vec<_> = ranges(sidecar).collect();
+    let mut accessed: Vec<_> = ranges(sidecar).collect();
     if !is_far {
-        touched = joined(touched);
+        accessed = joined(accessed);
     }
     let piece_bytes = if is_far { FAR_PIECE_BYTES } else { PIECE_BYTES };
-    let pieces = touched.into_iter().flat_map(|range| {
+    let pieces = accessed.into_iter().flat_map(|range| {
         let starts = range.clone().step_by(piece_bytes as usize);
         starts.map(move |start| (start, piece_bytes.min(range.end - start)))
     });
@@ -100,7 +100,7 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     for (index, (offset, len)) in pieces.iter().enumerate() {
         let behind = index.checked_sub(UNDER_WAY).and_then(|index| pieces.get(index));
         if let Some((offset, _)) = behind {
-            comes(&kept, *offset, is_over)?;
+            wait_for_page(&kept, *offset, is_over)?;
         }
         if is_over.load(Ordering::Relaxed) {
             break;
@@ -111,13 +111,13 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
 }
 
 /// Waits for a page. Unlike a read, this can be abandoned.
-fn comes(kept: &Kept, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
+fn wait_for_page(kept: &Kept, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
+    let end = Instant::now() + WAIT_MAX;
     while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {
         if Instant::now() > end {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ mod tests {
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let kept = Kept::of(file.as_fd(), NonZero::new(1 << 20).expect("not zero")).expect("mapped");
-                comes(&kept, 4096, &is_over)
+                wait_for_page(&kept, 4096, &is_over)
             });
             drop(ahead);
             let waited = waits.join().expect("no panic");

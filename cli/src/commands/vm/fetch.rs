@@ -72,16 +72,16 @@ impl Write for Sum {
 }
 
 /// Time that caches of a tree may need to notice a new directory, if they had looked it up before.
-const NEW_NAME_PATIENCE: Duration = Duration::from_secs(4);
+const NEW_NAME_WAIT: Duration = Duration::from_secs(4);
 
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Finds the directory of an image. A remote one that is missing may just have been created.
 fn found(place: &OpenPath) -> Result<Node, Failure> {
-    let end = Instant::now() + NEW_NAME_PATIENCE;
+    let end = Instant::now() + NEW_NAME_WAIT;
     loop {
         match place.find(Last::Follow) {
-            Err(Error::NotFound) if place.is_remote && Instant::now() < end => thread::sleep(LOOK_EVERY),
+            Err(Error::NotFound) if place.is_remote && Instant::now() < end => thread::sleep(POLL_INTERVAL),
             found => return found.map_err(|error| place.cannot("find", &error)),
         }
     }

@@ -315,7 +315,7 @@ impl Image {
         Ok(config)
     }
 
-    /// Remote images without a cache use read-around, so their memory is not read ahead.
+    /// Writes the read-ahead trace. Remote images without a cache use read-around instead.
     fn look_ahead(&self, files: &Files, home: &Home) -> Outcome {
         let is_far = DiskSource::is_elsewhere(&self.place);
         if is_far && self.origins.first().is_none() {
@@ -324,7 +324,7 @@ impl Image {
         files.sidecar_of(MEMORY).map_or(Ok(()), |sidecar| ahead::write_down(home, &sidecar, is_far))
     }
 
-    /// A machine with memory of another size would fail to start, or later.
+    /// Refuses memory of another size, with which the machine would fail to start, or later.
     fn check_length(&self, home: &Home, config: &Config) -> Outcome {
         let found =
             OverlaySource::new(home.file(&overlay(MEMORY)), &ImageOptions::default()).header()?.size_bytes;

@@ -47,7 +47,7 @@ impl Ledger {
         Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
     }
 
-    /// Attributes the time so far to finding the image's cache, and counts its work from now on, including
+    /// Charges the time so far to finding the image's cache, and counts its work from now on, including
     /// that for other users.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
@@ -61,7 +61,7 @@ impl Ledger {
         self.cache = Some((control.to_owned(), if is_new { Counters::default() } else { found }));
     }
 
-    /// Attributes the time since the last row to this cause.
+    /// Charges the time since the last row to this cause.
     pub fn enter(&mut self, cause: &str, bytes: Option<u64>) {
         let Some(clock) = &mut self.clock else { return };
         let now = Instant::now();

@@ -48,8 +48,7 @@ use origin::{CacheArgs, Origin};
 use shares::Share;
 use supervisor::RunArgs;
 
-/// Run virtual machines that can be suspended, resumed, checkpointed, and made into images for `tombolo
-/// clone`.
+/// Run virtual machines that can be suspended, checkpointed and cloned.
 ///
 /// The VMM is QEMU (7.2 or newer). A VM's directory, with its disk changes, memory and log, is in
 /// $XDG_STATE_HOME/tombolo (/var/lib/tombolo for root).
@@ -65,11 +64,13 @@ enum Action {
     Start(Box<StartArgs>),
     /// Boot an existing VM from its disk. It must not be running; the contents of its memory are lost.
     Boot {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
     },
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     Suspend {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
         /// Create an image of the VM in this new directory. The VM may be suspended already.
@@ -80,6 +81,7 @@ enum Action {
     },
     /// Resume a suspended VM.
     Resume {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
     },
@@ -87,6 +89,7 @@ enum Action {
     /// Restore a VM to a checkpoint, suspended. It must not be running. Later checkpoints, and all changes
     /// since, are lost.
     Restore {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
         /// Number of the checkpoint, as listed by tombolo vm show (by default the latest).
@@ -94,6 +97,7 @@ enum Action {
     },
     /// Power off a VM, without a guest shutdown.
     Stop {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
     },
@@ -101,11 +105,13 @@ enum Action {
     List,
     /// Show a VM, and the cost of its last start.
     Show {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
     },
     /// Remove a VM and its disk changes.
     Rm {
+        /// Name of the VM.
         #[arg(value_parser = checked_name)]
         name: String,
         /// Also remove a running VM.
@@ -128,6 +134,7 @@ Examples:
 /// Boot a new VM. Its disk is based on DISK, which is not changed.
 #[derive(Args)]
 struct StartArgs {
+    /// Name of the VM.
     #[arg(value_parser = checked_name)]
     name: String,
     /// Base of its disk: a local file or a URL, as for tombolo disk.
@@ -377,7 +384,7 @@ fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
 }
 
 /// Returns the state of a VM.
-fn standing(home: &Home) -> Result<String, Failure> {
+fn state_text(home: &Home) -> Result<String, Failure> {
     let runs = home.lock()?.is_none();
     Ok(match (home.phase()?, runs) {
         (Phase::Running, true) => "running".into(),
@@ -395,7 +402,7 @@ fn list() -> Outcome {
     for home in Home::all()? {
         let began = home.here().map_or_else(|_| "-".into(), |here| here.disk.display().to_string());
         let memory = home.config().map_or_else(|_| "-".into(), |config| size_text(config.memory_bytes));
-        let state = match standing(&home) {
+        let state = match state_text(&home) {
             Err(_) if !home.path.is_dir() => continue,
             state => state?,
         };
@@ -410,7 +417,7 @@ fn show(home: &Home) -> Outcome {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(home.file(name)).ok().map(|file| size_text(file.blocks() * 512))
     };
-    let mut lines = vec![("state", standing(home)?), ("directory", home.path.display().to_string())];
+    let mut lines = vec![("state", state_text(home)?), ("directory", home.path.display().to_string())];
     if let (Ok(here), Ok(config)) = (home.here(), home.config()) {
         lines.push(("machine", format!("{} {} {}", config.machine, config.accelerator, config.cpu)));
         lines.push(("memory", size_text(config.memory_bytes)));

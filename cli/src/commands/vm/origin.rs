@@ -101,15 +101,15 @@ impl CacheArgs {
 const UNUSED_SECONDS: &str = "300";
 
 /// Maximum wait for a proxy that is just ending.
-const PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Size of the read that opens a file's trace.
 const PAGE_BYTES: usize = 4096;
 
 /// Interval of checks that a link is still wanted.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum pause between attempts to restart a proxy with an unreachable server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -200,7 +200,7 @@ fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     let keep = move || {
         let mut link = link;
         loop {
-            while !packet::wait_for(&link.process, LOOK_AGAIN).unwrap_or(true) {
+            while !packet::wait_for(&link.process, CHECK_INTERVAL).unwrap_or(true) {
                 if wanted.strong_count() == 0 {
                     return;
                 }
@@ -294,7 +294,7 @@ impl Proxy {
 
     /// Returns a link to the proxy, which is started if necessary.
     fn linked(&self) -> Result<Link, Failure> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + END_TIMEOUT;
         loop {
             let pid = self.started()?;
             let process = process::watched(pid).map_err(|error| self.cannot(&io::Error::from(error)))?;
@@ -302,7 +302,7 @@ impl Proxy {
                 Ok(link) => return Ok(Link { process, _link: link }),
                 Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
                 // The proxy is just ending.
-                Err(_) => thread::sleep(LOOK_EVERY),
+                Err(_) => thread::sleep(POLL_INTERVAL),
             }
         }
     }

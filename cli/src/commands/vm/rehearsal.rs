@@ -23,7 +23,7 @@ use crate::failure::Failure;
 pub const RECORD: &str = "read";
 
 /// Polling interval.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const INTERRUPTED: &str = "interrupted";
 
@@ -101,7 +101,7 @@ impl Rehearsal<'_> {
                     return Err(format!("the --until command did not succeed within {seconds} s"));
                 }
                 None if Instant::now() > end => return Ok(()),
-                _ => thread::sleep(LOOK_EVERY),
+                _ => thread::sleep(POLL_INTERVAL),
             }
         }
     }
@@ -119,7 +119,7 @@ fn succeeds(command: &str, is_over: impl Fn() -> bool) -> std::io::Result<bool> 
                 let _ = process::kill_group(shell.id());
                 return shell.wait().map(|_| false);
             }
-            None => thread::sleep(LOOK_EVERY),
+            None => thread::sleep(POLL_INTERVAL),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A tree on an NFS server that comes and goes, and a place to mount a proxy of it.
+//! An NFS server that can be stopped and restarted, and a mount point for a proxy of it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -6,23 +6,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{MountPlace, Server};
 
-/// The origin, which keeps its address: no other test has that. Its tree is `tree`; a proxy is mounted at
-/// `mnt`.
+/// The origin, at a fixed address used by no other test. Its tree is `tree`; proxies are mounted at `mnt`.
 pub struct Far {
     pub place: MountPlace,
     pub origin: Option<Server>,
     pub address: SocketAddrV4,
-    /// Which users it takes for nobody.
+    /// Users that are squashed.
     pub squash: &'static str,
 }
 
 impl Far {
-    /// None where nothing can be mounted.
+    /// Creates the tree; `None` where mounting is impossible.
     pub fn new() -> Option<Self> {
         Self::squashing("none")
     }
 
-    /// The same with an origin that takes some users for nobody.
+    /// Creates the tree, with an origin that squashes users.
     pub fn squashing(squash: &'static str) -> Option<Self> {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let [.., high, low] = std::process::id().to_be_bytes();
@@ -46,7 +45,7 @@ impl Far {
         self.origin.take().expect("it runs").stop();
     }
 
-    /// Of its tree, and what is to follow that.
+    /// Returns the URL of the tree, with this suffix.
     pub fn url(&self, rest: &str) -> String {
         self.location(&format!("/tree{rest}"))
     }

@@ -1,4 +1,4 @@
-//! What the tests of the program share: a place of their own, and the program in it.
+//! Common parts of the tests: a scratch directory, and running the program in it.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod far;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A scratch directory with `tree` (a directory to share), `mnt` (a place to mount), and the directories that
+/// A scratch directory with `tree` (a directory to share), `mnt` (a mount point), and the directories that
 /// the program would otherwise share with others.
 pub struct Scratch {
     dir: PathBuf,
@@ -35,7 +35,7 @@ impl Scratch {
         Self { dir, _owned: Some(owned) }
     }
 
-    /// That of another process.
+    /// Opens the scratch directory of another process.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), _owned: None }
     }
@@ -48,7 +48,7 @@ impl Scratch {
         self.path(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// The program, in this directory.
+    /// Returns a command that runs the program in this directory.
     pub fn tombolo(&self, words: &[&str]) -> Command {
         self.program(Path::new(env!("CARGO_BIN_EXE_tombolo")), words)
     }
@@ -62,8 +62,8 @@ impl Scratch {
         command
     }
 
-    /// A copy of the program, for tests that change it. Made by another process: while we had it open for
-    /// writing, another test's child could inherit that, and keep the copy from being executed (ETXTBSY).
+    /// Copies the program, for tests that modify it. The copy is made by another process: a descriptor of
+    /// ours open for writing could be inherited by another test's child and make execution fail with ETXTBSY.
     pub fn copy_of_program(&self) -> PathBuf {
         let copy = self.path("tombolo");
         let copied =
@@ -76,8 +76,8 @@ impl Scratch {
         Ran::new(self.tombolo(words))
     }
 
-    /// Each of these command lines, with blanks between words, fails with this code and one line that has
-    /// these parts in it, and leaves nothing behind.
+    /// Asserts that each command line (words separated by spaces) fails with this code and one line that
+    /// contains these parts, and leaves no files.
     #[track_caller]
     pub fn all_fail(&self, cases: &[(&str, i32, &[&str])]) {
         let before = self.listing();
@@ -88,13 +88,13 @@ impl Scratch {
         }
     }
 
-    /// Every file and directory here, but for logs, and for the directories of control sockets and of links.
+    /// Lists all files and directories, except logs and the directories of control sockets and links.
     pub fn listing(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut ahead = vec![self.dir.clone()];
         while let Some(dir) = ahead.pop() {
             let entries = match fs::read_dir(&dir) {
-                // A server that ends has removed it since it was found.
+                // Removed by an ending server since it was listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     found.retain(|path| *path != dir);
                     continue;
@@ -116,23 +116,23 @@ impl Scratch {
         found
     }
 
-    /// Starts a server and reads what it says until it says `last`.
+    /// Starts a server and reads its output up to `last`.
     pub fn serve(&self, words: &[&str], last: &str) -> Server {
         self.started(self.tombolo(words), last)
     }
 
-    /// Starts a server of `tree` over shared memory, at `link.sock`.
+    /// Starts a shared-memory server of `tree` at `link.sock`.
     pub fn serve_shm(&self, more: &[&str]) -> Server {
         let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
         self.serve(&[&words[..], more].concat(), "ready control")
     }
 
-    /// Starts a server of `tree` over NFS that takes root for root, and says the URL of the export.
+    /// Starts an NFS server of `tree` without squashing, and returns the URL of the export.
     pub fn serve_nfs(&self) -> (Server, String) {
         self.serve_nfs_with(&["--squash", "none"])
     }
 
-    /// The same with other options.
+    /// Starts an NFS server of `tree` with these options.
     pub fn serve_nfs_with(&self, more: &[&str]) -> (Server, String) {
         let words =
             ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--control", "serve.sock"];
@@ -141,14 +141,14 @@ impl Scratch {
         (server, url)
     }
 
-    /// The program by the name under which mount(8) calls it.
+    /// Links the program under the name that mount(8) calls.
     pub fn mount_helper(&self) -> PathBuf {
         let helper = self.path("mount.tombolo");
         symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
         helper
     }
 
-    /// The same, for a command that was prepared.
+    /// Starts a prepared command and reads its output up to `last`.
     pub fn started(&self, mut command: Command, last: &str) -> Server {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("start");
         let mut output = BufReader::new(child.stdout.take().expect("its output"));
@@ -161,8 +161,8 @@ impl Scratch {
     }
 }
 
-/// A place whose mount is taken away when the test ends in the middle. Without FUSE there is nothing to test:
-/// that is a failure, unless the test allows it.
+/// A scratch directory whose mount is removed if the test panics. Without FUSE the test fails, unless
+/// skipping is allowed.
 pub struct MountPlace(pub Scratch);
 
 impl MountPlace {
@@ -177,7 +177,7 @@ impl MountPlace {
         self.0.run(&["mount", "dir:tree", "mnt", "-o", options]).succeeded();
     }
 
-    /// What `tombolo top` shows of the server of `mnt`.
+    /// Returns the output of `tombolo top` for the server of `mnt`.
     pub fn top(&self) -> serde_json::Value {
         let told = self.0.run(&["top", "--once", "--json"]);
         told.succeeded();
@@ -189,7 +189,7 @@ impl MountPlace {
         value["servers"].as_array().and_then(|all| all.iter().find(serves)).expect("its server").clone()
     }
 
-    /// How many operations of this name the server of `mnt` has answered.
+    /// Returns the number of operations of this name served at `mnt`.
     pub fn served(&self, operation: &str) -> u64 {
         let top = self.top();
         let all = top["exports"][0]["operations"].as_array().expect("operations");
@@ -197,7 +197,7 @@ impl MountPlace {
         like.map(|each| each["count"].as_u64().expect("a count")).sum()
     }
 
-    /// What its servers in the background have written.
+    /// Returns the logs of background servers.
     pub fn log(&self) -> String {
         let states = fs::read_dir(self.0.path("state/tombolo")).expect("list").flatten();
         states.filter_map(|state| fs::read_to_string(state.path().join("log")).ok()).collect()
@@ -211,7 +211,7 @@ impl MountPlace {
         self.0.path("mnt")
     }
 
-    /// Takes away what is mounted there, whether or not it is served still.
+    /// Unmounts, even if the server is dead.
     pub fn take_away(&self, mount: &Path) {
         while is_mounted(mount) {
             let ended = Command::new("umount").arg("-l").arg(mount).status();
@@ -229,7 +229,7 @@ impl MountPlace {
         self.status()["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process")
     }
 
-    /// Whether any process of this mount still runs.
+    /// Returns `true` while any process of this mount is running.
     pub fn is_served(&self) -> bool {
         let own = self.mnt();
         let own = own.to_str().expect("a path in UTF-8");
@@ -248,7 +248,7 @@ impl Drop for MountPlace {
     }
 }
 
-/// A running server, killed when the test ends in the middle.
+/// A running server, killed on drop.
 pub struct Server {
     child: Child,
     pub said: String,
@@ -259,7 +259,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What the kernel says of each thread in the line that begins so (proc_pid_status(5)).
+    /// Returns a field of each thread's status (proc_pid_status(5)).
     pub fn of_threads(&self, field: &str) -> Vec<String> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("threads");
         let status =
@@ -270,12 +270,12 @@ impl Server {
         status.map(|status| value(status).expect("the field")).collect()
     }
 
-    /// The address in the line that says that NFS is ready.
+    /// Returns the address in the ready line of NFS.
     pub fn nfs_address(&self) -> &str {
         self.address_of("ready nfs ")
     }
 
-    /// The same of NFS over TLS.
+    /// Returns the address in the ready line of NFS over TLS.
     pub fn nfs_tls_address(&self) -> &str {
         self.address_of("ready nfs-tls ")
     }
@@ -289,14 +289,14 @@ impl Server {
         signal(self.pid(), name);
     }
 
-    /// Ends it in good order.
+    /// Stops the server in an orderly way.
     #[track_caller]
     pub fn stop(mut self) {
         self.signal("TERM");
         assert_eq!(self.wait().code(), Some(0));
     }
 
-    /// Kills it, so that it leaves everything as it is.
+    /// Kills the server without clean-up.
     pub fn kill(mut self) {
         self.signal("KILL");
         self.wait();
@@ -321,7 +321,7 @@ impl Drop for Server {
     }
 }
 
-/// What a command came to.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -336,7 +336,7 @@ impl Ran {
         Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// It failed with this code, and with one clear line that has these words in it.
+    /// Asserts failure with this code, and one line of error that contains these words.
     #[track_caller]
     pub fn failed(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -364,11 +364,10 @@ pub fn is_mounted(path: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(4) == Some(wanted))
 }
 
-/// So long nothing takes on the busiest machine. Less than the time limit of a planted bug
-/// (`tests/planted/run`), which is an error there.
+/// Upper bound of any wait on a busy machine; below the time limit of a planted bug (`tests/planted/run`).
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -378,13 +377,13 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// An unused port: the kernel gives none below 32768 to sockets that do not ask for one. A probe that listens
-/// would not do, for it lives on in children that other tests start meanwhile.
+/// Returns an unused port below the ephemeral range, which starts at 32768. Probing by listening would fail,
+/// because other tests' children could inherit the socket.
 pub fn free_port(number: u16) -> u16 {
     20_000 + (std::process::id() % 600) as u16 * 20 + number
 }
 
-/// One HTTP request.
+/// Performs one HTTP request.
 pub fn http(address: &str, path: &str) -> String {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(address).expect("connect");
@@ -394,7 +393,7 @@ pub fn http(address: &str, path: &str) -> String {
     said
 }
 
-/// Some megabytes of text in which no piece is like another.
+/// Returns some megabytes of text without repetitions.
 pub fn numbers() -> String {
     (0..400_000).map(|number| format!("{number} ")).collect()
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: what a VM goes back to, and what is left of a process that was killed while it made one.
+//! Checkpoints: restoration, and leftovers of a killed supervisor or command.
 
 use std::process::Command;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::common::Ran;
 
 impl Bed {
-    /// A clone, which runs.
+    /// Creates a running clone.
     fn clone_one(&self) {
         self.make_image();
         let _told = self.vmm("one", Flaw::None);
         self.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
     }
 
-    /// What a guest has in its memory from now on.
+    /// Sets the contents of the guest's memory.
     fn remember(&self, word: &str) {
         let memory = File::options().write(true).open(self.memory_of_clone("one")).expect("open");
         memory.write_all_at(word.as_bytes(), 0).expect("write");
@@ -30,7 +30,7 @@ impl Bed {
         fs::read_to_string(self.vm("one").join("pid")).expect("it runs")
     }
 
-    /// Runs a command in a mount namespace that lacks the VM's memory.
+    /// Runs a command in a mount namespace without the VM's memory.
     fn run_elsewhere(&self, words: &[&str]) -> Ran {
         let mount = self.memory_of_clone("one");
         let mount = mount.parent().and_then(Path::to_str).expect("a name");
@@ -46,7 +46,7 @@ impl Bed {
         Ran::new(command)
     }
 
-    /// What it has in its memory when it goes on, which it does for a moment.
+    /// Resumes the VM briefly, and returns the contents of its memory.
     fn resumed(&self) -> String {
         let _told = self.vmm("one", Flaw::None);
         self.0.run(&["vm", "resume", "one"]).succeeded();
@@ -56,7 +56,7 @@ impl Bed {
         found
     }
 
-    /// The files of a VM of which there is one for each checkpoint.
+    /// Lists the per-checkpoint files of a VM.
     fn numbered(&self) -> Vec<String> {
         let names =
             fs::read_dir(self.vm("one")).expect("there").map(|entry| entry.expect("read").file_name());
@@ -87,7 +87,7 @@ fn a_vm_goes_on_after_a_checkpoint_and_goes_back_to_any() {
     bed.0.run(&["vm", "restore", "one", "1"]).succeeded();
     assert_eq!(bed.numbered(), ["disk.1.overlay", "memory.1.overlay", "state.1"]);
     assert_eq!(bed.resumed(), "first ");
-    // An image has all that lies under it, and what it did since is its own again.
+    // An image includes all lower layers, and later changes are the VM's own.
     bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
     assert_eq!(
         (at(&bed.0.path("second/memory"), 0, 6), at(&bed.0.path("second/disk"), MIB, 4)),
@@ -115,7 +115,7 @@ fn older_checkpoints_than_are_kept_are_merged_and_the_rest_stay_what_they_are() 
         bed.0.run(&["vm", "restore", "one", number]).succeeded();
         assert_eq!(bed.resumed(), word);
     }
-    // A VM that was booted here has its memory in a file of its own until then.
+    // A VM booted on this host has its memory in a plain file until then.
     bed.0.run(&["vm", "checkpoint", "golden"]).succeeded();
     bed.0.run(&["vm", "restore", "golden"]).succeeded();
     bed.0.run(&["vm", "suspend", "golden", "--to", "again"]).succeeded();
@@ -129,7 +129,7 @@ fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
     bed.remember("kept  ");
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     let file = |name: &str| bed.vm("one").join(name);
-    // After each of its steps, the last one first.
+    // After each step of the restoration, the last one first.
     for undone in [&["state.N"][..], &["state.N", "memory"], &["state.N", "memory", "disk"]] {
         bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
         let number = bed.numbered().last().and_then(|name| name.rsplit('.').next()?.parse::<u32>().ok());
@@ -151,7 +151,7 @@ fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
     bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
     let left = bed.numbered();
     assert_eq!(left.len(), 3, "{left:?}");
-    // And wherever it is killed.
+    // Killed at any time.
     for turn in 0..12 {
         let mut checkpoint = bed.0.tombolo(&["vm", "checkpoint", "one", "--keep", "1"]);
         let mut killed = checkpoint.stdout(std::process::Stdio::null()).spawn().expect("spawn");
@@ -174,7 +174,7 @@ fn a_start_waits_for_a_merge_of_checkpoints_which_gives_way_to_one_that_has_begu
     for _ in 0..2 {
         bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
     }
-    // What is just being opened is not replaced.
+    // A chain being opened is not replaced.
     let lock = File::create(bed.vm("one").join("chain.lock")).expect("open");
     lock.lock_shared().expect("locked");
     let layers = || bed.numbered().iter().filter(|name| name.starts_with("disk")).count();
@@ -183,7 +183,7 @@ fn a_start_waits_for_a_merge_of_checkpoints_which_gives_way_to_one_that_has_begu
     lock.unlock().expect("unlocked");
     bed.0.run(&["vm", "checkpoint", "one", "--keep", "1"]).succeeded();
     assert_eq!(layers(), 1, "{:?}", bed.numbered());
-    // And what is just being replaced is not opened.
+    // A chain being replaced is not opened.
     lock.lock().expect("locked");
     let _told = bed.vmm("one", Flaw::None);
     let mut resume = bed.begun(&["vm", "resume", "one"]);
@@ -213,11 +213,11 @@ fn a_checkpoint_leaves_a_vm_running_in_its_vmm() {
     let told: Vec<_> = told.try_iter().map(|(command, _)| command).collect();
     let place = |word: &str| told.iter().position(|command| command == word);
     assert_eq!((place("quit"), place("migrate-incoming")), (None, None), "{told:?}");
-    // What may fail comes before it stands still.
+    // Steps that may fail precede the pause.
     assert!(place("device_del") < place("stop") && place("migrate") < place("cont"), "{told:?}");
     assert!(place("device_add") > place("cont"), "{told:?}");
     assert_eq!(bed.numbered(), ["disk.1.overlay", "memory.1.overlay", "state.1"]);
-    // Many make no chain that grows, and keep nothing in use that was merged.
+    // Many checkpoints do not grow the chain, and merged files are released.
     for number in 2..12 {
         bed.remember(&format!("is {number:3}"));
         bed.checkpoint(&["--keep", "2"]);
@@ -417,7 +417,7 @@ fn a_checkpoint_is_completed_without_the_command_that_asked_for_it() {
         until("it is there", || bed.vm("one").join("state.1").exists());
         assert!(bed.is("one", "running"), "{}", bed.list());
         bed.remember("later ");
-        // It waits for the end of what the checkpoint has begun.
+        // Waits for the end of the checkpoint's work.
         bed.0.run(&["vm", "suspend", "one"]).succeeded();
         assert_eq!(bed.resumed(), "later ");
         bed.0.run(&["vm", "restore", "one"]).succeeded();

@@ -1,5 +1,5 @@
-//! What is killed, and when: whatever is left can be ended, is a VM that can be resumed or says that it
-//! cannot, and nothing of it runs or is mounted.
+//! Kills at every stage: the remaining VM can be stopped, and can be resumed or reports the reason; no
+//! process or mount is left.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +14,7 @@ use super::moved::is_whole_or_refused;
 use super::{Bed, Flaw, MIB, at};
 use crate::common::{Ran, signal, until};
 
-/// What is killed.
+/// Process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Command,
@@ -25,24 +25,24 @@ enum Victim {
 }
 use Victim::{Command as Asking, Disk, Memory, Supervisor, Vmm};
 
-/// When.
+/// Time of the kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Point {
-    /// A clone has begun its overlays.
+    /// The clone's overlays have been begun.
     Overlays,
-    /// The VMM was told this while it was made.
+    /// The VMM received this command while the clone was created.
     Made(&'static str),
-    /// The guest runs.
+    /// The guest is running.
     Runs,
-    /// The VMM was told this when the guest was to sleep.
+    /// The VMM received this command during the suspension.
     Sleeps(&'static str),
-    /// All but the end of the processes is done for its sleep.
+    /// Suspended, except for the end of the processes.
     Ending,
 }
 use Point::{Ending, Made, Overlays, Runs, Sleeps};
 
 impl Bed {
-    /// The processes that serve or run this VM.
+    /// Returns the processes that serve or run this VM.
     pub fn processes(&self, name: &str) -> Vec<(Pid, String)> {
         let own = self.0.text("");
         let all = fs::read_dir("/proc").expect("processes").flatten();
@@ -76,7 +76,7 @@ impl Bed {
         kill_process(process.expect("it runs"), Signal::KILL).expect("killed");
     }
 
-    /// Makes a clone, uses it and puts it to sleep, and kills something on its way.
+    /// Creates, uses and suspends a clone, and kills a process on the way.
     fn killed(&self, name: &str, victim: Victim, point: Point) {
         let flaw = match point {
             Made(word) | Sleeps(word) => Flaw::Silent(word),
@@ -116,20 +116,21 @@ impl Bed {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawn")
     }
 
-    /// A VM is what it says, can be ended whatever it is, and then be resumed or booted, or else removed.
+    /// Asserts that the VM's state is true, that it can be stopped, and then resumed or booted, or else
+    /// removed.
     fn is_sound(&self, name: &str, victim: Victim, point: Point) {
         let about = format!("{victim:?} killed at {point:?}: {}", self.list());
         let is_used = matches!(point, Runs | Sleeps(_) | Ending);
         let has_run = is_used || point == Made("cont");
         if victim != Asking {
             until("the rest ends by itself", || self.processes(name).is_empty());
-            // The command that made it takes back what has never run.
+            // The creating command removes a VM that has never run.
             if point == Made("migrate-incoming") {
                 assert!(!self.vm(name).exists() && !self.monitor(name).exists(), "{about}");
                 return;
             }
         } else if has_run {
-            // What it asked for can be asked for again, or is done without it.
+            // The interrupted command can be repeated, or has completed.
             if point != Ending {
                 self.0.run(&["vm", "suspend", name]).succeeded();
             }
@@ -141,7 +142,7 @@ impl Bed {
         // A guest that has run has its memory nowhere else.
         assert_eq!(sleeps || self.is(name, "incomplete"), victim == Asking || !has_run, "{about}");
         let again = if sleeps { "resume" } else { "boot" };
-        // A VMM that was dead may have been told to end.
+        // A dead VMM may have been told to end.
         let _ = fs::remove_file(self.0.path(&format!("vmm.{name}")));
         let _told = self.vmm(name, Flaw::None);
         let went_on = self.0.run(&["vm", again, name]);
@@ -161,7 +162,7 @@ impl Bed {
     }
 }
 
-/// A file system of its own, until the test ends.
+/// A file system of its own, unmounted on drop.
 pub struct Small(pub PathBuf);
 
 impl Drop for Small {
@@ -184,7 +185,7 @@ fn a_vm_does_not_go_on_without_what_it_has_written_to_its_memory() {
     while filler.write_all(&[1; 4096]).is_ok() {}
     let written = memory.write_all_at(&[1; 64 << 10], MIB).and_then(|()| memory.sync_all());
     written.expect_err("there is no room");
-    // Where nothing can be written it cannot be written down either why.
+    // Without space the reason cannot be recorded either.
     until("it has ended", || {
         bed.is("one", "died") || bed.is("one", "failed: the server of its memory ended")
     });
@@ -213,7 +214,7 @@ fn a_vm_is_reached_from_another_session_than_the_one_that_started_it() {
     let shown = run(&["vm", "show", "one"]);
     assert!(shown.out.contains("memory read, written"), "{}", shown.out);
     run(&["vm", "suspend", "one"]).succeeded();
-    // It runs where it was started last.
+    // It runs in the session that started it last.
     let moved = other.join("tombolo/vm-one/memory/memory");
     let there = bed.0.path("run/tombolo/vm-one");
     assert!(bed.is("one", "suspended") && !there.exists(), "{}", bed.list());
@@ -250,7 +251,7 @@ fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
     ];
     let victims = [Asking, Supervisor, Disk, Memory, Vmm];
     let all = places.iter().flat_map(|point| victims.map(|victim| (victim, *point)));
-    // A guest that runs has no command.
+    // A running guest has no command to kill.
     let all = all.filter(|case| *case != (Asking, Runs));
     let cases: Vec<_> =
         if std::env::var_os("TOMBOLO_LONG").is_some() { all.chain(some).collect() } else { some.into() };
@@ -261,7 +262,7 @@ fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
     }
 }
 
-/// All processes that a process has started, and those that these have.
+/// Returns all descendants of a process.
 fn started_by(process: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").expect("processes").flatten();
     let parent_of = |entry: fs::DirEntry| {
@@ -283,7 +284,7 @@ fn started_by(process: u32) -> Vec<u32> {
 
 fn lives(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // What has ended may not have been waited for yet.
+    // Ended processes may be zombies.
     stat.rsplit_once(')').is_some_and(|(_, after)| !after.trim_start().starts_with('Z'))
 }
 
@@ -292,7 +293,7 @@ fn all_servers_end_with_a_supervisor_that_is_killed() {
     let bed = Bed::new();
     bed.make_image();
     ["first", "second"].iter().for_each(|dir| fs::create_dir(bed.0.path(dir)).expect("mkdir"));
-    // The next command, which comes at once, and a server that answers nothing and does not end.
+    // Immediate next commands, and a server that neither replies nor ends.
     let cases: [(&[&str], Option<&str>); 7] = [
         (&[], None),
         (&["vm", "stop"], None),
@@ -345,7 +346,7 @@ fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
     told.iter().find(|(command, _)| command == "migrate-incoming").expect("it waits for the VMM");
     clone.kill().and_then(|()| clone.wait()).expect("killed");
     assert!(bed.is("one", "starting"), "{}", bed.list());
-    // Two VMs do not stand on one redo log.
+    // Two VMs never use the same redo log.
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["it is running", "tombolo vm stop one"]);
     bed.0.run(&["vm", "rm", "one"]).failed(1, &["it is running"]);
     bed.0.run(&["vm", "stop", "one"]).succeeded();
@@ -370,7 +371,7 @@ fn a_removal_beside_other_commands_leaves_nothing() {
         };
         let mut others: Vec<_> = (0..3).map(|_| begin(&["vm", "stop", "x"])).collect();
         others.push(begin(&["vm", "list"]));
-        // One that looks how it stands may have it locked for a moment.
+        // A status query may hold the lock for a moment.
         until("it is removed", || {
             begin(&["vm", "rm", "--force", "x"]).wait().is_ok() && !bed.vm("x").exists()
         });
@@ -385,8 +386,7 @@ fn a_removal_beside_other_commands_leaves_nothing() {
     assert_eq!(left, ["version"]);
 }
 
-/// Calls by which an image is made, and the distance between those at which the command is killed, but for
-/// the long run.
+/// System calls of image creation, and the interval of those at which the command is killed in the short run.
 const CALLS: [(&str, usize); 9] = [
     ("mkdir", 1),
     ("openat", 5),

@@ -1,11 +1,11 @@
-//! Images of strangers, who put links into them after they were looked at.
+//! Foreign images, whose owner adds links after they were checked.
 
 use std::fs::FileTimes;
 use std::process::Command;
 
 use super::*;
 
-/// Copies `from` to a place that a stranger may not read, as `cp -a`, with other bytes in its files.
+/// Copies `from`, as `cp -a`, with other contents, to a directory that the image's owner cannot read.
 fn private(bed: &Bed, from: &Path, name: &str) -> PathBuf {
     let to = bed.0.path(name);
     let copied = Command::new("cp").arg("-a").args([from, &to]).status().expect("cp(1)");
@@ -19,7 +19,7 @@ fn private(bed: &Bed, from: &Path, name: &str) -> PathBuf {
     to
 }
 
-/// Puts a link to `target` where `place` is while `run` runs.
+/// Replaces `place` by a link to `target` while `run` runs.
 fn linked(place: &Path, target: &Path, run: impl FnOnce()) {
     let real = place.with_added_extension("real");
     fs::rename(place, &real).and_then(|()| symlink(target, place)).expect("link");

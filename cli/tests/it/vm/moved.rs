@@ -1,14 +1,13 @@
-//! Incremental images: what a VM has changed of the image that it was made of goes to another host, and is
-//! the same VM there.
+//! Incremental images: a VM's changes to its image are moved to another host, where the VM is the same.
 
 use super::*;
 use crate::common::Server;
 use crate::disk_overlay::qemu_io;
 
-/// As if it were elsewhere: two hosts know nothing of each other.
+/// Stands for a separate host, which shares nothing with the other.
 struct Host {
     bed: Bed,
-    /// Where it finds the images.
+    /// Location of the images.
     images: String,
 }
 
@@ -21,14 +20,14 @@ impl Host {
 
     fn refused(&self, image: &str, words: &[&str]) {
         let image = format!("{}/{image}", self.images);
-        // What is not refused fails at once, with other words.
+        // A clone that is not refused fails at once with another message.
         let clone = ["clone", &image, "refused", "--net", "none", "--qemu", "false"];
         self.bed.0.run(&clone).failed(1, words);
         assert!(!self.bed.vm("refused").exists(), "{image}");
     }
 
-    /// What a guest does with its memory; then it is suspended and, as its VMM is none, another program does
-    /// this with its disk.
+    /// Modifies the memory like a guest, suspends the VM, and then modifies its disk with another program,
+    /// since the VMM is a script.
     fn works(&self, name: &str, byte: u8, chain: &[&str]) {
         let memory = File::options().write(true).open(self.bed.memory_of_clone(name)).expect("open");
         for at in [0, 4096 * u64::from(byte), MIB + 4096] {
@@ -57,7 +56,7 @@ impl Host {
         );
     }
 
-    /// Makes an image of it that stands on others, and a whole one, which is what the other is compared with.
+    /// Creates an incremental image, and a standalone one to compare it with.
     fn suspended_to(&self, name: &str, dir: &Path) {
         let to = dir.to_str().expect("UTF-8");
         let told = self.bed.0.run(&["vm", "suspend", name, "--to", to, "--changes"]);
@@ -68,7 +67,7 @@ impl Host {
     }
 }
 
-/// Where images lie: the first host, which serves them too.
+/// Creates the first host, which serves the images.
 fn far() -> (Bed, Server, [Host; 2]) {
     let bed = Bed::new();
     bed.make_image();
@@ -78,7 +77,7 @@ fn far() -> (Bed, Server, [Host; 2]) {
     (bed, server, hosts)
 }
 
-/// All of a VM's memory and disk, as they are read here, and as a whole image has them.
+/// Asserts that a VM's memory and disk equal those of a standalone image.
 fn is_same(host: &Host, name: &str, chain: &[&str], whole: &Path) {
     let bases = chain.iter().flat_map(|file| ["--base".into(), format!("{}/{file}", host.images)]);
     let (disk, out) = (host.bed.vm(name).join("disk.overlay"), format!("read-{name}.img"));
@@ -103,7 +102,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     let (origin, server, [here, there]) = far();
     let tree = |name: &str| origin.0.path("tree").join(name);
     here.clone("golden", "one");
-    // Also what checkpoints have left lies in it.
+    // Including the leftovers of checkpoints.
     let run = here.bed.vm("one").join("pid");
     let before = fs::read_to_string(&run).expect("runs");
     let monitor = here.bed.monitor("one");
@@ -121,7 +120,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     assert!(!tree("one/disk").exists() && !tree("one/memory").exists());
     let taken = allocated(&tree("one/disk.overlay")) + allocated(&tree("one/memory.overlay"));
     assert!(taken < 200 << 10, "it has {taken} bytes, of what is not its own too");
-    // The host where it was is gone.
+    // The original host is gone.
     let whole = here.bed.0.path("whole-one");
 
     let chain = ["one/disk.overlay", "golden/disk"];
@@ -132,12 +131,12 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     there.suspended_to("two", &tree("two"));
     let config = fs::read_to_string(tree("two/vm.toml")).expect("read");
     assert!(config.contains(r#"bases = ["../one", "../golden"]"#), "{config}");
-    // Of another way to them: a directory of this host.
+    // Another path to the images: a local directory.
     let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
     local.clone("two", "three");
     let chain = ["two/disk.overlay", "one/disk.overlay", "golden/disk"];
     is_same(&local, "three", &chain, &there.bed.0.path("whole-two"));
-    // What a rehearsal would write down of an incremental image is of its own files.
+    // A trace of an incremental image refers to its own files.
     let bases = ["one/disk.overlay", "golden/disk"].map(|file| tree(file).to_string_lossy().into_owned());
     let over = ["--base", &bases[0], "--base", &bases[1]];
     local.bed.0.run(&[&["disk", "create", "over.overlay"], &over[..]].concat()).succeeded();
@@ -147,7 +146,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     let read = fs::read_to_string(local.bed.0.path("read")).expect("read");
     assert!(read.contains("16384 4096 disk.overlay\n"), "{read}");
     assert!(read.lines().all(|line| line.ends_with(" disk.overlay")), "{read}");
-    // One of another kind is merged with what is finished below it, which stays as it is.
+    // An overlay of a VM is merged with a finished one below, which is not changed.
     let merge =
         |words: &[&str]| local.bed.0.run(&[&["disk", "merge", "over.overlay"], words, &over].concat());
     merge(&["--into-base"]).failed(1, &["is finished", "tombolo disk convert"]);
@@ -155,7 +154,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
     assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
     qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
     local.bed.0.run(&["disk", "merge", &bases[0], "--base", &bases[1]]).failed(1, &["is not an overlay"]);
-    // It goes on as any other VM.
+    // It continues like any other VM.
     local.works("three", 3, &chain);
     let _told = local.bed.vmm("three", Flaw::None);
     local.bed.0.run(&["vm", "resume", "three"]).succeeded();
@@ -164,8 +163,7 @@ fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
 }
 
 impl Bed {
-    /// Makes a clone of an image that has `after-` at two places of its memory and of its disk, and is
-    /// suspended.
+    /// Creates a suspended clone whose memory and disk have `after-` in two places.
     pub fn make_changed(&self, name: &str) {
         self.make_image();
         let _told = self.vmm(name, Flaw::None);
@@ -182,8 +180,8 @@ impl Bed {
     }
 }
 
-/// Asserts that each incremental image of [`Bed::make_changed`] in this directory has all that was changed,
-/// and that a draft of one has that too or is refused by name. Returns how many there are that are no drafts.
+/// Asserts that each incremental image of [`Bed::make_changed`] in this directory has all changes, and that a
+/// draft has them too or is refused. Returns the number of non-drafts.
 pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(images).expect("list").flatten() {
@@ -191,7 +189,7 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
         let is_draft = dir.extension().is_some();
         found += usize::from(!is_draft);
         let image = dir.to_str().expect("UTF-8");
-        // What is not refused fails at once, with other words.
+        // A clone that is not refused fails at once with another message.
         let base = bed.0.text("image");
         let clone = ["clone", image, "left", "--base", &base, "--net", "none", "--qemu", "false"];
         let refused = bed.0.run(&clone);
@@ -213,7 +211,7 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
     found
 }
 
-/// A copy of an image, with its times.
+/// Copies an image with its times.
 fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
     let [from, to] = [from, to].map(|name| bed.0.path("tree").join(name));
     let copied = std::process::Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp(1)");
@@ -233,7 +231,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
         let config = config.replace(r#"["../golden"]"#, bases);
         fs::write(dir.join("vm.toml"), config).expect("write");
     };
-    // Lists that lead nowhere, to itself, or for ever.
+    // Lists that lead nowhere, to the image itself, or are too long.
     let many = format!("[{}]", r#""../golden","#.repeat(7));
     let lists = [
         ("itself", r#"["../itself"]"#, &["is its own base"][..]),
@@ -247,7 +245,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     for (name, bases, _) in lists {
         said(&copied(&origin, "one", name), bases);
     }
-    // A copy that is torn, or not all of it.
+    // Damaged or incomplete copies.
     let page = |name: &str, at: u64, bytes: &[u8]| {
         let file = copied(&origin, "one", name).join("memory.overlay");
         let file = File::options().write(true).open(file).expect("open");
@@ -262,7 +260,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
         ("headless", "", &["memory.overlay", "not an overlay"]),
         ("cut", "", &["disk.overlay", "it was truncated"]),
     ];
-    // One that something may write to still, or that was copied before it was whole.
+    // An overlay that may still be written to, or was copied too early.
     let unfinished = copied(&origin, "one", "unfinished").join("memory.overlay");
     fs::remove_file(&unfinished).expect("remove");
     let unfinished = unfinished.to_str().expect("UTF-8");
@@ -276,7 +274,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     for (name, _, words) in lists.into_iter().chain(torn).chain([unfinished[0]]) {
         there.refused(name, words);
     }
-    // Nothing is written to what others stand on.
+    // Bases are never written to.
     let disk = tree("one/disk.overlay");
     let disk = disk.to_str().expect("UTF-8");
     let base = origin.0.text("tree/golden/disk");
@@ -284,7 +282,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
         .0
         .run(&["disk", disk, "--base", &base, "--nbd", "./it.nbd"])
         .failed(1, &["is finished", "tombolo disk create NAME.overlay"]);
-    // A link of a stranger leads to what that one may not read.
+    // A foreign link may lead to files that its owner cannot read.
     std::os::unix::fs::symlink(tree("golden"), tree("link")).expect("link");
     said(&copied(&origin, "one", "linked"), r#"["../link"]"#);
     let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
@@ -292,7 +290,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     for (name, _, words) in unfinished {
         local.refused(name, words);
     }
-    // What a whole one would have is nothing to one that is not.
+    // Files of a standalone image are ignored in an incremental one.
     for what in ["disk", "memory"] {
         let both = copied(&origin, "one", "both").join(what);
         fs::copy(tree("golden").join(what), both).expect("copy");
@@ -303,7 +301,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
             == fs::read(here.bed.0.path("whole-one/memory")).expect("read")
     );
 
-    // What lies elsewhere is said.
+    // Bases elsewhere are listed.
     let alone = there.bed.0.path("alone");
     fs::rename(copied(&origin, "one", "alone"), &alone).expect("move");
     let golden = format!("{}/golden", there.images);
@@ -321,7 +319,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     let config = fs::read_to_string(there.bed.0.path("three/vm.toml")).expect("read");
     assert!(config.contains(&format!(r#"bases = ["../alone", "{golden}"]"#)), "{config}");
 
-    // What it stands on is replaced: also where a clone of it runs no more.
+    // A replaced base is detected, even if no clone of it is running.
     let memory = tree("golden/memory");
     fs::copy(&memory, tree("golden/new"))
         .and_then(|_| fs::rename(tree("golden/new"), &memory))
@@ -366,7 +364,7 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
             _ => made.failed(1, &["already has 7 images", "without --changes"]),
         }
         if number == 1 {
-            // A link beside it, by whose name it would not find it.
+            // A link next to it, which would not be followed.
             fs::create_dir(host.bed.0.path("links")).expect("mkdir");
             std::os::unix::fs::symlink("../image", host.bed.0.path("links/image")).expect("link");
             let made =
@@ -377,13 +375,13 @@ fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_oft
         }
         last = format!("image{number}");
     }
-    // One that is whole begins anew, and has room for checkpoints until then.
+    // A standalone image starts a new chain, with space for checkpoints.
     for number in 1..=8 {
         let made = host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]);
         made.succeeded();
         assert!(made.out.contains(&format!("checkpoint {number} ")), "{}", made.out);
     }
-    // Also where older ones were not forgotten in time.
+    // Even if older checkpoints were not merged in time.
     let lock = File::create(host.bed.vm("vm7").join("chain.lock")).expect("create");
     lock.lock_shared().expect("lock");
     host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();

@@ -1,5 +1,5 @@
-//! Losses of power in the life of a VM: whatever is left on the disk, it is as it was at one moment, and what
-//! a command has said to be done is there.
+//! Power failures in the life of a VM: the disk always has a consistent state, including everything that a
+//! command has reported as done.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::disk::{FLUSH, OUT, ask};
 
 const WORD: usize = 6;
 
-/// What is promised of the VM from a moment on, until the next.
+/// Guaranteed state of the VM from a moment on.
 #[derive(Clone, Debug, Default)]
 struct Promise {
     sleeps: bool,
-    /// What disk, memory and device state have.
+    /// Contents of disk, memory and device state.
     word: String,
     checkpoints: BTreeMap<u32, String>,
     has_image: bool,
@@ -43,7 +43,7 @@ impl Promise {
     }
 }
 
-/// A VM whose life is recorded.
+/// A VM whose writes are recorded.
 struct Life {
     bed: Bed,
     now: Promise,
@@ -56,7 +56,7 @@ impl Life {
         self.now.mark();
     }
 
-    /// The guest writes a word to memory and disk, and flushes the latter; and then another one.
+    /// Writes a word to memory and disk and flushes the disk; then writes another.
     fn writes(&mut self, word: &str) {
         let memory = File::options().write(true).open(self.bed.memory_of_clone("one")).expect("open");
         memory.write_all_at(word.as_bytes(), 0).expect("write");
@@ -68,7 +68,7 @@ impl Life {
         sector[..WORD].copy_from_slice(word.as_bytes());
         assert_eq!(ask(&mut queues[0], OUT, 0, &sector).1, 0);
         assert_eq!(ask(&mut queues[0], FLUSH, 0, &[0; 512]).1, 0);
-        // That is durable once it sleeps.
+        // Durable once suspended.
         assert_eq!(ask(&mut queues[0], OUT, 8, &sector).1, 0);
         self.now.word = word.into();
         self.now.mark();
@@ -84,11 +84,11 @@ impl Life {
     }
 }
 
-/// All that there is in a VM's life.
+/// Runs all stages of a VM's life.
 fn live(bed: Bed) {
     let mut life = Life { bed, now: Promise { word: "------".into(), ..Promise::default() } };
     let _told = life.bed.vmm("one", Flaw::NoNetwork);
-    // It sleeps until it has a network.
+    // Suspended until it has a network.
     let clone = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm"];
     life.bed.0.run(&clone).failed(1, &["tombolo vm resume one"]);
     life.now.sleeps = true;
@@ -106,7 +106,7 @@ fn live(bed: Bed) {
     life.run(&["vm", "checkpoint", "one"], checkpoint(2));
     life.resumes();
     life.writes("third-");
-    // It is suspended, and resumed in another VMM.
+    // Suspended, and resumed in another VMM.
     let pid = life.bed.vm("one").join("pid");
     let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
     let before = [supervisor(), String::new()];
@@ -124,10 +124,10 @@ fn live(bed: Bed) {
     });
 }
 
-/// What is left after a loss of power.
+/// State left by a power failure.
 struct Left<'a> {
     bed: &'a Bed,
-    /// What was promised last, and what was about to be.
+    /// The last guarantee, and the one about to be given.
     may_be: Vec<Promise>,
 }
 
@@ -166,7 +166,7 @@ impl Left<'_> {
         self.may_be.iter().map(|it| it.word.clone()).collect()
     }
 
-    /// Device state, memory and disk are of one of these moments.
+    /// Asserts that device state, memory and disk match one of the states.
     fn has(&self, words: &[String], about: &str) {
         let out = self.bed.0.path("out");
         let _ = fs::remove_dir_all(&out);
@@ -202,7 +202,7 @@ fn word_at(file: &Path, offset: u64) -> String {
     at(file, offset, WORD).replace('\0', "-")
 }
 
-/// Of an image.
+/// Returns the contents of an image.
 fn words_of(dir: &Path) -> [String; 4] {
     let state = fs::read_to_string(dir.join("state")).expect("read");
     let word = state.strip_prefix(STATE).expect("whole");
@@ -217,7 +217,7 @@ fn after_a_loss_of_power_a_vm_is_as_it_was_at_one_moment_and_has_what_it_was_pro
     if let Some(state) = recorded() {
         return live(Bed(Scratch::of(state.parent().expect("a directory"))));
     }
-    // Where files are in memory nothing is flushed.
+    // A tmpfs would make flushes pointless.
     let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     bed.make_image();
     let state = bed.0.path("state");
@@ -242,7 +242,7 @@ fn power_loss_leaves_an_incremental_image_whole_or_refused() {
             bed.run(&[&["vm", "suspend", "one", "--changes", "--to"], words].concat()).succeeded();
             mark(words[0]);
         };
-        // The scan syncs what it reads.
+        // The scan syncs the files that it reads.
         make(&["images/one", "--no-scan"]);
         return make(&["images/two"]);
     }

@@ -1,4 +1,4 @@
-//! What of the host a guest can mount.
+//! Shares of a guest.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     let told = bed.vmm("one", Flaw::None);
     let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=data=/of"];
     bed.0.run(&line).succeeded();
-    // The guest finds the share and then, with its tag in it, its identity.
+    // The guest finds the share, then its identity with the tag.
     let told: Vec<String> = told.try_iter().map(|(command, _)| command).collect();
     let place = |word: &str| told.iter().position(|command| command == word);
     assert!(place("chardev-add") < place("cont"), "{told:?}");
@@ -36,7 +36,7 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     pids().into_iter().for_each(|pid| signal(pid, "KILL"));
     until("the server has gone", || pids().is_empty());
     assert!(bed.is("one", "running"), "{}", bed.list());
-    // A guest that is reset finds it again.
+    // A guest finds it again after a reset.
     fs::remove_file(bed.monitor("one")).expect("there");
     let told = bed.vmm("one", Flaw::None);
     bed.end("one", "reset");
@@ -47,7 +47,7 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
     let _told = bed.vmm("one", Flaw::None);
     bed.0.run(&["vm", "resume", "one"]).succeeded();
     assert!(!pids().is_empty());
-    // One that does not end costs the guest nothing.
+    // A hanging server does not affect the guest.
     pids().into_iter().for_each(|pid| signal(pid, "STOP"));
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());

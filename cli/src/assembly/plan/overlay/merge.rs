@@ -86,9 +86,8 @@ impl OverlaySource {
         done: impl Fn(u64),
     ) -> Result<Merged, Failure> {
         let chain: Vec<_> = self.chain()?.into_iter().take(count).collect();
-        let merging = |error: &io::Error| {
-            Failure::cannot(format_args!("merge the overlay {}", self.path.display()), error)
-        };
+        let merging =
+            |error: &io::Error| Failure::cannot(format_args!("merge overlay {}", self.path.display()), error);
         let lowest = chain.last().unwrap_or(self);
         let base = lowest.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
@@ -146,14 +145,14 @@ impl OverlaySource {
     /// Takes back all that was written to it, if `forced`: how much room that took, in bytes. What stands on
     /// it is refused from then on.
     pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
-        let discarding = format!("discard what is in {}", self.path.display());
+        let discarding = format!("discard the changes in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
         let _lock = self.locked()?;
         let failed = |error: io::Error| Failure::cannot(&discarding, &error);
         let lost_bytes = fs::metadata(&self.path).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
         if !forced {
-            let reason = format!("what was written to it ({}) would be gone for good", size(lost_bytes));
-            return Err(Failure::cannot(&discarding, reason).remedy("--force discards it"));
+            let reason = format!("{} of changes would be lost", size(lost_bytes));
+            return Err(Failure::cannot(&discarding, reason).remedy("use --force to discard them"));
         }
         let path = beside(&self.path).map_err(failed)?;
         let _ = fs::remove_file(&path);

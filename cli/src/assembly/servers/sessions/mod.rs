@@ -74,7 +74,7 @@ impl Sessions {
         let saved = Saved::read(&cache.dir)?;
         let is_confined = !plan.takes_sessions();
         if is_confined && let Some(name) = saved.all().keys().next() {
-            return Err(has_no_room(&format!("bring back the session {name}")));
+            return Err(has_no_room(&format!("restore session {name}")));
         }
         Ok(Arc::new(Self {
             service: Arc::clone(service),
@@ -93,10 +93,7 @@ impl Sessions {
         let service = Arc::downgrade(&self.service);
         let obeyed = signals::on_user_signals(move |signal| {
             let Some(service) = service.upgrade() else { return };
-            tracing::info!(
-                invalidates = signal == UserSignal::Two,
-                "a signal asks for all changes at the origin"
-            );
+            tracing::info!(invalidates = signal == UserSignal::Two, "flushing all changes on signal");
             service.answer(if signal == UserSignal::One { "flush" } else { "invalidate" });
         });
         obeyed.map_err(|error| Failure::cannot("wait for signals", &error))
@@ -129,7 +126,7 @@ impl Sessions {
         loop {
             let made = self.plan(name, start).and_then(|plan| self.make(name, &plan));
             let Err(failure) = made else { return };
-            tracing::warn!(session = name, "{failure}; it is tried again");
+            tracing::warn!(session = name, "{failure}; will be retried");
             if !self.put_state(name, SessionState::Waiting, Some(failure)) {
                 return;
             }
@@ -148,14 +145,14 @@ impl Sessions {
 
     /// Checks what is asked for, and begins to make it.
     fn create(self: &Arc<Self>, name: &str, start: Start) -> Outcome {
-        let making = format!("make the session {name}");
+        let making = format!("create session {name}");
         if self.is_confined {
             return Err(has_no_room(&making));
         }
         let plan = self.plan(name, &start)?;
         let status = shown(name, &plan, SessionState::Starting);
         if status.export == self.default.export {
-            let taken = format!("the proxy serves {} already", status.export);
+            let taken = format!("the proxy already serves {}", status.export);
             return Err(Failure::cannot(making, taken).remedy("choose another name"));
         }
         {
@@ -167,9 +164,11 @@ impl Sessions {
                 Some(state) => {
                     return Err(Failure::cannot(
                         making,
-                        format!("there is one of that name, which is {state}"),
+                        format!("the name is used by a session that is {state}"),
                     )
-                    .remedy(format_args!("choose another name, or end it: tombolo session detach {name}")));
+                    .remedy(format_args!(
+                        "choose another name, or detach it: tombolo session detach {name}"
+                    )));
                 }
             }
             inner.sessions.insert(name.into(), Session { start: start.clone(), status, serving: None });
@@ -194,7 +193,7 @@ impl Sessions {
     fn plan(&self, name: &str, start: &Start) -> Result<Plan, Failure> {
         let options = SessionOptions::of_words(&start.command, &start.directory)?;
         if options.name.as_str() != name {
-            return Err(Failure::usage(format!("{name} and {} are two names", options.name)));
+            return Err(Failure::usage(format!("the source is exported as {}, not {name}", options.name)));
         }
         let SessionOptions { name, mut server, cache } = options;
         server.control = None;
@@ -208,8 +207,7 @@ impl Sessions {
 
     /// Opens and serves it. It is shown once all of it is there.
     fn make(&self, name: &str, plan: &Plan) -> Outcome {
-        let cannot =
-            |error| Failure::cannot(format_args!("make the directory {}", self.dir.display()), &error);
+        let cannot = |error| Failure::cannot(format_args!("create directory {}", self.dir.display()), &error);
         private::directory(&self.dir).map_err(cannot)?;
         let open = || -> Result<Opened, Failure> {
             let (mut serving, status, counted) = Serving::open(plan, Places::take(plan)?)?;
@@ -222,14 +220,14 @@ impl Sessions {
         if inner.is_closing {
             drop(inner);
             drop(serving);
-            return Err(Failure::cannot(format_args!("make the session {name}"), "the proxy is ending"));
+            return Err(Failure::cannot(format_args!("create session {name}"), "the proxy is ending"));
         }
         let Some(session) = inner.sessions.get_mut(name) else { return Ok(()) };
         let endpoints = status.endpoints.clone();
         session.status = SessionStatus { endpoints, ..shown(name, plan, SessionState::Running) };
         session.serving = Some(serving);
         self.service.add(name, status, counted);
-        tracing::info!(session = name, source = session.status.source, "serves one more session");
+        tracing::info!(session = name, source = session.status.source, "session added");
         self.changed.notify_all();
         Ok(())
     }
@@ -251,9 +249,9 @@ impl Sessions {
 
     /// Begins to end one, or forgets one that does not run.
     fn detach(self: &Arc<Self>, name: &str) -> Outcome {
-        let ending = format!("end the session {name}");
+        let ending = format!("end session {name}");
         if name == DEFAULT_SESSION {
-            let problem = "the proxy was started for it, and ends with it";
+            let problem = "it is the proxy's own session";
             let remedy = format!("end the proxy: kill {}", std::process::id());
             return Err(Failure::cannot(ending, problem).remedy(remedy));
         }
@@ -268,9 +266,7 @@ impl Sessions {
             );
         };
         match session.status.state {
-            SessionState::Starting => {
-                Err(Failure::cannot(ending, "it is just being made").remedy("try again"))
-            }
+            SessionState::Starting => Err(Failure::cannot(ending, "it is being created").remedy("try again")),
             SessionState::Ending => Ok(()),
             SessionState::Running => {
                 session.status.state = SessionState::Ending;
@@ -281,7 +277,7 @@ impl Sessions {
             }
             SessionState::Ended | SessionState::Waiting | SessionState::Failed | SessionState::Kept => {
                 let remedy =
-                    format!("make it again (tombolo session create {name} …) once its origin is there");
+                    format!("create it again (tombolo session create {name} …) once its origin is reachable");
                 refuse_what_is_kept(&ending, &self.dir.join(name), &remedy)?;
                 inner.saved.remove(name)?;
                 inner.sessions.remove(name);
@@ -367,7 +363,7 @@ impl Sessions {
         let (sessions, of) = (Arc::clone(self), name.to_owned());
         let started = thread::Builder::new().name("session".into()).spawn(move || work(&sessions, &of));
         if let Err(error) = started {
-            let failure = Failure::cannot(format_args!("start a thread for the session {name}"), &error);
+            let failure = Failure::cannot(format_args!("start a thread for session {name}"), &error);
             self.put_state(name, SessionState::Failed, Some(failure));
         }
     }
@@ -391,12 +387,12 @@ impl Inner {
 }
 
 fn has_no_room(doing: &str) -> Failure {
-    Failure::cannot(doing, "the proxy is in a sandbox that leaves it one tree")
-        .remedy("start a proxy for it alone, or this one with --sandbox auto and without --end-when-unused")
+    Failure::cannot(doing, "the proxy's sandbox permits only its own tree")
+        .remedy("start another proxy, or this one with --sandbox auto and without --end-when-unused")
 }
 
 fn fault(name: &str) -> Failure {
-    Failure::cannot(format_args!("go on with the session {name}"), "a fault of the program; the log has it")
+    Failure::cannot(format_args!("continue session {name}"), "internal error; see the log")
 }
 
 /// What is told of a session by its plan.

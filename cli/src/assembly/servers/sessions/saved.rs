@@ -33,14 +33,14 @@ impl Saved {
     /// Of a cache directory.
     pub fn read(cache: &Path) -> Result<Self, Failure> {
         let path = cache.join(FILE);
-        let reading = format!("read the sessions in {}", path.display());
+        let reading = format!("read sessions from {}", path.display());
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.map_err(|error| Failure::cannot(&reading, &error))?,
         };
         let contents: Contents = toml::from_str(&text).map_err(|error| {
             Failure::cannot(&reading, error.message().to_owned())
-                .remedy("mend it, or move it away and make the sessions again")
+                .remedy("fix it, or move it away and create the sessions again")
         })?;
         Ok(Self { path, sessions: contents.session })
     }
@@ -65,7 +65,7 @@ impl Saved {
 
     /// All of it or nothing, also when the power fails.
     fn write(&mut self, sessions: BTreeMap<String, Start>) -> Outcome {
-        let writing = format!("write the sessions to {}", self.path.display());
+        let writing = format!("write sessions to {}", self.path.display());
         let contents = Contents { session: sessions };
         let text = toml::to_string(&contents).map_err(|error| Failure::cannot(&writing, &error))?;
         let draft = self.path.with_extension("new");

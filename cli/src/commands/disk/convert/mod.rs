@@ -37,8 +37,9 @@ use identity::Version;
 use record::{Record, Records};
 use target::{Prepared, Target};
 
-/// Copy a disk from and to raw and qcow2 images, block devices, disks of NBD servers, and files on NFS
-/// servers.
+/// Copy a disk to another format or place.
+///
+/// FROM and TO are raw and qcow2 images, block devices, disks of NBD servers, or files on NFS servers.
 ///
 /// Holes are preserved, blocks of zeroes become holes, and many pieces are copied concurrently. A local file
 /// is written as .NAME.tombolo-part in the same directory and renamed when it is complete and durable; an
@@ -190,7 +191,7 @@ impl DiskConvertArgs {
         if is_same(&from, &to) {
             return Err(Failure::usage(format!("{from} cannot be converted into itself")));
         }
-        if stands_on(&from, &to)? {
+        if depends_on(&from, &to)? {
             return Err(Failure::usage(format!(
                 "{from} cannot be converted into {to}, which is part of its backing chain"
             )));
@@ -203,7 +204,7 @@ impl DiskConvertArgs {
         let record = records.read().filter(|_| self.resume);
         let access = Access::of(&from, myself.umask)?;
         let target = Target::of(&to, size_bytes, self.force, record.as_ref(), (access, &myself))?;
-        let left = record.as_ref().and_then(|record| left_by(record, &from, &version, &target, screen));
+        let left = record.as_ref().and_then(|record| resume_offset(record, &from, &version, &target, screen));
         if left.is_none() {
             if self.resume && record.is_none() {
                 screen.say("no earlier conversion found: starting over");
@@ -227,7 +228,7 @@ impl DiskConvertArgs {
 }
 
 /// Returns the offset up to which an interrupted conversion has copied data that are still valid.
-fn left_by(
+fn resume_offset(
     record: &Record,
     from: &DiskSource,
     version: &Version,
@@ -251,7 +252,7 @@ fn left_by(
 }
 
 /// Returns `true` if a layer or data file of `one` is `other`.
-fn stands_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
+fn depends_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
     let raw = |path: &Path| DiskSource::Raw { path: path.to_owned(), cache: HostCache::Host };
     let layers = one.layers()?;
     let below = layers.iter().skip(1).map(|layer| layer.source.clone());
@@ -325,7 +326,7 @@ impl Conversion {
             _ if stop.load(Ordering::Relaxed) => Err(Failure::silent()),
             None => Ok(()),
             Some(offset) => {
-                self.void();
+                self.discard();
                 let reason = format!("the copy differs from {} at offset {offset}", self.from);
                 Err(Failure::cannot(format_args!("convert to {}", self.to), reason)
                     .remedy("run the conversion again"))
@@ -336,7 +337,7 @@ impl Conversion {
     /// Gives the copy its name, if the source has not changed.
     fn finish(&mut self) -> Outcome {
         if Version::of(&self.from, &*self.source)? != self.version {
-            self.void();
+            self.discard();
             let reason = "it changed during the conversion";
             return Err(Failure::cannot(format_args!("convert {}", self.from), reason)
                 .remedy("run it again while nothing writes to the source"));
@@ -347,7 +348,7 @@ impl Conversion {
     }
 
     /// Discards the copy.
-    fn void(&mut self) {
+    fn discard(&mut self) {
         self.target.abandon();
         self.records.forget();
     }

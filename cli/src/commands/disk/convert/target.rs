@@ -31,16 +31,16 @@ const UNIT_BYTES: u64 = 4096;
 pub struct Target {
     /// Disk that is written to.
     pub disk: DiskSource,
-    place: Place,
+    destination: Destination,
 }
 
-enum Place {
+enum Destination {
     /// Local file, written under a temporary name and renamed when complete.
-    Beside { name: PathBuf, access: Access, old: Option<Old> },
+    Temporary { name: PathBuf, access: Access, old: Option<Old> },
     /// Remote file that does not exist yet, or was created by a conversion that has not progressed further.
     New { mode: Mode, is_begun: bool },
     /// Existing target, overwritten in place.
-    There,
+    Existing,
 }
 
 /// Replaced file.
@@ -68,34 +68,35 @@ impl Target {
         (access, myself): (Access, &Myself),
     ) -> Result<Self, Failure> {
         let mode = access.in_group(myself.identity.gid);
-        let of_place = |place| Self { disk: to.clone(), place };
-        let may_write = || if record.is_some() { Ok(()) } else { there_already(to, overwrites, WRITES_OVER) };
+        let with = |destination| Self { disk: to.clone(), destination };
+        let may_write =
+            || if record.is_some() { Ok(()) } else { refuse_existing(to, overwrites, WRITES_OVER) };
         match to {
             DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. } => {
                 let failed = |error: io::Error| Failure::cannot(format_args!("convert to {to}"), &error);
                 let name = resolved(path).map_err(failed)?;
                 match fs::metadata(&name) {
                     Ok(found) if found.is_file() => {
-                        there_already(to, overwrites, "replaces it once the copy is complete")?;
+                        refuse_existing(to, overwrites, "replaces it once the copy is complete")?;
                         let _lock = Locked::take(&name)
                             .map_err(|error| Failure::cannot(format_args!("replace {to}"), &error))?;
                         let old = Old { _lock, uid: found.uid(), gid: found.gid() };
-                        Self::beside(to, name, Access::like(&found), Some(old)).map_err(failed)
+                        Self::temporary(to, name, Access::like(&found), Some(old)).map_err(failed)
                     }
-                    Ok(_) => may_write().map(|()| of_place(Place::There)),
+                    Ok(_) => may_write().map(|()| with(Destination::Existing)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        Self::beside(to, name, access, None).map_err(failed)
+                        Self::temporary(to, name, access, None).map_err(failed)
                     }
                     Err(error) => Err(failed(error)),
                 }
             }
             DiskSource::File(location) => match identity::len_of(location)? {
-                None => Ok(of_place(Place::New { mode, is_begun: false })),
+                None => Ok(with(Destination::New { mode, is_begun: false })),
                 // The file did not exist when a conversion began that has not progressed further.
                 Some(len) if record.is_some_and(Record::has_just_begun) && [0, size_bytes].contains(&len) => {
-                    Ok(of_place(Place::New { mode, is_begun: true }))
+                    Ok(with(Destination::New { mode, is_begun: true }))
                 }
-                Some(_) => may_write().map(|()| of_place(Place::There)),
+                Some(_) => may_write().map(|()| with(Destination::Existing)),
             },
             DiskSource::Overlay(_) => {
                 let reason = "conversion to an overlay is not supported";
@@ -103,24 +104,24 @@ impl Target {
                     "create one with tombolo disk create NAME.overlay --base DISK, or convert to qcow2 or raw",
                 ))
             }
-            DiskSource::Nbd(_) => may_write().map(|()| of_place(Place::There)),
+            DiskSource::Nbd(_) => may_write().map(|()| with(Destination::Existing)),
         }
     }
 
     /// Fails if the target may not be overwritten and is not left by an earlier conversion.
     pub fn must_be_ours(&self, overwrites: bool) -> Outcome {
-        match self.place {
-            Place::There => there_already(&self.disk, overwrites, WRITES_OVER),
+        match self.destination {
+            Destination::Existing => refuse_existing(&self.disk, overwrites, WRITES_OVER),
             _ => Ok(()),
         }
     }
 
     /// Returns `true` if opening creates a file that later conversions could not recognise by themselves.
     pub fn is_new(&self) -> bool {
-        matches!(self.place, Place::New { .. })
+        matches!(self.destination, Destination::New { .. })
     }
 
-    fn beside(to: &DiskSource, name: PathBuf, access: Access, old: Option<Old>) -> io::Result<Self> {
+    fn temporary(to: &DiskSource, name: PathBuf, access: Access, old: Option<Old>) -> io::Result<Self> {
         let own = Name::new(name.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
         let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
         let path = name.with_file_name(OsStr::from_bytes(part.as_name().as_bytes()));
@@ -128,15 +129,16 @@ impl Target {
             DiskSource::Qcow2 { .. } => DiskSource::Qcow2 { path, backing_dir: None },
             _ => DiskSource::Raw { path, cache: HostCache::Host },
         };
-        Ok(Self { disk, place: Place::Beside { name, access, old } })
+        Ok(Self { disk, destination: Destination::Temporary { name, access, old } })
     }
 
     /// Returns the path of the temporary file, if any.
     fn part(&self) -> Option<&Path> {
-        match (&self.place, &self.disk) {
-            (Place::Beside { .. }, DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) => {
-                Some(path)
-            }
+        match (&self.destination, &self.disk) {
+            (
+                Destination::Temporary { .. },
+                DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. },
+            ) => Some(path),
             _ => None,
         }
     }
@@ -146,18 +148,18 @@ impl Target {
     pub fn open(&self, size_bytes: u64, start: u64, pool: &ThreadPool) -> Result<Prepared, Failure> {
         let options = OpenOptions::default();
         let making = format!("create {}", self.disk);
-        match (&self.place, &self.disk) {
-            (Place::Beside { .. }, DiskSource::Raw { path, .. }) if start == 0 => {
+        match (&self.destination, &self.disk) {
+            (Destination::Temporary { .. }, DiskSource::Raw { path, .. }) if start == 0 => {
                 let disk = ImageFile::create(path, size_bytes, &options, pool.lane());
                 let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
                 return Ok(Prepared { disk, is_blank: true });
             }
-            (Place::Beside { .. }, DiskSource::Qcow2 { path, .. }) if start == 0 => {
+            (Destination::Temporary { .. }, DiskSource::Qcow2 { path, .. }) if start == 0 => {
                 let disk = Qcow2Image::create(path, size_bytes, &options, pool.lane());
                 let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
                 return Ok(Prepared { disk, is_blank: true });
             }
-            (Place::New { mode, is_begun }, DiskSource::File(location)) => {
+            (Destination::New { mode, is_begun }, DiskSource::File(location)) => {
                 identity::make(location, size_bytes, *mode, *is_begun)?;
                 let disk = self.disk.open(&options, pool)?.disk;
                 return Ok(Prepared { disk, is_blank: true });
@@ -190,7 +192,8 @@ impl Target {
 
     /// Renames the complete file. All data must be durable.
     pub fn finish(&self) -> Outcome {
-        let (Place::Beside { name, access, old }, Some(part)) = (&self.place, self.part()) else {
+        let (Destination::Temporary { name, access, old }, Some(part)) = (&self.destination, self.part())
+        else {
             return Ok(());
         };
         let named = || -> io::Result<()> {
@@ -218,7 +221,7 @@ impl Target {
 
 const WRITES_OVER: &str = "overwrites its contents";
 
-fn there_already(to: &DiskSource, overwrites: bool, force: &str) -> Outcome {
+fn refuse_existing(to: &DiskSource, overwrites: bool, force: &str) -> Outcome {
     if overwrites {
         return Ok(());
     }

@@ -27,7 +27,7 @@ use sink::Sink;
 use source::Source;
 use target::{NameRules, Target};
 
-/// Copy files and trees between NFS servers and this host, in any direction, without a mount.
+/// Copy files and trees between NFS servers and this host, without a mount.
 ///
 /// Many files, and many pieces of a large file, are copied concurrently. Files larger than 1 MiB, and files
 /// that replace others, are written as `.NAME.tombolo-part` and renamed when complete, so that no program

@@ -15,12 +15,12 @@ use crate::progress::{self, Screen, Shown};
 /// Shows the progress of a copy, and measures its total size concurrently.
 pub struct Progress {
     shown: Option<progress::Progress>,
-    shared: Arc<Shared>,
+    shared: Arc<CopyProgress>,
     measurers: Vec<JoinHandle<()>>,
     has_bar: bool,
 }
 
-struct Shared {
+struct CopyProgress {
     watcher: Watcher,
     servers: Vec<Watched>,
     /// Total size of all sources measured so far.
@@ -31,7 +31,7 @@ struct Shared {
 
 impl Progress {
     pub fn start(screen: &Arc<Screen>, watcher: Watcher, servers: Vec<Watched>) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CopyProgress {
             watcher,
             servers,
             total_bytes: AtomicU64::new(0),
@@ -70,7 +70,7 @@ impl Progress {
     }
 }
 
-impl Shown for Shared {
+impl Shown for CopyProgress {
     fn draw(&self, bar: &ProgressBar) {
         let tally = self.watcher.tally();
         let known = self.total_bytes.load(Ordering::Relaxed).max(tally.met_bytes);
