@@ -274,7 +274,7 @@ pub fn complete(home: &Home, draft: &str, number: u32) -> io::Result<()> {
 /// Makes what a VM is, which is suspended, a checkpoint, whose number is returned.
 pub fn freeze(home: &Home) -> Result<u32, Failure> {
     let cannot =
-        |error: io::Error| Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), &error);
+        |error: io::Error| Failure::cannot(format_args!("create a checkpoint of VM {}", home.name), &error);
     adopt_memory(home)?;
     let number = next_number(home)?;
     let link = |from: &str, to: &str| fs::hard_link(home.file(from), home.file(to)).map_err(cannot);
@@ -336,7 +336,7 @@ fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
 
 /// Has a VM that does not run be as it was at a checkpoint. Later ones are gone.
 pub fn thaw(home: &Home, number: u32) -> Outcome {
-    let failed = |error| Failure::cannot(format_args!("restore the VM {}", home.name), &error);
+    let failed = |error| Failure::cannot(format_args!("restore VM {}", home.name), &error);
     let ground = Ground::of(home)?;
     // Before anything they stand on is out of the chain.
     for later in numbers(home, STATE, "")?.into_iter().filter(|later| *later > number) {

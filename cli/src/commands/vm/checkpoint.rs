@@ -15,18 +15,19 @@ use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, Outcome};
 
-/// Keep device state, memory and disk of one moment of a VM, which goes on. tombolo vm restore has it go back
-/// there.
+/// Create a checkpoint of a VM, which continues to run.
 ///
-/// The guest loses its network card for that time, as when it is suspended. How long it stood still is told.
+/// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. The guest
+/// loses its network card meanwhile, as in a suspension. Prints how long the guest was paused.
 #[derive(Args)]
 pub struct CheckpointArgs {
+    /// Name of the VM.
     #[arg(value_parser = checked_name)]
     name: String,
-    /// Make one again after so long, until this is ended or the VM does not run.
+    /// Repeat at this interval, until interrupted or the VM is not running.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     every: Option<u32>,
-    /// So many are kept: of older ones what is still needed is merged into later ones.
+    /// Number of checkpoints to keep; older ones are merged into later ones.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=8))]
     keep: u8,
 }
@@ -47,12 +48,14 @@ impl Turn {
     }
 
     pub fn take(home: &Home) -> Result<Self, Failure> {
-        let changing = format!("change the checkpoints of the VM {}", home.name);
+        let changing = format!("change the checkpoints of VM {}", home.name);
         let file = File::create(home.file("checkpoints.lock"))
             .map_err(|error| Failure::cannot(&changing, &error))?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
-            Err(TryLockError::WouldBlock) => Err(Failure::cannot(&changing, "another command does so")),
+            Err(TryLockError::WouldBlock) => {
+                Err(Failure::cannot(&changing, "another command is changing them"))
+            }
             Err(TryLockError::Error(error)) => Err(Failure::cannot(&changing, &error)),
         }
     }
@@ -93,7 +96,7 @@ impl CheckpointArgs {
 }
 
 fn told(home: &Home, number: u32, still: Option<Duration>) -> Outcome {
-    let still = still.map(|still| format!(": it stood still for {} ms", still.as_millis()));
+    let still = still.map(|still| format!(": guest paused for {} ms", still.as_millis()));
     print(&format!("checkpoint {number} of {}{}", home.name, still.unwrap_or_default()))
 }
 
@@ -107,8 +110,8 @@ fn has_ended(stopped: &Receiver<()>, within: Duration) -> bool {
 fn freeze(home: &Home) -> Result<u32, Failure> {
     let _lock = home.locked()?;
     if home.phase()? != Phase::Suspended {
-        let reason = "it does not run, and is not suspended";
-        return Err(Failure::cannot(format_args!("make a checkpoint of the VM {}", home.name), reason)
+        let reason = "it is neither running nor suspended";
+        return Err(Failure::cannot(format_args!("create a checkpoint of VM {}", home.name), reason)
             .remedy("see tombolo vm list"));
     }
     chain::freeze(home)
@@ -123,19 +126,22 @@ pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
         Some(number) => all.iter().find(|checkpoint| checkpoint.number == number),
         None => all.last(),
     };
-    let restoring = format!("restore the VM {}", home.name);
+    let restoring = format!("restore VM {}", home.name);
     let Some(wanted) = wanted.map(|checkpoint| checkpoint.number) else {
-        let reason = number
-            .map_or_else(|| "it has no checkpoint".into(), |number| format!("it has no checkpoint {number}"));
+        let reason = number.map_or_else(
+            || "it has no checkpoints".into(),
+            |number| format!("it has no checkpoint {number}"),
+        );
         return Err(Failure::cannot(restoring, reason).remedy(format!("see tombolo vm show {}", home.name)));
     };
     // Until all three are of that moment.
-    let unfinished = format!("its restoration was not finished: tombolo vm restore {} {wanted}", home.name);
+    let unfinished =
+        format!("the restoration is incomplete; repeat tombolo vm restore {} {wanted}", home.name);
     home.set_phase(&Phase::Failed(unfinished))?;
     chain::thaw(home, wanted)?;
     home.set_phase(&Phase::Suspended)?;
     chain::tidy(home)?;
-    print(&format!("{0} is suspended as at checkpoint {wanted}: tombolo vm resume {0}", home.name))
+    print(&format!("{0} is suspended at checkpoint {wanted}; continue with tombolo vm resume {0}", home.name))
 }
 
 /// A row for each, as a table wants them.

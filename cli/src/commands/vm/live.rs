@@ -68,7 +68,7 @@ impl Checkpoints {
         let serve = move || {
             for asked in listener.incoming().flatten() {
                 if let Err(error) = maker.answer(&name, &asked) {
-                    tracing::warn!(%error, "what asked for a checkpoint has gone");
+                    tracing::warn!(%error, "the client requesting a checkpoint has disconnected");
                 }
             }
         };
@@ -96,7 +96,7 @@ const MADE: &str = "made";
 
 /// Requests the checkpoint of a VM that runs. Returns its number, and how long the guest stood still.
 pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
-    let making = format!("make a checkpoint of the VM {}", home.name);
+    let making = format!("create a checkpoint of VM {}", home.name);
     let asked = || -> io::Result<String> {
         let mut stream = UnixStream::connect(home.run().checkpoints)?;
         writeln!(stream, "{keep}")?;
@@ -112,7 +112,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     });
     match made.flatten() {
         Some(made) => Ok(made),
-        None if said.is_empty() => Err(Failure::cannot(&making, "what watches it has ended")),
+        None if said.is_empty() => Err(Failure::cannot(&making, "its supervisor has ended")),
         None => Err(Failure::told(said.trim_end())),
     }
 }
@@ -165,7 +165,7 @@ impl Maker {
         // What is open there keeps it mounted.
         drop((asleep, memory));
         if let Err(error) = self.tidy(home, keep) {
-            tracing::warn!(%error, "checkpoints beyond those to keep are forgotten with the next one");
+            tracing::warn!(%error, "excess checkpoints will be merged with the next one");
         }
         Ok((number, time))
     }
@@ -223,7 +223,7 @@ impl Maker {
         if let (Ok(()), Some(successor)) = (&frozen, &mut successor) {
             let proceeded = successor.proceed();
             frozen = proceeded
-                .map_err(|error| Failure::cannot(format_args!("{DOING} the VM {}", home.name), &error));
+                .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error));
         }
         let is_adopted = frozen.is_ok() && successor.is_some();
         if let Err(failure) = frozen {
@@ -234,12 +234,12 @@ impl Maker {
             drop(lock);
             match went_on {
                 Ok(()) => asleep.plug(),
-                Err(error) => tracing::error!(%error, "the VMM does not go on"),
+                Err(error) => tracing::error!(%error, "the VMM did not resume"),
             }
             return Err(failure);
         }
         if !is_adopted && let Err(error) = asleep.proceed() {
-            tracing::error!(%error, "the VMM does not go on");
+            tracing::error!(%error, "the VMM did not resume");
         }
         let time = stopped.elapsed();
         let kib = written(home).saturating_sub(written_before) >> 10;
@@ -268,7 +268,7 @@ impl Maker {
         state
             .sync_all()
             .and_then(|()| chain::complete(home, DRAFT, number))
-            .map_err(|error| Failure::cannot(format_args!("{DOING} the VM {}", home.name), &error))
+            .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error))
     }
 
     fn ask_all(&self, request: &str) -> Outcome {
@@ -308,7 +308,7 @@ struct Frozen<'a> {
 fn adopt(home: &Home, memory: &File) -> Outcome {
     let durable = memory.sync_all();
     while let Err(failure) = chain::write_down_memory(home) {
-        tracing::error!(%failure, "the VM's directory cannot be changed: trying again");
+        tracing::error!(%failure, "cannot change the directory of the VM; retrying");
         thread::sleep(AGAIN);
     }
     durable.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))
@@ -319,7 +319,7 @@ fn adopt(home: &Home, memory: &File) -> Outcome {
 fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
     ask_of(channel, SETTLE, None)?;
     while let Err(error) = draft.take_its_name() {
-        tracing::error!(%error, "the VM's directory cannot be changed: trying again");
+        tracing::error!(%error, "cannot write the VM's directory: retrying");
         thread::sleep(AGAIN);
     }
     renew(home, draft.what, channel)
@@ -339,7 +339,7 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
         // The server has the same open file. Without the lock nothing that keeps to the chain's rules writes
         // to it either.
         if let Err(error) = claim_open(&path, &file, &options) {
-            tracing::warn!(%error, "an overlay of a checkpoint is not locked");
+            tracing::warn!(%error, "cannot lock an overlay of a checkpoint");
         }
     }
     Ok(())
@@ -363,10 +363,10 @@ fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>) -> Outcome {
         };
         Ok(String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()).into_owned())
     };
-    let said = asked().map_err(|error| Failure::cannot("reach a server of the VM", &error))?;
+    let said = asked().map_err(|error| Failure::cannot("connect to a server of the VM", &error))?;
     match &*said {
         DONE => Ok(()),
-        "" => Err(Failure::cannot("reach a server of the VM", "it has ended")),
-        reason => Err(Failure::cannot("freeze what a server of the VM has", reason)),
+        "" => Err(Failure::cannot("connect to a server of the VM", "it has ended")),
+        reason => Err(Failure::cannot("freeze the disk of a server of the VM", reason)),
     }
 }

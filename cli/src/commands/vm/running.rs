@@ -38,7 +38,7 @@ pub const SAVED: &str = "state.saved";
 
 fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failure + use<'a> {
     move |error| {
-        let failure = Failure::cannot(format_args!("{doing} the VM {}", home.name), &error);
+        let failure = Failure::cannot(format_args!("{doing} VM {}", home.name), &error);
         match error {
             MonitorError::Gone(_) => failure.remedy(supervisor::see(&supervisor::log_of(home))),
             _ => failure,
@@ -62,7 +62,7 @@ pub fn boot(home: &Home) -> Outcome {
 }
 
 fn incomplete(home: &Home, doing: &str) -> Failure {
-    Failure::cannot(format_args!("{doing} the VM {}", home.name), "making it was not finished")
+    Failure::cannot(format_args!("{doing} VM {}", home.name), "its creation was not completed")
         .remedy(format_args!("tombolo vm rm {}", home.name))
 }
 
@@ -85,16 +85,16 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
         if runs() {
             return failed(home, doing)(error);
         }
-        let (doing, log) = (format!("{doing} the VM {}", home.name), supervisor::log_of(home));
+        let (doing, log) = (format!("{doing} VM {}", home.name), supervisor::log_of(home));
         if is_unknown_machine(&fs::read_to_string(&log).unwrap_or_default()) {
             let machine = home.config().map_or_else(|_| String::new(), |config| config.machine);
             let reason = format!(
-                "this QEMU does not know its machine {machine}: it was made by a newer one, as a rule"
+                "this QEMU does not support machine type {machine}; the VM was probably created by a newer QEMU"
             );
             return Failure::cannot(doing, reason)
-                .remedy("install that QEMU or a newer one, or name it: --qemu PROGRAM");
+                .remedy("install that version or a newer one, or select it with --qemu PROGRAM");
         }
-        Failure::cannot(doing, "the VMM has ended at its start").remedy(supervisor::see(&log))
+        Failure::cannot(doing, "the VMM ended at startup").remedy(supervisor::see(&log))
     })
 }
 
@@ -112,9 +112,9 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
             Phase::Suspended => {}
             Phase::Incomplete => return Err(incomplete(home, "resume")),
             _ => {
-                let reason = "it was not suspended: what was in its memory is lost";
-                return Err(Failure::cannot(format_args!("resume the VM {}", home.name), reason)
-                    .remedy(format_args!("tombolo vm boot {} begins anew from its disk", home.name)));
+                let reason = "it was not suspended, so its memory is lost";
+                return Err(Failure::cannot(format_args!("resume VM {}", home.name), reason)
+                    .remedy(format_args!("boot it from its disk with tombolo vm boot {}", home.name)));
             }
         }
     }
@@ -128,7 +128,7 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         let _ = stop(home);
         match home.phase() {
             Ok(Phase::Suspended) if !home.file(UNSTARTED).exists() => failure.remedy(format_args!(
-                "it is suspended as before: once that is mended, tombolo vm resume {}",
+                "it is still suspended; fix the problem and retry tombolo vm resume {}",
                 home.name
             )),
             _ => failure,
@@ -156,10 +156,10 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     // From here on memory and disk are not those of the device state any more.
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
-    home.note("the guest goes on from its device state");
+    home.note("guest resumed from its device state");
     if let Err(failure) = plug(home, &mut monitor, true) {
         // It runs, and is not lost for that.
-        failure.remedy("it runs without").print();
+        failure.remedy("running without it").print();
     }
     ledger.enter("identity, network card", None);
     Ok(())
@@ -169,12 +169,12 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
 fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let file = home.file(IDENTITY);
-    let telling = format!("give the VM {} its identity", home.name);
+    let telling = format!("provide VM {} with its identity", home.name);
     fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
     monitor.open_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
     shares::connect(&here.shares, &home.run(), monitor)?;
     let Some(net) = &here.net else { return Ok(()) };
-    let connecting = format!("connect the VM {} to its network", home.name);
+    let connecting = format!("connect VM {} to its network", home.name);
     let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
@@ -184,11 +184,11 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
 /// network as what it was cloned of.
 fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
-    let telling = format!("give the VM {} its identity", home.name);
+    let telling = format!("provide VM {} with its identity", home.name);
     // One that it cannot have costs it nothing else.
     let shared = shares::plug(&here.shares, monitor);
     monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
-    home.note("its identity is plugged");
+    home.note("identity plugged");
     let end = Instant::now() + GUEST_PATIENCE;
     while runs && here.net.is_some() && Instant::now() < end {
         match monitor.has_read_identity().map_err(|error| Failure::cannot(&telling, &error))? {
@@ -197,9 +197,9 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
         }
     }
     if here.net.is_some() {
-        let giving = format!("give the VM {} a network card", home.name);
+        let giving = format!("provide VM {} with a network card", home.name);
         monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))?;
-        home.note("its network card is plugged");
+        home.note("network card plugged");
     }
     shared
 }
@@ -218,13 +218,13 @@ impl<'a> Asleep<'a> {
     /// Makes durable what memory and disk have by now, while the guest runs, and takes from it what it has of
     /// this host.
     pub fn prepare(home: &'a Home, doing: &str) -> Result<Self, Failure> {
-        let saving = format!("{doing} the VM {}", home.name);
+        let saving = format!("{doing} VM {}", home.name);
         let mut monitor =
             Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(failed(home, doing))?;
         if matches!(&*monitor.status().map_err(failed(home, doing))?, "inmigrate" | "prelaunch") {
-            let reason = "it has not begun to run";
+            let reason = "it has not started running";
             return Err(Failure::cannot(&saving, reason)
-                .remedy(format_args!("wait; if that does not help, tombolo vm stop {}", home.name)));
+                .remedy(format_args!("wait, or use tombolo vm stop {}", home.name)));
         }
         let mut config = home.config()?;
         config.machine = monitor.machine_type().map_err(failed(home, doing))?;
@@ -235,8 +235,7 @@ impl<'a> Asleep<'a> {
         make_durable(home)?;
         monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
             plug_again(home, &mut monitor);
-            let remedy =
-                "the guest has to give up its network card, its identity and its shares: has it booted?";
+            let remedy = "the guest must release its network card, identity and shares; has it booted?";
             failed(home, doing)(error).remedy(remedy)
         })?;
         // Not open while devices are unplugged: the VM's end waits until the memory is closed.
@@ -253,9 +252,9 @@ impl<'a> Asleep<'a> {
         // A request that was taken and is not answered by then is in no device state: its guest would wait
         // for it for ever.
         if ledger::under_way(&self.home.run().disk_control).is_some_and(|requests| requests > 0) {
-            let reason = "its disk has not answered all that it was asked for";
-            return Err(Failure::cannot(format_args!("{doing} the VM {}", self.home.name), reason)
-                .remedy("try again when the disks of this host are less busy"));
+            let reason = "its disk has outstanding requests";
+            return Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
+                .remedy("try again when the host's disks are less busy"));
         }
         Ok(())
     }
@@ -277,7 +276,7 @@ impl<'a> Asleep<'a> {
         let plugged =
             prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor, true));
         if let Err(failure) = plugged {
-            self.home.note(&format!("the guest runs without what it has of this host: {failure}"));
+            self.home.note(&format!("the guest is running without its host resources: {failure}"));
         }
     }
 }
@@ -317,7 +316,7 @@ fn make_durable(home: &Home) -> Outcome {
 fn sync(home: &Home, memory: &File) -> Outcome {
     let disk = home.file(&overlay(DISK));
     let sync = memory.sync_all().and_then(|()| File::open(&disk)?.sync_all());
-    sync.map_err(|error| Failure::cannot(format_args!("make the VM {} durable", home.name), &error))
+    sync.map_err(|error| Failure::cannot(format_args!("make VM {} durable", home.name), &error))
 }
 
 /// So often what memory and disk have is made durable before a guest stands still.
@@ -333,15 +332,15 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
     let elsewhere = || home.run().in_its_namespace(&memory).and_then(File::open);
     File::open(&memory)
         .or_else(|error| elsewhere().map_err(|_| error))
-        .map_err(|error| Failure::cannot(format_args!("reach the memory of the VM {}", home.name), &error))
+        .map_err(|error| Failure::cannot(format_args!("access the memory of VM {}", home.name), &error))
 }
 
 /// Suspends a guest: device state, memory and disk are then of one moment, and durable. Waits up to
 /// [`PATIENCE`] for that.
 pub fn suspend(home: &Home) -> Outcome {
-    let suspending = format!("suspend the VM {}", home.name);
+    let suspending = format!("suspend VM {}", home.name);
     if home.lock()?.is_some() {
-        return Err(Failure::cannot(&suspending, "it does not run").remedy("see tombolo vm list"));
+        return Err(Failure::cannot(&suspending, "it is not running").remedy("see tombolo vm list"));
     }
     // Of a suspension that did not come to its end.
     forget(home, SAVED)?;
@@ -360,9 +359,7 @@ pub fn suspend(home: &Home) -> Outcome {
     if let Err(failure) = sync_memory(home, &asleep.memory) {
         // A kernel may have dropped already what it could not write.
         let _ = stop(home);
-        return Err(
-            failure.remedy(format_args!("what was in its memory is lost; tombolo vm boot {}", home.name))
-        );
+        return Err(failure.remedy(format_args!("its memory is lost; use tombolo vm boot {}", home.name)));
     }
     let saved = home.file(SAVED);
     if let Err(error) = fs::rename(home.file(DRAFT), &saved).and_then(|()| sync_name(&saved)) {
@@ -375,9 +372,9 @@ pub fn suspend(home: &Home) -> Outcome {
     // What is open there keeps it mounted.
     drop(asleep);
     let Some(_lock) = home.lock_within(PATIENCE)? else {
-        let reason = "what it has written is not durable yet";
+        let reason = "its writes are not durable yet";
         return Err(Failure::cannot(&suspending, reason)
-            .remedy("it goes on with that by itself: tombolo vm list says when it is suspended"));
+            .remedy("this continues in the background; tombolo vm list shows when it is suspended"));
     };
     let why = match home.phase()? {
         Phase::Suspended => return Ok(()),
@@ -385,14 +382,14 @@ pub fn suspend(home: &Home) -> Outcome {
         _ => "it was stopped".into(),
     };
     Err(Failure::cannot(&suspending, why)
-        .remedy(format_args!("its memory is lost; tombolo vm boot {}", home.name)))
+        .remedy(format_args!("its memory is lost; use tombolo vm boot {}", home.name)))
 }
 
 /// What the kernel has of the memory fails here, where that can be told.
 fn sync_memory(home: &Home, memory: &File) -> Outcome {
-    memory.sync_all().map_err(|error| {
-        Failure::cannot(format_args!("make the memory of the VM {} durable", home.name), &error)
-    })
+    memory
+        .sync_all()
+        .map_err(|error| Failure::cannot(format_args!("make the memory of VM {} durable", home.name), &error))
 }
 
 /// Removes a file of a VM, if it is there.
@@ -415,10 +412,8 @@ pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
         Ok(()) => {
             let state = home.file(STATE);
             let renamed = fs::rename(&saved, &state).and_then(|()| sync_name(&state));
-            renamed.map_or_else(
-                |error| Phase::Failed(format!("its device state: {error}")),
-                |()| Phase::Suspended,
-            )
+            renamed
+                .map_or_else(|error| Phase::Failed(format!("device state: {error}")), |()| Phase::Suspended)
         }
     }
 }
@@ -446,7 +441,7 @@ pub fn stop(home: &Home) -> Outcome {
     }
     if home.lock_within(end.saturating_duration_since(Instant::now()))?.is_none() {
         let run = home.run();
-        run.kill().map_err(|error| Failure::cannot(format_args!("stop the VM {}", home.name), &error))?;
+        run.kill().map_err(|error| Failure::cannot(format_args!("stop VM {}", home.name), &error))?;
         let _turn = home.locked()?;
         run.clear();
     }

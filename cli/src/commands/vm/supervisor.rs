@@ -35,7 +35,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Args)]
 pub struct RunArgs {
     name: String,
-    /// It goes on with a device state.
+    /// Start from a device state.
     #[arg(long)]
     incoming: bool,
 }
@@ -44,7 +44,7 @@ const READY: &str = "ready\n";
 
 /// Starts a VM's supervisor, and returns when its VMM is there. The guest does not run yet.
 pub fn start(home: &Home, incoming: bool) -> Outcome {
-    let starting = format!("start the VM {}", home.name);
+    let starting = format!("start VM {}", home.name);
     let cannot = |error: &io::Error| Failure::cannot(&starting, error);
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tombolo").args(["vm", "run", &home.name]).args(incoming.then_some("--incoming"));
@@ -60,7 +60,7 @@ pub fn start(home: &Home, incoming: bool) -> Outcome {
     match supervisor.wait().map_err(|error| cannot(&error))?.code() {
         // It has said why.
         Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(&starting, "what was to run it was killed")),
+        None => Err(Failure::cannot(&starting, "its supervisor was killed")),
     }
 }
 
@@ -74,7 +74,7 @@ impl RunArgs {
         let _lock = home.locked()?;
         home.run().clear();
         forget(&home, SAVED)?;
-        let starting = format!("start the VM {}", home.name);
+        let starting = format!("start VM {}", home.name);
         let cannot = |error: &io::Error| Failure::cannot(&starting, error);
         let log =
             File::options().create(true).append(true).open(log_of(&home)).map_err(|error| cannot(&error))?;
@@ -337,7 +337,7 @@ pub fn start_vmm(vm: &Vm<'_>, here: &Here, incoming: bool) -> Result<(Child, Eve
         let failure = Failure::cannot(&starting, &error);
         match error.kind() {
             io::ErrorKind::NotFound => {
-                failure.remedy("install QEMU (qemu-system-x86), or say --qemu PROGRAM")
+                failure.remedy("install QEMU (qemu-system-x86), or use --qemu PROGRAM")
             }
             _ => failure,
         }
@@ -411,7 +411,7 @@ impl Server {
 
     /// Waits until it can be used.
     pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
-        let starting = format!("serve the {} of the VM {}", self.what, vm.home.name);
+        let starting = format!("serve the {} of VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);
         vm.watch.process(part, &self.child).map_err(watching)?;
         if let Some(output) = self.output.take() {
