@@ -61,7 +61,7 @@ fn a_catalogue_leads_nowhere_else_and_is_not_read_without_end() {
         ("image list out", 1, &["out/catalogue.toml", "../small", "letters, digits"]),
         ("image list unknown", 1, &["include"]),
         ("clone out x --needs os=debian", 1, &["../small"]),
-        ("image list long", 1, &["longer than 262144 bytes"]),
+        ("image list long", 1, &["exceeds 262144 bytes"]),
         ("clone linked x --needs os=debian", 1, &["linked/small is not a directory"]),
         ("clone linked x --needs os", 2, &["os=debian"]),
         ("clone linked x --needs mem=much", 2, &["512M"]),

@@ -55,7 +55,7 @@ fn serve_says_what_it_cannot_serve() {
         (
             "serve tree --virtiofs s.sock --coherence push",
             USAGE,
-            &["cannot be told", "strict, auto or always"],
+            &["cannot be notified", "strict, auto or always"],
         ),
         (
             "serve tree --virtiofs s.sock --ask *.db,export=/none",
@@ -246,7 +246,7 @@ fn doctor_speaks_to_people_and_programs() {
 #[test]
 fn unknown_schemes_are_told_and_no_names_of_files() {
     let scratch = Scratch::new();
-    let told: &[&str] = &["s3:// is not understood", "nfs://HOST"];
+    let told: &[&str] = &["unknown scheme s3://", "nfs://HOST"];
     let cases = [
         "serve s3://bucket/src --nfs 0 --state kept",
         "proxy s3://bucket/src --cache cache --nfs 0 --state kept",

@@ -110,13 +110,10 @@ fn a_disk_becomes_smaller_only_when_that_is_said() {
     resize(&["2M"]).failed(1, &["4194304 bytes", "--shrink"]);
     assert_eq!(len(), 4 << 20);
     for (words, said) in [
-        (
-            &["2M", "--shrink"][..],
-            "vm.img has 2.0 MiB (2097152 bytes) now, and 4.0 MiB before: what lay behind",
-        ),
-        (&["3M"], "vm.img has 3.0 MiB (3145728 bytes) now, and 2.0 MiB before\n"),
-        (&["3M"], "vm.img has 3.0 MiB (3145728 bytes), as before\n"),
-        (&[], "vm.img has 3.0 MiB (3145728 bytes), as before\n"),
+        (&["2M", "--shrink"][..], "vm.img: 2.0 MiB (2097152 bytes), shrunk from 4.0 MiB: data beyond"),
+        (&["3M"], "vm.img: 3.0 MiB (3145728 bytes), grown from 2.0 MiB\n"),
+        (&["3M"], "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
+        (&[], "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
     ] {
         let ran = resize(words);
         ran.succeeded();
@@ -251,7 +248,11 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
     run("cp", &[env!("CARGO_BIN_EXE_tombolo"), &scratch.text("next")]);
     let upgraded = scratch.run(&["upgrade", "vm.img", "--to", "next"]);
     upgraded.succeeded();
-    assert!(upgraded.out.contains(&format!("vm.img is served by {}", next.display())), "{}", upgraded.out);
+    assert!(
+        upgraded.out.contains(&format!("vm.img is now served by {}", next.display())),
+        "{}",
+        upgraded.out
+    );
     assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
     let now = child_of(server.pid()).expect("a server");
     assert_ne!(now, replaced);
@@ -349,7 +350,7 @@ fn a_disk_past_the_page_cache_is_served_from_a_sandbox_by_the_kernels_ring() {
 fn what_cannot_be_a_disk_is_told() {
     let scratch = with_image();
     scratch.all_fail(&[
-        ("disk vm.img", 2, &["nothing says how the disk vm.img is reached", "--vhost-user SOCKET"]),
+        ("disk vm.img", 2, &["no endpoint given for disk vm.img", "--vhost-user SOCKET"]),
         ("disk missing.img --vhost-user s", 1, &["missing.img"]),
         ("disk tree --vhost-user s", 1, &["tree is neither a file nor a block device"]),
         ("disk plain --vhost-user s", 1, &["plain is empty"]),
@@ -357,7 +358,7 @@ fn what_cannot_be_a_disk_is_told() {
         ("disk vm.img --vhost-user s --serial 123456789012345678901", 2, &["visible ASCII characters"]),
         ("disk missing.img --keep --vhost-user s", 1, &["missing.img"]),
         ("disk vm.img --keep --nbd ./n", 2, &["--keep requires sockets for VMMs"]),
-        ("disk vm.img --cache none --format qcow2 --vhost-user s", 2, &["raw images and block devices"]),
+        ("disk vm.img --cache none --format qcow2 --vhost-user s", 2, &["raw image or block device"]),
         ("disk resize vm.img x", 2, &["a number of bytes"]),
     ]);
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");

@@ -100,7 +100,11 @@ fn a_server_of_disks_alone_that_refuses_changes_has_them_read_only() {
 fn a_disk_that_cannot_be_is_told_with_its_key_and_nothing_is_left() {
     let reached = "[[disk]]\nfile = 'vm.img'\nnbd = ['./vm.nbd']\n";
     for (text, code, said) in [
-        ("[[disk]]\nfile = 'vm.img'\n".to_owned(), 2, &["how the disk vm.img is reached", "--nbd ADDR"][..]),
+        (
+            "[[disk]]\nfile = 'vm.img'\n".to_owned(),
+            2,
+            &["no endpoint given for disk vm.img", "--nbd ADDR"][..],
+        ),
         (
             "[[disk]]\nfile = 'vm.img'\nsockets = ['s']\n".to_owned(),
             2,

@@ -143,9 +143,9 @@ fn a_conversion_replaces_nothing_unasked_and_nothing_that_is_in_use() {
     let server = scratch.serve(&["disk", "there.img", "--nbd", "./there.nbd"], "ready control");
     let nbd = format!("disk convert from.img nbd+unix:///there.img?socket={} -f", scratch.text("there.nbd"));
     scratch.all_fail(&[
-        ("disk convert from.img there.img", 1, &["there already", "--force replaces"]),
-        ("disk convert from.img there.img --resume", 1, &["there already", "--force replaces"]),
-        ("disk convert from.img dir:there.img", 1, &["there already", "--force writes over"]),
+        ("disk convert from.img there.img", 1, &["already exists", "--force replaces"]),
+        ("disk convert from.img there.img --resume", 1, &["already exists", "--force replaces"]),
+        ("disk convert from.img dir:there.img", 1, &["already exists", "--force overwrites"]),
         ("disk convert from.img there.img --force", 1, &["there.img is in use"]),
         ("disk convert there.img new.img", 1, &["there.img is in use"]),
         (&nbd, 1, &["512 bytes", "enlarge it first"]),
@@ -197,7 +197,10 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     let source = fs::File::options().write(true).open(scratch.path("from.img")).expect("open");
     source.write_all_at(b"news", MIB).expect("write");
     let anew = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume"]);
-    assert!(anew.code == Some(0) && anew.err.contains("changed") && anew.err.contains("anew"), "{anew:?}");
+    assert!(
+        anew.code == Some(0) && anew.err.contains("changed") && anew.err.contains("starting over"),
+        "{anew:?}"
+    );
     compare(&scratch, "qcow2", "to.qcow2");
     assert!(!scratch.path(".to.qcow2.tombolo-part").exists());
 
@@ -205,7 +208,10 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
     assert_eq!(limited("5000", "other.qcow2").code, Some(1));
     let words = ["disk", "convert", "from.img", "other.qcow2", "--format", "raw", "--resume"];
     let raw = scratch.run(&words);
-    assert!(raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("anew"), "{raw:?}");
+    assert!(
+        raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("starting over"),
+        "{raw:?}"
+    );
     compare(&scratch, "raw", "other.qcow2");
 
     // Interrupted when the file had been created but was still empty.
@@ -231,7 +237,7 @@ fn a_conversion_that_is_interrupted_ends_in_good_order_and_leaves_nothing_of_no_
     let ended = convert.wait_with_output().expect("wait");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(130), "{said}");
-    assert!(said.contains("SIGINT: finishing what is under way") && said.contains("--resume"), "{said}");
+    assert!(said.contains("SIGINT: finishing outstanding requests") && said.contains("--resume"), "{said}");
     assert_eq!(scratch.listing(), before);
     server.stop();
 }
@@ -268,7 +274,7 @@ fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
         }
         // A conversion killed just after its end leaves nothing to continue.
         let last = scratch.run(&words);
-        assert!(last.code == Some(0) || last.err.contains("there already"), "{last:?}");
+        assert!(last.code == Some(0) || last.err.contains("already exists"), "{last:?}");
         compare(&scratch, format, copy);
     }
     files.stop();

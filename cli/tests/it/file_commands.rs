@@ -69,8 +69,8 @@ fn directories_are_made() {
     for (dir, name) in [(&here, "here"), (&there, "there")] {
         let path = |below: &str| scratch.path("tree").join(name).join(below);
         scratch.run(&["mkdir", &format!("{dir}/a")]).succeeded();
-        scratch.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot make", "exists"]);
-        scratch.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot make"]);
+        scratch.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot create", "exists"]);
+        scratch.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot create"]);
         let ran = scratch.run(&["mkdir", "-pv", "-m", "2751", &format!("{dir}/a/b/c")]);
         ran.succeeded();
         assert_eq!(ran.out, format!("{dir}/a/b/c\n"));
@@ -78,8 +78,8 @@ fn directories_are_made() {
         assert_eq!((mode("a/b") & 0o700, mode("a/b/c")), (0o700, 0o2751));
         scratch.run(&["mkdir", "-p", &format!("{dir}/a/b/c")]).succeeded();
         fs::write(path("file"), "").expect("write");
-        scratch.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot make"]);
-        scratch.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot make"]);
+        scratch.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot create"]);
+        scratch.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot create"]);
     }
     scratch.run(&["mkdir", "-m", "8", "x"]).failed(2, &["octal digits"]);
 }

@@ -193,7 +193,7 @@ fn owners_that_a_server_refuses_are_explained_once() {
         fs::write(scratch.path(&format!("source/{number}")), "x").expect("write");
     }
     let ran = scratch.run(&["cp", "-rp", "source", &url_of(&url, "copy")]);
-    ran.failed_with_summary(&["cannot keep owners", "root squash"]);
+    ran.failed_with_summary(&["cannot set owners", "root squash"]);
     assert_eq!(fs::read_dir(scratch.path("tree/copy")).expect("list").count(), 20);
     assert_eq!(fs::metadata(scratch.path("tree/copy/7")).expect("stat").uid(), 65534);
 }
@@ -222,7 +222,7 @@ fn an_interrupted_copy_goes_on() {
     let output = child.wait_with_output().expect("wait");
     assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8(output.stderr).expect("text");
-    assert!(said.contains("SIGINT") && said.contains("with --resume"), "{said}");
+    assert!(said.contains("SIGINT") && said.contains("and --resume"), "{said}");
     let kept: Vec<_> = (0..2).filter(|&number| part(number).exists()).collect();
     assert!(
         !kept.is_empty() && said.contains("is incomplete: ") && said.contains(" kept for --resume"),

@@ -50,7 +50,7 @@ fn a_scan_tells_what_a_vm_s_files_hold_until_they_change() {
     fs::set_permissions(dir.join("memory"), fs::Permissions::from_mode(0o600)).expect("chmod");
     let scanned = scratch.run(&["image", "scan", "vm", "--advice", "memory=whole"]);
     scanned.succeeded();
-    assert!(scanned.out.starts_with("3 files with 68M, 68M of it zeroes"), "{}", scanned.out);
+    assert!(scanned.out.starts_with("3 files with 68M, of which 68M zeroes"), "{}", scanned.out);
 
     let told = scratch.image_info("vm");
     let [disk, memory, config] = ["disk", "memory", "vm.toml"].map(|name| {

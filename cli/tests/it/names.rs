@@ -137,7 +137,7 @@ fn a_socket_is_given_to_a_service_s_group() {
         let machine = Machine::new(&program);
         let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group"];
         let failed = machine.run(&[&words[..], &["typo"]].concat());
-        failed.failed(1, &["cannot find the group typo", "no such group"]);
+        failed.failed(1, &["cannot find group typo", "no such group"]);
         let server = machine.serve(&[&words[..], &["crew", "--sandbox", "strict"]].concat());
         assert_eq!(fs::metadata(machine.scratch.path("vm.sock")).expect("stat").gid(), CREW);
         server.stop();
@@ -174,7 +174,7 @@ fn a_directory_service_that_hangs_stops_no_server() {
         }
         // Before the sandbox is entered the program itself looks up names.
         let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", "typo"];
-        machine.run(&words).failed(1, &["cannot find the group typo", "no answer within 10s", "its number"]);
+        machine.run(&words).failed(1, &["cannot find group typo", "no answer within 10s", "its number"]);
     }
 }
 

@@ -134,7 +134,7 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     assert_eq!(getattr(&at, &forged), Some(Status::BadHandle));
     let rotated = keys(&["rotate"]);
     assert_eq!((rotated.code, rotated.out.as_str()), (Some(0), "2  signs\n1  good\n"));
-    assert!(rotated.err.contains("tree runs"), "{rotated:?}");
+    assert!(rotated.err.contains("tree is running"), "{rotated:?}");
     server.stop();
 
     let (server, at) = serve();

@@ -78,13 +78,13 @@ fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     scratch.all_fail(&[
-        ("mount nfs+shm:none.sock/tree mnt", 1, &["none.sock", "no socket", "tombolo serve DIR --shm"]),
+        ("mount nfs+shm:none.sock/tree mnt", 1, &["none.sock", "no such socket", "tombolo serve DIR --shm"]),
         ("mount nfs+shm:plain/tree mnt", 1, &["plain is not a socket"]),
         ("mount nfs+shm:link.sock/none mnt", 1, &["mount nfs+shm:", "no such export"]),
         ("mount nfs+shm:link.sock/tree/none mnt", 1, &["mount nfs+shm:", "no such export"]),
         ("mount nfs+shm:link.sock mnt", 2, &["the name is missing", "nfs+shm:SOCKET/NAME"]),
-        ("mount nfs+shm:link.sock/tree mnt -o proto=udp", 2, &["option proto=udp is for networks"]),
-        ("mount nfs+shm:link.sock/tree?port=7 mnt", 2, &["option port=7 is for networks"]),
+        ("mount nfs+shm:link.sock/tree mnt -o proto=udp", 2, &["option proto=udp does not apply"]),
+        ("mount nfs+shm:link.sock/tree?port=7 mnt", 2, &["option port=7 does not apply"]),
         ("mount nfs+shm:link.sock/tree mnt -o submounts=hide", 2, &["submounts"]),
     ]);
     server.stop();

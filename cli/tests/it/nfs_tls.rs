@@ -112,7 +112,7 @@ fn certificates_that_are_no_good_say_what_to_do() {
     fs::copy(scratch.path("ca/crl.pem"), scratch.path("server/crl.pem")).expect("copy");
     cat(&scratch, &server, "alice").failed(1, &["it is revoked", "tombolo keys issue"]);
     let listed = scratch.run(&["keys", "issued", "--ca", "ca"]).out;
-    for (name, state) in [("server", "good for 36"), ("alice", "revoked"), ("late", "expired")] {
+    for (name, state) in [("server", "valid for 36"), ("alice", "revoked"), ("late", "expired")] {
         let line = listed.lines().find(|line| line.contains(&format!("  {name}  ")));
         assert!(line.is_some_and(|line| line.contains(state)), "{listed}");
     }

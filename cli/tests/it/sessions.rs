@@ -60,7 +60,7 @@ fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
 
     // Duplicate name.
     far.sessions(&format!("create lib.1 {} --nfs 0", far.url("")))
-        .failed(1, &["which is running", "tombolo session detach lib.1"]);
+        .failed(1, &["that is running", "tombolo session detach lib.1"]);
     far.sessions("detach lib.1").succeeded();
     assert!(!far.listed().contains("lib.1"));
     // A control socket named `create` is not mistaken for the command.
@@ -91,13 +91,13 @@ fn what_cannot_be_a_session_names_the_remedy_and_leaves_nothing_behind() {
         (&line("busy", &url, taken), 1, &[taken, "in use", "choose another port"]),
         (&line("gone", gone, "0"), 1, &["127.0.0.1:1", "fix the problem and try again"]),
         (&line("none", &none, "0"), 1, &["/none"]),
-        (&line("tree", &url, "0"), 1, &["serves /tree already", "choose another name"]),
+        (&line("tree", &url, "0"), 1, &["already serves /tree", "choose another name"]),
         (&line("default", &url, "0"), 2, &["choose another name"]),
         (&format!("session create a {url} --control proxy.sock"), 1, &["--nfs"]),
         ("session detach default --control proxy.sock", 1, &["end the proxy"]),
         ("session detach none --control proxy.sock", 1, &["tombolo session list"]),
         ("session flush --control origin.sock", 1, &["has no write-back session"]),
-        ("session list --control origin.sock", 1, &["no proxy"]),
+        ("session list --control origin.sock", 1, &["not a proxy"]),
     ]);
     for name in ["a/b", "..", ".", &long] {
         let refused = far.place.0.run(&line(name, &url, "0").split(' ').collect::<Vec<_>>());
@@ -123,7 +123,7 @@ fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
     far.stop_origin();
     fs::write(far.mnt("two"), "2\n").expect("write");
 
-    far.sessions("detach work").failed(1, &["cannot bring all changes of /work to the origin", "kept in"]);
+    far.sessions("detach work").failed(1, &["cannot send all changes of /work to the origin", "kept in"]);
     assert!(far.listed().contains("work kept"), "{}", far.listed());
     // It is retained, however often its end is requested.
     far.sessions("detach work").failed(1, &["have unsent changes"]);

@@ -240,7 +240,7 @@ fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     scratch.all_fail(&[
-        ("mount shm:none.sock/tree mnt", 1, &["none.sock", "no socket", "tombolo serve DIR --shm"]),
+        ("mount shm:none.sock/tree mnt", 1, &["none.sock", "no such socket", "tombolo serve DIR --shm"]),
         ("mount shm:plain/tree mnt", 1, &["plain is not a socket"]),
         ("mount shm:link.sock/none mnt", 1, &["mount shm:", "no such export"]),
         ("mount shm:link.sock mnt", 2, &["the name is missing", "shm:SOCKET/NAME"]),

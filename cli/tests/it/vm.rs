@@ -386,7 +386,7 @@ fn a_guest_has_its_identity_before_its_network_card() {
     let looks = ["query-blockstats"; 4];
     assert_eq!(plugged, [&["device_add"][..], &looks, &["device_add"]].concat(), "{told:?}");
     let log = fs::read_to_string(bed.vm("one").join("log")).expect("a log");
-    for step in ["the guest goes on", "its identity is plugged", "its network card is plugged"] {
+    for step in ["guest resumed", "identity plugged", "network card plugged"] {
         assert!(log.contains(step), "{log}");
     }
     bed.0.run(&["vm", "stop", "one"]).succeeded();
@@ -400,7 +400,7 @@ fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
     bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
     bed.0.run(&["vm", "suspend", "one"]).failed(1, &["one"]);
     until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["what was in its memory is lost", "vm boot one"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its memory is lost", "vm boot one"]);
     // The image is unchanged.
     let _told = bed.vmm("two", Flaw::None);
     bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
@@ -421,15 +421,15 @@ fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
     assert!(told.try_iter().all(|(command, _)| command != "cont"), "it has run");
     // A VMM that ends at its start is not awaited, and its own message is shown.
     bed.end("one", "5");
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["has ended at its start", "it ends with 5"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["the VMM ended at startup", "it ends with 5"]);
     // Once it runs it continues, whatever is missing.
     let _told = bed.vmm("one", Flaw::NoCard);
     let resumed = bed.0.run(&["vm", "resume", "one"]);
     assert_eq!(resumed.code, Some(0));
-    assert!(resumed.err.contains("it runs without"), "{}", resumed.err);
+    assert!(resumed.err.contains("running without it"), "{}", resumed.err);
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     bed.0.run(&["vm", "stop", "one"]).succeeded();
-    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["it does not run"]);
+    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["it is not running"]);
 }
 
 #[test]
@@ -493,7 +493,7 @@ fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
     // A changed kernel is refused too.
     fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
     let _told = bed.vmm("three", Flaw::None);
-    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "as it was"]);
+    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "restore the original"]);
     assert!(!bed.vm("three").join("kernel").exists());
     fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
     bed.0.run(&["vm", "boot", "three"]).succeeded();
@@ -517,13 +517,13 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
     clone("image", "two").succeeded();
     fs::write(&kernel, "kerneL").expect("write");
     for image in ["image", "changes"] {
-        clone(image, "three").failed(1, &["its kernel has changed", "as it was"]);
+        clone(image, "three").failed(1, &["its kernel has changed", "restore the original"]);
         assert!(!bed.vm("three").exists(), "{}", bed.list());
         // Scanning it does not make it another image.
         let scanned = bed.0.run(&["image", "scan", "image"]);
         scanned.failed(1, &["its kernel has changed", "as it was"]);
     }
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "as it was"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "restore the original"]);
     fs::write(&kernel, "kernel").expect("write");
     let _told = bed.vmm("one", Flaw::None);
     bed.0.run(&["vm", "resume", "one"]).succeeded();
@@ -550,10 +550,10 @@ fn a_start_that_fails_leaves_no_vm() {
         ran
     };
     for words in [start, clone] {
-        line(words, "./broken").failed(1, &["has ended at its start", "no such device: x"]);
+        line(words, "./broken").failed(1, &["the VMM ended at startup", "no such device: x"]);
         line(words, "no-qemu").failed(1, &["--qemu", "install"]);
     }
-    line(clone, "./old").failed(1, &["does not know its machine pc-q35-7.2", "a newer one"]);
+    line(clone, "./old").failed(1, &["does not support machine type pc-q35-7.2", "a newer one"]);
 }
 
 #[test]
@@ -618,7 +618,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
         .expect("spawn");
     let _told = bed.vmm(&format!("rehearsal-{}", stopped.id()), Flaw::None);
     let said = stopped.wait_with_output().expect("it ends");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("has not succeeded within 1 s"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("did not succeed within 1 s"), "{said:?}");
     assert_eq!((said.status.code(), info()), (Some(1), told));
     assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
     // The pages of one clone do not affect the other.
@@ -681,7 +681,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         fs::rename(&file, &real).expect("move");
         File::create(&file).and_then(|file| file.set_len(len)).expect("create");
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[name, "it exceeds"]);
-        fs::rename(&real, &file).expect("as it was");
+        fs::rename(&real, &file).expect("restore the original");
     }
     // The memory is private to its user, and no link leads out of the image.
     for name in ["", "memory", "state", "disk", "vm.toml", ".tombolo-image"] {
@@ -693,7 +693,7 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
         fs::rename(&file, &real).and_then(|()| symlink(&real, &file)).expect("link");
         let said = format!("image/{name} is not a file");
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[&said]);
-        fs::rename(&real, &file).expect("as it was");
+        fs::rename(&real, &file).expect("restore the original");
     }
     assert!(!bed.vm("y").exists(), "{}", bed.list());
 }

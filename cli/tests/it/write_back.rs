@@ -116,7 +116,7 @@ fn the_end_brings_everything_or_says_what_is_kept() {
     fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
     far.stop_origin();
     fs::write(far.mnt("two"), "2\n").expect("write");
-    far.session(&["flush"]).failed(1, &["cannot bring all changes of /tree to the origin", "kept"]);
+    far.session(&["flush"]).failed(1, &["cannot send all changes of /tree to the origin", "kept"]);
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
     far.start_origin();
@@ -142,7 +142,7 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     until("SIGUSR1 brings it", || far.place.0.path("tree/file-1").exists());
     far.session(&["wait", "--remote", "--timeout", "60"]).succeeded();
     let top = far.place.0.run(&["top", "--once", "proxy.sock"]);
-    assert!(top.out.contains("write-back  0.0 MB in 0 files and names to go"), "{}", top.out);
+    assert!(top.out.contains("write-back  0.0 MB in 0 files and names unsent"), "{}", top.out);
 
     // Bypasses the proxy, in violation of the contract: only reported changes are visible.
     fs::write(far.place.0.path("tree/other"), "other\n").expect("write");

@@ -32,7 +32,7 @@ fn an_origin_that_squashes_root_gets_all_but_asked_owners() {
         command.stderr(File::create(far.place.0.path("log")).expect("a file"));
         let mut proxy = far.place.0.started(command, "ready control");
         let log = fs::read_to_string(far.place.0.path("log")).expect("read");
-        assert!(log.contains("gives files that user 0 makes to user 65534"), "{log}");
+        assert!(log.contains("assigns files created by user 0 to user 65534"), "{log}");
 
         fs::create_dir(mnt.join("dir")).expect("mkdir");
         fs::create_dir(mnt.join("dir/deep")).expect("mkdir");
@@ -96,7 +96,7 @@ fn an_origin_that_takes_nothing_is_refused_at_the_start() {
         far.url("")
     );
     let tried = far.place.0.run(&proxy.split(' ').collect::<Vec<_>>());
-    tried.failed(1, &["lets user 0 make no file", "--mode write-back"]);
+    tried.failed(1, &["user 0 cannot create files", "--mode write-back"]);
 }
 
 /// A file system of 2 MiB at the origin's tree.

@@ -153,7 +153,7 @@ impl CheckResult {
 
     /// Returns the advice, unless it would invalidate an overlay.
     fn advice(&self, how: &'static str) -> &'static str {
-        if self.is_overlay { "but repairing a base invalidates its overlays" } else { how }
+        if self.is_overlay { "repairing a base invalidates its overlays" } else { how }
     }
 
     fn is_sound(&self) -> bool {

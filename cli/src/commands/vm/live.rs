@@ -290,7 +290,7 @@ fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
 }
 
-const DOING: &str = "make a checkpoint of";
+const DOING: &str = "create a checkpoint of";
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 

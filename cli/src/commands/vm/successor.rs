@@ -68,7 +68,7 @@ impl Successor {
         let mut started = Self { vmm, events, memory, monitor: None, overlay, run };
         let child = RefCell::new(&mut started.vmm);
         let is_there = || matches!(child.borrow_mut().try_wait(), Ok(None));
-        started.monitor = Some(reach(home, &started.run.monitor, "make a checkpoint of", is_there)?);
+        started.monitor = Some(reach(home, &started.run.monitor, "create a checkpoint of", is_there)?);
         Ok(Some(started))
     }
 

@@ -22,7 +22,7 @@ impl Bed {
     fn checkpoint(&self, words: &[&str]) -> String {
         let made = self.0.run(&[&["vm", "checkpoint", "one"], words].concat());
         made.succeeded();
-        assert!(made.out.contains("it stood still for"), "{}", made.out);
+        assert!(made.out.contains("guest paused for"), "{}", made.out);
         made.out
     }
 
@@ -78,9 +78,9 @@ fn a_vm_goes_on_after_a_checkpoint_and_goes_back_to_any() {
     }
     bed.remember("third ");
     assert!(bed.list().contains("running") && bed.list().contains("2"), "{}", bed.list());
-    bed.0.run(&["vm", "restore", "one"]).failed(1, &["it runs", "tombolo vm stop one"]);
+    bed.0.run(&["vm", "restore", "one"]).failed(1, &["it is running", "tombolo vm stop one"]);
     bed.0.run(&["vm", "stop", "one"]).succeeded();
-    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["it does not run, and is not suspended"]);
+    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["it is neither running nor suspended"]);
     bed.0.run(&["vm", "restore", "one", "3"]).failed(1, &["no checkpoint 3", "tombolo vm show one"]);
     bed.0.run(&["vm", "restore", "one"]).succeeded();
     assert_eq!(bed.resumed(), "second");
@@ -476,7 +476,7 @@ fn a_restoration_that_is_killed_is_done_once_more_or_was_not_begun() {
             let found = bed.resumed();
             assert!(["kept  ", "other "].contains(&&*found), "{found}");
         } else {
-            assert!(bed.is("one", "its restoration was not finished: tombolo vm restore one 1"));
+            assert!(bed.is("one", "the restoration is incomplete; repeat tombolo vm restore one 1"));
             bed.0.run(&["vm", "resume", "one"]).failed(1, &["it was not suspended"]);
         }
         bed.0.run(&["vm", "restore", "one"]).succeeded();

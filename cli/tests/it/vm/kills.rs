@@ -192,7 +192,7 @@ fn a_vm_does_not_go_on_without_what_it_has_written_to_its_memory() {
     until("nothing of it runs", || bed.processes("one").is_empty() && !bed.memory_of_clone("one").exists());
     drop(memory);
     fs::remove_file(state.join("filler")).expect("there");
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["what was in its memory is lost"]);
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its memory is lost"]);
     bed.0.run(&["vm", "rm", "one"]).succeeded();
 }
 

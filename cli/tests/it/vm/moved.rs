@@ -61,7 +61,7 @@ impl Host {
         let to = dir.to_str().expect("UTF-8");
         let told = self.bed.0.run(&["vm", "suspend", name, "--to", to, "--changes"]);
         told.succeeded();
-        assert!(told.out.contains("of memory, over ../") && !told.out.contains("--base"), "{}", told.out);
+        assert!(told.out.contains("of memory, based on ../") && !told.out.contains("--base"), "{}", told.out);
         let whole = format!("whole-{name}");
         self.bed.0.run(&["vm", "suspend", name, "--to", &whole]).succeeded();
     }
@@ -194,7 +194,7 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
         let clone = ["clone", image, "left", "--base", &base, "--net", "none", "--qemu", "false"];
         let refused = bed.0.run(&clone);
         assert!(refused.code == Some(1) && !bed.vm("left").exists(), "{}", refused.err);
-        if !refused.err.contains("the VMM has ended at its start") {
+        if !refused.err.contains("the VMM ended at startup") {
             assert!(is_draft && refused.err.contains(image), "{image}: {}", refused.err);
             continue;
         }

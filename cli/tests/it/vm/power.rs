@@ -140,7 +140,7 @@ impl Left<'_> {
         if state.is_empty() || state.contains("incomplete") {
             return assert!(is_new, "{list}");
         }
-        if state.contains("its restoration was not finished") {
+        if state.contains("the restoration is incomplete") {
             assert!(self.may_be.iter().all(|it| it.sleeps), "{state}");
             self.bed.0.run(&["vm", "restore", "one", "2"]).succeeded();
             self.has(&["second".into()], "restored");

@@ -126,7 +126,7 @@ impl<'a> Host<'a> {
         let shown = String::from_utf8_lossy(&shown);
         let shown = shown.split("\n\n").next().unwrap_or_default().lines();
         let is_of_reads =
-            |line: &&str| [" read", "line:", "not fetched", "of that"].iter().any(|word| line.contains(word));
+            |line: &&str| [" read", "network:", "not fetched", "of that"].iter().any(|word| line.contains(word));
         let lines =
             shown.filter(is_of_reads).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         Ok(lines.collect::<Vec<_>>().join("; "))
