@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::metrics::Endpoint;
-use tombolo_host_service::sandbox::Held;
+use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_host_vhost::Settings;
 use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 
@@ -89,7 +89,7 @@ struct DiskServer {
     metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
-    sandbox: Held,
+    sandbox: SandboxStatus,
 }
 
 /// What a server has opened before its sandbox closed.
@@ -98,7 +98,7 @@ struct Prepared {
     metrics: Vec<TcpListener>,
     mount: Option<PreparedDiskMount>,
     disk: PreparedDisk,
-    sandbox: Held,
+    sandbox: SandboxStatus,
 }
 
 impl Prepared {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use tombolo_front_fuse::dev::{Mounter, Options as FuseOptions};
 use tombolo_host_service::sandbox::broker;
-use tombolo_host_service::sandbox::{Held, Namespace, Needs, SandboxError, Strictness, Unconfinable, enter};
+use tombolo_host_service::sandbox::{
+    Namespace, Needs, SandboxError, SandboxStatus, Strictness, Unconfinable, enter,
+};
 use tombolo_sys::open::Reopen;
 
 use crate::commands;
@@ -22,7 +24,7 @@ pub struct Sandbox<'a> {
 
 /// A sandbox that is closed.
 pub struct Closed {
-    pub held: Held,
+    pub held: SandboxStatus,
     /// What opens files that are found by handle.
     pub broker: Option<Arc<dyn Reopen>>,
 }

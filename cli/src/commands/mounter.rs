@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tombolo_front_fuse::dev::{Directly, MountError, Mounter, Options};
+use tombolo_front_fuse::dev::{DirectMounter, MountError, Mounter, Options};
 use tombolo_host_runtime::signals;
 use tombolo_host_service::sandbox::helper::{Helper, answer_all, sockets};
 use tombolo_sys::mounts::{self, MountId};
@@ -156,7 +156,7 @@ impl Prepared {
         if self.mounted()? != mount {
             return Err(Errno::INVAL.into());
         }
-        Directly.unmount(&self.path, by_helper, detach)
+        DirectMounter.unmount(&self.path, by_helper, detach)
     }
 }
 
@@ -171,7 +171,7 @@ impl MountState {
         let refused = || RemoteError::of(&Errno::PERM.into());
         let prepared = match (&self.prepared, request) {
             (None, Request::Prepare) => {
-                let (path, was_dead) = Directly.prepare(&self.target)?;
+                let (path, was_dead) = DirectMounter.prepare(&self.target)?;
                 self.prepared = Some(Prepared::new(path.clone()).map_err(|error| RemoteError::of(&error))?);
                 return Ok((Answer::Prepared { path, was_dead }, None));
             }
@@ -180,7 +180,8 @@ impl MountState {
         };
         let done = match (*request, self.stage) {
             (Request::Mount { kernel_checks }, Stage::Unmounted) => {
-                let (device, by_helper) = Directly.mount(&prepared.path, &self.options, kernel_checks)?;
+                let (device, by_helper) =
+                    DirectMounter.mount(&prepared.path, &self.options, kernel_checks)?;
                 // Only one attempt, even if a symbolic link has redirected it.
                 self.stage = Stage::Over;
                 self.stage =
@@ -194,7 +195,9 @@ impl MountState {
             (Request::Unmount { by_helper, detach: true }, Stage::Mounted(mount) | Stage::Busy(mount)) => {
                 prepared.unmount(mount, by_helper, true).inspect(|()| self.stage = Stage::Over)
             }
-            (Request::ReadAhead { bytes }, Stage::Mounted(_)) => Directly.read_ahead(&prepared.path, bytes),
+            (Request::ReadAhead { bytes }, Stage::Mounted(_)) => {
+                DirectMounter.read_ahead(&prepared.path, bytes)
+            }
             _ => return Err(refused()),
         };
         done.map(|()| (Answer::Done, None)).map_err(|error| RemoteError::of(&error))

@@ -99,12 +99,12 @@ impl Kept {
         let listener = self.private.try_clone().expect("a descriptor");
         let settings = Settings { drain_timeout: Duration::from_millis(10), ..Settings::default() };
         self.server = Some(Server::start(listener, settings, Box::new(make)).expect("a server"));
-        self.servers.came();
+        self.servers.started();
     }
 
     fn replace(&mut self) {
         self.server = None;
-        self.servers.went();
+        self.servers.died();
         self.start();
     }
 

@@ -118,10 +118,10 @@ impl Keeping {
             let next = next.map_or_else(|| self.launch(is_first), Ok);
             let Launched { mut process, input, .. } = next.map_err(|error| cannot(&error))?;
             self.give_turn(input, process.id());
-            self.servers.came();
+            self.servers.started();
             let began = Instant::now();
             let status = turn::wait_for_all(&mut process).map_err(|error| cannot(&error))?;
-            self.servers.went();
+            self.servers.died();
             let is_stopped = self.turn_is_over();
             if is_stopped || is_an_end(status, is_first) {
                 self.servers.end();

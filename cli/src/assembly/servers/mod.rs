@@ -33,7 +33,7 @@ use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
 use tombolo_host_service::metrics::Endpoint;
-use tombolo_host_service::sandbox::Held;
+use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
 use tombolo_layer_basic::stats::Counters as ExportCounters;
@@ -137,7 +137,7 @@ struct Prepared {
     places: Places,
     control: Listener,
     metrics: Vec<TcpListener>,
-    sandbox: Held,
+    sandbox: SandboxStatus,
 }
 
 impl Prepared {
@@ -191,7 +191,7 @@ struct Server {
     metrics: Vec<Endpoint>,
     _control: ControlServer,
     control_path: String,
-    sandbox: Held,
+    sandbox: SandboxStatus,
 }
 
 impl Server {

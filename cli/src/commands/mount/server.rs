@@ -14,7 +14,7 @@ use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Endpoint;
-use tombolo_host_service::sandbox::Held;
+use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_sys::open::Reopen;
 
 use crate::assembly::options::coherence::Coherence;
@@ -140,7 +140,7 @@ struct Outside {
     broker: Option<Arc<dyn Reopen>>,
     /// Mount parameters.
     options: FuseOptions,
-    sandbox: Held,
+    sandbox: SandboxStatus,
 }
 
 impl Outside {
@@ -199,7 +199,7 @@ fn announce(
     mount: &Mount,
     coherence: Coherence,
     metrics: &[Endpoint],
-    sandbox: Held,
+    sandbox: SandboxStatus,
     log: Option<&File>,
     has_left: &Cell<bool>,
 ) -> io::Result<()> {

@@ -14,7 +14,7 @@ mod worker;
 use crate::session::{Backing, Coherence, Options as SessionOptions, Session};
 use buffer_pool::BufferPool;
 use device::Device;
-pub use mounter::{Directly, Mounter};
+pub use mounter::{DirectMounter, Mounter};
 use notifier::Notifier;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -82,7 +82,7 @@ impl Default for Options {
             xattrs: true,
             labels: has_selinux(),
             read_ahead_bytes: None,
-            mounter: Arc::new(Directly),
+            mounter: Arc::new(DirectMounter),
         }
     }
 }

@@ -34,9 +34,9 @@ pub trait Mounter: fmt::Debug + Send + Sync {
 
 /// Mounting by this process.
 #[derive(Debug)]
-pub struct Directly;
+pub struct DirectMounter;
 
-impl Mounter for Directly {
+impl Mounter for DirectMounter {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
         let fail = |source| MountError::Target { path: target.into(), source };
         let absolute = std::path::absolute(target).map_err(fail)?;

@@ -115,7 +115,7 @@ impl fmt::Display for Unconfinable {
 
 /// Mechanisms in force of an entered sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct SandboxStatus {
     files: files::Confined,
     calls: bool,
     capabilities: Capabilities,
@@ -158,14 +158,14 @@ pub enum SandboxError {
     Capabilities(String),
 }
 
-impl Held {
+impl SandboxStatus {
     /// Returns the state with no mechanism in force, except possibly mounts.
     fn little(own_mounts: bool) -> Self {
         Self { files: files::Confined::Off, calls: false, capabilities: Capabilities::Kept, own_mounts }
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for SandboxStatus {
     /// Formats each mechanism with its extent, for the ready line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |holds| if holds { "on" } else { "off" };
@@ -186,15 +186,23 @@ impl fmt::Display for Held {
 
 /// Confines this thread and all started later to `needs`, in the `namespace` entered before. Irrevocable;
 /// after a failure some mechanisms may be in force.
-pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Result<Held, SandboxError> {
+pub fn enter(
+    strictness: Strictness,
+    needs: &Needs,
+    namespace: Namespace,
+) -> Result<SandboxStatus, SandboxError> {
     let own_mounts = namespace.stay();
     if strictness == Strictness::Off {
-        return Ok(Held::little(own_mounts));
+        return Ok(SandboxStatus::little(own_mounts));
     }
     let is_strict = strictness == Strictness::Strict;
     if let Some(why) = needs.unconfinable {
         tracing::debug!(%why, "no sandbox");
-        return if is_strict { Err(SandboxError::Unconfinable(why)) } else { Ok(Held::little(own_mounts)) };
+        return if is_strict {
+            Err(SandboxError::Unconfinable(why))
+        } else {
+            Ok(SandboxStatus::little(own_mounts))
+        };
     }
     let files = match files::confine(needs, is_strict) {
         Ok(confined) => confined,
@@ -205,7 +213,7 @@ pub fn enter(strictness: Strictness, needs: &Needs, namespace: Namespace) -> Res
         }
     };
     let (calls, capabilities) = drop_rights(strictness, needs)?;
-    Ok(Held { files, calls, capabilities, own_mounts })
+    Ok(SandboxStatus { files, calls, capabilities, own_mounts })
 }
 
 /// Drops capabilities and installs the system-call filter. Returns `true` if calls are filtered, and the

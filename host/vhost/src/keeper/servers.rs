@@ -42,7 +42,7 @@ pub(super) enum Successor {
 
 impl Servers {
     /// Records the start of a server. Connections wait in its backlog until it is ready.
-    pub fn came(&self) {
+    pub fn started(&self) {
         let mut now = self.now();
         now.server_number += 1;
         now.is_running = true;
@@ -50,7 +50,7 @@ impl Servers {
     }
 
     /// Records the death of the server.
-    pub fn went(&self) {
+    pub fn died(&self) {
         self.now().is_running = false;
         self.changed.notify_all();
     }

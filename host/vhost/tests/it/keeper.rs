@@ -55,13 +55,13 @@ impl Kept {
         let make = move |_guest| Ok(Arc::new(Echo::counted(counts.clone(), repeats)) as Arc<dyn Device>);
         let listener = self.private.try_clone().unwrap();
         self.server = Some(Server::start(listener, self.settings, Box::new(make)).unwrap());
-        self.servers.came();
+        self.servers.started();
     }
 
     /// Simulates kill -9: requests under way are not answered.
     fn kill(&mut self) {
         self.server = None;
-        self.servers.went();
+        self.servers.died();
     }
 
     fn replace(&mut self) {
@@ -213,7 +213,7 @@ fn a_message_over_which_a_server_dies_reaches_the_next_one_once() {
     kept.kill();
     let private = kept.private.try_clone().unwrap();
     let fake = thread::spawn(move || die_over(&private, request::ADD_MEM_REG));
-    kept.servers.came();
+    kept.servers.started();
     let mut driver = kept.driver();
     thread::scope(|scope| {
         let kept = &mut kept;
