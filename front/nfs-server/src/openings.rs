@@ -281,7 +281,8 @@ impl Openings {
         open().resolve().await
     }
 
-    /// Evicts some openings, unless another call has since `evictions_before`. Returns `false` if none can be closed.
+    /// Evicts some openings, unless another call has since `evictions_before`. Returns `false` if none can be
+    /// closed.
     async fn evict(&self, evictions_before: u64) -> bool {
         let Some(unsynced) = self.close_half(evictions_before) else { return true };
         // One, because it must be synced first. A failure changes the verifier.
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(tries.into_inner(), 2 * CALLS);
     }
 
-    /// The file may have a new name by now.
+    /// Covers a file that may have a new name by now.
     #[test]
     fn what_took_unstable_writes_is_not_closed_as_stable() {
         let openings = openings(1);

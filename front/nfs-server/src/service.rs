@@ -200,8 +200,8 @@ impl Service for NfsService {
 mod tests {
     use super::*;
 
-    /// The transport budgets 4 KiB for a pending call, its exchange included. Planted bugs' code takes some of
-    /// that too.
+    /// Checks the transport's budget: 4 KiB for a pending call, its exchange included. Code of planted bugs takes
+    /// some of that too.
     #[test]
     fn a_call_that_pends_holds_no_more_than_is_counted_for_it() {
         fn size_of_future<F, T>(_: impl FnOnce(T) -> F) -> usize {

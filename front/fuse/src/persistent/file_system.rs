@@ -352,7 +352,7 @@ impl PersistentHandles for PersistentFs {
         self.found(cx, found)
     }
 
-    /// Also finds a node that the guest has forgotten, until its record is reused.
+    /// Looks up a node again, also one that the guest has forgotten, until its record is reused.
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
             (Ok(local), _) => {

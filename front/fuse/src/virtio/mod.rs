@@ -190,8 +190,8 @@ impl Device for VirtioFs {
         self.options.request_queues.saturating_add(1)
     }
 
-    /// The first queue, hiprio, is for forgets and interrupts (virtio 1.2, section 5.11.2); Linux sends only
-    /// forgets on it.
+    /// Returns `false` for the first queue, hiprio, which is for forgets and interrupts (virtio 1.2, section
+    /// 5.11.2); Linux sends only forgets on it.
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue != FORGETS
     }

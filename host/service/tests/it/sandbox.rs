@@ -529,8 +529,8 @@ fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
     assert_eq!(opens_as(4321), Ok(()));
 }
 
-/// Holds the lease of a file (fcntl(2)) until the end of standard input, which blocks opens by others.
-/// Reports when the lease is requested.
+/// Script that holds the lease of a file (fcntl(2)) until the end of standard input, which blocks opens by
+/// others. Reports when the lease is requested.
 const LEASE_HOLDER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])

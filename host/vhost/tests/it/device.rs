@@ -14,7 +14,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Commands, the first byte of a request. Echoes the request.
 pub const ECHO: u8 = b'e';
-/// Holds the chain until the next `RELEASE`.
+/// Command that holds the chain until the next `RELEASE`.
 pub const HOLD: u8 = b'h';
 /// Echoes this request, then, from another thread and in reverse order, all held ones.
 pub const RELEASE: u8 = b'r';
