@@ -72,11 +72,11 @@ fn serve_says_what_it_cannot_serve() {
             &["write PATTERN,KEY=VALUE with block-size"],
         ),
         ("proxy tree --cache cache --fuse mnt --rule *,frob=1", USAGE, &["\"frob=1\" is none of block-size"]),
-        ("proxy tree --cache cache --fuse mnt --policy none", FAILED, &["the policy none", "No such file"]),
+        ("proxy tree --cache cache --fuse mnt --policy none", FAILED, &["policy none", "No such file"]),
         (
             "proxy tree --cache cache --fuse mnt --policy tree/file",
             USAGE,
-            &["the policy tree/file", "docs/use/proxy.md"],
+            &["policy tree/file", "docs/use/proxy.md"],
         ),
         ("mount shm:s/x mnt -o ask=*.db", USAGE, &["is for local directories", "serve --ask"]),
         ("mount nfs://h/x mnt -o coherence=push", USAGE, &["is for directories", "coherence=auto"]),

@@ -92,7 +92,7 @@ pub struct ServerOptions {
     /// repeatable.
     ///
     /// Applies in both directions, to all front ends and to access lists. With any mapping, unmapped users
-    /// become 65534 in either direction; root, unless mapped, stays root as far as --squash allows.
+    /// become 65534 in either direction; of an unmapped root, --squash decides how it is treated.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
     pub map_users: Vec<IdRangeArg>,
@@ -110,7 +110,7 @@ pub struct ServerOptions {
     /// per write and 7 µs per created file. Implied by `--coherence push`.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub host_watch: Option<bool>,
-    /// Never cache attributes and data of matching files in guests and mounts, whatever --coherence says;
+    /// Whatever --coherence says, never cache attributes and data of matching files in guests and mounts;
     /// repeatable.
     ///
     /// For files that local processes change through shared mappings (databases, disk images), which the
@@ -175,14 +175,14 @@ pub struct ServerOptions {
     ///
     /// PORT listens on this host and for guests on QEMU's user network; :PORT on all IPv4 interfaces
     /// ([::]:PORT includes IPv6); IP:PORT or NAME:PORT on the given address. The `ready` line shows the
-    /// address. NFS clients are not authenticated: limit them with --allow. All exports are offered unless
-    /// some are named.
+    /// address. All exports are offered unless some are named. NFS clients are not authenticated, so limit
+    /// them with --allow to trusted addresses.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs: Vec<NfsArg>,
     /// Serve NFS over TLS 1.3 only (RFC 9289), for clients with a certificate of a trusted CA; repeatable.
     ///
-    /// Clients mount with xprtsec=mtls. Calls without TLS are refused, except those of --allow-plain.
+    /// Clients mount with xprtsec=mtls. Calls without TLS are refused, except from --allow-plain addresses.
     #[arg(long, value_name = "ADDR[,export=/NAME]...", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub nfs_tls: Vec<NfsArg>,

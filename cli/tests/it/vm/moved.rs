@@ -324,9 +324,9 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
     fs::copy(&memory, tree("golden/new"))
         .and_then(|_| fs::rename(tree("golden/new"), &memory))
         .expect("replace");
-    there.refused("one", &["golden/memory", "as it was"]);
+    there.refused("one", &["golden/memory", "restore the original base"]);
     let _told = there.bed.vmm("two", Flaw::None);
-    there.bed.0.run(&["vm", "resume", "two"]).failed(1, &["golden/memory", "as it was"]);
+    there.bed.0.run(&["vm", "resume", "two"]).failed(1, &["golden/memory", "restore the original base"]);
     here.bed.0.run(&["vm", "suspend", "one", "--to", "late", "--changes"]).failed(1, &["golden/memory"]);
     assert!(!here.bed.0.path("late").exists());
     server.stop();
