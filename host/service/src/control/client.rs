@@ -23,7 +23,7 @@ pub enum AskError {
     #[error("malformed reply: {0}")]
     NotReply(#[from] serde_json::Error),
     /// The server refused the request.
-    #[error("server error: {reason}")]
+    #[error("the server refused: {reason}")]
     Refused {
         /// The server's reason.
         reason: String,

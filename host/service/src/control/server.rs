@@ -263,7 +263,7 @@ mod tests {
         assert!(matches!(client.ask("nothing"), Err(AskError::Refused { .. })));
         assert_eq!(client.set("a=b").expect("an answer"), json!({ "set": "a=b" }));
         let refused = client.set("too=much").expect_err("refused");
-        assert_eq!(refused.to_string(), "the server says: that is too much");
+        assert_eq!(refused.to_string(), "the server refused: that is too much");
         assert!(matches!(client.ask("set"), Err(AskError::Refused { .. })));
         drop(server);
         assert!(client.ask("three").is_err());
