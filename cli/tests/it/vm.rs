@@ -670,7 +670,8 @@ fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
     let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");
     let longer = text.replace("2097152", "4194304");
     assert_ne!(text, longer);
-    for (wrong, said) in [(longer, "4194304 are expected"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")] {
+    for (wrong, said) in [(longer, "4194304 are expected"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")]
+    {
         fs::write(bed.0.path("image/vm.toml"), wrong).expect("write");
         bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
     }

@@ -125,8 +125,9 @@ impl<'a> Host<'a> {
         let shown = output.doing(|| "run tombolo vm show".to_owned())?.stdout;
         let shown = String::from_utf8_lossy(&shown);
         let shown = shown.split("\n\n").next().unwrap_or_default().lines();
-        let is_of_reads =
-            |line: &&str| [" read", "network:", "not fetched", "of that"].iter().any(|word| line.contains(word));
+        let is_of_reads = |line: &&str| {
+            [" read", "network:", "not fetched", "of that"].iter().any(|word| line.contains(word))
+        };
         let lines =
             shown.filter(is_of_reads).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         Ok(lines.collect::<Vec<_>>().join("; "))
