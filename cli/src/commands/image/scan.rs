@@ -239,7 +239,7 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>),
 
 /// Refuses an image whose kernel differs from the one in its `vm.toml`: clones that trust the sidecar do not
 /// read it before they boot.
-fn check_boot_files(found: &[Found], scanned: &[Scanned], scanning: &str) -> Outcome {
+fn check_boot_files(found: &[ScanFile], scanned: &[Scanned], scanning: &str) -> Outcome {
     let file = |name: &str| {
         let place = found.iter().position(|file| file.name == name.as_bytes())?;
         Some((&scanned.get(place)?.file, found.get(place)?.path.as_path()))
