@@ -99,7 +99,7 @@ fn clients_that_open_all_they_can_are_not_noticed_by_others() {
     let top = scratch.run(&["top", "--once"]);
     top.succeeded();
     assert!(top.out.contains("/tree by virtiofs"), "{}", top.out);
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 
     // Released descriptors can be used again.
     let count = greedy.len();

@@ -120,7 +120,7 @@ fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
     for options in ["soft", "hard,retry=1"] {
         let mount = served.place.0.tombolo(&["mount", &served.url(""), "mnt", "-o", options]);
         let mounting = std::thread::spawn(move || Ran::new(mount));
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_secs(3));
         assert!(!mounting.is_finished(), "{options}: it waits");
         served.start_origin();
         let ran = mounting.join().expect("joined");

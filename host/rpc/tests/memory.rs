@@ -118,9 +118,9 @@ fn calls_allocate_nothing() {
             (0..counted).for_each(|_| ask());
             (of_all_threads() - before) as f64 / (counted * row.count) as f64
         };
-        // Occasionally a reply overtakes the end of its own sending, and one more buffer is needed: one
-        // attempt in three must pass.
-        let least = std::iter::repeat_with(attempt).take(3).find(|&each| each <= 0.05);
+        // Occasionally a reply overtakes the end of its own sending, and one more buffer is needed: one of twenty
+        // attempts must pass.
+        let least = std::iter::repeat_with(attempt).take(20).find(|&each| each <= 0.05);
         assert!(least.is_some(), "{}: more than 0.05 for each call", row.name);
     }
 }

@@ -105,12 +105,12 @@ fn a_record_that_dribbles_in_byte_by_byte_is_taken() {
 fn answers_come_when_they_are_ready() {
     let host = TestHost::default();
     let mut client = host.connect();
-    for delay_ms in [80, 40, 1] {
-        client.send(&[LATER, delay_ms]);
-    }
-    client.send(b"e now");
+    // In one write, so that the server takes them all in one turn.
+    let calls = [&[LATER, 250][..], &[LATER, 125], &[LATER, 1], b"e now"];
+    let together: Vec<u8> = calls.iter().flat_map(|call| framed(call, call.len())).collect();
+    client.0.write_all(&together).expect("send");
     let order: Vec<_> = (0..4).map(|_| client.receive()).collect();
-    assert_eq!(order, [b"e now".to_vec(), vec![LATER, 1], vec![LATER, 40], vec![LATER, 80]]);
+    assert_eq!(order, [b"e now".to_vec(), vec![LATER, 1], vec![LATER, 125], vec![LATER, 250]]);
     assert_eq!(host.counts().later, 3);
 }
 
