@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_value_names_the_setting_and_what_would_do() {
+    fn invalid_value_names_setting_and_valid_range() {
         let number = |text: &str| Setting::from(text).number("a number", 1..=64);
         assert_eq!(number("queues=64"), Ok(64));
         for text in ["queues=65", "queues=", "queues=x", "queues"] {

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_pen_is_recognised_and_another_word_is_not() {
+    fn typos_are_recognised_and_other_words_are_not() {
         let known = ["nfs", "shm", "coherence", "nolock"];
         for (word, meant) in [("nsf", "nfs"), ("sm", "shm"), ("cohernce", "coherence"), ("no_lock", "nolock")]
         {

@@ -236,7 +236,7 @@ fn signals_with_handlers_disturb_no_call_on_a_directory() {
 }
 
 #[test]
-fn signals_with_handlers_disturb_no_call_on_a_mount_of_an_nfs_server() {
+fn handled_signals_disturb_no_nfs_mount_call() {
     let Some(served) = Served::by_nfs() else { return };
     served.mount("allow_other");
     undisturbed("nfs:", &served.scratch.0.path("local"), &served.scratch.mnt());
@@ -244,7 +244,7 @@ fn signals_with_handlers_disturb_no_call_on_a_mount_of_an_nfs_server() {
 }
 
 #[test]
-fn signals_with_handlers_disturb_no_call_on_a_mount_over_shared_memory() {
+fn handled_signals_disturb_no_shm_mount_call() {
     let Some(served) = Served::by_shm() else { return };
     served.mount("allow_other");
     undisturbed("shm:", &served.scratch.0.path("local"), &served.scratch.mnt());
@@ -264,7 +264,7 @@ fn killed_processes_die_though_the_nfs_server_is_silent() {
 }
 
 #[test]
-fn killed_processes_die_though_the_server_over_shared_memory_is_away() {
+fn killed_processes_end_while_shm_server_is_absent() {
     let Some(mut served) = Served::by_shm() else { return };
     served.mount("coherence=strict,allow_other");
     let go = |served: &mut Served| {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn later_is_woken_by_another_thread_and_chains_into_later() {
+    fn later_answers_wake_across_threads_and_chain() {
         let answer = slow(2).then(|n| slow(n + 1)).map(|n| n * 2);
         assert!(!answer.is_done());
         assert_eq!(answer.wait().unwrap(), 6);

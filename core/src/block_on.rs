@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_within_waiting_takes_no_wake_up_from_the_outer_one() {
+    fn nested_block_on_loses_no_wake_up() {
         let outer = async { slow(1).await + block_on(slow(10)) + slow(100).await };
         assert_eq!(block_on(outer), 111);
     }

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_refuses_what_would_pass_its_limit_and_takes_back_what_was_dropped() {
+    fn budget_enforces_limit_and_reclaims_dropped_permits() {
         let budget = Budget::new(Limits { pending: 2, ..Limits::default() });
         let first = budget.take(Resource::Pending, 1).unwrap();
         let _second = budget.take(Resource::Pending, 1).unwrap();

@@ -114,17 +114,17 @@ pub struct Ctx {
     /// For `getattr`: accept cached attributes fetched after this instant, so that a layer reuses attributes
     /// that accompanied another answer. For `lookup`: reject cached entries older than this, even if they are
     /// trusted.
-    pub known_since: Option<Instant>,
+    pub fetched_since: Option<Instant>,
     /// For a removal: the caller's recent look-up of the name. The name may lead elsewhere by now; where that
     /// does not matter, the back end need not look it up again.
     pub found: Option<Arc<Attr>>,
     /// For `open`: the caller checks permissions and fetches attributes itself, in parallel with using the
     /// opening. A back end that would have to query a server for them opens at once; operations on the
     /// opening are checked where they are performed.
-    pub opens_unasked: bool,
+    pub opens_unchecked: bool,
     /// For `readdir`: the subdirectories will be listed next. A back end may prefetch them and answer later
     /// listings from the prefetched data; [`DirPage::asked`](crate::fs::DirPage::asked) then gives their age.
-    pub lists_below: bool,
+    pub lists_subdirectories: bool,
 }
 
 impl Ctx {
@@ -138,10 +138,10 @@ impl Ctx {
             deadline: None,
             interrupt: Interrupt::default(),
             want: Want::empty(),
-            known_since: None,
+            fetched_since: None,
             found: None,
-            opens_unasked: false,
-            lists_below: false,
+            opens_unchecked: false,
+            lists_subdirectories: false,
         }
     }
 

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_number_is_an_io_error_that_names_it() {
+    fn unknown_errno_becomes_io_error_with_number() {
         let error = Error::from(Errno::REMOTEIO);
         let Error::Io { source: Some(source) } = error else { panic!("{error:?}") };
         assert!(source.to_string().contains("121"), "{source}");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_stays_three_words_so_that_answers_stay_small() {
+    fn error_size_is_at_most_24_bytes() {
         assert!(size_of::<Error>() <= 24);
     }
 }

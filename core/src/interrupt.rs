@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_raised_or_waited_for_is_not_when_it_is_renewed() {
+    fn renewing_clears_raised_flag_and_waiters() {
         struct Count(AtomicUsize);
         impl Wake for Count {
             fn wake(self: Arc<Self>) {

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_or_all_become_the_anonymous_one_in_every_place_that_names_them() {
+    fn squash_maps_uid_gid_and_groups() {
         let named = |uid, gid, groups: &[u32]| Identity {
             uid,
             gid,

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lent_buffer_is_a_slice_again_only_when_everything_lent_is_gone() {
+    fn buffer_is_borrowable_only_without_sinks_and_sources() {
         let mut buffer = Buffer::new(100);
         let sink = buffer.sink(10..20);
         let copy = sink.clone();

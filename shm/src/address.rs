@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_of_one_side_is_the_same_bytes_on_the_other() {
+    fn references_resolve_to_equal_bytes_on_both_sides() {
         let layout = Layout::with_bulk(8, 8, 8192).expect("a layout");
         let (client, server) = Ends::in_memory(layout);
         let (ours, theirs) = (BaseTable::of_link(&client), BaseTable::of_link(&server));
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_is_its_two_parts(bits: u64, domain: u16, offset: u64) {
+        fn global_address_round_trips_its_parts(bits: u64, domain: u16, offset: u64) {
             let any = GlobalAddress::from_bits(bits);
             prop_assert_eq!(GlobalAddress::new(any.domain(), any.offset()), Some(any));
             match GlobalAddress::new(Domain(domain), offset) {

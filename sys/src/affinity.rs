@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn no_core_at_all_and_no_such_thread_are_refused() {
+    fn pin_refuses_empty_set_and_unknown_thread() {
         assert_eq!(pin(None, &[]), Err(Errno::INVAL));
         assert_eq!(pin(Some(u32::MAX), &[0]), Err(Errno::SRCH));
     }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_many_groups_that_acts_as_another_user_is_seen_as_that() {
+    fn assumed_identity_with_many_groups_is_visible() {
         assert!(may_assume(), "this test needs root");
         let groups: Vec<u32> = (0..5000).map(|number| 100_000 + number).collect();
         let assumed =
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_being_killed_when_sigkill_pends_or_it_ends_by_a_signal() {
+    fn pending_sigkill_or_signalled_exit_counts_as_killed() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         assert_eq!(is_being_killed(thread), Ok(false));
         assert!(is_being_killed(u32::MAX).is_err());

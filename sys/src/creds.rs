@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switched_thread_is_checked_like_that_user_and_comes_back() {
+    fn assumed_identity_is_checked_and_restored() {
         assert!(may_assume(), "this test needs root: run it as root, a skip is a failure here");
         let secret = tempfile::Builder::new().tempfile().expect("a temporary file");
         let open = || std::fs::File::open(secret.path());

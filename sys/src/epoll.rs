@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_once() {
+    fn edge_triggered_changes_are_reported_once() {
         let epoll = Epoll::new().expect("epoll");
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
         epoll.add(&ours, 1, Interest::Changes).expect("add");

@@ -12,7 +12,7 @@ use crate::handle::FileHandle;
 bitflags! {
     /// Kinds of events. The kernel may combine several about one file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Deeds: u64 {
+    pub struct EventMask: u64 {
         /// Data changed.
         const MODIFY = libc::FAN_MODIFY;
         /// Attributes changed, including extended ones and the link count.
@@ -34,9 +34,9 @@ bitflags! {
     }
 }
 
-impl Deeds {
+impl EventMask {
     /// Returns `true` if a name appeared or disappeared.
-    pub fn is_about_a_name(self) -> bool {
+    pub fn concerns_name(self) -> bool {
         self.intersects(Self::MOVED_FROM | Self::MOVED_TO | Self::CREATE | Self::DELETE)
     }
 }
@@ -45,7 +45,7 @@ impl Deeds {
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
     /// Kinds of the event.
-    pub deeds: Deeds,
+    pub deeds: EventMask,
     /// Process that caused it; 0 if not visible to this one.
     pub process: u32,
     /// Affected file; `None` if it is gone already.
@@ -78,16 +78,16 @@ impl Fanotify {
     /// Adds the file system that contains `root`. ENODEV, EOPNOTSUPP or EXDEV for one whose files are not
     /// distinguishable by handle (overlayfs, a subvolume of btrfs).
     pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let wanted = Deeds::all().difference(Deeds::OVERFLOW | Deeds::DELETE_SELF);
+        let wanted = EventMask::all().difference(EventMask::OVERFLOW | EventMask::DELETE_SELF);
         self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")
     }
 
     /// Adds a single file.
-    pub fn add_file(&self, dir: BorrowedFd<'_>, name: &CStr, deeds: Deeds) -> Result<()> {
+    pub fn add_file(&self, dir: BorrowedFd<'_>, name: &CStr, deeds: EventMask) -> Result<()> {
         self.mark(libc::FAN_MARK_INODE, deeds, dir, name)
     }
 
-    fn mark(&self, what: u32, deeds: Deeds, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    fn mark(&self, what: u32, deeds: EventMask, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
         retry(|| {
             // SAFETY: numbers, and a path that ends in NUL.
             let outcome = unsafe {
@@ -145,7 +145,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 fn event(bytes: &[u8]) -> Option<(Event<'_>, &[u8])> {
     let len = u32::from_ne_bytes(number(bytes, 0)?) as usize;
     let (whole, after) = bytes.split_at_checked(len)?;
-    let deeds = Deeds::from_bits_truncate(u64::from_ne_bytes(number(whole, 8)?));
+    let deeds = EventMask::from_bits_truncate(u64::from_ne_bytes(number(whole, 8)?));
     let process = u32::try_from(i32::from_ne_bytes(number(whole, 20)?)).unwrap_or(0);
     let mut event = Event { deeds, process, file: None, name: None };
     let mut records = whole.get(METADATA_BYTES..)?;
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_to_files_is_told_with_handles_and_names() {
+    fn file_events_carry_handles_and_names() {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let root = std::fs::File::open(dir.path()).expect("open");
         let Ok(watch) = Fanotify::new() else {
@@ -190,7 +190,7 @@ mod tests {
         std::fs::write(dir.path().join("file"), b"data").expect("written");
         let (file_handle, _) = FileHandle::of_entry(root.as_fd(), b"file").expect("a handle");
         std::fs::remove_file(dir.path().join("file")).expect("removed");
-        let (mut deeds, mut buffer) = (Deeds::empty(), Vec::new());
+        let (mut deeds, mut buffer) = (EventMask::empty(), Vec::new());
         while watch
             .read(&mut buffer, |event| {
                 // Other tests of the machine use this file system too.
@@ -202,11 +202,11 @@ mod tests {
             })
             .expect("read")
         {}
-        assert!(deeds.contains(Deeds::CREATE | Deeds::MODIFY | Deeds::DELETE), "{deeds:?}");
+        assert!(deeds.contains(EventMask::CREATE | EventMask::MODIFY | EventMask::DELETE), "{deeds:?}");
     }
 
     #[test]
-    fn events_that_end_early_are_not_read_past_their_end() {
+    fn truncated_events_are_not_read_past_their_end() {
         for len in 0..METADATA_BYTES {
             assert!(event(&vec![0xFF; len]).is_none());
             let mut short = vec![0; len];

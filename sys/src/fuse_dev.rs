@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_no_mount_point_is_not_unmounted() {
+    fn unmount_refuses_directory_without_mount() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(unmount(dir.path(), false), Err(Errno::INVAL));
         assert_eq!(remount(dir.path(), Flags::RDONLY), Err(Errno::INVAL));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_on_a_disk_or_a_pipe_has_no_seals() {
+    fn disk_files_and_pipes_have_no_seals() {
         // Not in /tmp, which may be a tmpfs, whose files have F_SEAL_SEAL.
         let executable = File::open("/proc/self/status").expect("a file");
         assert_eq!(seals(&executable), Err(Errno::INVAL));

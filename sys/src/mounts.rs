@@ -35,7 +35,7 @@ impl Former {
     /// Returns this thread to them (setns(2)).
     ///
     /// EPERM without CAP_SYS_ADMIN and CAP_SYS_CHROOT.
-    pub fn come_back(self) -> Result<()> {
+    pub fn restore_namespace(self) -> Result<()> {
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
         // The root directory is now that of the namespace, but may have been another one (chroot(2)).
         rustix::process::fchdir(&self.root)?;

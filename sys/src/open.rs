@@ -100,7 +100,7 @@ pub fn open_nameless(dir: BorrowedFd<'_>, flags: OpenFlags, mode: u32) -> Result
 }
 
 /// Makes an open file use the page cache, even if it was opened with O_DIRECT.
-pub fn leave_direct(fd: BorrowedFd<'_>) -> Result<()> {
+pub fn disable_direct(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = rfs::fcntl_getfl(fd)?;
     match flags.contains(OpenFlags::DIRECT) {
         true => rfs::fcntl_setfl(fd, flags - OpenFlags::DIRECT),
@@ -140,7 +140,7 @@ impl OwnDescriptors {
 
     /// Delegates the reopening of files with unknown paths to another process: landlock(7) refuses them to
     /// this one. Such files were opened by handle, and their names are not in the kernel's cache.
-    pub fn with_help(self, other: Option<Arc<dyn Reopen>>) -> Self {
+    pub fn with_helper(self, other: Option<Arc<dyn Reopen>>) -> Self {
         Self { other, ..self }
     }
 

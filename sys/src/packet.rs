@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_beyond_the_room_are_reported_and_closed() {
+    fn excess_descriptors_are_reported_and_closed() {
         let (ours, theirs) = pair().expect("a pair");
         let mut buffer = [0; 4];
         send(&theirs, b"too long", &[]).expect("send");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_found_and_its_peer_is_known() {
+    fn listener_detection_and_peer_credentials() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = listen(&path, 0o600, 8).expect("listen");

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_here_and_a_hole_is_not() {
+    fn written_pages_are_cached_and_holes_are_not() {
         let (file, page) = (tempfile::tempfile().expect("a file"), page_size() as u64);
         file.set_len(16 << 20).expect("a hole");
         file.write_all_at(b"x", 3 * page).expect("a page");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_on_open_files_can_be_raised_to_its_bound() {
+    fn open_file_limit_is_raised_to_hard_limit() {
         raise_open_file_limit().expect("raise");
         let limit = open_file_limit();
         assert_eq!(limit.soft, limit.hard);

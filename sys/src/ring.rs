@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_come_back_with_what_went_and_no_more_than_are_allowed_are_taken() {
+    fn transfers_return_their_counts_and_depth_is_bounded() {
         let file = file();
         let Some(ring) = ring(&file, 2) else { return };
         let mut buffer = Buffer::new(4096);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_can_be_woken_and_what_is_under_way_ends_before_the_ring_does() {
+    fn wake_ends_wait_and_drop_awaits_transfers() {
         let file = file();
         let Some(ring) = ring(&file, 4) else { return };
         thread::scope(|scope| {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_an_entry_that_the_kernel_refuses_is_taken_too() {
+    fn entries_behind_a_refused_one_are_submitted() {
         let file = file();
         let Some(ring) = ring(&file, 4) else { return };
         // Without a file, which the ring requires in each entry.

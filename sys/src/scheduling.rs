@@ -8,7 +8,7 @@ use crate::errno::{Errno, Result, check};
 /// Requests short time slices of about `turn` for the calling thread, and threads that it starts later: its
 /// share of the processor is unchanged, but its latency is lower. The kernel supports slices of 0.1 to 100 ms
 /// and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are unchanged.
-pub fn take_short_turns(turn: Duration) -> Result<()> {
+pub fn use_short_slices(turn: Duration) -> Result<()> {
     let mut attr = own_attr()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 && attr.sched_policy != libc::SCHED_BATCH as u32 {
         return Err(Errno::INVAL);
@@ -19,7 +19,7 @@ pub fn take_short_turns(turn: Duration) -> Result<()> {
 
 /// Gives the calling thread precedence over all ordinary threads (`SCHED_RR`, the lowest priority; threads
 /// and processes that it starts are ordinary). For threads that mostly wait. Needs `CAP_SYS_NICE`.
-pub fn run_before_others() -> Result<()> {
+pub fn run_realtime() -> Result<()> {
     let mut attr = own_attr()?;
     attr.sched_policy = libc::SCHED_RR as u32;
     attr.sched_priority = 1;
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_can_ask_for_short_turns() {
+    fn thread_can_request_short_slices() {
         std::thread::spawn(|| {
             let before = own_attr().expect("attributes");
-            take_short_turns(Duration::from_micros(200)).expect("short turns");
+            use_short_slices(Duration::from_micros(200)).expect("short turns");
             let after = own_attr().expect("attributes");
             assert_eq!((after.sched_policy, after.sched_nice), (before.sched_policy, before.sched_nice));
         })

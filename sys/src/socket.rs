@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_has_its_mode_and_knows_its_peer() {
+    fn socket_file_mode_and_peer_credentials() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         let listener = UnixListener::from(listen_unix(&path, 0o600, 8).expect("listen"));

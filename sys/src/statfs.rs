@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_has_one_name_and_two_have_two() {
+    fn volume_ids_are_stable_and_distinct() {
         let id = |path: &str| {
             let at = File::open(path).expect("open");
             (volume_id(at.as_fd()).expect("its name"), file_system_stat(at.as_fd()).expect("statfs").magic)

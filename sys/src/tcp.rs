@@ -74,13 +74,13 @@ pub fn tune(stream: impl AsFd, silence: Duration) -> Result<()> {
 
 /// Makes closing the stream abort it: unsent data are dropped, the peer gets a reset, and the address is
 /// reusable at once.
-pub fn forget_when_closed(stream: impl AsFd) -> Result<()> {
+pub fn abort_on_close(stream: impl AsFd) -> Result<()> {
     set_socket_linger(stream, Some(Duration::ZERO))
 }
 
 /// Makes the stream readable only once this number of bytes has arrived, at its end, or when the buffer is
 /// full. Receiving still returns whatever has arrived.
-pub fn tell_from(stream: impl AsFd, bytes: usize) -> Result<()> {
+pub fn set_low_watermark(stream: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn connecting_never_waits_and_says_how_it_ended() {
+    fn connect_is_nonblocking_and_reports_outcome() {
         let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
         assert_eq!(outcome_of_connecting(address), Ok(()));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_port_is_taken_and_refuses_callers_until_it_listens() {
+    fn bound_port_refuses_connections_until_listening() {
         let socket = bind(any_port()).expect("bind");
         let address = local_address(&socket).expect("address");
         assert_eq!(outcome_of_connecting(address), Err(Errno::CONNREFUSED));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_ours_is_the_one_that_is_called_from() {
+    fn connect_uses_the_given_source_port() {
         let listener = listener(any_port()).expect("listen");
         let address = local_address(&listener).expect("address");
         let free = local_address(bind(any_port()).expect("bind")).expect("address").port();
@@ -296,7 +296,7 @@ mod tests {
             let first = connect(address, None).expect("connect");
             let port = local_address(&first).expect("address").port();
             let _accepted = accept(listener.as_fd()).expect("accept");
-            forget_when_closed(&first).expect("set");
+            abort_on_close(&first).expect("set");
             crate::socket::shut_down(&first).expect("shut down");
             drop(first);
             connect(address, Some(port)).is_ok_and(|second| connected(&second) == Ok(()))
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn received_bytes_fill_one_sink_after_the_other() {
+    fn received_bytes_fill_sinks_in_order() {
         let (stream, mut client) = pair();
         let (mut first, mut second) = (Buffer::new(3), Buffer::new(10));
         let receive_once = |first: &Buffer, second: &Buffer| {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_may_go_to_more_places_than_the_kernel_takes_at_a_time() {
+    fn receive_accepts_more_spans_than_iov_max() {
         let (stream, mut client) = pair();
         let (buffer, mut scattered) = (Buffer::new(4000), Sink::new());
         (0..2000).for_each(|place| scattered.append(buffer.sink(2 * place..2 * place + 1)));
@@ -339,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_can_be_readable_from_so_many_bytes_on() {
+    fn receive_low_watermark_delays_readability() {
         let (stream, mut client) = pair();
         let epoll = crate::epoll::Epoll::new().expect("epoll");
         epoll.add(&stream, 1, crate::epoll::Interest::Readable).expect("add");
         let mut events = Vec::new();
-        tell_from(&stream, 1000).expect("set");
+        set_low_watermark(&stream, 1000).expect("set");
         client.write_all(&[1; 999]).expect("write");
         epoll.wait(&mut events, Some(Duration::from_millis(20))).expect("wait");
         assert_eq!(events, []);

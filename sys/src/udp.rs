@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_comes_from_the_address_that_was_asked() {
+    fn udp_reply_uses_the_requested_address() {
         let socket = bind((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bind");
         let port = tcp::local_address(&socket).expect("address").port();
         let client = client(Ipv4Addr::LOCALHOST.into());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connected_socket_hears_one_peer() {
+    fn connected_udp_socket_receives_from_its_peer_only() {
         let server = bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bind");
         let address = tcp::local_address(&server).expect("address");
         let ours = connect(address, None).expect("connect");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_at_one_address_answers_from_it() {
+    fn bound_udp_socket_replies_from_its_address() {
         let socket = bind((Ipv4Addr::new(127, 0, 0, 5), 0).into()).expect("bind");
         let to = tcp::local_address(&socket).expect("address");
         assert_eq!(round_trip(&socket, &client(Ipv4Addr::LOCALHOST.into()), to), to);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_one_thread_s_and_ends_with_its_guard() {
+    fn umask_guard_affects_one_thread_and_is_scoped() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let usual = made(dir.path(), "usual");
         thread::scope(|scope| {

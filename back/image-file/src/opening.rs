@@ -83,7 +83,7 @@ impl ImageFile {
         Self::open_with(path, options, true, lane)
     }
 
-    /// Uses an image that another process has opened and locked ([`claim_open`]) for this one. `path` appears
+    /// Uses an image that another process has opened and locked ([`lock_open_image`]) for this one. `path` appears
     /// in error messages.
     pub fn passed(
         path: &Path,
@@ -213,7 +213,7 @@ fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, O
 
 /// Locks an open image file as if opened with these options, for all processes that share the file
 /// description.
-pub fn claim_open(path: &Path, file: &File, options: &OpenOptions) -> Result<(), OpenError> {
+pub fn lock_open_image(path: &Path, file: &File, options: &OpenOptions) -> Result<(), OpenError> {
     claim(path, file, User::of(options))
 }
 

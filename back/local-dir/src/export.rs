@@ -53,7 +53,7 @@ impl LocalDir {
     pub fn open(path: &Path, options: Options) -> std::result::Result<Self, OpenError> {
         let refused = |source| OpenError::Root { path: path.to_owned(), source };
         let root = open_root(path).map_err(refused)?;
-        let own = OwnDescriptors::open().map_err(OpenError::Proc)?.with_help(options.help.clone());
+        let own = OwnDescriptors::open().map_err(OpenError::Proc)?.with_helper(options.help.clone());
         let facts = stat(root.as_fd()).map_err(refused)?;
         let mounts = Mounts::default();
         mounts.register(&own, root.as_fd(), &facts).map_err(|_| refused(Errno::IO))?;

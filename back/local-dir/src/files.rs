@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tombolo_core::fs::{Cookie, File, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::fs::{Cookie, File, NodeId, OpenFlags, OpenId, SyncScope};
 use tombolo_core::{Budget, Error, Permit, Resource, Result};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
@@ -82,10 +82,10 @@ impl OpenFile {
     }
 
     /// Flushes it to stable storage.
-    pub fn sync(&self, what: SyncWhat) -> Result<()> {
+    pub fn sync(&self, what: SyncScope) -> Result<()> {
         Ok(match what {
-            SyncWhat::Data => sync::data(self.fd()),
-            SyncWhat::All | SyncWhat::AllWriters => sync::file(self.fd()),
+            SyncScope::Data => sync::data(self.fd()),
+            SyncScope::All | SyncScope::AllWriters => sync::file(self.fd()),
         }?)
     }
 

@@ -17,7 +17,7 @@ use tombolo_core::fs::{Name, NameBuf, NodeId, Notice};
 use tombolo_host_runtime::lock;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
-use tombolo_sys::fanotify::{Deeds, Event, Fanotify};
+use tombolo_sys::fanotify::{Event, EventMask, Fanotify};
 use tombolo_sys::handle::FileHandle;
 
 use crate::mounts::Mount;
@@ -176,7 +176,7 @@ fn watch(
         let Some(export) = export.upgrade() else { return Ok(()) };
         let has_overlapping_export = LazyCell::new(|| export.has_overlapping_export());
         fanotify.read(&mut buffer, |event| {
-            if event.deeds.contains(Deeds::OVERFLOW) {
+            if event.deeds.contains(EventMask::OVERFLOW) {
                 tracing::warn!("change events of the host overflowed: clients revalidate everything");
                 notify_everything(&export);
             } else if event.process != own || *has_overlapping_export {
@@ -197,7 +197,7 @@ fn notify_everything(export: &ExportState) {
 }
 
 fn notify(export: &ExportState, event: &Event<'_>) {
-    let directory = event.name.as_ref().filter(|_| event.deeds.is_about_a_name());
+    let directory = event.name.as_ref().filter(|_| event.deeds.concerns_name());
     let name = directory.and_then(|(dir, name)| Some((dir, Name::new(name).ok()?.to_owned())));
     let dir = event.name.as_ref().map(|(dir, _)| dir);
     for handle in dir.into_iter().chain(&event.file) {
@@ -207,7 +207,7 @@ fn notify(export: &ExportState, event: &Event<'_>) {
         }
     }
     export.watchers.tell(|session| {
-        if event.deeds.contains(Deeds::DELETE)
+        if event.deeds.contains(EventMask::DELETE)
             && let (Some((dir, name)), Some(file)) = (&name, &event.file)
         {
             let dir = session.nodes_of(dir).next();
@@ -221,7 +221,7 @@ fn notify(export: &ExportState, event: &Event<'_>) {
             });
         }
         let Some(file) = &event.file else { return };
-        if event.deeds.contains(Deeds::MODIFY) {
+        if event.deeds.contains(EventMask::MODIFY) {
             each_node(session, file, |node| [Notice::Data { node, start: 0, last: u64::MAX }]);
         } else {
             // The link count is an attribute too.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{
-    Granted, HeldLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
+    Granted, GrantedLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
 };
 use tombolo_core::{Error, Result};
 use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
@@ -35,7 +35,7 @@ pub(crate) struct Records {
 struct LockTable {
     owners: HashMap<(NodeId, LockOwner), Owner>,
     /// A subset of the locks granted by the kernel, so that no false deadlock is reported.
-    locks: HashMap<NodeId, HeldLocks<()>>,
+    locks: HashMap<NodeId, GrantedLocks<()>>,
     ranges: usize,
     waits: HashMap<LockOwner, Vec<Arc<Wait>>>,
     ended: bool,
@@ -305,7 +305,7 @@ impl Description {
 }
 
 impl LockTable {
-    fn change(&mut self, node: NodeId, change: impl FnOnce(&mut HeldLocks<()>)) {
+    fn change(&mut self, node: NodeId, change: impl FnOnce(&mut GrantedLocks<()>)) {
         let locks = self.locks.entry(node).or_default();
         let before = locks.len();
         change(locks);

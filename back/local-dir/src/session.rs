@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Descriptors, Device, DirPage, Entry,
     File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
     PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncWhat, Versions, Write, Written, Xattrs,
+    SyncScope, Versions, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -320,7 +320,7 @@ impl FileSystem for LocalSession {
         }
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
             // In memory there is no disk to wait for.

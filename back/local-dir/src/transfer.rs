@@ -7,7 +7,7 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::creds::WithoutSetId;
-use tombolo_sys::open::leave_direct;
+use tombolo_sys::open::disable_direct;
 use tombolo_sys::rw::{self, TransferFlags};
 use tombolo_sys::stat::{self, S_ISUGID};
 
@@ -167,7 +167,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
     if how.in_place && open.flags.contains(OpenFlags::DIRECT) {
         // Pages of a mapping end with the file, but O_DIRECT takes whole blocks. Further writebacks may
         // follow, so O_DIRECT stays off.
-        leave_direct(open.fd())?;
+        disable_direct(open.fd())?;
     }
     // Set per write, not at the open: pages written back from a mapping keep their offset.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_bytes_survive_a_round_trip_and_bad_ones_are_refused() {
+    fn acl_round_trips_and_malformed_bytes_are_refused() {
         let bytes = sample().to_bytes();
         assert_eq!(Acl::parse(&bytes).unwrap(), sample());
         assert_eq!(sample().mode(Mode::new(0o2000)).bits(), 0o2760);

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_range_operation_equals_the_same_on_a_plain_vector() {
+    fn range_operations_match_plain_vector() {
         let page = PAGE_BYTES as usize;
         let mut space = Space::new(100);
         let mut content = Content::default();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_system_takes_what_fits_and_then_nothing() {
+    fn full_content_takes_short_write_then_nothing() {
         let mut space = Space::new(2);
         let mut content = Content::default();
         assert_eq!(content.write(0, &Source::from(pattern(10_000)), &mut space).unwrap(), 8192);

@@ -38,10 +38,10 @@ pub enum ConnectError {
     Refused(Refusal, String),
     /// The server requires TLS, but the address does not.
     #[error("the server requires TLS: use nbds://")]
-    TlsDemanded,
+    TlsRequired,
     /// The address requires TLS, but the server does not support it.
     #[error("the server does not support TLS")]
-    NoTls,
+    TlsUnsupported,
     /// The TLS session failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -210,7 +210,7 @@ impl Handshake {
             let data = self.receive(head.data_bytes)?;
             match OptionReply::decode(&head, &data)? {
                 OptionReply::Ack => return Ok(None),
-                OptionReply::Refused(Refusal::TLS_REQUIRED, _) => return Err(ConnectError::TlsDemanded),
+                OptionReply::Refused(Refusal::TLS_REQUIRED, _) => return Err(ConnectError::TlsRequired),
                 OptionReply::Refused(why, word) => return Ok(Some((why, word.to_owned()))),
                 reply => receive(reply),
             }
@@ -221,7 +221,7 @@ impl Handshake {
     /// Switches to TLS.
     fn start_tls(&mut self, tls: &ClientTls) -> Result<(), ConnectError> {
         if self.negotiate(OptionCode::STARTTLS, "", |_| {})?.is_some() {
-            return Err(ConnectError::NoTls);
+            return Err(ConnectError::TlsUnsupported);
         }
         let session = tls.session()?;
         let done = self.block_on(|stream| session.handshake(stream.socket()));

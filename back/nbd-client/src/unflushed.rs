@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_answered_and_not_flushed_is_lost_and_that_is_told_once() {
+    fn lost_unflushed_changes_are_reported_once() {
         let mut unflushed = Unflushed::default();
         unflushed.connection_lost();
         assert!(!unflushed.take_loss());

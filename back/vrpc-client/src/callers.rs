@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_keeps_its_number_and_groups_tell_identities_apart() {
+    fn identity_keeps_its_number_and_groups_distinguish() {
         let callers = Callers::new(8);
         assert_eq!(callers.enter(&user(1, &[])), CallerNumber::NotIntroduced(CallerId(0)));
         assert_eq!(callers.enter(&user(1, &[5])), CallerNumber::NotIntroduced(CallerId(1)));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_stands_for_another_now_is_not_taken_for_the_one_before() {
+    fn reassigned_number_is_not_used_for_former_identity() {
         let callers = Callers::new(1);
         let known = |uid: u32, groups: &[u32]| {
             let entered = callers.enter(&user(uid, groups));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_many_users_never_have_a_number_in_common() {
+    fn concurrent_users_never_share_a_number() {
         const THREADS: u32 = 4;
         let callers = Callers::new(2);
         let bearers: [AtomicU32; 2] = Default::default();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::Identity;
-use tombolo_core::fs::{Granted, HeldLocks, NodeId, Notice, NoticeQueue, OpenId, PersistentHandle};
+use tombolo_core::fs::{Granted, GrantedLocks, NodeId, Notice, NoticeQueue, OpenId, PersistentHandle};
 
 use crate::released::{Released, ReleasedKind};
 use crate::slab::{ServerId, Slab, SlabEntry};
@@ -34,7 +34,7 @@ struct Node {
     /// Known from listings only, not looked up.
     listed: bool,
     handle: Option<PersistentHandle>,
-    locks: HeldLocks<Identity>,
+    locks: GrantedLocks<Identity>,
     /// The last identity that opened it for listing, and the value of `permission_changes` before.
     lister: Option<(Identity, u64)>,
 }
@@ -68,7 +68,7 @@ impl Default for Nodes {
             openings: 0,
             listed: false,
             handle: None,
-            locks: HeldLocks::default(),
+            locks: GrantedLocks::default(),
             lister: None,
         };
         let root = slab.insert(root, 0, 0);
@@ -222,7 +222,7 @@ impl Nodes {
                 return node;
             }
         }
-        let (handle_kept, locks) = (handle.clone(), HeldLocks::default());
+        let (handle_kept, locks) = (handle.clone(), GrantedLocks::default());
         let node = Node {
             look_ups: 1,
             server_look_ups: 1,
@@ -347,7 +347,7 @@ impl Nodes {
     pub(crate) fn with_locks<R>(
         &self,
         node: NodeId,
-        look: impl FnOnce(&mut HeldLocks<Identity>) -> R,
+        look: impl FnOnce(&mut GrantedLocks<Identity>) -> R,
     ) -> Option<R> {
         self.slab.with(node.0, |item| look(&mut item.value.locks))
     }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_one_number_and_is_forgotten_with_all_its_look_ups() {
+    fn node_has_one_id_and_is_forgotten_once() {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), handle(1));
         assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_met_by_name_behind_another_link_is_known_by_its_handle() {
+    fn node_found_over_next_link_is_recognised_by_handle() {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.begin(2);
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_met_again_gets_the_handle_that_it_had_not() {
+    fn node_seen_again_gets_its_missing_handle() {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), None);
         assert_eq!(nodes.adopt(1, NodeId(70), handle(1)), node);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_another_life_of_the_server_means_nothing() {
+    fn server_id_of_former_link_is_meaningless() {
         let nodes = on_a_link();
         let node = nodes.adopt(1, NodeId(70), handle(1));
         nodes.begin(2);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_were_asked_for_do_not_count_as_listed() {
+    fn looked_up_nodes_do_not_count_as_listed() {
         let nodes = on_a_link();
         let listed = || nodes.index().listed;
         let node = nodes.adopt_listed(1, NodeId(70), handle(1));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
 use tombolo_core::fs::{
-    Client as Attached, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, SyncWhat,
+    Client as Attached, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, SyncScope,
     Write,
 };
 use tombolo_core::{Ctx, SessionId, Stability};
@@ -134,7 +134,7 @@ impl<'a> Open<'a> {
             let written = written.map_err(|error| wrong("write", &error))?;
             check(written.count, bytes)?;
         }
-        self.files.fsync(&self.cx, self.file, SyncWhat::All).wait().map_err(|error| wrong("fsync", &error))
+        self.files.fsync(&self.cx, self.file, SyncScope::All).wait().map_err(|error| wrong("fsync", &error))
     }
 
     fn read(&self, job: &Job, memory: &Buffer) -> Result<()> {

@@ -73,7 +73,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
     // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one
     // guest.
     let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
-    let settings = KeeperSettings { guests_max, keeps_all_areas: false };
+    let settings = KeeperSettings { guests_max, refuses_front_end_areas: false };
     let states = match &plan.source {
         DiskSource::Overlay(overlay) if !plan.options.read_only => Some(overlay.memory_for_states()?),
         _ => None,

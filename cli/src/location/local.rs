@@ -51,7 +51,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_path_leads_to_a_directory_and_what_is_in_it() {
+    fn local_path_splits_into_directory_and_name() {
         let top = tempfile::tempdir().expect("a directory");
         let top = top.path().canonicalize().expect("there");
         fs::create_dir(top.join("dir")).expect("made");

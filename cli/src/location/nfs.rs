@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_export_that_the_path_begins_with_comes_first() {
+    fn longest_matching_export_is_tried_first() {
         let exports = ["/srv", "/srv/a", "/srv/ab", "/"];
         assert_eq!(asked("/srv/a/x", &exports, End::Target)[0], "/srv/a");
         assert_eq!(asked("/srv/abc", &exports, End::Target)[0], "/srv");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_export_is_listed_the_path_is_tried_from_its_end() {
+    fn unlisted_path_is_tried_from_its_end() {
         assert_eq!(asked("/srv/a", &[], End::Target), ["/srv/a", "/srv", "/"]);
         assert_eq!(asked("/srv/a", &["/other"], End::Name), ["/srv", "/", "/srv/a"]);
         assert_eq!(asked("/srv/a", &["/srv"], End::Target), ["/srv", "/srv/a", "/"]);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_host_and_an_unused_port_are_reported_at_once() {
+    fn unknown_host_and_closed_port_fail_at_once() {
         let failed = |url: &str| {
             open(&url.parse().expect(url), &OpenOptions::default()).err().expect("no server there")
         };

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_holds_unless_options_say_what_is_waited_for() {
+    fn wait_limit_yields_to_explicit_options() {
         for (said, limited) in [
             (&[][..], &["soft", "timeo=600", "retrans=0"][..]),
             (&["hard"], &["hard"]),

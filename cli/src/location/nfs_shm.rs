@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_one_line_that_says_what_to_write() {
+    fn mistakes_are_one_line_with_remedy() {
         let mistake = |text: &str| NfsShmUrl::new("nfs+shm", text).expect_err(text);
         assert_eq!(mistake("x.sock"), "nfs+shm:x.sock: the name is missing: write nfs+shm:SOCKET/NAME");
         assert_eq!(mistake("s/a?sofd"), "nfs+shm:s/a?sofd: unknown option \"sofd\": did you mean soft?");

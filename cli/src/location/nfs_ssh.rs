@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ssh_says_decides_what_is_advised() {
+    fn ssh_failures_get_matching_remedies() {
         let failed =
             |code, said: &str| ended(&TunnelFault { program: "ssh".into(), code, last_line: said.into() });
         let denied = failed(Some(255), "joe@h: Permission denied (publickey).");

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_one_line_that_says_what_to_write() {
+    fn mistakes_are_one_line_with_remedy() {
         let mistake = |text: &str| text.parse::<NfsUrl>().expect_err(text);
         assert_eq!(mistake("nfs://"), "nfs://: the host is missing: write nfs://HOST[:PORT]/NAME");
         assert_eq!(mistake("nfs://h"), "nfs://h: the name is missing: write nfs://HOST[:PORT]/NAME");

@@ -82,7 +82,7 @@ fn other_files_are_believed(scratch: &MountPlace) {
 }
 
 #[test]
-fn a_mount_that_is_told_of_changes_asks_for_files_of_these_names_each_time() {
+fn push_mount_never_caches_ask_files() {
     let Some(scratch) = MountPlace::new() else { return };
     fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
     scratch.mount("coherence=push,ask=none,ask=*.db");
@@ -92,7 +92,7 @@ fn a_mount_that_is_told_of_changes_asks_for_files_of_these_names_each_time() {
 }
 
 #[test]
-fn a_mount_over_shared_memory_asks_for_the_files_that_its_server_names() {
+fn shm_mount_never_caches_ask_files_of_server() {
     let Some(scratch) = MountPlace::new() else { return };
     fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
     let server = scratch.0.serve_shm(&["--host-watch", "--ask", "*.db,export=/tree"]);

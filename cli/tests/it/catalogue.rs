@@ -10,7 +10,7 @@ const IMAGES: &str = "version = 1\n
 [[image]]\nname = \"small\"\nos = \"debian\"\nmem = \"512M\"\ndisk = \"2G\"\ncpus = 2\napp = \"gcc\"\n";
 
 #[test]
-fn an_image_is_found_by_what_it_is_to_have_here_and_on_a_server() {
+fn clone_finds_image_by_needs_locally_and_remotely() {
     let scratch = Scratch::new();
     fs::write(scratch.path("tree/catalogue.toml"), IMAGES).expect("write");
     let (server, url) = scratch.serve_nfs();
@@ -45,7 +45,7 @@ fn an_image_is_found_by_what_it_is_to_have_here_and_on_a_server() {
 }
 
 #[test]
-fn a_catalogue_leads_nowhere_else_and_is_not_read_without_end() {
+fn catalogue_follows_no_links_and_is_bounded() {
     let scratch = Scratch::new();
     for dir in ["long", "out", "linked", "unknown"] {
         fs::create_dir(scratch.path(dir)).expect("mkdir");

@@ -20,7 +20,7 @@ fn names(dir: &Path) -> Vec<String> {
 /// Checks the README's example `tombolo cp -r -p src nfs://nas.example/export/backup`, killed and repeated
 /// with --resume.
 #[test]
-fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
+fn cp_resume_continues_into_new_target() {
     let scratch = Scratch::new();
     let (server, url) = scratch.serve_nfs();
     fs::create_dir_all(scratch.path("src/sub")).expect("mkdir");
@@ -52,7 +52,7 @@ fn the_same_command_with_resume_goes_on_where_the_target_did_not_exist() {
 }
 
 #[test]
-fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
+fn cp_writes_into_pipes_devices_and_descriptors() {
     let scratch = Scratch::new();
     fs::write(scratch.path("source"), "contents\n").expect("write");
     // Standard output, a pipe.
@@ -90,7 +90,7 @@ fn pipes_devices_and_descriptors_are_written_into_and_not_replaced() {
 }
 
 #[test]
-fn a_target_that_is_a_link_stands_for_what_it_leads_to() {
+fn cp_follows_a_link_as_target() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs();
     fs::write(scratch.path("source"), "new").expect("write");
@@ -144,7 +144,7 @@ fn each_thing_is_named_when_asked_for() {
 }
 
 #[test]
-fn users_other_than_root_are_told_nothing_of_what_root_could() {
+fn failures_of_users_omit_root_remedies() {
     let scratch = Scratch::new();
     for path in ["", "tree", "mnt"] {
         fs::set_permissions(scratch.path(path), PermissionsExt::from_mode(0o777)).expect("chmod");
@@ -206,7 +206,7 @@ fn a_silent_server_is_told_of_in_the_bar() {
 
 /// Checks that a second SIGTERM ends the copy although the server does not respond.
 #[test]
-fn a_second_signal_ends_a_copy_from_a_silent_server() {
+fn second_signal_ends_copy_from_silent_server() {
     let scratch = Scratch::new();
     let (server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");

@@ -60,7 +60,7 @@ fn is_let_in(socket: &Path) -> bool {
 }
 
 #[test]
-fn clients_that_open_all_they_can_are_not_noticed_by_others() {
+fn descriptor_exhaustion_does_not_affect_other_clients() {
     let Some(mounted) = MountPlace::new() else { return };
     let scratch = &mounted.0;
     process::raise_open_file_limit().expect("this test opens files too");
@@ -126,7 +126,7 @@ fn is_served(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn many_exports_at_a_low_limit_leave_connections_to_nfs_or_it_does_not_start() {
+fn many_exports_reserve_nfs_descriptors_or_fail() {
     let scratch = &Scratch::new();
     let server = scratch.started(serve_many(scratch, 1024, 7), "ready control");
     let connect = |_| TcpStream::connect(server.nfs_address()).expect("connect");

@@ -48,7 +48,7 @@ pub const OUT: u32 = 1;
 pub const FLUSH: u32 = 4;
 
 #[test]
-fn a_disk_is_served_counted_and_resized_and_leaves_nothing_behind() {
+fn disk_is_served_counted_resized_and_cleaned_up() {
     let scratch = with_image();
     let before = scratch.listing();
     let words = ["disk", "vm.img", "--vhost-user", "vm.sock", "--queues", "2", "--serial", "root"];
@@ -125,7 +125,7 @@ fn a_disk_becomes_smaller_only_when_that_is_said() {
 }
 
 #[test]
-fn a_second_guest_may_connect_and_waits_until_the_first_has_left_or_migrated() {
+fn second_guest_waits_for_disconnect_or_migration() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
     let (mut first, mut queue) = guest(&scratch);
@@ -174,7 +174,7 @@ pub fn eventually<T>(mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 #[test]
-fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end_as_one() {
+fn kept_guest_survives_kill_of_disk_server() {
     let scratch = with_image();
     let before = scratch.listing();
     let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
@@ -202,7 +202,7 @@ fn a_guest_that_is_kept_goes_on_when_the_server_is_killed_and_both_processes_end
 }
 
 #[test]
-fn a_second_guest_of_a_keeper_waits_until_the_first_has_left_also_when_the_server_is_killed() {
+fn second_kept_guest_waits_even_across_server_kill() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
     let (first, mut queue) = guest(&scratch);
@@ -219,7 +219,7 @@ fn a_second_guest_of_a_keeper_waits_until_the_first_has_left_also_when_the_serve
 }
 
 #[test]
-fn a_server_is_upgraded_under_its_guest_or_goes_on() {
+fn upgrade_replaces_server_or_keeps_it_running() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
     let (_driver, mut queue) = guest(&scratch);
@@ -266,7 +266,7 @@ fn a_server_is_upgraded_under_its_guest_or_goes_on() {
 }
 
 #[test]
-fn a_server_ends_with_its_keeper_and_gives_the_disk_free() {
+fn server_ends_with_keeper_and_unlocks_disk() {
     let scratch = with_image();
     let words = ["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"];
     let first = scratch.serve(&words, "ready control");
@@ -277,7 +277,7 @@ fn a_server_ends_with_its_keeper_and_gives_the_disk_free() {
 }
 
 #[test]
-fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
+fn read_only_disk_is_shared_and_unchanged() {
     let scratch = with_image();
     let words = ["disk", "vm.img", "--read-only", "--vhost-user", "vm.sock"];
     let server = scratch.serve(&words, "ready control");
@@ -290,7 +290,7 @@ fn a_disk_that_is_read_only_is_served_to_many_and_not_changed() {
 }
 
 #[test]
-fn all_threads_of_a_server_are_in_its_sandbox_also_those_that_came_with_guests() {
+fn all_disk_server_threads_are_sandboxed_including_guests() {
     let scratch = with_image();
     let words =
         ["disk", "vm.img", "--vhost-user", "vm.sock", "--nbd", "0", "--metrics", "0", "--sandbox", "strict"];
@@ -322,7 +322,7 @@ fn cached_pages(scratch: &Scratch) -> String {
 }
 
 #[test]
-fn a_disk_past_the_page_cache_is_served_from_a_sandbox_by_the_kernels_ring() {
+fn direct_disk_uses_io_uring_in_sandbox() {
     let scratch = with_image();
     let words = ["disk", "vm.img", "--cache", "none", "--sandbox", "strict", "--vhost-user", "vm.sock"];
     let server = scratch.serve(&words, "ready control");
@@ -347,7 +347,7 @@ fn a_disk_past_the_page_cache_is_served_from_a_sandbox_by_the_kernels_ring() {
 }
 
 #[test]
-fn what_cannot_be_a_disk_is_told() {
+fn invalid_disks_are_reported() {
     let scratch = with_image();
     scratch.all_fail(&[
         ("disk vm.img", 2, &["no endpoint given for disk vm.img", "--vhost-user SOCKET"]),
@@ -368,7 +368,7 @@ fn what_cannot_be_a_disk_is_told() {
 }
 
 #[test]
-fn what_a_disk_holds_is_told_of_all_kinds_of_disks_also_while_they_are_served() {
+fn disk_info_covers_all_kinds_even_in_use() {
     let scratch = with_image();
     let image = fs::File::options().write(true).open(scratch.path("vm.img")).expect("open");
     // More than one request covers, with data at both ends.
@@ -394,7 +394,7 @@ fn what_a_disk_holds_is_told_of_all_kinds_of_disks_also_while_they_are_served() 
 }
 
 #[test]
-fn a_disk_whose_server_is_gone_ends_unless_something_was_written() {
+fn disk_without_server_ends_unless_dirty() {
     let scratch = Scratch::new();
     let (files, url) = scratch.serve_nfs();
     let image = fs::File::create(scratch.path("tree/vm.img")).expect("create");
@@ -431,7 +431,7 @@ fn is_running(server: &Server) -> bool {
 }
 
 #[test]
-fn a_disk_is_a_file_of_any_server_and_as_long_as_the_file_was_made() {
+fn remote_file_serves_as_disk_with_its_length() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--shm", "tree.shm"];
     let files = scratch.serve(&words, "ready control");
@@ -483,7 +483,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_qcow2_image_is_one_by_its_name_or_when_that_is_said_and_never_by_its_content() {
+fn qcow2_is_recognised_by_name_or_option_only() {
     let scratch = Scratch::new();
     let image = scratch.text("vm.qcow2");
     run("qemu-img", &["create", "-q", "-f", "qcow2", &image, "8M"]);
@@ -521,7 +521,7 @@ pub fn hint<'a>(said: &'a str, word: &str) -> &'a str {
 }
 
 #[test]
-fn a_disk_over_nbd_is_reached_as_the_ready_lines_say_and_by_another_server() {
+fn nbd_disk_is_reachable_by_ready_line_hints() {
     let scratch = with_image();
     let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd", "--nbd", "0"], "ready control");
     for part in [
@@ -551,7 +551,7 @@ fn a_disk_over_nbd_is_reached_as_the_ready_lines_say_and_by_another_server() {
 }
 
 #[test]
-fn a_disk_of_a_server_with_tls_is_had_with_a_certificate_alone_and_served_on_from_a_sandbox() {
+fn nbd_tls_disk_requires_certificate() {
     let scratch = with_image();
     scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
     scratch

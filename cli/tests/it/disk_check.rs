@@ -25,7 +25,7 @@ fn with_chain() -> Scratch {
 }
 
 #[test]
-fn what_an_image_stands_on_is_told_as_qemu_tells_it() {
+fn backing_chain_is_reported_like_qemu() {
     let scratch = with_chain();
     let told = scratch.run(&["disk", "info", "clone.qcow2"]);
     told.succeeded();
@@ -48,7 +48,7 @@ fn what_an_image_stands_on_is_told_as_qemu_tells_it() {
 }
 
 #[test]
-fn a_check_tells_damage_from_lost_room_and_names_the_image() {
+fn check_distinguishes_damage_from_leaks() {
     let scratch = with_chain();
     let sound = scratch.run(&["disk", "check", "clone.qcow2"]);
     sound.succeeded();

@@ -84,7 +84,7 @@ fn several_disks_and_a_directory_have_one_server() {
 }
 
 #[test]
-fn a_server_of_disks_alone_that_refuses_changes_has_them_read_only() {
+fn disk_only_server_with_readonly_serves_read_only() {
     let scratch = with_file(
         "readonly = true\n[[disk]]\nfile = 'vm.img'\nnbd = ['./a.nbd']\n[[disk]]\nfile = 'data.img'\nnbd = ['./b.nbd']\n",
     );
@@ -97,7 +97,7 @@ fn a_server_of_disks_alone_that_refuses_changes_has_them_read_only() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_is_told_with_its_key_and_nothing_is_left() {
+fn invalid_disk_table_names_key_and_leaves_nothing() {
     let reached = "[[disk]]\nfile = 'vm.img'\nnbd = ['./vm.nbd']\n";
     for (text, code, said) in [
         (

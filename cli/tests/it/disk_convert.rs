@@ -48,7 +48,7 @@ fn data_of(path: &Path, format: &str) -> u64 {
 }
 
 #[test]
-fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
+fn convert_supports_all_kinds_and_stays_sparse() {
     let scratch = with_source();
     let (files, url) = scratch.serve_nfs();
     let nfs = format!("{url}/vm.img");
@@ -92,7 +92,7 @@ fn a_disk_is_converted_between_all_that_it_can_lie_in_and_stays_sparse() {
 }
 
 #[test]
-fn an_odd_end_is_the_same_whatever_the_image_is_used_for() {
+fn partial_last_sector_is_consistent_everywhere() {
     let scratch = Scratch::new();
     let (files, url) = scratch.serve_nfs();
     let bytes = [vec![1; 4096], b"TAIL".to_vec()].concat();
@@ -136,7 +136,7 @@ fn an_odd_end_is_the_same_whatever_the_image_is_used_for() {
 }
 
 #[test]
-fn a_conversion_replaces_nothing_unasked_and_nothing_that_is_in_use() {
+fn convert_refuses_existing_or_busy_target() {
     let scratch = with_source();
     fs::write(scratch.path("there.img"), [1; 512]).expect("write");
     fs::set_permissions(scratch.path("there.img"), fs::Permissions::from_mode(0o640)).expect("chmod");
@@ -168,7 +168,7 @@ fn a_conversion_replaces_nothing_unasked_and_nothing_that_is_in_use() {
 }
 
 #[test]
-fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_changed() {
+fn convert_resumes_after_no_space_unless_source_changed() {
     let scratch = with_source();
     let limited = |blocks: &str, to: &str| {
         let mut command = scratch.program(Path::new("sh"), &["-c"]);
@@ -223,7 +223,7 @@ fn a_conversion_that_found_no_room_goes_on_where_it_was_unless_the_source_has_ch
 
 /// Interrupts a conversion while the server of its source does not respond.
 #[test]
-fn a_conversion_that_is_interrupted_ends_in_good_order_and_leaves_nothing_of_no_use() {
+fn interrupted_conversion_leaves_only_resumable_files() {
     let scratch = with_source();
     let server = scratch.serve(&["disk", "from.img", "--nbd", "./from.nbd"], "ready control");
     let url = format!("nbd+unix:///from.img?socket={}", scratch.text("from.nbd"));
@@ -255,7 +255,7 @@ fn watches_for_interrupts(pid: u32) -> bool {
 /// Kills conversions at many moments; the repeated command continues each time, and the final result is
 /// correct.
 #[test]
-fn a_conversion_that_is_killed_again_and_again_comes_to_the_right_end() {
+fn repeatedly_killed_conversion_completes_correctly() {
     let scratch = with_source();
     let (files, url) = scratch.serve_nfs();
     let nfs = format!("{url}/vm.img");

@@ -107,11 +107,11 @@ fn the_next_server_waits(is_kept: bool) {
 }
 
 #[test]
-fn the_next_server_of_a_disk_past_the_cache_waits_for_what_the_kernel_does_for_one_that_was_killed() {
+fn next_direct_server_waits_for_killed_servers_writes() {
     the_next_server_waits(false);
 }
 
 #[test]
-fn so_does_that_of_a_keeper() {
+fn next_kept_direct_server_waits_too() {
     the_next_server_waits(true);
 }

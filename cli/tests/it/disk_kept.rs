@@ -83,7 +83,7 @@ fn holds(queue: &mut DriverQueue, model: &[u64]) {
 }
 
 #[test]
-fn each_request_is_answered_once_however_often_the_server_is_killed() {
+fn each_disk_request_completes_once_across_kills() {
     let scratch = with_image();
     golden(&scratch);
     is_kept(&scratch, "vm.img");
@@ -91,7 +91,7 @@ fn each_request_is_answered_once_however_often_the_server_is_killed() {
 
 /// Checks unflushed writes, which are in the redo log and in memory of the keeper.
 #[test]
-fn nothing_that_was_written_to_an_overlay_is_lost_however_often_the_server_is_killed() {
+fn overlay_loses_no_write_across_kills() {
     let scratch = with_image();
     golden(&scratch);
     scratch.run(&["disk", "create", "vm.overlay", "--base", "vm.img"]).succeeded();

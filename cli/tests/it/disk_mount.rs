@@ -15,7 +15,7 @@ fn at(path: &Path, offset: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_disk_is_a_file_and_what_was_written_to_it_is_on_the_disk_when_its_server_has_ended() {
+fn disk_file_writes_reach_disk_at_server_end() {
     let scratch = Scratch::new();
     let base = scratch.path("base.img");
     File::create(&base).expect("create").set_len(16 * MIB).expect("truncate");
@@ -48,7 +48,7 @@ fn a_disk_is_a_file_and_what_was_written_to_it_is_on_the_disk_when_its_server_ha
 }
 
 #[test]
-fn a_file_of_a_disk_that_refuses_changes_does_so_and_it_is_refused_where_it_cannot_be() {
+fn read_only_disk_file_refuses_writes_and_invalid_mounts() {
     let scratch = Scratch::new();
     fs::write(scratch.path("disk.img"), [1; 4096]).expect("write");
     let server = scratch.serve(&["disk", "disk.img", "--read-only", "--mount", "mnt"], "ready control");

@@ -34,7 +34,7 @@ pub fn qemu_io(scratch: &Scratch, words: &[&str], commands: &[&str]) -> String {
 }
 
 #[test]
-fn many_disks_begin_as_one_that_stays_as_it_is_and_are_each_what_was_written_to_them() {
+fn overlays_share_unchanged_base() {
     let scratch = with_golden();
     let before = fs::read(scratch.path("golden.img")).expect("read");
     for name in ["one", "two"] {
@@ -74,7 +74,7 @@ fn many_disks_begin_as_one_that_stays_as_it_is_and_are_each_what_was_written_to_
 }
 
 #[test]
-fn an_overlay_stands_on_others_and_on_what_a_server_has() {
+fn overlay_supports_overlay_and_remote_bases() {
     let scratch = Scratch::new();
     let (files, url) = scratch.serve_nfs();
     make_golden(&scratch.path("tree/golden.img"));
@@ -143,7 +143,7 @@ fn an_overlay_stands_on_others_and_on_what_a_server_has() {
 }
 
 #[test]
-fn an_overlay_of_a_qcow2_image_is_refused_when_what_that_stands_on_was_changed() {
+fn overlay_detects_change_in_qcow2_backing_file() {
     let scratch = with_golden();
     let words = ["create", "-q", "-f", "qcow2", "-b", "golden.img", "-F", "raw"];
     run("qemu-img", &[&words[..], &[&scratch.text("middle.qcow2")]].concat());
@@ -164,7 +164,7 @@ fn an_overlay_of_a_qcow2_image_is_refused_when_what_that_stands_on_was_changed()
 }
 
 #[test]
-fn an_overlay_whose_base_was_changed_or_that_is_in_use_is_not_opened() {
+fn overlay_with_changed_base_or_busy_is_refused() {
     let scratch = with_golden();
     scratch.run(&["disk", "create", "vm.overlay", "--base", "golden.img"]).succeeded();
     let server = scratch.serve(&["disk", "vm.overlay", "--nbd", "./it.nbd"], "ready control");
@@ -222,7 +222,7 @@ fn is_expected(scratch: &Scratch, name: &str) -> bool {
 }
 
 #[test]
-fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stays() {
+fn merge_preserves_contents_and_dependent_overlays() {
     let scratch = with_chain();
     // Leftover of a killed merge.
     fs::write(scratch.path(".middle.overlay.tombolo-part"), [7; 100_000]).expect("write");
@@ -264,7 +264,7 @@ fn overlays_are_merged_into_one_that_is_the_same_disk_and_what_stands_on_it_stay
 }
 
 #[test]
-fn what_is_in_use_or_no_overlay_is_not_merged() {
+fn busy_or_foreign_overlays_are_not_merged() {
     let scratch = with_chain();
     scratch.all_fail(&[
         ("disk merge below.overlay", 1, &["its base is not an overlay", "tombolo disk convert"]),

@@ -67,7 +67,7 @@ fn reads(scratch: &Scratch, name: &str) -> Option<String> {
 }
 
 #[test]
-fn after_a_loss_of_power_what_is_merged_or_discarded_is_as_it_was_or_as_it_was_to_be() {
+fn merge_and_discard_are_atomic_across_power_loss() {
     if let Some(dir) = recorded() {
         return live(&Scratch::of(dir.parent().expect("a directory")));
     }

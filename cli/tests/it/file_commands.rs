@@ -85,7 +85,7 @@ fn directories_are_made() {
 }
 
 #[test]
-fn things_are_moved_within_an_export_and_out_of_it() {
+fn mv_works_within_and_across_exports() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs();
     let tree = |name: &str| scratch.path("tree").join(name);
@@ -214,7 +214,7 @@ fn ended(cat: Child) -> (Output, String) {
 }
 
 #[test]
-fn a_dead_server_is_waited_for_as_long_as_said() {
+fn file_commands_wait_for_dead_server_as_requested() {
     const BYTES: usize = 64 << 20;
     let scratch = Scratch::new();
     fs::write(scratch.path("tree/big"), vec![7; BYTES]).expect("write");

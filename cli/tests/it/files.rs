@@ -148,7 +148,7 @@ fn a_server_that_is_just_starting_is_waited_for() {
 }
 
 #[test]
-fn each_failure_is_one_line_and_the_rest_is_done() {
+fn cp_reports_each_failure_in_one_line() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs_with(&[]);
     scratch.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
@@ -243,7 +243,7 @@ fn an_interrupted_copy_goes_on() {
 }
 
 #[test]
-fn progress_is_told_where_it_is_asked_for_and_a_reader_may_leave() {
+fn progress_lines_are_opt_in_and_readers_may_leave() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), noise(5 << 20)).expect("write");

@@ -459,7 +459,7 @@ fn kill_again_and_again(server: &Server, wanted: u32, done: &AtomicU64, is_over:
 }
 
 #[test]
-fn each_change_is_made_once_and_no_node_or_opening_is_lost_however_often_the_server_is_killed() {
+fn kept_share_loses_nothing_across_kills() {
     let kills = if std::env::var_os("TOMBOLO_LONG").is_some() { 100 } else { 6 };
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
@@ -493,7 +493,7 @@ fn each_change_is_made_once_and_no_node_or_opening_is_lost_however_often_the_ser
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused() {
+fn keep_refuses_unsupported_front_ends() {
     Scratch::new().all_fail(&[
         ("serve tree --keep --nfs 0", 2, &["--keep requires virtio-fs guests", "add --virtiofs SOCKET"]),
         ("serve tree --keep --virtiofs vm.sock --nfs 0", 2, &["--keep requires --virtiofs"]),
@@ -504,7 +504,7 @@ fn what_cannot_be_kept_is_refused() {
 }
 
 #[test]
-fn what_a_killed_server_has_started_ends_before_the_next_one_serves() {
+fn killed_servers_helpers_end_before_next_server() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
     let server = scratch.serve(&words, "ready control");
@@ -521,7 +521,7 @@ fn what_a_killed_server_has_started_ends_before_the_next_one_serves() {
 }
 
 #[test]
-fn locks_and_files_without_a_name_are_there_while_the_server_is_not() {
+fn keeper_retains_locks_and_unlinked_files() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
     let server = scratch.serve(&words, "ready control");

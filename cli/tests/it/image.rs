@@ -43,7 +43,7 @@ impl Scratch {
 }
 
 #[test]
-fn a_scan_tells_what_a_vm_s_files_hold_until_they_change() {
+fn scan_describes_files_until_they_change() {
     let scratch = Scratch::new();
     let dir = scratch.path("vm");
     make_image(&dir);
@@ -84,7 +84,7 @@ fn a_scan_tells_what_a_vm_s_files_hold_until_they_change() {
 }
 
 #[test]
-fn what_cannot_be_scanned_or_read_is_said() {
+fn scan_reports_unreadable_files() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("empty")).expect("mkdir");
     fs::write(scratch.path("tree/.tombolo-image"), "#!/bin/sh\n# not one of ours\n").expect("write");
@@ -110,7 +110,7 @@ impl Far {
 }
 
 #[test]
-fn a_proxy_fetches_no_zeroes_that_a_scan_has_found() {
+fn proxy_skips_zeroes_listed_in_sidecar() {
     let Some(far) = Far::new() else { return };
     let memory = make_image(&far.tree("vm"));
     let scratch = &far.place.0;
@@ -135,7 +135,7 @@ fn a_proxy_fetches_no_zeroes_that_a_scan_has_found() {
 }
 
 #[test]
-fn what_a_proxy_has_recorded_another_brings_before_it_is_asked_for() {
+fn proxy_prefetches_recorded_trace() {
     let Some(far) = Far::new() else { return };
     let memory = make_image(&far.tree("vm"));
     fs::write(far.tree("vm/program"), crate::common::numbers()).expect("write");

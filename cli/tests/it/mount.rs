@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::common::{MountPlace, Ran, http, is_mounted, signal, until};
 
 #[test]
-fn a_mount_is_ready_when_the_command_returns_and_gone_when_umount_does() {
+fn mount_and_umount_return_when_complete() {
     let Some(scratch) = MountPlace::new() else { return };
     let before = scratch.0.listing();
     scratch.mount("allow_other");
@@ -56,7 +56,7 @@ fn options_count() {
 }
 
 #[test]
-fn a_mount_point_in_use_is_refused_and_stays_as_it_is() {
+fn busy_mount_point_is_refused_and_unchanged() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.mount("ro");
     scratch.0.run(&["mount", "dir:tree", "mnt"]).failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
@@ -71,7 +71,7 @@ fn a_mount_point_in_use_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn the_error_of_the_server_is_the_error_of_the_command() {
+fn background_mount_reports_server_error() {
     let Some(scratch) = MountPlace::new() else { return };
     let before = scratch.0.listing();
     let words = ["mount", "dir:tree", "mnt", "--control", "nodir/c"];
@@ -93,7 +93,7 @@ fn a_killed_server_comes_back() {
 }
 
 #[test]
-fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
+fn restarted_server_keeps_control_socket_and_version() {
     let Some(scratch) = MountPlace::new() else { return };
     let program = scratch.0.copy_of_program();
     Ran::new(scratch.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
@@ -113,7 +113,7 @@ fn a_server_comes_back_to_its_control_socket_and_to_its_own_version() {
 }
 
 #[test]
-fn a_dead_mount_without_a_supervisor_is_replaced_or_taken_away() {
+fn dead_unsupervised_mount_can_be_replaced_or_unmounted() {
     let Some(scratch) = MountPlace::new() else { return };
     let kill_a_server = || {
         let server = scratch.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
@@ -168,7 +168,7 @@ fn messages_of_the_background_server_are_in_its_log() {
 }
 
 #[test]
-fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back() {
+fn remount_options_survive_server_restart() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.mount("allow_other");
     let flags = || {
@@ -212,7 +212,7 @@ fn a_mount_is_changed_while_it_is_used_and_stays_so_when_its_server_comes_back()
 }
 
 #[test]
-fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
+fn restarted_mount_server_serves_metrics() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");
     let line = server.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
@@ -232,7 +232,7 @@ fn a_mount_serves_metrics_and_so_does_the_server_that_comes_back() {
 }
 
 #[test]
-fn the_log_of_a_mount_that_was_made_at_a_terminal_has_no_colours() {
+fn mount_log_has_no_colours() {
     let Some(scratch) = MountPlace::new() else { return };
     // script(1) provides a terminal.
     let command = format!("{} mount -v dir:tree mnt", env!("CARGO_BIN_EXE_tombolo"));
@@ -260,7 +260,7 @@ fn each_request_can_be_followed_in_the_log() {
 }
 
 #[test]
-fn a_state_directory_of_a_newer_version_is_left_alone() {
+fn newer_state_directory_is_not_changed() {
     let Some(scratch) = MountPlace::new() else { return };
     fs::create_dir(scratch.0.path("state/tombolo")).expect("mkdir");
     let mut version = fs::File::create(scratch.0.path("state/tombolo/version")).expect("create");
@@ -272,7 +272,7 @@ fn a_state_directory_of_a_newer_version_is_left_alone() {
 }
 
 #[test]
-fn a_server_of_guests_mounts_on_its_own_host_too() {
+fn guest_server_mounts_on_its_host() {
     let Some(scratch) = MountPlace::new() else { return };
     let before = scratch.0.listing();
     let words = ["serve", "tree", "--virtiofs", "vm.sock", "--fuse", "mnt,allow_other", "--readonly"];

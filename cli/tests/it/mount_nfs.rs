@@ -44,7 +44,7 @@ fn an_export_is_mounted_used_and_gone() {
 }
 
 #[test]
-fn a_directory_below_an_export_is_mounted_as_every_client_does() {
+fn mount_accepts_directory_below_export() {
     let Some(served) = Far::new() else { return };
     fs::create_dir(served.place.0.path("tree/a b")).expect("mkdir");
     fs::write(served.place.0.path("tree/a b/inside"), "x").expect("write");
@@ -58,7 +58,7 @@ fn a_directory_below_an_export_is_mounted_as_every_client_does() {
 }
 
 #[test]
-fn the_in_flight_limit_is_seen_and_changed_while_mounted() {
+fn in_flight_limit_is_shown_and_tunable() {
     let Some(served) = Far::new() else { return };
     served.mount("inflight=7");
     served.read("file").expect("read");
@@ -114,7 +114,7 @@ fn a_server_that_comes_back_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
+fn mount_retries_absent_server_for_retry_time() {
     let Some(mut served) = Far::new() else { return };
     served.stop_origin();
     for options in ["soft", "hard,retry=1"] {
@@ -134,7 +134,7 @@ fn a_server_that_is_not_there_yet_is_waited_for_as_long_as_retry_says() {
 }
 
 #[test]
-fn a_server_that_does_not_respond_is_told_of_once_and_once_when_it_does() {
+fn unresponsive_server_is_logged_once_each_way() {
     let Some(served) = Far::new() else { return };
     served.mount("hard,noac");
     let told = |words: &str| {
@@ -188,7 +188,7 @@ fn a_soft_mount_gives_up() {
 }
 
 #[test]
-fn a_killed_mount_comes_back_though_its_server_is_away() {
+fn killed_mount_restarts_while_server_is_absent() {
     let Some(mut served) = Far::new() else { return };
     served.mount("allow_other");
     let killed = served.place.server_pid();

@@ -65,7 +65,7 @@ impl Drop for Others {
 }
 
 #[test]
-fn what_was_mounted_is_unmounted_and_nothing_that_was_laid_in_its_place() {
+fn mounter_unmounts_only_its_own_mount() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     let mut others = Others(Vec::new());

@@ -62,7 +62,7 @@ fn a_connection_that_a_starting_server_takes_is_served() {
 }
 
 #[test]
-fn a_port_that_is_taken_for_udp_only_is_named() {
+fn port_busy_for_udp_only_is_reported() {
     let scratch = Scratch::new();
     // A free TCP port below the ephemeral range.
     let mut ports = 20_000..32_000;
@@ -181,7 +181,7 @@ fn two_trees_of_one_name_have_a_state_each() {
 
 /// Serves overlayfs without `nfs_export`, which has no file handles.
 #[test]
-fn a_file_system_without_handles_gets_them_from_a_table() {
+fn missing_file_handles_are_replaced_by_table() {
     let scratch = Scratch::new();
     for dir in ["upper", "work"] {
         fs::create_dir(scratch.path(dir)).expect("mkdir");
@@ -255,7 +255,7 @@ fn one_state_is_one_server_s() {
 }
 
 #[test]
-fn clients_outside_of_the_allow_list_are_refused_with_a_reason() {
+fn clients_outside_allow_list_are_refused() {
     let scratch = Scratch::new();
     let serve = |networks: &[&str]| {
         let mut words = vec!["serve", "tree", "--nfs", "0", "--state", "kept"];

@@ -6,7 +6,7 @@ use std::fs;
 use crate::common::{MountPlace, Scratch, numbers, until};
 
 #[test]
-fn files_are_listed_read_and_copied_at_the_socket_that_speaks_the_other_protocol_too() {
+fn file_commands_work_over_nfs_on_shared_memory() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");
@@ -60,7 +60,7 @@ fn a_mount_waits_for_its_server_and_goes_on() {
 }
 
 #[test]
-fn a_directory_within_an_export_can_be_mounted_and_a_file_be_the_memory() {
+fn nfs_shm_mounts_subdirectory_over_memory_file() {
     let Some(scratch) = MountPlace::new() else { return };
     fs::create_dir_all(scratch.0.path("tree/a/b")).expect("made");
     fs::write(scratch.0.path("tree/a/b/deep"), "deep\n").expect("made");

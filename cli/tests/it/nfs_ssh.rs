@@ -156,7 +156,7 @@ fn files_go_both_ways_through_a_program() {
 }
 
 #[test]
-fn what_is_wrong_there_is_one_line_here() {
+fn remote_ssh_failures_are_one_line() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
     let cat = |url: &str| scratch.run(&["cat", url]);
@@ -174,7 +174,7 @@ fn what_is_wrong_there_is_one_line_here() {
 }
 
 #[test]
-fn processes_with_the_same_options_are_one_server_until_the_last_has_ended() {
+fn stdio_processes_share_server_until_last_ends() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
     let mut first = remote.joined(&[]);
@@ -235,7 +235,7 @@ fn answered_late(
 }
 
 #[test]
-fn what_is_asked_again_over_another_link_is_done_once() {
+fn retransmission_over_another_link_executes_once() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
     place.0.run(&["mount", &remote.url("", "&nconnect=2"), "mnt"]).succeeded();
@@ -260,7 +260,7 @@ fn what_is_asked_again_over_another_link_is_done_once() {
 }
 
 #[test]
-fn nothing_is_lost_or_done_twice_while_links_are_cut() {
+fn ssh_cuts_lose_and_duplicate_nothing() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
     place.0.run(&["mount", &remote.url("", "&nconnect=3"), "mnt"]).succeeded();

@@ -71,7 +71,7 @@ fn nothing_goes_without_tls_where_either_side_wants_it() {
 }
 
 #[test]
-fn clients_that_are_named_may_go_without_tls_to_the_same_port() {
+fn allow_plain_admits_clients_without_tls() {
     let scratch = scratch();
     let server = serve_with(&scratch, &["--allow-plain", "127.0.0.0/8"]);
     let plain = format!("nfs://{}/tree/file", server.nfs_tls_address());
@@ -125,7 +125,7 @@ fn certificates_that_are_no_good_say_what_to_do() {
 }
 
 #[test]
-fn a_certificate_says_who_its_machine_acts_as_and_ids_are_mapped() {
+fn certificate_determines_users_and_ids_are_mapped() {
     let scratch = scratch();
     ["gateway", "stranger"].iter().for_each(|name| issue(&scratch, &[name]));
     fs::set_permissions(scratch.path("tree"), fs::Permissions::from_mode(0o777)).expect("chmod");

@@ -9,7 +9,7 @@ use crate::common::far::Far;
 use crate::common::{MountPlace, Server, numbers, until};
 
 #[test]
-fn an_export_of_an_nfs_server_is_served_on_all_front_ends() {
+fn nfs_export_is_served_on_all_front_ends() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     let (_origin, url) = scratch.serve_nfs();
@@ -30,7 +30,7 @@ fn an_export_of_an_nfs_server_is_served_on_all_front_ends() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said() {
+fn invalid_proxy_options_are_reported() {
     let Some(place) = MountPlace::new() else { return };
     let (_origin, url) = place.0.serve_nfs();
     let other = format!("serve {url}/none --nfs 0");
@@ -69,7 +69,7 @@ impl Far {
 }
 
 #[test]
-fn what_was_read_once_is_read_without_the_origin_also_after_a_restart() {
+fn cached_data_need_no_origin_after_restart() {
     let Some(mut far) = Far::new() else { return };
     let large = numbers();
     fs::create_dir(far.tree("dir")).expect("mkdir");
@@ -164,7 +164,7 @@ fn a_cache_has_one_owner_and_one_origin() {
 }
 
 #[test]
-fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
+fn proxy_borrows_and_survives_owners_kill() {
     let Some(far) = Far::new() else { return };
     let large = numbers();
     ["one", "two", "three"].iter().for_each(|name| fs::write(far.tree(name), &large).expect("write"));
@@ -207,7 +207,7 @@ fn a_proxy_borrows_what_another_has_and_goes_on_when_that_is_killed() {
 }
 
 #[test]
-fn a_proxy_takes_data_from_one_of_another_host_that_serves_nfs() {
+fn proxy_reads_data_from_another_hosts_cache() {
     let Some(far) = Far::new() else { return };
     let large = numbers();
     fs::write(far.tree("large"), &large).expect("write");
@@ -233,7 +233,7 @@ fn a_proxy_takes_data_from_one_of_another_host_that_serves_nfs() {
 }
 
 #[test]
-fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
+fn filled_cache_needs_no_origin() {
     let Some(mut far) = Far::new() else { return };
     let text = |n: usize| numbers()[..1000 * n].to_owned();
     for dir in ["dir", "dir/below", "other"] {
@@ -267,7 +267,7 @@ fn a_tree_that_was_fetched_before_is_read_without_the_origin() {
 }
 
 #[test]
-fn a_mount_that_is_told_of_changes_asks_the_proxy_for_nothing_twice() {
+fn push_mount_of_proxy_repeats_no_request() {
     let Some(far) = Far::new() else { return };
     fs::create_dir(far.tree("dir")).expect("mkdir");
     (0..50).for_each(|n| fs::write(far.tree(&format!("dir/{n}")), "one\n").expect("write"));
@@ -335,7 +335,7 @@ fn lease_is(far: &Far, control: &str, state: &str) {
 }
 
 #[test]
-fn proxies_under_leases_of_one_server_ask_nothing_twice_and_see_what_others_write() {
+fn leased_proxies_revalidate_nothing_and_see_changes() {
     let Some(far) = Far::new() else { return };
     fs::write(far.tree("file"), "old").expect("write");
     // Recent changes are revalidated.
@@ -411,7 +411,7 @@ fn a_proxy_of_a_proxy_is_granted_no_lease() {
 }
 
 #[test]
-fn a_tree_of_an_nfs_server_is_one_exclusive_proxy_s() {
+fn exclusive_contract_admits_one_proxy() {
     let Some(far) = Far::new() else { return };
     let first = far.proxy("exclusive");
     assert!(first.said.contains("contract=exclusive lease=.tombolo-lease"), "{}", first.said);

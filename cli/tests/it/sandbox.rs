@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use tombolo_nfs_tests::client::{Caller, Expect, Nfs, Transport, mode};
-use tombolo_wire_nfs3::args::MknodWhat;
+use tombolo_wire_nfs3::args::MknodKind;
 use tombolo_wire_nfs3::{FileHandleBuf, SpecData3, Status};
 
 use crate::common::{MountPlace, Scratch, Server};
@@ -20,7 +20,7 @@ fn client(address: &str) -> Nfs {
 }
 
 #[test]
-fn all_threads_of_a_server_are_in_its_sandbox_and_keep_no_capability_that_it_does_not_need() {
+fn all_server_threads_are_sandboxed_with_minimal_capabilities() {
     let scratch = Scratch::new();
     let words = [
         "serve",
@@ -84,7 +84,7 @@ fn assert_leads_nowhere_else(server: &Server) {
 }
 
 #[test]
-fn a_server_in_its_sandbox_does_for_its_clients_all_that_it_did_without() {
+fn sandboxed_server_serves_clients_fully() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--state", "kept", "--sandbox", "strict"];
     let server = scratch.serve(&words, "ready control");
@@ -96,7 +96,7 @@ fn a_server_in_its_sandbox_does_for_its_clients_all_that_it_did_without() {
     assert_eq!(fs::metadata(scratch.path("tree/dir")).expect("stat").uid(), 4321);
     let other = client(server.nfs_address()).as_caller(Caller::with_groups(5432, 5432, &[]));
     assert_eq!(other.lookup(&dir, b"x").status(), Some(&Status::Acces));
-    let node = MknodWhat::CharDevice(mode(0o600), SpecData3 { major: 1, minor: 3 });
+    let node = MknodKind::CharDevice(mode(0o600), SpecData3 { major: 1, minor: 3 });
     root_user.mknod(&root, b"null", node).done();
     assert!(fs::metadata(scratch.path("tree/null")).expect("stat").file_type().is_char_device());
     // From one directory to another.
@@ -107,7 +107,7 @@ fn a_server_in_its_sandbox_does_for_its_clients_all_that_it_did_without() {
 }
 
 #[test]
-fn programs_on_a_mount_of_a_server_in_its_sandbox_do_all_that_they_did_without() {
+fn programs_work_on_mount_of_sandboxed_server() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     let server = scratch.serve_shm(&["--sandbox", "strict", "--host-watch"]);
@@ -140,7 +140,7 @@ fn group_member(place: &MountPlace) {
 }
 
 #[test]
-fn the_server_of_a_mount_is_in_its_sandbox_and_mounts_and_unmounts_all_the_same() {
+fn sandboxed_mount_server_mounts_and_unmounts() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     fs::set_permissions(scratch.path("."), PermissionsExt::from_mode(0o755)).expect("chmod");
@@ -182,7 +182,7 @@ fn loader() -> PathBuf {
 }
 
 #[test]
-fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
+fn server_without_broker_has_no_sandbox() {
     let scratch = Scratch::new();
     // The libraries are on another mount.
     let loader = loader();
@@ -207,7 +207,7 @@ fn a_server_starts_its_broker_or_is_in_no_sandbox_at_all() {
 }
 
 #[test]
-fn a_server_in_a_container_hides_files_that_are_mounts() {
+fn containerised_server_hides_mounted_files() {
     let scratch = Scratch::new();
     let script = "mount --bind plain /etc/hosts && mount --bind plain /etc/hostname && exec \"$@\"";
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
@@ -222,7 +222,7 @@ fn a_server_in_a_container_hides_files_that_are_mounts() {
 }
 
 #[test]
-fn a_server_reads_everything_and_makes_its_sockets_beside_it() {
+fn sandboxed_server_can_export_root_directory() {
     let scratch = Scratch::new();
     let words = ["serve", "/", "--readonly", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
     let server = scratch.serve(&words, "ready control");
@@ -231,7 +231,7 @@ fn a_server_reads_everything_and_makes_its_sockets_beside_it() {
 }
 
 #[test]
-fn a_proxy_in_its_sandbox_caches_what_it_serves_and_takes_no_sessions() {
+fn sandboxed_proxy_caches_and_refuses_sessions() {
     let scratch = Scratch::new();
     let (origin, url) = scratch.serve_nfs();
     let words = [
@@ -285,7 +285,7 @@ fn cold_file(scratch: &Scratch) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_is_found_by_its_handle_after_a_restart_also_when_the_kernel_has_forgotten_its_name() {
+fn file_handle_resolves_after_restart_with_cold_caches() {
     let scratch = Scratch::new();
     let bytes = cold_file(&scratch);
     fs::create_dir(scratch.path("tree/dir")).expect("made");

@@ -12,7 +12,7 @@ use std::process::Stdio;
 use crate::common::{Ran, Scratch, http};
 
 #[test]
-fn a_server_says_how_to_get_in_and_leaves_nothing_behind() {
+fn serve_prints_hints_and_leaves_nothing() {
     let scratch = Scratch::new();
     let before = scratch.listing();
     let server = scratch.serve(
@@ -78,7 +78,7 @@ fn sighup_is_ignored_and_sigint_ends() {
 }
 
 #[test]
-fn a_killed_server_is_replaced_and_a_live_one_is_not() {
+fn stale_socket_is_replaced_and_live_one_refused() {
     let scratch = Scratch::new();
     let words = ["serve", "tree", "--virtiofs", "vm.sock"];
     let killed = scratch.serve(&words, "ready control");
@@ -189,7 +189,7 @@ fn vmms_of_a_group_are_let_in() {
 }
 
 #[test]
-fn a_socket_of_the_parent_is_served_and_left_to_it() {
+fn inherited_socket_is_served_and_not_removed() {
     let scratch = Scratch::new();
     let listener = UnixListener::bind(scratch.path("parent.sock")).expect("bind");
     let mut command = scratch.program(Path::new("sh"), &[]);

@@ -45,7 +45,7 @@ impl Far {
 }
 
 #[test]
-fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
+fn session_is_created_served_and_detached() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy_of_sessions();
     let address = far.create_nfs("lib.1", "");
@@ -77,7 +77,7 @@ fn a_session_is_made_served_and_ended_while_the_proxy_runs() {
 }
 
 #[test]
-fn what_cannot_be_a_session_names_the_remedy_and_leaves_nothing_behind() {
+fn invalid_session_is_refused_with_remedy() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy_of_sessions();
     let (url, taken) = (far.url(""), proxy.nfs_address());
@@ -112,7 +112,7 @@ fn what_cannot_be_a_session_names_the_remedy_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
+fn detached_session_keeps_unsent_changes() {
     let Some(mut far) = Far::new() else { return };
     let mut proxy = far.proxy_of_sessions();
     far.create_kept("work").succeeded();
@@ -153,7 +153,7 @@ fn what_a_session_owes_its_origin_is_said_kept_and_comes_back_with_the_proxy() {
 }
 
 #[test]
-fn a_session_whose_origin_is_away_at_the_start_is_tried_again_and_holds_up_nothing() {
+fn session_with_absent_origin_is_retried_in_background() {
     let Some(far) = Far::new() else { return };
     let serve = |address: &str| {
         let words = ["serve", "tree", "--nfs", address, "--state", "other-state", "--control", "other.sock"];
@@ -177,7 +177,7 @@ fn a_session_whose_origin_is_away_at_the_start_is_tried_again_and_holds_up_nothi
 }
 
 #[test]
-fn one_session_is_asked_anew_by_its_name_and_all_of_them_by_a_signal() {
+fn invalidate_covers_one_session_or_all() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy_of_sessions();
     let kept = " --mode write-back --contract exclusive --no-lease";
@@ -200,7 +200,7 @@ fn one_session_is_asked_anew_by_its_name_and_all_of_them_by_a_signal() {
 }
 
 #[test]
-fn a_session_has_a_policy_and_a_state_directory_of_its_own() {
+fn sessions_have_own_policy_and_state() {
     let Some(far) = Far::new() else { return };
     let proxy = far.proxy_of_sessions();
     let line = format!("create kept {} --mode write-back --no-lease --nfs 127.0.0.1:0", far.url(""));
@@ -218,7 +218,7 @@ fn a_session_has_a_policy_and_a_state_directory_of_its_own() {
 }
 
 #[test]
-fn whenever_a_proxy_of_several_sessions_is_killed_each_has_what_was_made_durable() {
+fn killed_proxy_keeps_durable_changes_of_each_session() {
     let Some(far) = Far::new() else { return };
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");

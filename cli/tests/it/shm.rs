@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::common::{MountPlace, Scratch, is_mounted, numbers, signal, until};
 
 #[test]
-fn a_server_says_what_to_type_and_leaves_nothing_behind() {
+fn shm_server_prints_hints_and_leaves_nothing() {
     let scratch = Scratch::new();
     let before = scratch.listing();
     let server = scratch.serve(
@@ -70,7 +70,7 @@ fn files_are_listed_read_and_copied() {
 }
 
 #[test]
-fn of_exports_within_each_other_the_inner_one_is_opened() {
+fn nested_export_takes_precedence() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree/in")).expect("mkdir");
     fs::write(scratch.path("tree/in/outer"), "outer\n").expect("write");
@@ -113,7 +113,7 @@ fn state_survives_a_restart_and_is_shared_with_nfs() {
 }
 
 #[test]
-fn without_a_place_for_it_memory_in_common_is_served_all_the_same() {
+fn shm_file_is_served_without_state_directory() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm(&[]);
     let words = ["serve", "tree", "--shm", "second.sock", "--control", "second"];
@@ -193,7 +193,7 @@ fn refused_changes_are_refused_on_either_side() {
 }
 
 #[test]
-fn a_mount_of_a_server_that_watches_its_host_keeps_what_it_knows_and_sees_changes_and_another_server() {
+fn watched_shm_mount_caches_and_sees_changes() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve_shm(&["--host-watch"]);
     assert!(server.said.contains(" export=/tree host-watch\n"), "{}", server.said);
@@ -261,7 +261,7 @@ fn failed_mounts_are_reported_in_one_line() {
 }
 
 #[test]
-fn a_mount_goes_on_when_its_server_is_there_again() {
+fn shm_mount_survives_server_restart() {
     let Some(scratch) = MountPlace::new() else { return };
     let mut server = scratch.0.serve_shm(&[]);
     scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
@@ -362,7 +362,7 @@ fn the_configuration_has_the_same_words() {
 }
 
 #[test]
-fn memory_that_a_guest_has_too_is_served_and_mounted() {
+fn shm_file_is_served_and_mounted() {
     let Some(scratch) = MountPlace::new() else { return };
     let words = ["serve", "tree", "--shm-file", "region,size=16M", "--control", "serve.sock"];
     let server = scratch.0.serve(&words, "ready control");
@@ -396,7 +396,7 @@ fn memory_that_a_guest_has_too_is_served_and_mounted() {
 }
 
 #[test]
-fn memory_that_cannot_be_shared_is_said_in_one_line() {
+fn invalid_shm_file_is_reported_in_one_line() {
     let scratch = Scratch::new();
     scratch.all_fail(&[
         ("serve tree --shm-file none", 1, &["none", "no such file", ",size=SIZE"]),
@@ -474,7 +474,7 @@ fn links_lists_clients_while_they_are_linked() {
 }
 
 #[test]
-fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
+fn links_shows_late_guest_and_survives_bad_registry() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.0.serve_shm(&[]);
     let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
@@ -498,7 +498,7 @@ fn a_stopped_guest_is_late_and_one_that_cannot_be_listed_is_served() {
 
 /// Exports of another server are served on; the end of either is reported to the program at the far end.
 #[test]
-fn an_export_of_one_server_is_served_on_by_another() {
+fn shm_export_is_served_on_by_another_server() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), &large).expect("write");

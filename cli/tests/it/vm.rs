@@ -324,7 +324,7 @@ pub fn at(path: &Path, offset: u64, len: usize) -> String {
 }
 
 #[test]
-fn a_clone_has_what_the_image_has_keeps_what_it_changes_and_is_suspended_when_all_of_it_is_durable() {
+fn clone_resumes_image_and_suspends_durably() {
     let bed = Bed::new();
     bed.make_image();
     let image = bed.0.path("image");
@@ -393,7 +393,7 @@ fn a_guest_has_its_identity_before_its_network_card() {
 }
 
 #[test]
-fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
+fn vmm_death_during_suspend_is_reported() {
     let bed = Bed::new();
     bed.make_image();
     let _told = bed.vmm("one", Flaw::DiesSaved);
@@ -411,7 +411,7 @@ fn a_vmm_that_dies_between_device_state_and_memory_leaves_a_vm_that_says_so() {
 }
 
 #[test]
-fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
+fn missing_network_does_not_lose_memory() {
     let bed = Bed::new();
     bed.make_image();
     let told = bed.vmm("one", Flaw::NoNetwork);
@@ -433,7 +433,7 @@ fn what_this_host_lacks_for_a_guest_s_network_does_not_cost_its_memory() {
 }
 
 #[test]
-fn a_suspension_ends_well_without_the_command_that_asked_for_it() {
+fn suspend_completes_after_kill_of_command() {
     let bed = Bed::new();
     bed.make_image();
     let told = bed.vmm("one", Flaw::StaysTold);
@@ -453,7 +453,7 @@ fn a_suspension_ends_well_without_the_command_that_asked_for_it() {
 }
 
 #[test]
-fn a_clone_needs_no_kernel_until_its_guest_is_reset() {
+fn clone_fetches_kernel_only_at_reset() {
     let bed = Bed::new();
     for name in ["kernel", "initrd"] {
         fs::write(bed.0.path(name), name).expect("write");
@@ -557,7 +557,7 @@ fn a_start_that_fails_leaves_no_vm() {
 }
 
 #[test]
-fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
+fn suspend_scans_image_and_rehearse_records_trace() {
     let bed = Bed::new();
     bed.make_image();
     let image = bed.0.path("image");
@@ -640,7 +640,7 @@ fn an_image_says_what_its_files_hold_and_a_rehearsal_what_clones_read_first() {
 }
 
 #[test]
-fn what_cannot_be_a_vm_is_refused_and_leaves_none() {
+fn invalid_vm_is_refused_and_leaves_nothing() {
     let bed = Bed::new();
     fs::create_dir(bed.0.path("empty")).expect("mkdir");
     fs::write(bed.0.path("empty/state"), STATE).expect("write");

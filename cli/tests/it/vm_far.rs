@@ -32,7 +32,7 @@ fn cache(bed: &Bed) -> u32 {
 }
 
 #[test]
-fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
+fn clone_of_remote_image_reads_on_demand() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
     // As before the first use.
@@ -50,7 +50,7 @@ fn a_clone_of_an_image_on_another_host_reads_there_what_it_touches() {
 }
 
 #[test]
-fn an_image_is_found_that_was_made_after_it_was_asked_for() {
+fn new_remote_image_is_found_after_earlier_miss() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
     let [made, away] = ["tree/image", "tree/away"].map(|name| bed.0.path(name));
@@ -64,7 +64,7 @@ fn an_image_is_found_that_was_made_after_it_was_asked_for() {
 }
 
 #[test]
-fn the_clones_of_a_host_share_a_cache_and_go_on_when_it_was_killed() {
+fn clones_share_cache_and_survive_its_kill() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
     clone(&bed, &image, "one", &[]);
@@ -95,7 +95,7 @@ fn assert_is_confined(process: u32) {
 }
 
 #[test]
-fn an_image_that_was_replaced_is_noticed_behind_the_cache() {
+fn replaced_image_is_detected_through_cache() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
     clone(&bed, &image, "one", &[]);
@@ -117,7 +117,7 @@ fn an_image_that_was_replaced_is_noticed_behind_the_cache() {
 }
 
 #[test]
-fn a_cache_lies_where_it_was_asked_for_or_there_is_none() {
+fn clone_honours_cache_and_no_cache() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
     clone(&bed, &image, "bare", &["--no-cache"]);
@@ -197,7 +197,7 @@ fn eight_clones_at_once_fetch_each_byte_once() {
 }
 
 #[test]
-fn while_the_server_is_away_a_clone_waits_and_goes_on_then() {
+fn clone_waits_for_absent_server() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
     clone(&bed, &image, "one", &[]);
@@ -213,7 +213,7 @@ fn while_the_server_is_away_a_clone_waits_and_goes_on_then() {
 }
 
 #[test]
-fn what_is_read_ahead_on_a_line_that_is_cut_does_not_hold_up_a_suspension() {
+fn stalled_read_ahead_does_not_delay_suspend() {
     let bed = Bed::new();
     let _told = bed.vmm("golden", Flaw::None);
     let line = "vm start golden --disk disk.img --memory 512M --accel tcg --net none --qemu ./vmm";

@@ -56,7 +56,7 @@ fn work(dir: &Path, seed: u32) {
 }
 
 #[test]
-fn work_goes_on_without_the_origin_and_through_a_kill_and_all_of_it_arrives() {
+fn write_back_survives_absence_and_kill() {
     let Some(mut far) = Far::new() else { return };
     let expected = far.place.0.path("expected");
     fs::create_dir(&expected).expect("mkdir");
@@ -162,7 +162,7 @@ fn watermarks(mount: &Path) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_program_on_the_mount_sees_how_far_changes_have_come() {
+fn mount_exposes_progress_of_changes() {
     let Some(mut far) = Far::new() else { return };
     let proxy = far.write_back();
     fs::write(far.mnt("old"), "1\n").expect("write");
@@ -189,7 +189,7 @@ fn a_program_on_the_mount_sees_how_far_changes_have_come() {
 }
 
 #[test]
-fn what_cannot_be_kept_back_is_said() {
+fn invalid_write_back_is_reported() {
     let Some(far) = Far::new() else { return };
     let proxy = format!("proxy {} --cache cache --nfs 0", far.url(""));
     let words = |more: &str| format!("{proxy} {more}");
@@ -220,7 +220,7 @@ fn open_to_others(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_cache_is_closed_to_others_whatever_directory_and_umask() {
+fn cache_is_private_under_any_umask() {
     let Some(far) = Far::new() else { return };
     let (cache, url) = (far.place.0.path("cache"), far.url("?retry=1&soft"));
     fs::create_dir(&cache).expect("mkdir");
@@ -343,7 +343,7 @@ impl Work {
 }
 
 #[test]
-fn whenever_the_proxy_is_killed_what_was_made_durable_is_there_and_arrives() {
+fn killed_write_back_proxy_delivers_durable_changes() {
     let Some(mut far) = Far::new() else { return };
     let is_long = std::env::var_os("TOMBOLO_LONG").is_some();
     let seed = fastrand::u64(..);

@@ -22,7 +22,7 @@ fn temporary_names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_origin_that_squashes_root_gets_all_but_asked_owners() {
+fn squashing_origin_receives_all_but_set_owners() {
     for squash in ["root", "all"] {
         let Some(mut far) = Far::squashing(squash) else { return };
         let (tree, mnt) = (far.place.0.path("tree"), far.place.mnt());
@@ -75,7 +75,7 @@ fn an_origin_that_squashes_root_gets_all_but_asked_owners() {
 }
 
 #[test]
-fn an_origin_that_takes_nothing_is_refused_at_the_start() {
+fn unwritable_origin_is_refused_at_start() {
     let Some(mut far) = Far::new() else { return };
     far.stop_origin();
     let address = far.address.to_string();

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use tombolo_core::fs::{
-    Attr, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncWhat, Whence, Write, Written, read_whole,
+    Attr, File as Opening, LockOwner, OpenId, ReadDone, SetAttr, SyncScope, Whence, Write, Written,
+    read_whole,
 };
 use tombolo_core::{Answer, Error};
 use tombolo_mem::{Sink, Source};
@@ -80,7 +81,7 @@ impl File {
     }
 
     /// Makes it stable.
-    pub fn sync(&self, what: SyncWhat) -> Answer<()> {
+    pub fn sync(&self, what: SyncScope) -> Answer<()> {
         let tree = self.node.tree();
         tree.fs().fsync(&tree.cx(), self.opening(), what)
     }

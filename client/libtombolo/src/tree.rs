@@ -110,10 +110,10 @@ impl Tree {
             deadline: None,
             interrupt: self.interrupt.clone(),
             want: Want::empty(),
-            known_since: None,
+            fetched_since: None,
             found: None,
-            opens_unasked: false,
-            lists_below: false,
+            opens_unchecked: false,
+            lists_subdirectories: false,
         }
     }
 }

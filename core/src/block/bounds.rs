@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_beside_one_that_fails_fails_too() {
+    fn flush_concurrent_with_failing_one_fails() {
         let loss = FlushLoss::default();
         thread::scope(|scope| {
             let (began, begins) = mpsc::channel();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_of_whole_blocks_and_told_once() {
+    fn resize_requires_whole_blocks_and_notifies_once() {
         let bounds = bounds(false);
         for size_bytes in [0, 4095, 512] {
             assert!(matches!(bounds.check_new_size(size_bytes), Err(Error::InvalidArgument)));

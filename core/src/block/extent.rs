@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_neighbours_become_one_and_nothing_passes_the_range_or_the_room() {
+    fn extents_merge_and_respect_range_and_count() {
         let mut extents = Extents::new(Range { offset: 100, len_bytes: 50 }, 2);
         assert!(extents.push(10, Allocation::Data));
         assert!(extents.push(5, Allocation::Data));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_block_at_the_end_counts_as_one() {
+    fn partial_last_block_is_rounded_up() {
         let lengths = [0, 1, 512, 1025, u64::MAX].map(|len| Geometry::of_file(len).size_bytes);
         assert_eq!(lengths, [0, 512, 512, 1536, u64::MAX - 511]);
         let disk = Geometry::of_file(20_000).in_blocks(8192).expect("a size");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn some_block_sizes_are_none_or_do_not_fit() {
+    fn invalid_block_sizes_are_refused() {
         let disk = Geometry::of_file(1 << 20);
         for block_bytes in [0, 256, 1000, 1 << 17] {
             assert_eq!(disk.in_blocks(block_bytes), Err(BlockSizeError::Size { block_bytes }));

@@ -125,7 +125,7 @@ impl DirPage {
     }
 
     /// Records that the page's contents were requested at this time, before the call
-    /// ([`Ctx::lists_below`](crate::Ctx::lists_below)).
+    /// ([`Ctx::lists_subdirectories`](crate::Ctx::lists_subdirectories)).
     pub fn set_asked(&mut self, asked: Instant) {
         self.asked = Some(asked);
     }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_takes_what_fits_and_not_one_entry_more() {
+    fn directory_page_stops_at_its_budget() {
         let mut page = DirPage::new(DirBudget { size_bytes: 64, entry_bytes: 24, align: 8, plus: false });
         assert!(page.push(entry(b"12345678", 1)));
         assert!(page.push(entry(b"1", 2)));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 use super::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Descriptors, Device,
-    Digests, DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, Packing, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncWhat, Versions, Write, Written, Xattrs,
+    AccessMask, Attr, BackingFiles, Change, Changes, CompressedReads, Cookie, Create, Created, DataCache,
+    Descriptors, Device, Digests, DirPage, Entry, File, FileType, Leases, Lending, LockOwner, Locks, Made,
+    Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Ranges, ReadDone, RenameFlags, Renamed,
+    SetAttr, StatFs, SyncScope, Versions, Write, Written, Xattrs,
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
@@ -130,7 +130,7 @@ pub trait FileSystem: Send + Sync {
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()>;
     /// Makes a file or directory stable.
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()>;
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()>;
     /// Reads into the start of `into`. The result is short at the end of the file, and before data that
     /// cannot be read: then [`ReadDone::eof`] is not set, and a read of the remainder, as by
     /// [`read_whole`](super::read_whole), returns the error.
@@ -188,7 +188,7 @@ pub trait FileSystem: Send + Sync {
         None
     }
     /// Returns compressed reading, if the server supports it.
-    fn packing(&self) -> Option<&dyn Packing> {
+    fn packing(&self) -> Option<&dyn CompressedReads> {
         None
     }
     /// Returns the leases of the tree, if the server grants them.

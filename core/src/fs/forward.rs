@@ -64,7 +64,7 @@ macro_rules! forward {
     };
     (@open $($to:tt)+) => { $crate::forward!($($to)+ Open open(node: $crate::fs::NodeId, flags: $crate::fs::OpenFlags) -> $crate::fs::Opened); };
     (@flush $($to:tt)+) => { $crate::forward!($($to)+ Flush flush(file: $crate::fs::File, owner: $crate::fs::LockOwner) -> ()); };
-    (@fsync $($to:tt)+) => { $crate::forward!($($to)+ Fsync fsync(file: $crate::fs::File, what: $crate::fs::SyncWhat) -> ()); };
+    (@fsync $($to:tt)+) => { $crate::forward!($($to)+ Fsync fsync(file: $crate::fs::File, what: $crate::fs::SyncScope) -> ()); };
     (@read $($to:tt)+) => {
         $crate::forward!($($to)+ Read read(file: $crate::fs::File, offset: u64, into: $crate::mem::Sink) -> $crate::fs::ReadDone);
     };
@@ -141,7 +141,7 @@ macro_rules! forward {
     (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
     (@descriptors $($to:tt)+) => { $crate::forward!($($to)+ descriptors Descriptors); };
     (@digests $($to:tt)+) => { $crate::forward!($($to)+ digests Digests); };
-    (@packing $($to:tt)+) => { $crate::forward!($($to)+ packing Packing); };
+    (@packing $($to:tt)+) => { $crate::forward!($($to)+ packing CompressedReads); };
     (@lending $($to:tt)+) => { $crate::forward!($($to)+ lending Lending); };
     (@profile to $me:ident $inner:tt) => {
         fn profile(&$me) -> $crate::fs::Profile { $me.$inner.profile() }

@@ -15,15 +15,15 @@ pub struct Granted<T> {
 
 /// The locks on one file.
 #[derive(Debug)]
-pub struct HeldLocks<T>(Vec<Granted<T>>);
+pub struct GrantedLocks<T>(Vec<Granted<T>>);
 
-impl<T> Default for HeldLocks<T> {
+impl<T> Default for GrantedLocks<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T: Clone + PartialEq> HeldLocks<T> {
+impl<T: Clone + PartialEq> GrantedLocks<T> {
     /// Records a granted lock, replacing the owner's former locks in its range. Adjacent locks with equal
     /// properties are merged (fcntl(2)).
     pub fn add(&mut self, mut granted: Granted<T>) {
@@ -132,7 +132,7 @@ mod tests {
         Granted { open: OpenId(open), lock, note: () }
     }
 
-    fn ranges(locks: &HeldLocks<()>, open: u64) -> Vec<(u64, u64)> {
+    fn ranges(locks: &GrantedLocks<()>, open: u64) -> Vec<(u64, u64)> {
         let mut all: Vec<_> = locks.of(OpenId(open)).iter().map(|existing| existing.lock.range).collect();
         all.sort_by_key(|range| range.start);
         all.iter().map(|range| (range.start, range.last)).collect()
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn released_ranges_are_cut_out() {
-        let mut locks = HeldLocks::default();
+        let mut locks = GrantedLocks::default();
         locks.add(granted(1, 5, 10, 99));
         locks.add(granted(2, 6, 0, u64::MAX));
         locks.give_back(LockFamily::Posix, LockOwner(5), LockRange { start: 40, last: 49 });
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_takes_the_place_of_its_owners_former_ones() {
-        let mut locks = HeldLocks::default();
+    fn new_lock_replaces_former_locks_of_its_owner() {
+        let mut locks = GrantedLocks::default();
         locks.add(granted(1, 5, 0, 99));
         locks.add(granted(2, 5, 50, 149));
         assert_eq!((ranges(&locks, 1), ranges(&locks, 2)), (vec![(0, 49)], vec![(50, 149)]));
@@ -166,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one() {
-        let mut locks = HeldLocks::default();
+    fn adjacent_locks_merge() {
+        let mut locks = GrantedLocks::default();
         (0..100).for_each(|at| locks.add(granted(1, 5, at, at)));
         locks.add(granted(1, 5, 200, u64::MAX));
         locks.add(granted(1, 6, 100, 199));
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn only_anothers_lock_of_a_kind_that_excludes_is_in_the_way() {
-        let mut locks = HeldLocks::default();
+    fn only_exclusive_locks_of_other_owners_conflict() {
+        let mut locks = GrantedLocks::default();
         locks.add(granted(1, 5, 0, 9));
         let read = Lock { kind: LockKind::Read, ..granted(1, 6, 20, 29).lock };
         locks.add(Granted { lock: read, ..granted(1, 6, 20, 29) });

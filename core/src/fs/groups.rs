@@ -8,7 +8,7 @@ use bitflags::bitflags;
 use smallvec::SmallVec;
 use tombolo_mem::{Sink, Source};
 
-use super::{Attr, Entry, File, LeaseAnswer, LeaseAsk, LockOwner, NodeId, WeakAttr, XattrName};
+use super::{Attr, Entry, File, LeaseAnswer, LeaseRequest, LockOwner, NodeId, WeakAttr, XattrName};
 use crate::{Answer, Ctx, Error};
 
 /// Preconditions of setting an extended attribute (setxattr(2)).
@@ -214,10 +214,10 @@ pub trait Digests: Send + Sync {
 pub const DIGESTED_BYTES: u64 = 64 << 10;
 
 /// Compressed reads of several file ranges at a time, for slow connections.
-pub trait Packing: Send + Sync {
+pub trait CompressedReads: Send + Sync {
     /// Reads these ranges of a file, concatenated, into `into`, which has their total length: at most
-    /// [`PACKED_BYTES_MAX`] and [`PACKED_PARTS_MAX`]. All or nothing.
-    fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
+    /// [`COMPRESSED_BYTES_MAX`] and [`COMPRESSED_RANGES_MAX`]. All or nothing.
+    fn read_compressed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
 }
 
 /// The result of a compressed read.
@@ -226,7 +226,7 @@ pub struct Packed {
     /// Attributes of the file at that time.
     pub attr: Attr,
     /// Bytes received over the connection.
-    pub packed_bytes: usize,
+    pub compressed_bytes: usize,
 }
 
 /// Round-trip time from which a server counts as remote: its connection is slower than both sides can
@@ -234,14 +234,14 @@ pub struct Packed {
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.
-pub const PACKED_BYTES_MAX: u64 = 1 << 20;
+pub const COMPRESSED_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of ranges of a compressed read.
-pub const PACKED_PARTS_MAX: usize = 256;
+pub const COMPRESSED_RANGES_MAX: usize = 256;
 
 /// Leases of the tree, where the server grants them.
 pub trait Leases: Send + Sync {
-    /// Requests, keeps or returns a lease. [`LeaseAsk::Keep`] is answered on recall, or after a while.
-    fn lease(&self, cx: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer>;
+    /// Requests, keeps or returns a lease. [`LeaseRequest::Keep`] is answered on recall, or after a while.
+    fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 
 /// Access to data cached from a lower file system.

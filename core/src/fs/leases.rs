@@ -14,7 +14,7 @@ use crate::Answer;
 
 /// A lease operation. The epoch distinguishes a client's successive leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseAsk {
+pub enum LeaseRequest {
     /// Request a lease.
     Grant,
     /// Renew this lease. Answered when it is recalled, or after a while.
@@ -206,14 +206,14 @@ impl LeaseTable {
     }
 
     /// Executes a lease operation of a client. Waits for at most a fraction of the term.
-    pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseAsk) -> LeaseAnswer {
+    pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseRequest) -> LeaseAnswer {
         match ask {
-            LeaseAsk::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),
-            LeaseAsk::GiveBack(epoch) => {
+            LeaseRequest::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),
+            LeaseRequest::GiveBack(epoch) => {
                 self.step(|state| state.leave(|holder| (holder.client, holder.epoch) == (client, epoch)));
                 LeaseAnswer::NotHeld { after: self.term / QUIET_PART }
             }
-            LeaseAsk::Keep(epoch) => {
+            LeaseRequest::Keep(epoch) => {
                 let number = self.step(LeaseTableState::next_epoch);
                 let due = Instant::now() + self.term / KEEP_PART;
                 let mut waits = false;

@@ -4,7 +4,7 @@
 //! a [`Ctx`](crate::Ctx) and return an [`Answer`](crate::Answer): `Done` if nothing had to wait, `Later`
 //! otherwise. Operations that only some file systems support are in optional groups ([`Xattrs`], [`Locks`],
 //! [`PersistentHandles`], [`Ranges`], [`Changes`], [`Versions`], [`BackingFiles`], [`Descriptors`],
-//! [`Digests`], [`Packing`], [`Leases`], [`Lending`]).
+//! [`Digests`], [`CompressedReads`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;
@@ -32,20 +32,20 @@ pub use descriptors::Descriptors;
 pub use dir::{DirBudget, DirEntry, DirPage};
 pub use file_system::{Client, Export, FileSystem, PermissionCheck, Profile};
 pub use forward::within;
-pub use granted_locks::{Granted, HeldLocks};
+pub use granted_locks::{Granted, GrantedLocks};
 pub use groups::{
-    AllocateMode, DIGESTED_BYTES, DataCache, Digests, FAR, Leases, Lending, Lock, LockFamily, LockKind,
-    LockRange, Locks, PACKED_BYTES_MAX, PACKED_PARTS_MAX, Packed, Packing, PersistentHandle,
+    AllocateMode, COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, CompressedReads, DIGESTED_BYTES, DataCache,
+    Digests, FAR, Leases, Lending, Lock, LockFamily, LockKind, LockRange, Locks, Packed, PersistentHandle,
     PersistentHandles, Ranges, Volume, Whence, XattrSet, Xattrs,
 };
 pub use id::{Cookie, File, LockOwner, NodeId, OpenId};
-pub use leases::{Changing, LEASE_TERM, LeaseAnswer, LeaseAsk, LeaseClient, LeaseNote, LeaseTable};
+pub use leases::{Changing, LEASE_TERM, LeaseAnswer, LeaseClient, LeaseNote, LeaseRequest, LeaseTable};
 pub use lock_table::{LockTable, SessionLocks, Woken};
 pub use name::{NAME_MAX, Name, NameBuf, NameError, XattrName, XattrNameBuf};
 pub use op::Op;
 pub use open::{
     AccessMask, Create, Created, Entry, Exclusive, Made, NewMode, OpenFlags, Opened, ReadDone, RenameFlags,
-    Renamed, SyncWhat, Write, Written,
+    Renamed, SyncScope, Write, Written,
 };
 pub use permission::Ownership;
 pub use read_whole::read_whole;

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_has_its_place_and_a_name_of_its_own() {
+    fn operations_have_unique_indices_and_names() {
         for (index, op) in Op::ALL.into_iter().enumerate() {
             assert_eq!(op.index(), index);
             assert_eq!(Op::from_name(op.name()), Some(op));

@@ -182,7 +182,7 @@ pub struct Written {
 
 /// The extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncWhat {
+pub enum SyncScope {
     /// The data, and the metadata needed to find them.
     Data,
     /// Everything.

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_also_with_more_words() {
+    fn watermarks_round_trip_and_ignore_unknown_words() {
         let marks = Watermarks { change: 12, on_disk: 11, at_origin: u64::MAX, refused: 0 };
         assert_eq!(marks.to_string(), "change=12 on_disk=11 at_origin=18446744073709551615");
         for marks in [marks, Watermarks { refused: 3, ..marks }] {

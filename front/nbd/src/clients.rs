@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_of_hosts_has_all_connections_and_those_that_are_refused_leave_nothing() {
+    fn many_hosts_share_all_connections_without_leaks() {
         let clients = Clients::new(16);
         let host = |number: u32| Client::Host(IpAddr::from(number.to_be_bytes()));
         let mut admitted: Vec<_> = (0..1000).filter_map(|number| clients.admit(host(number))).collect();

@@ -106,8 +106,8 @@ impl<'a> Handshake<'a> {
                 }
                 self.reply(code, OptionReply::Ack);
             }
-            ClientOption::Info { export, go, heeds_block_sizes } => {
-                return Ok(self.info(code, export, *go, *heeds_block_sizes));
+            ClientOption::Info { export, go, respects_block_sizes } => {
+                return Ok(self.info(code, export, *go, *respects_block_sizes));
             }
             ClientOption::StructuredReply if self.negotiated.style == ReplyStyle::Extended => {
                 self.refuse(
@@ -149,7 +149,7 @@ impl<'a> Handshake<'a> {
         code: OptionCode,
         name: &str,
         go: bool,
-        heeds_block_sizes: bool,
+        respects_block_sizes: bool,
     ) -> Option<SelectedExport> {
         let Some(selected) = self.select(name) else {
             return self.refuse(code, Refusal::UNKNOWN, "no such export");
@@ -158,7 +158,7 @@ impl<'a> Handshake<'a> {
         let size_bytes = selected.disk.geometry().size_bytes;
         let flags = flags(&*selected.disk, selected.style != ReplyStyle::Simple);
         // A client that does not request block sizes uses sectors.
-        if go && !heeds_block_sizes && sizes.minimum > SECTOR_BYTES {
+        if go && !respects_block_sizes && sizes.minimum > SECTOR_BYTES {
             return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its block size exceeds 512 bytes");
         }
         self.reply(code, OptionReply::Info(Info::Export { size_bytes, flags }));

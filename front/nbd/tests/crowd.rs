@@ -50,7 +50,7 @@ fn misbehave(client: &mut Client, number: usize) {
 }
 
 #[test]
-fn a_crowd_has_bounded_connections_and_leaves_nothing_and_others_go_on() {
+fn misbehaving_crowd_is_bounded_and_leaves_nothing() {
     process::raise_open_file_limit().unwrap();
     let crowd = if std::env::var_os("TOMBOLO_LONG").is_some() { 10_000 } else { 500 };
     let (dir, disk) = (tempfile::tempdir().unwrap(), Arc::new(Disk::new(4)));

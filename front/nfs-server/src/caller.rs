@@ -111,10 +111,10 @@ impl<'a> Caller<'a> {
             deadline: None,
             interrupt: Interrupt::default(),
             want: Want::CHANGE_ATTRS,
-            known_since: None,
+            fetched_since: None,
             found: None,
-            opens_unasked: false,
-            lists_below: false,
+            opens_unchecked: false,
+            lists_subdirectories: false,
         };
         Ok(CallTarget { export: export.clone(), node, cx })
     }

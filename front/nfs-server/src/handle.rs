@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_any_bit_is_noticed() {
+    fn any_changed_handle_bit_is_detected() {
         let (signer, export) = (one_key(), ExportId::of("src"));
         let handle = signer.sign(export, VOLUME, &file(12)).expect("sign");
         for bit in 0..handle.len() * 8 {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_good_for_one_export_of_one_file_system() {
+    fn handle_is_bound_to_export_and_volume() {
         let (signer, export) = (one_key(), ExportId::of("src"));
         let handle = signer.sign(export, VOLUME, &file(8)).expect("sign");
         assert_eq!(signer.verify(&handle, ExportId::of("golden"), VOLUME), Err(Refused::Bad));

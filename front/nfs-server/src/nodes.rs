@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_in_use_outlives_its_place_in_the_cache() {
+    fn node_in_use_outlives_eviction() {
         let (file_system, nodes) = (attached(), Nodes::new(1));
         let first = made(&file_system, &nodes, "a");
         made(&file_system, &nodes, "b");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_is_one_node_however_often_it_is_met() {
+    fn repeated_look_ups_share_one_node() {
         let (file_system, nodes) = (attached(), Nodes::new(8));
         let first = made(&file_system, &nodes, "a");
         let entry = file_system
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_taken_out_is_forgotten_at_once() {
+    fn removed_node_is_forgotten_at_once() {
         let (file_system, nodes) = (attached(), Nodes::new(8));
         let node = made(&file_system, &nodes, "a");
         let id = node.id;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_known_by_two_handles_is_taken_out_under_both() {
+    fn file_with_two_handles_is_removed_under_both() {
         let (file_system, nodes) = (attached(), Nodes::new(8));
         let id = made(&file_system, &nodes, "old").id;
         let name = Name::new(b"old").expect("a name");

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quick_cache::sync::Cache;
-use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncWhat};
+use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncScope};
 use tombolo_core::{Answer, Ctx, Error, NO_ID, Result, SessionId};
 use tombolo_host_runtime::task;
 
@@ -113,7 +113,7 @@ impl Syncs for Opening {
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let backing = &self.backing;
         // A separate statement, so that the context is not held while the call is pending.
-        let syncing = backing.file_system.fsync(&backing.ctx(), self.file, SyncWhat::All);
+        let syncing = backing.file_system.fsync(&backing.ctx(), self.file, SyncScope::All);
         let synced = syncing.resolve().await;
         match &synced {
             Ok(()) => {}
@@ -149,7 +149,7 @@ impl Drop for Opening {
         }
         task::spawn(async move {
             let cx = backing.ctx();
-            let synced = backing.file_system.fsync(&cx, file, SyncWhat::All).resolve().await;
+            let synced = backing.file_system.fsync(&cx, file, SyncScope::All).resolve().await;
             // Any error: without an opening a failed write-back is no longer reported.
             backing.data_lost(&synced);
             backing.file_system.release(&cx, file);
@@ -406,7 +406,7 @@ mod tests {
 
     /// Covers a file that may have a new name by now.
     #[test]
-    fn what_took_unstable_writes_is_not_closed_as_stable() {
+    fn opening_with_unstable_writes_is_not_closed() {
         let openings = openings(1);
         let node = openings.cache.iter().map(|((node, _), _)| node).next().expect("one");
         let opening = block_on(openings.for_listing(node)).expect("kept");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_may_always_and_others_as_the_mode_says() {
+    fn owner_always_may_others_by_mode() {
         let file = Bench::new(0o600);
         assert_eq!(file.may(1000), (true, true));
         assert_eq!(file.may(2000), (false, false));

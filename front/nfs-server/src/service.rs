@@ -203,7 +203,7 @@ mod tests {
     /// Checks the transport's budget: 4 KiB for a pending call, its exchange included. Code of planted bugs takes
     /// some of that too.
     #[test]
-    fn a_call_that_pends_holds_no_more_than_is_counted_for_it() {
+    fn pending_call_fits_its_memory_budget() {
         fn size_of_future<F, T>(_: impl FnOnce(T) -> F) -> usize {
             size_of::<F>()
         }

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_share_the_next_sync_and_its_failure() {
+    fn waiters_share_the_next_sync_and_its_failure() {
         let syncs = Arc::<Manual>::default();
         let (mut first, mut second, mut third) = (pin!(sync(&syncs)), pin!(sync(&syncs)), pin!(sync(&syncs)));
         for waiting in [&mut first, &mut second, &mut third] {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_gives_up_keeps_none_waiting() {
+    fn abandoned_sync_blocks_no_waiter() {
         let syncs = Arc::<Manual>::default();
         let mut given_up = Box::pin(sync(&syncs));
         assert!(polled(given_up.as_mut()).is_pending());

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_pending_at_or_after_the_end_of_the_link_are_interrupted() {
+    fn link_end_interrupts_pending_requests() {
         let pending = Pending::default();
         let (early, late) = (Interrupt::new(), Interrupt::new());
         pending.add(1, &early);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_hits_the_id_that_it_names_and_no_other() {
+    fn interrupt_affects_only_its_request() {
         let pending = Pending::default();
         let (first, second) = (Interrupt::new(), Interrupt::new());
         pending.add(8, &first);

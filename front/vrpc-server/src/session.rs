@@ -115,10 +115,10 @@ impl SessionShared {
             deadline: None,
             interrupt: parts.take_interrupt(),
             want: header.want,
-            known_since: None,
+            fetched_since: None,
             found: None,
-            opens_unasked: false,
-            lists_below: false,
+            opens_unchecked: false,
+            lists_subdirectories: false,
         };
         operations::dispatch(
             Exchange {

@@ -200,7 +200,7 @@ impl Connection {
     ) -> Result<(Line, ControlSocket), StartError> {
         let line = Line::start(&self.ends, label, mode)?;
         if let Some(window) = self.window {
-            line.has_window(window);
+            line.set_window(window);
         }
         let heartbeat = Heartbeat::new(&self.ends, Instant::now());
         let silence_max = self.silence_max.map(|silence| silence.max(SILENCE_MIN));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_woken_as_the_link_is_cut_may_let_go_of_it() {
+    fn task_woken_by_cut_may_drop_link() {
         let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
         let file = tempfile::tempfile().expect("a file");
         file.set_len(layout.bytes()).expect("its size");

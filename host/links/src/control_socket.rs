@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_leaves_is_reported_to_the_other_only() {
+    fn goodbye_is_reported_to_peer_only() {
         for by_tick in [false, true] {
             let (one, other) = (Watcher::start().expect("a watcher"), Watcher::start().expect("a second"));
             let (ours, theirs) = packet::pair().expect("a pair");

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_told_once_to_those_that_ask_before_and_after() {
+    fn end_notifies_each_listener_once() {
         let (end, told) = (EndState::default(), Arc::new(AtomicUsize::new(0)));
         let listener = || {
             let told = told.clone();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Ends, Extent, Health, Patience, Pulse, Watch};
+use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, Patience, Watch};
 
 use super::end::End;
 
@@ -17,14 +17,14 @@ const PATIENCE: Patience = Patience { late: Duration::from_secs(3), lost: Durati
 pub(super) struct Heartbeat {
     own: Extent,
     peer: Extent,
-    pulse: Pulse,
+    pulse: HeartbeatSender,
     watch: Watch,
 }
 
 impl Heartbeat {
     pub(super) fn new(ends: &Ends, now: Instant) -> Heartbeat {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
-        let pulse = Pulse::of(&own, now).every(HEARTBEAT);
+        let pulse = HeartbeatSender::of(&own, now).every(HEARTBEAT);
         let watch = Watch::of(&peer, now).with_patience(PATIENCE);
         Heartbeat { own, peer, pulse, watch }
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_ours_that_is_gone_is_noticed_by_the_next_beat() {
+    fn heartbeat_detects_lost_local_memory() {
         let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
         let file = tempfile::tempfile().expect("a file");
         file.set_len(layout.bytes()).expect("its size");

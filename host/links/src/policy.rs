@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_it_is_root_and_the_servers_user() {
+    fn default_policy_allows_root_and_server_user() {
         let (uid, _) = creds::own_ids();
         let policy = Policy::own_user();
         assert!(policy.allows(peer(uid, 5), "/any"));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_root_and_the_servers_user_are_believed_unless_a_rule_says_otherwise() {
+    fn any_identity_is_limited_to_root_and_server_user() {
         let (own, _) = creds::own_ids();
         let other = own + 1;
         assert!(Policy::own_user().may_use_any_identity(peer(own, 5), "/any"));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_make_no_sense_or_that_others_may_change_are_refused() {
+    fn malformed_or_unsafe_policy_file_is_refused() {
         for text in [
             "[[allow]]\nuser = [1]\n",
             "[[allow]]\nusers = ['root']\n",

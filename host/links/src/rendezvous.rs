@@ -14,7 +14,7 @@ use thiserror::Error;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
     Agreement, BEAT, Cause, ClientHandshake, ClientStep, Doorbells, Ends, Features, Goodbye, Hello,
-    Incarnation, Limits, PageEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, WelcomeError,
+    Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, WelcomeError,
 };
 use tombolo_sys::random;
 
@@ -382,7 +382,7 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
             ClientStep::Nothing => is_requested = true,
             ClientStep::Busy => {}
             ClientStep::Refused(refused) => return Err(JoinError::Refused(refused)),
-            ClientStep::Unbelievable(error) => return Err(JoinError::Welcome(error)),
+            ClientStep::InvalidWelcome(error) => return Err(JoinError::Welcome(error)),
             ClientStep::Over(end) => return Err(JoinError::Ended(end.into())),
         }
         if now >= until {
@@ -393,12 +393,12 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
     }
 }
 
-impl From<PageEnd> for End {
-    fn from(end: PageEnd) -> End {
+impl From<LinkEnd> for End {
+    fn from(end: LinkEnd) -> End {
         match end {
-            PageEnd::Said(goodbye) => control_socket::end_of(&goodbye),
-            PageEnd::Died => End::Died,
-            PageEnd::Malformed => {
+            LinkEnd::Said(goodbye) => control_socket::end_of(&goodbye),
+            LinkEnd::Died => End::Died,
+            LinkEnd::Malformed => {
                 End::ProtocolError(ProtocolError::Malformed("malformed rendezvous page".into()))
             }
         }

@@ -32,7 +32,7 @@ fn reset(client: Client) {
 }
 
 #[test]
-fn a_connection_that_is_reset_while_it_waits_is_closed_and_counted_until_then() {
+fn reset_of_waiting_connection_leaks_nothing() {
     let buffers = BufferLimits { share_bytes: 4 << 20, ..BufferLimits::default() };
     let host = TestHost::new(Options { buffers, ..Options::default() });
     // Calls that occupy all memory of the address while they are held.

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_takes_all_it_can_leaves_as_many_for_the_next() {
+    fn greedy_descriptor_share_leaves_as_many_free() {
         let budget = DescriptorBudget::new(20_000);
         let (greedy, other) = (budget.session().unwrap(), budget.session().unwrap());
         let most = greedy.most();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_finds_its_guaranteed_share_when_all_else_is_taken() {
+    fn new_session_gets_guaranteed_descriptor_share() {
         let budget = DescriptorBudget::new(4096);
         let greedy: Vec<Share> = (0..8).map(|_| budget.session().unwrap()).collect();
         // In rounds: together they take the last one.

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_object_returned_last_is_taken_first_and_a_full_list_drops() {
+    fn free_list_is_bounded_lifo() {
         let list = FreeList::new(2);
         assert_eq!(list.take(), None);
         (1..=3).for_each(|number| list.give_back(number));

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    fn listener_replaces_only_stale_socket() {
         for bind in [Listener::bind, Listener::bind_packets] {
             let dir = tempfile::tempdir().expect("a directory");
             let path = dir.path().join("s");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_our_socket_is_left_alone() {
+    fn listener_preserves_foreign_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         fs::write(&path, "precious").expect("write");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_servers_started_over_a_stale_socket_wins() {
+    fn concurrent_listeners_over_stale_socket_yield_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("s");
         drop(UnixListener::bind(&path).expect("a socket that will be stale"));

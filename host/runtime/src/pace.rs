@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_waits_costs_the_trust_and_quick_work_wins_it_back() {
+    fn slow_work_leaves_inline_until_quick_again() {
         let pace = Pace::default();
         pace.timed(waiting);
         assert!(pace.is_quick(), "once is an accident");

@@ -14,7 +14,7 @@ pub struct Pending<K>(Arc<Mutex<HashMap<K, (usize, Interrupt)>>>);
 
 /// A guard that counts one operation.
 #[derive(Debug)]
-pub struct PendingHold<K: Copy + Eq + Hash> {
+pub struct PendingGuard<K: Copy + Eq + Hash> {
     all: Pending<K>,
     key: K,
 }
@@ -27,9 +27,9 @@ impl<K> Default for Pending<K> {
 
 impl<K: Copy + Eq + Hash> Pending<K> {
     /// Counts an operation until the guard is dropped.
-    pub fn begin(&self, key: K) -> PendingHold<K> {
+    pub fn begin(&self, key: K) -> PendingGuard<K> {
         lock(&self.0).entry(key).or_insert_with(|| (0, Interrupt::new())).0 += 1;
-        PendingHold { all: Self(self.0.clone()), key }
+        PendingGuard { all: Self(self.0.clone()), key }
     }
 
     /// Returns a future for the end of all operations on a key, if there are any.
@@ -38,7 +38,7 @@ impl<K: Copy + Eq + Hash> Pending<K> {
     }
 }
 
-impl<K: Copy + Eq + Hash> Drop for PendingHold<K> {
+impl<K: Copy + Eq + Hash> Drop for PendingGuard<K> {
     fn drop(&mut self) {
         let mut all = lock(&self.all.0);
         let Some((count, _)) = all.get_mut(&self.key) else { return };

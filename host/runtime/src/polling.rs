@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_sleeps_close_the_window_and_a_short_one_opens_it() {
+    fn poll_window_follows_sleep_durations() {
         let mut window = PollWindow::default();
         assert!(window.is_open());
         (0..8).for_each(|_| window.slept(Duration::from_millis(5)));
@@ -129,7 +129,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_idle_queue_does_not_poll_and_a_busy_one_does_again() {
+    fn spin_window_follows_activity() {
         let mut spinner = SpinWindow::new(MAX);
         let start = Instant::now();
         assert!(!spinner.spin(|| false));

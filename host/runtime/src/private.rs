@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_is_refused() {
+    fn foreign_private_directory_is_refused() {
         if creds::own_ids().0 != 0 {
             return;
         }

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_allowed_once_per_pause_and_counts_those_left_out() {
+    fn rate_limit_counts_suppressed_messages() {
         let (line, start) = (RateLimit::default(), Instant::now());
         assert_eq!(line.allow_at(start), Some(0));
         for _ in 0..1000 {

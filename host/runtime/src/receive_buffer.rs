@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_in_order_however_they_arrive_and_are_taken() {
+    fn receive_buffer_preserves_order() {
         let stream: Vec<u8> = (0..300_000_u32).map(|number| (number / 7) as u8).collect();
         let (mut at, mut buffer, mut taken) = (0, ReceiveBuffer::default(), Vec::<u8>::new());
         let mut receive = |into: &Sink| {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_in_order_over_a_stream_that_takes_a_few_bytes_at_a_time() {
+    fn send_queue_preserves_order_over_narrow_stream() {
         for width in [1, 3, 7, 1000] {
             let (queue, stream) = (SendQueue::default(), Narrow(Mutex::default(), width));
             let mut wanted = Vec::new();

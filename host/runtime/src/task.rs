@@ -62,7 +62,7 @@ thread_local! {
 
 /// Runs work that may wake tasks while it has a lock that they need, such as dropping the guard of an
 /// asynchronous lock. Tasks woken on this thread are polled afterwards.
-pub fn before_woken<T>(work: impl FnOnce() -> T) -> T {
+pub fn defer_woken_tasks<T>(work: impl FnOnce() -> T) -> T {
     struct PollWoken;
     impl Drop for PollWoken {
         fn drop(&mut self) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_of_wake_ups_does_not_grow_the_stack() {
+    fn wake_up_chain_does_not_grow_stack() {
         let gates: Vec<_> = (0..100_000).map(|_| Arc::new(Gate::default())).collect();
         let passed = Arc::new(AtomicUsize::new(0));
         for pair in gates.windows(2) {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_drops_the_task_and_leaves_the_thread_usable() {
+    fn panic_drops_task_and_thread_stays_usable() {
         let dropped = Arc::new(AtomicUsize::new(0));
         struct Guard(Arc<AtomicUsize>);
         impl Drop for Guard {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_woken_by_a_panicking_task_are_polled_by_a_thread_that_does_not_unwind() {
+    fn tasks_woken_by_panicking_task_are_polled() {
         assert!(!woken_by_one_that_panics(|| ()));
         // The second panic would end the process.
         assert!(!woken_by_one_that_panics(|| panic!("planned too")));
@@ -331,7 +331,7 @@ mod tests {
     /// An asynchronous lock wakes the next waiter while it has its internal lock, which that waiter needs
     /// when polled.
     #[test]
-    fn what_a_dropped_guard_wakes_is_polled_after_it() {
+    fn tasks_woken_by_dropped_guard_are_polled_later() {
         let lock = Arc::new(async_lock::Mutex::new(()));
         let guard = lock.try_lock_arc().expect("free");
         let (done, wait) = mpsc::channel();
@@ -342,7 +342,7 @@ mod tests {
                 done.send(()).expect("a listener");
             });
         }
-        thread::spawn(move || before_woken(|| drop(guard)));
+        thread::spawn(move || defer_woken_tasks(|| drop(guard)));
         for _ in 0..2 {
             wait.recv_timeout(Duration::from_secs(10)).expect("the lock");
         }

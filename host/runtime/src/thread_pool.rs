@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_ends_a_job_that_waits_and_spares_one_that_runs() {
+    fn interrupt_ends_queued_job_only() {
         let pool = pool(1, 8);
         let lane = pool.lane();
         let (go, running) = block(&lane);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_passed_in_the_queue_spares_the_work() {
+    fn expired_deadline_skips_queued_job() {
         let pool = pool(1, 8);
         let lane = pool.lane();
         let (go, running) = block(&lane);

@@ -11,8 +11,8 @@ const SLICE: Duration = Duration::from_micros(100);
 /// Requests short time slices for all threads started later; to be called once, before a server starts any.
 /// On a busy processor they then run when there is a request or a notification, rather than at the end of
 /// another thread's slice (1.4 to 4 ms; Linux 6.12). Their total share is unchanged.
-pub fn ask_for_short() {
-    if let Err(error) = scheduling::take_short_turns(SLICE) {
+pub fn request_short_slices() {
+    if let Err(error) = scheduling::use_short_slices(SLICE) {
         tracing::debug!(%error, "cannot shorten the time slices");
     }
 }

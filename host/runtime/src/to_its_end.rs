@@ -61,12 +61,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_nothing_is_answered_at_once() {
+    fn ready_work_is_answered_at_once() {
         assert!(matches!(to_its_end(async { Ok(7) }), Answer::Done(Ok(7))));
     }
 
     #[test]
-    fn what_waits_is_answered_when_it_has_ended() {
+    fn pending_work_is_answered_at_its_end() {
         let promise = Arc::new(Promise::default());
         let kept = promise.clone().kept();
         let answer = to_its_end(async move { Ok(kept.await) });

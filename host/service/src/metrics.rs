@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_request_delays_the_next_for_a_bounded_time() {
+    fn slow_scrape_delays_the_next_boundedly() {
         let endpoint = endpoint();
         let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
         slow.write_all(b"G").expect("write");

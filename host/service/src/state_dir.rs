@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_or_foreign_directory_is_refused_and_left_alone() {
+    fn newer_or_foreign_state_directory_is_refused_unchanged() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("version"), "2\n").expect("write");
         assert!(matches!(StateDir::open(dir.path()), Err(StateError::Newer { found: 2, .. })));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_s_files_are_its_owner_s_and_change_whole() {
+    fn server_files_are_private_and_replaced_atomically() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
         let state = StateDir::open(&dir.path().join("s")).expect("open");

@@ -89,7 +89,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     #[test]
-    fn each_line_is_a_datagram_once_the_terminal_is_left_and_a_missing_daemon_is_no_error() {
+    fn syslog_lines_are_datagrams_after_detaching() {
         let folder = tempfile::tempdir().expect("a directory");
         let place = folder.path().join("log");
         let layer = crate::logging::syslog_layer(&place).expect("a socket");

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_common_name_is_found_among_others_and_only_as_plain_text() {
+    fn common_name_is_extracted_only_as_plain_text() {
         let country = attribute(&[0x55, 0x04, 0x06], PRINTABLE_STRING, b"FI");
         let of = |tag, value: &[u8]| [country.clone(), attribute(COMMON_NAME, tag, value)].concat();
         assert_eq!(common_name(&of(UTF8_STRING, "työ".as_bytes())), Some("työ"));

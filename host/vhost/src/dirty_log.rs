@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exactly_the_pages_that_a_span_touches_are_marked(address in 0u64..40 << 12, len in 0u64..30 << 12) {
+        fn span_marks_exactly_its_pages(address in 0u64..40 << 12, len in 0u64..30 << 12) {
             let log = DirtyLog(Region::heap(16));
             log.mark(address, len).expect("inside");
             let touched = |page: &u64| len > 0 && page << 12 < address + len && (page + 1) << 12 > address;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_the_log_has_no_bit_for_is_refused() {
+    fn page_without_log_bit_is_refused() {
         let log = DirtyLog(Region::heap(2));
         assert!(log.check(0).is_ok() && log.check(16 << 12).is_ok());
         for end in [(16 << 12) + 1, 1 << 40, u64::MAX] {

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_leaves_is_the_next_one_s_until_one_lets_it_go() {
+    fn stored_descriptors_pass_to_next_server_until_released() {
         let mut stored = DescriptorStore::new(DescriptorBudget::new(1000).share(0).expect("a share"));
         let key = |number, owner| FdKey { number, owner };
         let store = next(&mut stored);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_s_server_has_left_goes_with_the_guest() {
+    fn stored_descriptors_end_with_the_guest() {
         let mut stored = DescriptorStore::new(DescriptorBudget::new(1000).share(0).expect("a share"));
         let store = next(&mut stored);
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_holds_no_more_than_its_share() {
+    fn descriptor_store_is_bounded_by_its_share() {
         let share = DescriptorBudget::new(20).share(0).expect("a share");
         let most = share.most();
         let mut stored = DescriptorStore::new(share);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_busy_keeper_has_not_taken_is_said_before_the_next() {
+    fn unsent_releases_precede_the_next_message() {
         let (ours, theirs) = packet::pair().expect("a pair");
         packet::send(&ours, &Message::End.encode(), &[]).expect("sent");
         let store = FdStore::new(theirs).expect("a store");

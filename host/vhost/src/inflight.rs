@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_and_not_handed_back_is_found_latest_first() {
+    fn unreturned_chains_are_recovered_latest_first() {
         let area = create(2, 8, 0).expect("memory");
         let first = part(&area, 8);
         assert!(first.recover(100, 100).expect("inside").is_empty());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_was_handed_back_just_before_the_end_is_not_under_way() {
+    fn chain_returned_before_kill_is_not_recovered() {
         for is_published in [false, true] {
             let area = create(2, 8, 0).expect("memory");
             let first = part(&area, 8);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_that_lies_is_refused_or_names_descriptors_of_the_queue_alone() {
+    fn forged_area_is_refused_or_stays_in_bounds() {
         let area = create(2, 8, 0).expect("memory");
         assert!(matches!(open(&area, 0, 16, 2, 8), Err(AreaError::TooShort { .. })));
         assert!(matches!(open(&area, 0, 1 << 40, 2, 64), Err(AreaError::Map(_))));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn of_other_rings_nothing_is_under_way() {
+    fn other_rings_recover_nothing() {
         for (used, available) in [(0, 0), (0, 8), (9, 17), (13, 17), (11, 11), (11, 12)] {
             let area = create(2, 8, 0).expect("memory");
             let first = part(&area, 8);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_may_cross_into_the_next_span_but_not_into_a_hole() {
+    fn buffer_may_cross_slots_but_not_holes() {
         let memory = GuestMemory::new(vec![slot(0, 0, 100), slot(100, 200, 50), slot(160, 400, 50)]).unwrap();
         let mut sink = Sink::new();
         memory.writable(90, 60, &mut sink).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_found_by_the_front_end_s_address_inside_one_span() {
+    fn rings_must_be_within_one_slot() {
         let memory = GuestMemory::new(vec![slot(0, 1000, 100), slot(100, 1100, 50)]).unwrap();
         assert_eq!(memory.ring(1040, 60).unwrap().1, 40);
         assert!(memory.ring(1090, 20).is_none(), "cut by the border of two spans");

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_guest_is_interrupted_exactly_when_the_event_index_is_passed() {
+    fn event_index_decides_interrupts() {
         for start in [0u16, 1000, u16::MAX - 3] {
             for step in 1..8u16 {
                 for event in 0..16u16 {

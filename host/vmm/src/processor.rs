@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_processor_has_a_model_and_features_and_nothing_else() {
+    fn cpu_description_allows_only_model_and_features() {
         for cpu in [
             "max",
             "max,-cx16",

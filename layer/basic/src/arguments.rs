@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Device, File, FileType, LockFamily, LockOwner, LockRange, Name, NameBuf,
-    NewMode, NodeId, OpenFlags, RenameFlags, SyncWhat, Whence, XattrName, XattrNameBuf, XattrSet,
+    NewMode, NodeId, OpenFlags, RenameFlags, SyncScope, Whence, XattrName, XattrNameBuf, XattrSet,
 };
 
 /// An argument of an operation.
@@ -61,7 +61,7 @@ plain!(
     LockOwner,
     LockFamily,
     LockRange,
-    SyncWhat,
+    SyncScope,
     XattrSet,
     AllocateMode,
     Whence

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_go_elsewhere_and_flushes_wait_until_both_are_durable() {
+    fn writes_switch_and_flushes_wait_for_both_disks() {
         let (old, new) = (FlushCounter::new(), FlushCounter::new());
         let switch = Switch::new(old.clone());
         write(&switch, Stability::Unstable, 1).wait().expect("written");

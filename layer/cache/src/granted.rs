@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{LEASE_TERM, LeaseAnswer, LeaseAsk};
+use tombolo_core::fs::{LEASE_TERM, LeaseAnswer, LeaseRequest};
 use tombolo_core::{Error, Result, block_on};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::task;
@@ -190,7 +190,7 @@ impl Kept {
     /// Asks for a lease, or to keep one: that waits until it is recalled, or for a while.
     fn ask(&self, held: Option<u64>) -> Asked {
         let began_ns = boot_time_ns();
-        let ask = held.map_or(LeaseAsk::Grant, LeaseAsk::Keep);
+        let ask = held.map_or(LeaseRequest::Grant, LeaseRequest::Keep);
         let leases = self.origin.fs.leases().ok_or(Error::NotSupported)?;
         let answer = leases.lease(&self.origin.own_ctx(), ask).wait()?;
         let term = match answer {
@@ -245,7 +245,7 @@ impl Kept {
     /// If that fails it runs out at the server.
     async fn give_back(&self, epoch: u64) {
         let Some(leases) = self.origin.fs.leases() else { return };
-        let given = leases.lease(&self.origin.own_ctx(), LeaseAsk::GiveBack(epoch)).resolve().await;
+        let given = leases.lease(&self.origin.own_ctx(), LeaseRequest::GiveBack(epoch)).resolve().await;
         if let Err(error) = given {
             tracing::debug!(%error, "the lease was not given back");
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tombolo_core::fs::{Attr, Entry, File, FileSystem, NodeId, PersistentHandle, PersistentHandles};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, Want};
-use tombolo_host_runtime::pending::{Pending, PendingHold};
+use tombolo_host_runtime::pending::{Pending, PendingGuard};
 
 use crate::store::ObjectId;
 
@@ -23,7 +23,7 @@ impl Origin {
 
     /// The attributes that came along with the answer to what was asked at `asked`, if any did.
     pub(crate) fn told(&self, cx: &Ctx, node: NodeId, asked: Instant) -> Option<Attr> {
-        let cx = Ctx { known_since: Some(asked), ..cx.clone() };
+        let cx = Ctx { fetched_since: Some(asked), ..cx.clone() };
         match self.fs.getattr(&cx, node, None) {
             Answer::Done(told) => told.ok(),
             // It would have to ask: it has not begun to.
@@ -59,10 +59,10 @@ pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     Ctx {
         key: None,
         want: Want::CHANGE_ATTRS | Want::OPEN_ATTRS,
-        known_since: None,
+        fetched_since: None,
         found: None,
-        opens_unasked: false,
-        lists_below: false,
+        opens_unchecked: false,
+        lists_subdirectories: false,
         ..cx.clone()
     }
 }
@@ -79,7 +79,7 @@ pub(crate) struct OriginFile {
     /// The user that opened it, for what goes on without a request.
     pub cx: Ctx,
     /// Ends after it.
-    _unasked: Option<PendingHold<ObjectId>>,
+    _unasked: Option<PendingGuard<ObjectId>>,
 }
 
 impl OriginFile {
@@ -87,7 +87,7 @@ impl OriginFile {
         origin: &Arc<Origin>,
         file: File,
         cx: &Ctx,
-        unasked: Option<PendingHold<ObjectId>>,
+        unasked: Option<PendingGuard<ObjectId>>,
     ) -> Arc<Self> {
         Arc::new(Self { origin: origin.clone(), file, cx: detached(cx), _unasked: unasked })
     }

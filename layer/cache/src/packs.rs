@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tombolo_core::fs::{PACKED_BYTES_MAX, PACKED_PARTS_MAX, within};
+use tombolo_core::fs::{COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, within};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink};
@@ -27,18 +27,19 @@ const DENSE_PERCENT: u64 = 90;
 #[derive(Debug, Default)]
 pub(crate) struct PackedSoFar {
     bytes: AtomicU64,
-    packed_bytes: AtomicU64,
+    compressed_bytes: AtomicU64,
 }
 
 impl PackedSoFar {
-    fn add(&self, bytes: usize, packed_bytes: usize) {
+    fn add(&self, bytes: usize, compressed_bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.packed_bytes.fetch_add(packed_bytes as u64, Ordering::Relaxed);
+        self.compressed_bytes.fetch_add(compressed_bytes as u64, Ordering::Relaxed);
     }
 
     /// It hardly gets smaller.
     fn is_dense(&self) -> bool {
-        let [bytes, packed] = [&self.bytes, &self.packed_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+        let [bytes, packed] =
+            [&self.bytes, &self.compressed_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
         bytes >= DENSE_BYTES && packed.saturating_mul(100) > bytes.saturating_mul(DENSE_PERCENT)
     }
 }
@@ -94,7 +95,7 @@ fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
     let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
     for fetch in fetches {
         bytes += fetch.bytes();
-        match groups.last_mut().filter(|group| bytes <= PACK_BYTES && group.len() < PACKED_PARTS_MAX) {
+        match groups.last_mut().filter(|group| bytes <= PACK_BYTES && group.len() < COMPRESSED_RANGES_MAX) {
             Some(group) => group.push(fetch),
             None => {
                 bytes = fetch.bytes();
@@ -120,7 +121,7 @@ async fn bring(
     let up_to_end = |part: Range<u64>| part.start..part.end.min(size);
     let parts: Vec<_> = ranges.iter().flat_map(|range| data.missing(range)).map(up_to_end).collect();
     let bytes: u64 = parts.iter().map(|part| part.end.saturating_sub(part.start)).sum();
-    let is_fit = parts.len() <= PACKED_PARTS_MAX && (1..=PACKED_BYTES_MAX).contains(&bytes);
+    let is_fit = parts.len() <= COMPRESSED_RANGES_MAX && (1..=COMPRESSED_BYTES_MAX).contains(&bytes);
     if !is_fit || parts.iter().any(Range::is_empty) {
         return;
     }
@@ -152,11 +153,11 @@ async fn read(
         buffers.push((part.start, buffer));
     }
     let reading = within(cache.origin.fs.packing(), |packing| {
-        packing.read_packed(&from.cx, from.file.node, parts, into)
+        packing.read_compressed(&from.cx, from.file.node, parts, into)
     });
     let packed = reading.resolve().await?;
     cache.counters.fetched(bytes);
-    cache.counters.saved(bytes.saturating_sub(packed.packed_bytes));
-    data.packed.add(bytes, packed.packed_bytes);
+    cache.counters.saved(bytes.saturating_sub(packed.compressed_bytes));
+    data.packed.add(bytes, packed.compressed_bytes);
     data::take_in(cache, object, data, from, (packed.attr, asked), buffers).await
 }

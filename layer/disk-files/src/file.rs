@@ -127,7 +127,7 @@ impl DiskFile {
         {
             let file = self.clone();
             return self.submitted(self.disk.write(cx, offset, stability, from)).map_result(move |done| {
-                task::before_woken(|| drop(turn));
+                task::defer_woken_tasks(|| drop(turn));
                 file.record_failure(done).map(|()| count)
             });
         }

@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirEntry, DirPage, Entry,
     Exclusive, File, FileSystem, FileType, LockOwner, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags,
     OpenId, Opened, PermissionCheck, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncWhat, Whence, Write, Written,
+    SyncScope, Whence, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Want};
 use tombolo_mem::{Sink, Source};
@@ -207,7 +207,7 @@ impl FileSystem for Session {
         Answer::ok(())
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, _: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, _: SyncScope) -> Answer<()> {
         match self.opened(file) {
             Ok(disk) => disk.flush(cx),
             Err(Error::IsDirectory) => Answer::ok(()),

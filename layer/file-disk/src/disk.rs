@@ -7,7 +7,7 @@ use async_lock::Mutex;
 use tombolo_core::block::{
     BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
-use tombolo_core::fs::{File, FileSystem, SetAttr, SyncWhat, Write, Written, read_whole};
+use tombolo_core::fs::{File, FileSystem, SetAttr, SyncScope, Write, Written, read_whole};
 use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Sink, Source};
@@ -122,7 +122,7 @@ impl OpenFile {
         match self.sync(&cx) {
             Answer::Done(result) => {
                 let result = self.flushed(result);
-                task::before_woken(|| drop(alone));
+                task::defer_woken_tasks(|| drop(alone));
                 Answer::Done(result)
             }
             Answer::Later(later) => to_its_end(async move {
@@ -135,7 +135,7 @@ impl OpenFile {
     /// Syncs the file; the first time including the writes of a killed predecessor.
     fn sync(&self, cx: &Ctx) -> Answer<()> {
         let is_known = self.profile.read_only || self.is_flushed.load(Ordering::Relaxed);
-        let what = if is_known { SyncWhat::Data } else { SyncWhat::AllWriters };
+        let what = if is_known { SyncScope::Data } else { SyncScope::AllWriters };
         match self.loss.check() {
             Ok(()) => self.fs.fsync(cx, self.file, what),
             Err(error) => Answer::err(error),

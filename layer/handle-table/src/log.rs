@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn records_survive_a_restart_and_damage_costs_the_end_only() {
+    fn damaged_table_loses_only_its_end() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("table");
         let (mut table, volume) = open(&path).expect("a new table");

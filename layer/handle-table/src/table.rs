@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlinked_file_has_no_path_and_its_successor_is_another() {
+    fn unlinked_file_has_no_path_or_successor() {
         let mut table = table();
         let old = table.register(&location(Id::ROOT, "file"), identity(1), false).expect("a number");
         table.name_removed(&location(Id::ROOT, "file"), old);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_takes_a_name_while_it_is_released_keeps_it() {
+    fn file_taking_a_released_name_keeps_it() {
         let mut table = table();
         let (one, two) = (location(Id::ROOT, "one"), location(Id::ROOT, "two"));
         let old = table.register(&one, identity(1), false).expect("a number");

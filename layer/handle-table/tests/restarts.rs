@@ -95,7 +95,7 @@ fn handles_are_good_after_a_restart() {
 }
 
 #[test]
-fn changes_made_through_us_are_followed_also_over_a_restart() {
+fn own_renames_are_tracked_across_restart() {
     let dir = scratch();
     let world = World::new(dir.path());
     let (file, plain, other) = (world.handle("a/b/file"), world.handle("plain"), world.handle("a/other"));
@@ -135,7 +135,7 @@ fn files_moved_by_others_are_stale_until_met_again() {
 }
 
 #[test]
-fn a_listing_gives_handles_too_and_what_is_forgotten_is_forgotten() {
+fn listed_files_get_handles_until_removed() {
     let dir = scratch();
     let world = World::new(dir.path());
     let opened = world.fs.open(&world.cx, ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");

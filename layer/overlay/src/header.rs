@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written_and_any_other_bit_is_noticed() {
+    fn overlay_header_round_trips_and_detects_any_flip() {
         let page = header().to_page().expect("a page");
         assert_eq!(page.len(), PAGE_BYTES as usize);
         assert_eq!(Header::from_page(&page).expect("read"), header());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_disk_is_is_not_written() {
+    fn invalid_overlay_header_is_not_encoded() {
         for size_bytes in [0, 511, 1000, SIZE_MAX + 512] {
             assert!(matches!(Header { size_bytes, ..header() }.to_page(), Err(OverlayError::Size { .. })));
         }

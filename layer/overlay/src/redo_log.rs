@@ -246,7 +246,7 @@ impl RedoLog {
     /// Makes all answered changes durable.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         // A concurrent flush may have taken pages and not written them yet: none may begin during this check.
-        let clean = task::before_woken(|| {
+        let clean = task::defer_woken_tasks(|| {
             let _alone = self.flushing.try_lock()?;
             (!self.states.is_dirty()).then(|| self.log.flush(cx))
         });

@@ -218,7 +218,7 @@ mod tests {
     const SIZE: u64 = 3 * SEGMENT_BLOCKS * BLOCK_BYTES;
 
     #[test]
-    fn states_are_what_was_set_and_runs_end_where_they_change() {
+    fn block_states_and_runs_match_model() {
         let states = States::new(SIZE, None);
         let mut model = vec![BlockState::Base; (SIZE / BLOCK_BYTES) as usize];
         for _ in 0..300 {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_written_once_for_all_that_has_changed_and_again_if_that_failed() {
+    fn dirty_state_page_is_written_until_it_succeeds() {
         let states = States::new(SIZE, None);
         assert!(!states.is_dirty() && states.take_dirty().is_empty());
         states.set(SEGMENT_BLOCKS..SEGMENT_BLOCKS + 7, BlockState::Log);

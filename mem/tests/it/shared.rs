@@ -31,7 +31,7 @@ fn sealed(len: usize) -> (File, Region) {
 }
 
 #[test]
-fn a_sealed_peer_is_read_and_nothing_writes_to_it() {
+fn sealed_peer_memory_is_readable_and_never_written() {
     let (file, own) = sealed(2 * PAGE);
     assert!(Region::map(&file, 0, PAGE).is_err(), "the seal forbids a mapping for writing");
     let peer = Region::map_read_only(&file, 0, 2 * PAGE).unwrap();
@@ -62,7 +62,7 @@ fn a_descriptor_for_reading_is_enough_to_read() {
 }
 
 #[test]
-fn a_peer_that_shrinks_its_file_poisons_the_region_and_kills_no_process() {
+fn truncated_peer_file_poisons_its_read_only_region() {
     let file = memfd(c"shrinks", 4 * PAGE);
     file.write_all_at(&[7; 4 * PAGE], 0).unwrap();
     let peer = Region::map_read_only(&file, 0, 4 * PAGE).unwrap();

@@ -20,7 +20,7 @@ fn memfd(name: &CStr, len: usize) -> File {
 }
 
 #[test]
-fn copies_under_a_concurrent_writer_see_only_bytes_it_wrote() {
+fn copies_during_concurrent_writes_return_written_bytes_only() {
     let region = Region::heap(64 * 1024);
     let (sink, source) = (Sink::from(&region), Source::from(&region));
     let patterns = [vec![0x55u8; region.len()], vec![0xAAu8; region.len()]];
@@ -50,7 +50,7 @@ fn a_mapping_shows_the_file_at_an_unaligned_offset() {
 }
 
 #[test]
-fn a_far_offset_in_a_sparse_file_can_be_mapped() {
+fn high_offset_of_sparse_file_can_be_mapped() {
     let far = 1u64 << 36;
     let file = memfd(c"sparse", 0);
     file.set_len(far + PAGE as u64).unwrap();
@@ -62,7 +62,7 @@ fn a_far_offset_in_a_sparse_file_can_be_mapped() {
 }
 
 #[test]
-fn a_mapping_past_the_end_of_a_file_is_refused() {
+fn mapping_past_end_of_file_is_refused() {
     let file = memfd(c"short", PAGE);
     assert!(matches!(Region::map(&file, 0, PAGE + 1), Err(MapError::PastEnd { end: 4097, file_len: 4096 })));
     assert!(matches!(Region::map(&file, u64::MAX, 2), Err(MapError::Span { .. })));
@@ -70,7 +70,7 @@ fn a_mapping_past_the_end_of_a_file_is_refused() {
 }
 
 #[test]
-fn a_file_that_shrinks_under_a_copy_poisons_its_region_and_nothing_else() {
+fn truncation_during_copy_poisons_only_its_region() {
     let (file, other_file) = (memfd(c"shrinks", 16 * PAGE), memfd(c"stays", PAGE));
     let region = Region::map(&file, 0, 16 * PAGE).unwrap();
     let other = Region::map(&other_file, 0, PAGE).unwrap();

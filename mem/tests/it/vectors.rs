@@ -101,7 +101,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_operations_does_what_a_plain_array_does(steps in prop::collection::vec(step(), 1..40)) {
+    fn operation_sequences_match_a_plain_array(steps in prop::collection::vec(step(), 1..40)) {
         let regions: Vec<Region> = (0..3).map(|_| Region::heap(REGION_LEN)).collect();
         let mut model = Model { memory: vec![vec![0; REGION_LEN]; 3], places: Vec::new() };
         let (mut sink, mut source) = (Sink::new(), Source::new());
@@ -157,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn neighbours_in_one_region_become_one_segment() {
+fn adjacent_spans_merge_into_one_segment() {
     let region = Region::heap(8192);
     let mut sink = Sink::new();
     sink.push(&region, 0, 4096).unwrap();
@@ -168,7 +168,7 @@ fn neighbours_in_one_region_become_one_segment() {
 }
 
 #[test]
-fn bytes_within_one_region_have_their_places() {
+fn within_returns_offsets_in_a_single_region() {
     let (one, other) = (Region::heap(REGION_LEN), Region::heap(REGION_LEN));
     let places =
         |source: &Source| source.within().map(|(region, parts)| (region.clone(), parts.collect::<Vec<_>>()));
@@ -186,7 +186,7 @@ fn bytes_within_one_region_have_their_places() {
 }
 
 #[test]
-fn a_note_is_found_again_in_every_source_of_the_memory() {
+fn notes_are_visible_through_every_source() {
     let region = Region::heap(REGION_LEN);
     assert!(region.leave_note(7_u32));
     assert!(!region.leave_note(8_u32), "the first stays");

@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_run_is_found_wherever_it_lies(
+        fn first_free_run_is_found_at_any_position(
             runs in proptest::collection::vec((0usize..700, 1usize..200), 0..8),
             count in 1usize..200,
         ) {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_mode_is_known_by_its_word() {
+    fn doorbell_modes_parse_by_name() {
         for mode in Mode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn most_messages_are_found_at_the_first_look_however_long_they_take() {
+    fn backoff_adapts_so_most_first_polls_succeed() {
         let mut backoff = PollBackoff { max: 100 * PAUSE, ..PollBackoff::default() };
         for after_pauses in [20, 5, 60, 1] {
             messages(&mut backoff, 400, after_pauses);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_there_already_is_not_waited_for() {
+    fn present_messages_are_polled_without_delay() {
         let mut backoff = PollBackoff { max: 100 * PAUSE, ..PollBackoff::default() };
         messages(&mut backoff, 100, 20);
         assert!(!backoff.is_behind());

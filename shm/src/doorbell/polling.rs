@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_mode_that_never_sleeps_looks_until_it_is_told_that_it_is_over() {
+    fn only_sleepless_modes_poll_until_told_to_stop() {
         for (mode, asked) in [(Mode::Poll, 3), (Mode::Event, 0), (Mode::Adaptive, 0)] {
             let mut times = 0;
             let is_over = || {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_comes_while_looking_is_found() {
+    fn messages_arriving_during_polling_are_found() {
         // A small number for adaptive mode: on a busy machine a yield may end its polling.
         for (mode, afters) in
             [(Mode::Poll, [0, 1, 1000]), (Mode::Adaptive, [0, 1, 2]), (Mode::Umwait, [0, 1, 1000])]

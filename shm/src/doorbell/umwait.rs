@@ -92,7 +92,7 @@ pub(super) fn rest(_line: Option<*const u8>, _ready: impl FnOnce() -> bool) {}
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_rest_ends_whether_or_not_the_processor_can() {
+    fn umwait_rest_ends_with_or_without_waitpkg() {
         let line = 0u64;
         super::rest(Some(std::ptr::from_ref(&line).cast()), || false);
         super::rest(None, || false);

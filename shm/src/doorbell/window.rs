@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_sleeps_close_the_window_and_a_short_one_opens_it() {
+    fn poll_window_follows_sleep_durations() {
         let mut window = Window::default();
         assert!(window.is_open());
         (0..8).for_each(|_| window.slept(false));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_need_the_processor_looking_ends_for_longer_each_time() {
+    fn long_yields_disable_polling_for_increasing_periods() {
         let mut window = Window::default();
         for penalty in [PENALTY.0, 2 * PENALTY.0, 4 * PENALTY.0] {
             assert!(window.yielded(Duration::from_micros(20)) && window.is_open());

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_of_one_side_are_read_by_the_other() {
+    fn each_side_reads_writes_of_the_other() {
         let (client, server) = Ends::in_memory(Layout::with_bulk(8, 8, 0).expect("a layout"));
         client.own.write_at(4096, b"request").expect("inside");
         server.own.write_at(4096, b"answer!").expect("inside");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tombolo_mem::Region;
 
 use crate::link::ends::{Ends, Extent, Role};
-use crate::link::heartbeat::{Health, Pulse, Watch};
+use crate::link::heartbeat::{Health, HeartbeatSender, Watch};
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
@@ -22,7 +22,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The end of a link over a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PageEnd {
+pub enum LinkEnd {
     /// The peer sent a goodbye.
     Said(Goodbye),
     /// The peer's heartbeat stopped, or another process has taken its role.
@@ -42,7 +42,7 @@ pub struct ServerHandshake {
     attempt: u32,
     /// Our stage as published in the page.
     published: Stage,
-    pulse: Pulse,
+    pulse: HeartbeatSender,
     watch: Watch,
     state: ServerState,
 }
@@ -80,7 +80,7 @@ pub enum ServerStep {
     /// The link is ready for use.
     Ready(Box<Ends>),
     /// The link has ended; once its memory is no longer in use, call [`reopen`](ServerHandshake::reopen).
-    Over(PageEnd),
+    Over(LinkEnd),
 }
 
 impl ServerHandshake {
@@ -102,7 +102,7 @@ impl ServerHandshake {
             page.owner.store(0, Ordering::SeqCst);
         }
         let owner = page.owner.load(Ordering::SeqCst);
-        let pulse = Pulse::of(&own, now);
+        let pulse = HeartbeatSender::of(&own, now);
         let attempt = page.stage(Role::Server).map_or(0, |stage| stage.attempt);
         let state = ServerState::Foreign { owner };
         let published = Stage { attempt, phase: Phase::Closed };
@@ -255,7 +255,7 @@ impl ServerHandshake {
             return Ok(ServerStep::Busy);
         }
         if self.page.owner.replace(owner, self.token) {
-            self.pulse = Pulse::of(&self.own, now);
+            self.pulse = HeartbeatSender::of(&self.own, now);
             self.page.format(self.incarnation)?;
             self.open()?;
         }
@@ -286,7 +286,7 @@ pub struct ClientHandshake {
     peer: Extent,
     token: u32,
     hello: Hello,
-    pulse: Pulse,
+    pulse: HeartbeatSender,
     watch: Watch,
     attempt: u32,
     state: ClientState,
@@ -316,11 +316,11 @@ pub enum ClientStep {
     /// The server refused.
     Refused(Refused),
     /// The server's reply is invalid; the claim was released.
-    Unbelievable(WelcomeError),
+    InvalidWelcome(WelcomeError),
     /// The link is ready for use.
     Made(Box<(Agreement, Ends)>),
     /// The link has ended.
-    Over(PageEnd),
+    Over(LinkEnd),
 }
 
 impl ClientHandshake {
@@ -337,7 +337,7 @@ impl ClientHandshake {
         page.server()?;
         let (own, peer) = (page.half(Role::Client)?, page.half(Role::Server)?);
         hello.bytes = hello.bytes.min(own.len());
-        let pulse = Pulse::of(&own, now);
+        let pulse = HeartbeatSender::of(&own, now);
         let watch = Watch::of(&peer, now);
         let state = ClientState::Waiting;
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
@@ -362,12 +362,12 @@ impl ClientHandshake {
                         self.give_up(Phase::Ended);
                         return Ok(match self.page.message(Role::Server) {
                             Ok(Message::Refused(refused)) => ClientStep::Refused(refused),
-                            _ => ClientStep::Over(PageEnd::Malformed),
+                            _ => ClientStep::Over(LinkEnd::Malformed),
                         });
                     }
                     _ => {
                         self.give_up(Phase::Ended);
-                        return Ok(ClientStep::Over(PageEnd::Died));
+                        return Ok(ClientStep::Over(LinkEnd::Died));
                     }
                 }
             }
@@ -423,17 +423,17 @@ impl ClientHandshake {
     fn welcomed(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         let Ok(Message::Welcome(welcome)) = self.page.message(Role::Server) else {
             self.give_up(Phase::Ended);
-            return Ok(ClientStep::Over(PageEnd::Malformed));
+            return Ok(ClientStep::Over(LinkEnd::Malformed));
         };
         let agreement = match self.hello.check(&welcome) {
             Ok(agreement) => agreement,
             Err(error) => {
                 self.give_up(Phase::Ended);
-                return Ok(ClientStep::Unbelievable(error));
+                return Ok(ClientStep::InvalidWelcome(error));
             }
         };
         agreement.header(Role::Client, self.hello.client).format(&self.own)?;
-        self.pulse = Pulse::new(0, now);
+        self.pulse = HeartbeatSender::new(0, now);
         self.pulse.beat_in(&self.own, now);
         self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase: Phase::Ready });
         self.state = ClientState::Running;
@@ -470,15 +470,15 @@ impl Drop for ClientHandshake {
 }
 
 /// Returns the reason if the peer has ended the link, whose regular phase is `regular`.
-fn ended(page: &Page, side: Role, attempt: u32, regular: Phase, lost: bool) -> Option<PageEnd> {
+fn ended(page: &Page, side: Role, attempt: u32, regular: Phase, lost: bool) -> Option<LinkEnd> {
     match page.stage(side) {
-        Some(stage) if stage == (Stage { attempt, phase: regular }) => lost.then_some(PageEnd::Died),
+        Some(stage) if stage == (Stage { attempt, phase: regular }) => lost.then_some(LinkEnd::Died),
         Some(stage) if stage == (Stage { attempt, phase: Phase::Ended }) => Some(match page.message(side) {
-            Ok(Message::Goodbye(goodbye)) => PageEnd::Said(goodbye),
-            _ => PageEnd::Malformed,
+            Ok(Message::Goodbye(goodbye)) => LinkEnd::Said(goodbye),
+            _ => LinkEnd::Malformed,
         }),
-        Some(stage) if stage.attempt != attempt || stage.phase == Phase::Closed => Some(PageEnd::Died),
-        _ => Some(PageEnd::Malformed),
+        Some(stage) if stage.attempt != attempt || stage.phase == Phase::Closed => Some(LinkEnd::Died),
+        _ => Some(LinkEnd::Malformed),
     }
 }
 
@@ -502,7 +502,7 @@ mod tests {
     /// Checks a claim that is overtaken: between a look at the page and the claim other clients may come and
     /// go.
     #[test]
-    fn a_claim_is_for_the_attempt_that_is_open_when_it_is_made() {
+    fn claim_applies_to_the_attempt_open_at_claim() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
         let mut server =
             ServerHandshake::new(region.clone(), Incarnation([2; 16]), 5, true, now).expect("a handshake");
@@ -527,7 +527,7 @@ mod tests {
 
     /// Checks a claim between the server's two stores that begin an attempt: the claim, and the open phase.
     #[test]
-    fn a_claim_before_the_page_is_open_is_heard_once_it_is() {
+    fn early_claim_is_served_once_page_opens() {
         let (region, now) = (Region::heap(1 << 20), Instant::now());
         let mut server =
             ServerHandshake::new(region.clone(), Incarnation([2; 16]), 5, true, now).expect("a handshake");

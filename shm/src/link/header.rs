@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn formatting_leaves_nothing_of_an_earlier_life() {
+    fn formatting_clears_all_earlier_contents() {
         let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
         let len = usize::try_from(layout.bytes()).expect("small");
         let end = Extent::whole(Region::from(vec![0xAA; len]));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_headers_are_told_apart() {
+    fn malformed_region_headers_have_distinct_errors() {
         let layout = Layout::with_bulk(8, 8, 0).expect("a layout");
         let end = Extent::whole(Region::heap(usize::try_from(layout.bytes()).expect("small")));
         assert_eq!(Header::read(&end), Err(HeaderError::Magic));

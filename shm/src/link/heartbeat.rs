@@ -8,32 +8,32 @@ use std::time::{Duration, Instant};
 use crate::link::ends::Extent;
 use crate::link::header::{heartbeat, set_heartbeat};
 
-/// Default interval of heartbeats; see [`Pulse::every`].
+/// Default interval of heartbeats; see [`HeartbeatSender::every`].
 pub const BEAT: Duration = Duration::from_millis(100);
 
 /// Our own heartbeat.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct HeartbeatSender {
     count: u64,
     interval: Duration,
     next: Instant,
 }
 
-impl Pulse {
+impl HeartbeatSender {
     /// Returns a heartbeat whose counter continues from `count`; the first beat is due at once.
-    pub fn new(count: u64, now: Instant) -> Pulse {
-        Pulse { count, interval: BEAT, next: now }
+    pub fn new(count: u64, now: Instant) -> HeartbeatSender {
+        HeartbeatSender { count, interval: BEAT, next: now }
     }
 
     /// Sets another interval.
     #[must_use]
-    pub fn every(self, interval: Duration) -> Pulse {
-        Pulse { interval, ..self }
+    pub fn every(self, interval: Duration) -> HeartbeatSender {
+        HeartbeatSender { interval, ..self }
     }
 
     /// Returns the heartbeat of an end, continuing from its counter.
-    pub fn of(own: &Extent, now: Instant) -> Pulse {
-        Pulse::new(heartbeat(own), now)
+    pub fn of(own: &Extent, now: Instant) -> HeartbeatSender {
+        HeartbeatSender::new(heartbeat(own), now)
     }
 
     /// Increments the counter of our end, if due.
@@ -158,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn a_heart_beats_when_it_is_time() {
+    fn heartbeat_fires_when_due() {
         let start = Instant::now();
-        let mut pulse = Pulse::new(u64::MAX, start);
+        let mut pulse = HeartbeatSender::new(u64::MAX, start);
         assert_eq!(pulse.beat(start), Some(0));
         assert_eq!(pulse.beat(at(start, 99)), None);
         assert_eq!(pulse.next(), at(start, 100));
@@ -171,15 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_heart_beats_as_often_as_it_was_told() {
+    fn heartbeat_interval_can_be_changed() {
         let start = Instant::now();
-        let mut pulse = Pulse::new(0, start).every(Duration::from_secs(1));
+        let mut pulse = HeartbeatSender::new(0, start).every(Duration::from_secs(1));
         let beats = (0..=30).filter(|tick| pulse.beat(at(start, tick * 100)).is_some()).count();
         assert_eq!(beats, 4);
     }
 
     #[test]
-    fn a_silent_heart_is_late_and_then_lost_for_good() {
+    fn missing_heartbeats_make_peer_late_then_lost() {
         let start = Instant::now();
         let mut watch = Watch::new(7, Patience::default(), start);
         let mut healths = Vec::new();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_a_look_does_not_count() {
+    fn unsampled_time_does_not_count_as_silence() {
         let start = Instant::now();
         let mut watch = Watch::new(7, Patience::default(), start);
         assert_eq!(watch.look(7, at(start, 3_600_000)), Health::Well);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept() {
+    fn layout_limits_are_enforced() {
         for slots in [0, 1, 4, 7, 9, 1000, 2048, u32::MAX] {
             assert_eq!(Layout::new(slots, 8, 8 << 20), Err(LayoutError::Slots { slots }));
         }
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_follow_each_other_and_fill_the_region(slots in 3u32..=10, back in 3u32..=8, bulk in 0u64..1 << 32) {
+        fn layout_parts_are_contiguous_and_complete(slots in 3u32..=10, back in 3u32..=8, bulk in 0u64..1 << 32) {
             let layout = Layout::with_bulk(1 << slots, 1 << back, bulk).expect("a layout");
             prop_assert!(layout.bulk_bytes() >= bulk);
             prop_assert_eq!(layout.bulk_offset() % 4096, 0);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_agree_on_the_same_terms_within_their_limits() {
+    fn both_sides_negotiate_equal_terms_within_limits() {
         let limits = Limits { slots: 64, features: Features::CALL_BACKS, ..Limits::default() };
         let agreement = agree(&limits, &hello()).expect("an agreement");
         assert_eq!((agreement.layout.slots(), agreement.layout.back_slots()), (64, 16));
@@ -207,7 +207,7 @@ mod tests {
 
     /// Refuses a client that requires call-backs, which do not exist.
     #[test]
-    fn nothing_is_agreed_on_that_nothing_does() {
+    fn callback_requirement_is_refused() {
         let agreement = agree(&Limits::default(), &hello()).expect("an agreement");
         assert!(!agreement.features.contains(Features::CALL_BACKS));
         let needy = Hello { required: Features::CALL_BACKS, ..hello() };

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_has_all_its_memory() {
+    fn new_file_is_fully_allocated() {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let path = dir.path().join("memory");
         drop(serve(&path, Some(1 << 20)).expect("made"));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_makes_its_memory_longer_changes_nothing() {
+    fn growing_peer_memory_has_no_effect() {
         let own = Sealed::create("test", 8192).expect("memory");
         let peer = map_peer(&own, 8192).expect("sealed");
         let again = std::fs::File::from(own.as_fd().try_clone_to_owned().expect("a descriptor"));

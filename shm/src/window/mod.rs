@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_spread_over_the_slots_differently_in_each_window() {
+    fn slot_mapping_differs_between_windows() {
         let ((one, _), (other, _)) = (both(), both());
         let slots = |window: &Window| (0..64).map(|inode| window.slot_of(1, inode)).collect::<Vec<_>>();
         assert_ne!(slots(&one), slots(&other));

@@ -9,7 +9,7 @@ use tombolo_shm::link::{Ends, Layout};
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
 #[test]
-fn messages_sleeps_and_spans_allocate_nothing() {
+fn message_path_allocates_nothing() {
     let (client, server) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
     let (offset, slots) = (client.layout.ring_offset(), client.layout.slots());
     let mut producer = Producer::at(&client.own, offset, slots, client.epoch).expect("a ring");

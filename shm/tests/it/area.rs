@@ -44,7 +44,7 @@ fn lengths() -> impl Strategy<Value = u64> {
 
 proptest! {
     #[test]
-    fn spans_never_overlap_and_room_is_found_where_there_is_some(
+    fn spans_never_overlap_and_free_space_is_found(
         steps in proptest::collection::vec((any::<bool>(), lengths(), any::<prop::sample::Index>()), 1..400),
     ) {
         let area = Area::new(START..START + BYTES);

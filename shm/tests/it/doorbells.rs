@@ -91,7 +91,7 @@ fn a_sleeper_in_another_mapping_is_woken() {
 }
 
 #[test]
-fn an_awake_consumer_is_not_rung_and_a_sleeping_one_once() {
+fn awake_consumer_is_not_rung_sleeper_once() {
     let [client, server] = link(DoorbellKind::Futex);
     let ringer = Ringer::of(&client).expect("inside");
     (0..1000).for_each(|_| ringer.ring());
@@ -141,7 +141,7 @@ fn an_idle_sleeper_does_not_wake_up_by_itself() {
 }
 
 #[test]
-fn a_time_that_is_up_ends_every_kind_of_wait() {
+fn timeout_ends_wait_in_every_mode() {
     for doorbell in [DoorbellKind::Futex, DoorbellKind::Silent] {
         for mode in Mode::ALL {
             let [_client, server] = link(doorbell);
@@ -174,7 +174,7 @@ fn a_nudge_ends_every_kind_of_wait_once() {
 }
 
 #[test]
-fn a_sleeper_whose_peer_memory_is_gone_does_not_spin() {
+fn sleeper_without_peer_memory_does_not_spin() {
     let file = tombolo_sys::memfd::create("gone", 4096).expect("memory");
     let [_client, mut server] = link(DoorbellKind::Futex);
     server.peer = Extent::whole(Region::map_read_only(&file, 0, 4096).expect("a mapping"));
@@ -190,7 +190,7 @@ fn a_sleeper_whose_peer_memory_is_gone_does_not_spin() {
 }
 
 #[test]
-fn a_sleeper_that_takes_over_is_woken_like_the_first() {
+fn successor_sleeper_is_woken_like_the_first() {
     let [client, server] = link(DoorbellKind::Futex);
     let ringer = Ringer::of(&client).expect("inside");
     let mut producer = producer(&client);

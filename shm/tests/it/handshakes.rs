@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
     Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye, Hello,
-    Incarnation, Limits, PageEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, length_of,
+    Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, length_of,
 };
 
 const TOTAL: usize = 1 << 20;
@@ -109,7 +109,7 @@ fn a_link_is_made_and_left_and_made_again() {
         client.goodbye(&Goodbye::new(Cause::Leaving, "done")).expect("inside");
         let over = fixture.serve(&mut server);
         assert!(
-            matches!(&over, ServerStep::Over(PageEnd::Said(goodbye)) if goodbye.reason == "done"),
+            matches!(&over, ServerStep::Over(LinkEnd::Said(goodbye)) if goodbye.reason == "done"),
             "{over:?}"
         );
         // Until the link is no longer in use no other client gets its memory.
@@ -126,7 +126,7 @@ fn a_link_is_made_and_left_and_made_again() {
 }
 
 #[test]
-fn a_second_client_has_to_wait() {
+fn second_client_waits_for_the_page() {
     let mut fixture = Fixture::new();
     let mut server = fixture.server(5, false);
     fixture.serve(&mut server);
@@ -142,7 +142,7 @@ fn a_second_client_has_to_wait() {
 }
 
 #[test]
-fn a_client_that_dies_is_noticed_by_its_heart() {
+fn client_death_is_detected_by_heartbeat() {
     let mut fixture = Fixture::new();
     let mut server = fixture.server(5, false);
     fixture.serve(&mut server);
@@ -156,13 +156,13 @@ fn a_client_that_dies_is_noticed_by_its_heart() {
             _ => assert!(fixture.now < silent_since + Duration::from_secs(10)),
         }
     };
-    assert_eq!(end, PageEnd::Died);
+    assert_eq!(end, LinkEnd::Died);
     assert!(fixture.now > silent_since + Duration::from_secs(4));
     server.reopen(fixture.now).expect("inside");
     // It was only suspended, and finds another client.
     let mut next = fixture.client(2);
     fixture.link(&mut server, &mut next).expect("a link");
-    assert!(matches!(client.step(fixture.now), Ok(ClientStep::Over(PageEnd::Died))));
+    assert!(matches!(client.step(fixture.now), Ok(ClientStep::Over(LinkEnd::Died))));
     for _ in 0..5 {
         fixture.later(100);
         assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
@@ -171,7 +171,7 @@ fn a_client_that_dies_is_noticed_by_its_heart() {
 }
 
 #[test]
-fn a_client_that_claims_and_dies_keeps_the_next_out_for_a_while_only() {
+fn claim_of_a_dead_client_expires() {
     let mut fixture = Fixture::new();
     let mut server = fixture.server(5, false);
     fixture.serve(&mut server);
@@ -208,7 +208,7 @@ fn dropping_an_unfinished_handshake_releases_its_claim() {
 }
 
 #[test]
-fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
+fn server_death_and_goodbye_are_distinguished() {
     for (orderly, alone) in [(true, false), (false, false), (false, true)] {
         let mut fixture = Fixture::new();
         let mut server = fixture.server(5, false);
@@ -219,7 +219,7 @@ fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
             server.goodbye(&Goodbye::new(Cause::Leaving, "")).expect("inside");
             server.leave();
             let over = client.step(fixture.now).expect("inside");
-            assert!(matches!(over, ClientStep::Over(PageEnd::Said(_))), "{over:?}");
+            assert!(matches!(over, ClientStep::Over(LinkEnd::Said(_))), "{over:?}");
         } else {
             drop(server);
         }
@@ -234,7 +234,7 @@ fn a_server_that_dies_or_leaves_is_told_apart_and_another_takes_its_place() {
         assert_eq!(took < Duration::from_secs(2), orderly || alone, "{took:?}");
         if !orderly {
             let over = client.step(fixture.now).expect("inside");
-            assert!(matches!(over, ClientStep::Over(PageEnd::Died)), "{over:?}");
+            assert!(matches!(over, ClientStep::Over(LinkEnd::Died)), "{over:?}");
         }
     }
 }
@@ -305,7 +305,7 @@ proptest! {
     /// Overwrites page and headers continuously. Neither side panics, and afterwards a new client gets a
     /// link.
     #[test]
-    fn scribbling_ends_links_and_nothing_else(
+    fn random_page_writes_only_end_links(
         writes in proptest::collection::vec((0usize..5000, proptest::collection::vec(any::<u8>(), 1..9), any::<bool>()), 0..60),
     ) {
         let mut fixture = Fixture::new();
@@ -346,7 +346,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_is_truncated_is_told_to_both_sides() {
+fn both_sides_detect_a_truncated_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("memory");
     let now = Instant::now();

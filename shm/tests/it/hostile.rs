@@ -36,7 +36,7 @@ fn set_stamp(end: &Extent, slot: u32, stamp: u32) {
 }
 
 #[test]
-fn a_slot_has_the_bytes_that_the_format_says() {
+fn slot_layout_matches_the_format() {
     let (end, _) = ring();
     let mut producer = producer(&end, 0xABCD_0102);
     (0..SLOTS).for_each(|id| producer.push(&message(id)));
@@ -50,7 +50,7 @@ fn a_slot_has_the_bytes_that_the_format_says() {
 }
 
 #[test]
-fn messages_come_in_order_whole_and_once_over_more_laps_than_a_stamp_counts() {
+fn messages_arrive_once_in_order_across_stamp_wraparound() {
     let (end, mut consumer) = ring();
     let mut producer = producer(&end, EPOCH);
     let mut id = 0;
@@ -69,7 +69,7 @@ fn messages_come_in_order_whole_and_once_over_more_laps_than_a_stamp_counts() {
 }
 
 #[test]
-fn a_stamp_of_another_lap_is_no_message_and_is_reported() {
+fn stamp_of_another_lap_is_reported() {
     for wrong in [-2i32, -3, -100, 1, 2, 100, 0x8000] {
         let (end, mut consumer) = ring();
         let mut producer = producer(&end, EPOCH);
@@ -89,7 +89,7 @@ fn a_stamp_of_another_lap_is_no_message_and_is_reported() {
 }
 
 #[test]
-fn nothing_of_an_earlier_life_is_a_message() {
+fn slots_of_earlier_epochs_are_no_messages() {
     for old in [EPOCH - 1, EPOCH + 1, EPOCH ^ 0x8000, EPOCH << 8, 1] {
         let (end, mut consumer) = ring();
         let mut former = producer(&end, old);
@@ -111,7 +111,7 @@ fn a_ring_overrun_is_detected() {
 }
 
 #[test]
-fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
+fn concurrent_slot_rewrite_yields_a_mix_of_both() {
     let (end, mut consumer) = ring();
     let kinds = [message(1), message(2)];
     let lines = LinesMut::new(end.region(), 0, SLOTS as usize).expect("lines");
@@ -149,7 +149,7 @@ fn a_slot_that_is_rewritten_while_it_is_read_gives_some_mix_and_nothing_else() {
 }
 
 #[test]
-fn a_file_that_is_taken_away_is_an_empty_ring() {
+fn ring_of_a_truncated_file_is_empty() {
     let file = tombolo_sys::memfd::create("ring", 4096).expect("memory");
     let own = Extent::whole(Region::map(&file, 0, 4096).expect("a mapping"));
     let peer = Extent::whole(Region::map_read_only(&file, 0, 4096).expect("a mapping"));
@@ -167,7 +167,7 @@ fn a_file_that_is_taken_away_is_an_empty_ring() {
 }
 
 #[test]
-fn rings_lie_inside_on_lines_and_are_powers_of_two() {
+fn rings_must_be_inside_aligned_and_powers_of_two() {
     let end = Extent::whole(Region::heap(4096));
     for (offset, slots) in [(0, 128), (64, 64), (8, 8), (0, 0), (0, 24), (u64::MAX, 8), (0, 1 << 31)] {
         assert!(Producer::at(&end, offset, slots, epoch(1)).is_err(), "{offset} {slots}");
@@ -178,7 +178,7 @@ fn rings_lie_inside_on_lines_and_are_powers_of_two() {
 proptest! {
     /// Reads arbitrary memory: a slot is a message if it has the awaited stamp, and is returned unchanged.
     #[test]
-    fn any_bytes_are_read_without_harm(
+    fn arbitrary_ring_memory_is_read_safely(
         bytes in proptest::collection::vec(any::<u8>(), SLOTS as usize * LINE_BYTES),
         fits in proptest::collection::vec(proptest::bool::weighted(0.9), SLOTS as usize),
     ) {

@@ -40,7 +40,7 @@ fn welcome() -> Welcome {
 
 /// Compares byte by byte with docs/formats/link.md, so that every change of the format is noticed.
 #[test]
-fn a_hello_is_laid_out_as_the_format_says() {
+fn hello_layout_matches_the_format() {
     let mut expected = Vec::new();
     expected.extend_from_slice(b"TMBLLINK");
     expected.extend_from_slice(&[1, 0, 0, 0, 96, 0, 0, 0]);
@@ -58,7 +58,7 @@ fn a_hello_is_laid_out_as_the_format_says() {
 }
 
 #[test]
-fn a_welcome_is_laid_out_as_the_format_says() {
+fn welcome_layout_matches_the_format() {
     let mut expected = Vec::new();
     expected.extend_from_slice(b"TMBLLINK");
     expected.extend_from_slice(&[2, 0, 0, 0, 72, 0, 0, 0]);
@@ -77,7 +77,7 @@ fn forward_region() -> ForwardRegion {
 }
 
 #[test]
-fn forwarded_regions_are_laid_out_as_the_format_says() {
+fn forwarded_region_layout_matches_the_format() {
     let head = |kind: u8, len: u8| [&b"TMBLLINK"[..], &[kind, 0, 0, 0, len, 0, 0, 0]].concat();
     let mut expected = head(5, 48);
     expected.extend_from_slice(&[2, 3, 0, 0, 0xe8, 3, 0, 0]);
@@ -98,7 +98,7 @@ fn forwarded_regions_are_laid_out_as_the_format_says() {
 }
 
 #[test]
-fn a_forwarded_region_of_the_links_own_sides_or_with_no_sense_is_none() {
+fn forwarded_region_with_invalid_domain_is_refused() {
     for message in [
         Message::ForwardRegion(forward_region()),
         Message::RegionForwarded(RegionForwarded { domain: Domain(2), is_known: true }),
@@ -183,7 +183,7 @@ fn texts_must_be_texts_within_their_limits() {
 }
 
 #[test]
-fn numbers_that_mean_nothing_are_refused() {
+fn undefined_numbers_in_link_messages_are_refused() {
     let spoilt = |message: &Message, at: usize| {
         let mut bytes = message.encode();
         bytes[at] = 77;
@@ -202,7 +202,7 @@ fn numbers_that_mean_nothing_are_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_message_or_are_not(bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..6) {
+    fn arbitrary_bytes_never_break_message_decoding(bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..6) {
         let _ = Message::decode(&bytes);
         let mut likely = b"TMBLLINK".to_vec();
         likely.extend_from_slice(&[kind, 0, 0, 0]);

@@ -28,7 +28,7 @@ fn look(side: &mut Side<Loom>) -> u32 {
 }
 
 #[test]
-fn a_message_is_whole_when_its_stamp_is_there() {
+fn stamped_messages_are_complete() {
     every_interleaving(3, || {
         let [mut client, mut server] = sides::<Loom>(2);
         let end = Loom::spawn(move || (1..3).for_each(|id| client.producer.push(&message(id))));
@@ -38,7 +38,7 @@ fn a_message_is_whole_when_its_stamp_is_there() {
 }
 
 #[test]
-fn a_slot_is_written_again_only_when_it_was_read() {
+fn slots_are_reused_only_after_being_read() {
     every_interleaving(2, || {
         let [mut client, mut server] = sides::<Loom>(1);
         let end = Loom::spawn(move || {
@@ -69,7 +69,7 @@ fn a_sleeping_consumer_is_woken() {
 }
 
 #[test]
-fn a_ring_in_vain_takes_nothing_from_the_next_sleep() {
+fn needless_ring_does_not_disturb_next_sleep() {
     every_interleaving(1, || {
         let [mut client, mut server] = sides::<Loom>(1);
         let end = Loom::spawn(move || {
@@ -105,7 +105,7 @@ fn two_ringing_threads_leave_no_sleeper() {
 }
 
 #[test]
-fn a_nudge_ends_a_sleep_or_the_next_one() {
+fn nudge_ends_current_or_next_sleep() {
     every_interleaving(3, || {
         let [_client, mut server] = sides::<Loom>(1);
         let (nudger, told) = (server.sleeper.nudger(), Arc::new(AtomicU32::new(0)));
@@ -123,7 +123,7 @@ fn a_nudge_ends_a_sleep_or_the_next_one() {
 /// Polls while another client is answered or polls itself: data validated by a version that holds are
 /// current, whatever one client tells the other.
 #[test]
-fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
+fn data_validated_by_a_version_are_current() {
     every_interleaving(3, || {
         let counts = Counts::begin(Loom::lines(4), Loom::lines(1), 9);
         let file = Arc::new(loom::sync::Mutex::new(0));
@@ -148,7 +148,7 @@ fn what_is_remembered_with_a_version_that_holds_is_what_there_is() {
 
 /// Changes two files that share a slot, and everything.
 #[test]
-fn no_version_is_had_while_one_of_two_changes_is_under_way() {
+fn no_version_exists_during_overlapping_changes() {
     every_interleaving(2, || {
         let counts = Counts::begin(Loom::lines(4), Loom::lines(1), 9);
         let file = Arc::new(loom::sync::Mutex::new(0));

@@ -21,7 +21,7 @@ fn scratch() -> (tempfile::TempDir, std::os::fd::OwnedFd) {
 }
 
 #[test]
-fn a_walk_beneath_never_leaves_and_an_entry_never_follows() {
+fn beneath_walks_stay_inside_and_entries_follow_no_links() {
     let (dir, root) = scratch();
     fs::create_dir(dir.path().join("in")).unwrap();
     symlink("/etc", dir.path().join("out")).unwrap();
@@ -39,7 +39,7 @@ fn a_walk_beneath_never_leaves_and_an_entry_never_follows() {
 }
 
 #[test]
-fn data_goes_through_scattered_memory_and_comes_back() {
+fn scattered_memory_round_trips_through_a_file() {
     let (_dir, root) = scratch();
     let fd = open::open_entry(root.as_fd(), b"f", OpenFlags::RDWR | OpenFlags::CREATE, 0o600).unwrap();
     let region = Region::heap(64);
@@ -63,7 +63,7 @@ fn data_goes_through_scattered_memory_and_comes_back() {
 }
 
 #[test]
-fn a_listing_goes_on_where_a_cookie_says() {
+fn directory_listing_resumes_at_a_cookie() {
     let (dir, root) = scratch();
     for n in 0..500 {
         fs::write(dir.path().join(format!("entry-{n:04}")), b"").unwrap();
@@ -116,7 +116,7 @@ fn a_place_can_be_changed_without_being_opened() {
 }
 
 #[test]
-fn a_handle_finds_its_file_after_a_rename_and_says_stale_after_its_end() {
+fn handle_survives_rename_and_is_stale_after_removal() {
     let (dir, root) = scratch();
     let path = dir.path().join("f");
     fs::write(&path, b"x").unwrap();
@@ -137,7 +137,7 @@ fn a_handle_finds_its_file_after_a_rename_and_says_stale_after_its_end() {
 }
 
 #[test]
-fn two_openings_lock_each_other_out_and_see_the_owner() {
+fn two_openings_exclude_each_other_and_report_the_owner() {
     let (_dir, root) = scratch();
     let flags = OpenFlags::RDWR | OpenFlags::CREATE;
     let a = open::open_entry(root.as_fd(), b"f", flags, 0o600).unwrap();

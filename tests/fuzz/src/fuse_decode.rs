@@ -1,6 +1,6 @@
 //! Any bytes as a FUSE request: the decoder may refuse them, and must not panic or look outside them.
 
-use tombolo_wire_fuse::init::{self, Capabilities, Wishes};
+use tombolo_wire_fuse::init::{self, Capabilities, Preferences};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::{Extent, Request};
 use zerocopy::FromBytes;
@@ -17,7 +17,7 @@ pub fn run(bytes: &[u8]) {
         match decoded.request {
             Request::BatchForget(forgets) => assert!(forgets.iter().count() <= bytes.len() / 16),
             Request::Init(offer) => {
-                let wishes = Wishes {
+                let wishes = Preferences {
                     capabilities: Capabilities::all(),
                     max_write_bytes: 1 << 20,
                     max_readahead_bytes: 1 << 20,

@@ -79,7 +79,7 @@ impl Kept {
         let private = place.listener().expect("a listener");
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).expect("bind");
-        let settings = KeeperSettings { guests_max: 8, keeps_all_areas: false };
+        let settings = KeeperSettings { guests_max: 8, refuses_front_end_areas: false };
         Keeper::start(public, place, servers.clone(), settings).expect("a keeper");
         let disk = Arc::new(MemoryDisk::new(8 << 10).expect("a disk"));
         let memory = memfd::create("fuzz-keeper", MEMORY_BYTES).expect("memory");

@@ -191,7 +191,7 @@ impl Connect for Dial {
         life.links.push(link.clone());
         let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
         if let Some(window) = window {
-            line.has_window(WindowReader::map(window)?);
+            line.set_window(WindowReader::map(window)?);
         }
         // There is no socket whose end would be seen.
         watched.line.get_or_init(|| line.clone());

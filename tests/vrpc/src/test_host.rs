@@ -128,7 +128,7 @@ impl Connect for Dial {
     fn connect(&self, client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
         let Dialled { ends, window, index } = self.0.dial()?;
         let line = Line::start(&ends, client.label.as_str(), self.0.plan.mode)?;
-        window.into_iter().for_each(|window| line.has_window(window));
+        window.into_iter().for_each(|window| line.set_window(window));
         Ok(Connected { line, keep: Box::new(HangUp { host: self.0.clone(), index }) })
     }
 }

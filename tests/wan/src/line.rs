@@ -42,7 +42,7 @@ pub(crate) fn start(
     thread::Builder::new().name(name.into()).spawn(move || {
         // A line is not slower where the programs at its ends have the processors. Without the right to that,
         // what comes late is counted.
-        let _ = tombolo_sys::scheduling::run_before_others();
+        let _ = tombolo_sys::scheduling::run_realtime();
         // A timer of the thread's own accuracy.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let start = Instant::now();

@@ -226,12 +226,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn attributes_come_back_as_they_went(attr in any_attr()) {
+        fn attributes_round_trip_through_fuse_attr(attr in any_attr()) {
             prop_assert_eq!(from_wire(&to_wire(&attr)).unwrap(), attr);
         }
 
         #[test]
-        fn both_forms_say_the_same(attr in any_attr()) {
+        fn fuse_attr_and_statx_are_equivalent(attr in any_attr()) {
             let (short, long) = (to_wire(&attr), to_statx(&attr));
             prop_assert_eq!(short.mode, u32::from(long.mode));
             prop_assert_eq!(short.ino, long.ino);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn birth_is_told_only_where_it_is_known() {
+    fn birth_time_is_sent_only_if_known() {
         let attr = from_wire(&FuseAttr { mode: S_IFREG, ..Default::default() }).unwrap();
         let born = Attr { btime: Some(Timestamp { secs: 5, nanos: 6 }), ..attr };
         assert_eq!(to_statx(&born).mask & StatxMask::BTIME.bits(), StatxMask::BTIME.bits());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn now_wins_over_a_time_that_came_along() {
+    fn set_time_now_overrides_explicit_time() {
         let raw = SetattrIn { atime: 5, mtime: u64::MAX, ..Default::default() };
         let valid = SetattrValid::ATIME | SetattrValid::ATIME_NOW | SetattrValid::MTIME;
         let set = set_attr(valid, &raw);

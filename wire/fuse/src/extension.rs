@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_the_bytes_yields_only_what_is_there() {
+    fn excess_group_count_yields_only_present_groups() {
         let bytes = extension(EXT_GROUPS, [u32::MAX, 7].as_bytes());
         assert_eq!(Extensions::new(&bytes).unwrap().groups().collect::<Vec<_>>(), [7]);
     }

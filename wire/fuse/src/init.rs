@@ -143,7 +143,7 @@ impl From<&InitIn> for Offer {
 
 /// The server's preferences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wishes {
+pub struct Preferences {
     /// Supported capabilities.
     pub capabilities: Capabilities,
     /// Maximum WRITE (and READ), in bytes; a multiple of the page size, at least one page.
@@ -194,7 +194,7 @@ pub enum Negotiation {
 /// Negotiates the parameters. Of two pairs that exclude each other in the kernel, passthrough wins over the
 /// write-back cache, and explicit invalidation over the automatic one.
 #[must_use]
-pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
+pub fn negotiate(offer: &Offer, wishes: &Preferences) -> Negotiation {
     if offer.major > MAJOR {
         return Negotiation::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() });
     }
@@ -239,8 +239,8 @@ pub fn negotiate(offer: &Offer, wishes: &Wishes) -> Negotiation {
 mod tests {
     use super::*;
 
-    fn wishes() -> Wishes {
-        Wishes {
+    fn wishes() -> Preferences {
+        Preferences {
             capabilities: Capabilities::all(),
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,
@@ -256,7 +256,7 @@ mod tests {
         Offer { major: MAJOR, minor, max_readahead_bytes: 131_072, capabilities }
     }
 
-    fn agreed(offer: &Offer, wishes: &Wishes) -> Agreed {
+    fn agreed(offer: &Offer, wishes: &Preferences) -> Agreed {
         match negotiate(offer, wishes) {
             Negotiation::Agreed(agreed) => agreed,
             other => panic!("{other:?}"),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_agreed_that_was_not_offered() {
+    fn negotiation_uses_only_offered_capabilities() {
         let offered = Capabilities::MAX_PAGES | Capabilities::POSIX_LOCKS;
         let agreed = agreed(&offer(31, offered), &wishes());
         assert_eq!(agreed.capabilities, offered);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn flags2_counts_only_when_the_kernel_says_so() {
+    fn flags2_requires_init_ext() {
         let raw = InitIn { major: 7, minor: 45, flags: 0, flags2: u32::MAX, ..Default::default() };
         assert_eq!(Offer::from(&raw).capabilities, Capabilities::empty());
         let raw = InitIn { flags: 1 << 30, ..raw };

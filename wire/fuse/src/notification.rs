@@ -96,7 +96,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     #[test]
-    fn a_deleted_name_is_told_with_its_nul() {
+    fn delete_notification_includes_the_nul() {
         let mut buffer = [0xff; BYTES_MAX];
         let name = Name::new(b"gone").unwrap();
         let bytes = Notification::Delete { parent: NodeId(1), child: NodeId(5), name }.encode(&mut buffer);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_fits_and_a_small_buffer_gets_nothing() {
+    fn longest_name_fits_and_small_buffer_stays_empty() {
         let name = Name::new(&[b'x'; 255]).unwrap();
         let mut buffer = [0; BYTES_MAX];
         let delete = Notification::Delete { parent: NodeId(1), child: NodeId(2), name };

@@ -168,7 +168,7 @@ pub fn xattr_size(size_bytes: u32) -> GetxattrOut {
 
 /// A conflicting lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocker {
+pub struct LockConflict {
     /// Shared or exclusive.
     pub kind: LockKind,
     /// First byte.
@@ -183,7 +183,7 @@ pub struct Blocker {
 
 /// Encodes the reply to GETLK: the conflicting lock, or none.
 #[must_use]
-pub fn lk(blocker: Option<&Blocker>) -> LkOut {
+pub fn lk(blocker: Option<&LockConflict>) -> LkOut {
     let lk = match blocker {
         None => FileLock { kind: lock::F_UNLCK, ..Default::default() },
         Some(blocker) => FileLock {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_does_not_fit_is_an_error_and_never_half_a_reply() {
+    fn oversized_reply_becomes_an_error() {
         let mut buffer = [0; 32];
         let bytes = Reply::new(&mut buffer, Unique(9)).with(&[0u64; 1]).with(&[0u64; 9]).finish();
         assert_eq!(bytes, error(Unique(9), Errno::EIO).as_bytes());
@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_to_the_end_of_file_stays_within_what_the_kernel_takes() {
+    fn lock_to_eof_is_clamped_to_offset_max() {
         let blocker =
-            Blocker { kind: LockKind::Write, start: 5, last: u64::MAX, pid: 1, owner: LockOwner(1) };
+            LockConflict { kind: LockKind::Write, start: 5, last: u64::MAX, pid: 1, owner: LockOwner(1) };
         assert_eq!(lk(Some(&blocker)).lk.end, i64::MAX as u64);
         assert_eq!(lk(None).lk.kind, lock::F_UNLCK);
     }

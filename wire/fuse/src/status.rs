@@ -97,7 +97,7 @@ mod tests {
     use std::mem::discriminant;
 
     #[test]
-    fn every_error_with_a_number_of_its_own_comes_back_as_itself() {
+    fn errors_with_their_own_errno_round_trip() {
         for (error, errno) in both_ways() {
             assert_eq!(to_errno(&error), errno);
             assert_eq!(discriminant(&from_errno(errno)), discriminant(&error), "{errno}");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_that_has_a_name_survives_the_waist_or_becomes_its_nearest() {
+    fn named_errnos_round_trip_or_map_to_nearest() {
         for &errno in Errno::ALL {
             let again = to_errno(&from_errno(errno));
             let nearest = match errno {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_has_a_number_too() {
+    fn lossy_errors_map_to_errnos() {
         for (error, errno) in out_only() {
             assert_eq!(to_errno(&error), errno);
         }

@@ -77,7 +77,7 @@ pub enum ClientOption<'a> {
         /// `true` if transmission is to start.
         go: bool,
         /// `true` if the client respects block sizes.
-        heeds_block_sizes: bool,
+        respects_block_sizes: bool,
     },
     /// Use structured replies.
     StructuredReply,
@@ -125,11 +125,11 @@ impl<'a> ClientOption<'a> {
             OptionCode::EXTENDED_HEADERS => Self::ExtendedHeaders,
             OptionCode::INFO | OptionCode::GO => {
                 let (export, count) = (reader.name()?, reader.u16()?);
-                let mut heeds_block_sizes = false;
+                let mut respects_block_sizes = false;
                 for _ in 0..count {
-                    heeds_block_sizes |= InfoKind(reader.u16()?) == InfoKind::BLOCK_SIZE;
+                    respects_block_sizes |= InfoKind(reader.u16()?) == InfoKind::BLOCK_SIZE;
                 }
-                Self::Info { export, go: code == OptionCode::GO, heeds_block_sizes }
+                Self::Info { export, go: code == OptionCode::GO, respects_block_sizes }
             }
             OptionCode::LIST_META_CONTEXT | OptionCode::SET_META_CONTEXT => {
                 let (export, count) = (reader.name()?, reader.u32()?);

@@ -180,7 +180,7 @@ xdr_struct! {
 
 /// A node to be created by MKNOD (§3.3.11, `mknoddata3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MknodWhat {
+pub enum MknodKind {
     /// A character device.
     CharDevice(Sattr3, SpecData3),
     /// A block device.
@@ -193,7 +193,7 @@ pub enum MknodWhat {
     Other(FileType3),
 }
 
-impl<'a> Decode<'a> for MknodWhat {
+impl<'a> Decode<'a> for MknodKind {
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
         match xdr.value()? {
             FileType3::CharDevice => Ok(Self::CharDevice(xdr.value()?, xdr.value()?)),
@@ -207,7 +207,7 @@ impl<'a> Decode<'a> for MknodWhat {
     }
 }
 
-impl Encode for MknodWhat {
+impl Encode for MknodKind {
     fn encode(&self, xdr: &mut Encoder<'_>) {
         match self {
             Self::CharDevice(attributes, device) => {
@@ -229,7 +229,7 @@ xdr_struct! {
         /// Directory and name.
         pub location: DirOpArgs<'a>,
         /// Type and attributes.
-        pub what: MknodWhat,
+        pub what: MknodKind,
     }
 }
 

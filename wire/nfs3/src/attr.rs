@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn times_beyond_what_nfs_can_say_become_the_nearest_that_it_can() {
+    fn times_outside_of_nfs_range_are_clamped() {
         assert_eq!(time3(at(-1, 999_999_999)), NfsTime3 { seconds: 0, nseconds: 0 });
         assert_eq!(time3(at(1 << 32, 0)), NfsTime3 { seconds: u32::MAX, nseconds: 999_999_999 });
         let last = at(u32::MAX.into(), 999_999_999);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_counts_in_bytes() {
+    fn fsstat_counts_in_bytes() {
         let statfs =
             StatFs { block_size: 4096, blocks: 10, blocks_free: u64::MAX, files: 5, ..StatFs::default() };
         let fsstat = fsstat(&statfs, None);

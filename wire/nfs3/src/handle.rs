@@ -89,7 +89,7 @@ mod tests {
     use tombolo_wire_xdr::Error;
 
     #[test]
-    fn a_handle_has_at_most_64_bytes_and_may_be_empty() {
+    fn handles_have_0_to_64_bytes() {
         for len in [0, 1, 63, 64] {
             let bytes = vec![7; len];
             let handle = FileHandle::new(&bytes).unwrap();

@@ -183,7 +183,7 @@ pub type LendReply = ReadReply;
 
 xdr_enum! {
     /// An operation on a lease.
-    pub enum LeaseAct {
+    pub enum LeaseOperation {
         /// Request a lease.
         Grant = 0,
         /// Keep the given lease: answered when it is recalled, or after a while.
@@ -199,7 +199,7 @@ xdr_struct! {
         /// A file or directory of the tree.
         pub file: FileHandle<'a>,
         /// Operation.
-        pub act: LeaseAct,
+        pub act: LeaseOperation,
         /// Epoch of the lease.
         pub epoch: u64,
     }
@@ -233,10 +233,10 @@ xdr_struct! {
 pub type LeaseReply = Reply<LeaseOk, ()>;
 
 /// Maximum total length of a call's ranges, in bytes.
-pub const PACKED_BYTES_MAX: u32 = 1 << 20;
+pub const COMPRESSED_BYTES_MAX: u32 = 1 << 20;
 
 /// Maximum number of a call's ranges.
-pub const PACKED_PARTS_MAX: usize = 256;
+pub const COMPRESSED_RANGES_MAX: usize = 256;
 
 xdr_struct! {
     /// A range of a file.
@@ -278,7 +278,7 @@ xdr_struct! {
         pub file: FileHandle<'a>,
         /// Offset of the data.
         pub offset: u64,
-        /// Uncompressed length: at most [`PACKED_BYTES_MAX`].
+        /// Uncompressed length: at most [`COMPRESSED_BYTES_MAX`].
         pub count: u32,
         /// Required stability.
         pub stable: StableHow,

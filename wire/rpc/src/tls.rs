@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_a_null_call_with_an_empty_auth_tls_and_nothing_else() {
+    fn tls_probe_accepts_only_null_with_auth_tls() {
         let probe = Probe { xid: Xid(7), program: 100_003, version: 3 };
         let bytes = encoded(&probe);
         let words = [7, 0, 2, 100_003, 3, 0, 7, 0, 0, 0];
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_starttls_says_that_there_is_tls() {
+    fn only_starttls_verifier_means_tls() {
         let probe = Probe { xid: Xid(7), program: 1, version: 1 };
         let yes = encoded(&probe.accept());
         assert!(probe.is_accepted_by(&yes));

@@ -3,7 +3,7 @@
 use tombolo_core::Stability;
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, Exclusive, File, FileType, Lock, LockFamily,
-    LockKind, LockOwner, LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SyncWhat, Whence,
+    LockKind, LockOwner, LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SyncScope, Whence,
     Write, XattrName, XattrSet,
 };
 use zerocopy::little_endian::{U16, U32, U64};
@@ -112,7 +112,7 @@ flags! {
     RenameFlags: Self::all().bits(), |flags: Self| flags.bits(), |bits| Ok(Self::from_bits_retain(bits));
     AllocateMode: Self::all().bits(), |mode: Self| mode.bits(), |bits| Ok(Self::from_bits_retain(bits));
     // Set for the data alone.
-    SyncWhat: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
+    SyncScope: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
     // Set for a hole.
     Whence: 1, |whence| u8::from(whence == Self::Hole), |bit| Ok(if bit == 0 { Self::Data } else { Self::Hole });
     XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_has_every_structure_and_no_other() {
+    fn documentation_lists_every_structure() {
         let missing: Vec<String> =
             LAYOUTS.iter().map(row).filter(|row| !FORMAT.lines().any(|line| line.starts_with(row))).collect();
         assert!(missing.is_empty(), "{}", missing.join("\n"));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_has_every_message_and_status_with_its_number() {
+    fn documentation_lists_every_message_and_status() {
         let requests = Request::TABLE.iter().map(|(number, name, list, answer)| {
             format!("| {number} | {name} | {} | {answer:?} |", fields(list))
         });

@@ -3,7 +3,7 @@
 use tombolo_core::Want;
 use tombolo_core::fs::{
     AccessMask, AllocateMode, Cookie, Create, Device, DirBudget, File, FileType, Lock, LockFamily, LockOwner,
-    LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SetAttr, SyncWhat, Whence, Write,
+    LockRange, Name, NewMode, NodeId, OpenFlags, OpenId, RenameFlags, SetAttr, SyncScope, Whence, Write,
     XattrName, XattrSet,
 };
 use zerocopy::little_endian::{U16, U64};
@@ -219,7 +219,7 @@ requests! {
     /// `FileSystem::flush`.
     Flush = 32 { 8 file: File, 24 owner: LockOwner } => Done;
     /// `FileSystem::fsync`.
-    Fsync = 33 { 8 file: File, flags what: SyncWhat } => Done;
+    Fsync = 33 { 8 file: File, flags what: SyncScope } => Done;
     /// `FileSystem::read`.
     Read = 34 { 8 file: File, 24 offset: u64, 32 destination: Destination<'a> } => Read;
     /// `FileSystem::write`. The retainable property of the source is not encoded, and never decoded: the

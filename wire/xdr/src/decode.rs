@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_must_be_there_and_its_content_does_not_matter() {
+    fn padding_is_required_but_its_contents_are_ignored() {
         let mut xdr = Decoder::new(&[0, 0, 0, 1, b'x', 9, 9, 9, 0, 0, 0, 5]);
         assert_eq!(xdr.opaque(8), Ok(&b"x"[..]));
         assert_eq!((xdr.position(), xdr.u32()), (8, Ok(5)));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_short_says_how_much_is_missing() {
+    fn truncated_message_reports_missing_bytes() {
         assert_eq!(Decoder::new(&[0; 3]).u32(), Err(Error::Short { missing_bytes: 1 }));
         assert_eq!(Decoder::new(&[0; 3]).u64(), Err(Error::Short { missing_bytes: 5 }));
         assert_eq!(Decoder::new(&[]).array::<8>(), Err(Error::Short { missing_bytes: 8 }));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_can_be_filled_in_later_and_a_tail_taken_back() {
+    fn encoder_patches_counts_and_truncates_tails() {
         let mut bytes = vec![7; 3];
         let mut xdr = Encoder::new(&mut bytes);
         xdr.u32(0).u64(5);

@@ -76,7 +76,7 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn a_list_ends_where_it_says_and_not_later() {
+    fn list_ends_at_its_terminator() {
         let bytes = [0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 9, 9, 9, 9];
         let mut xdr = Decoder::new(&bytes);
         let list: List<'_, u32> = xdr.value().unwrap();

@@ -80,7 +80,7 @@ pub enum Qcow2OpenError {
         "{} does not specify the format of its backing file {}: set it with qemu-img rebase -u -b FILE -F raw|qcow2",
         image.display(), path.display()
     )]
-    FormatUnsaid {
+    FormatUnspecified {
         /// The image.
         image: PathBuf,
         /// The backing file.
@@ -240,7 +240,7 @@ impl Opener {
             Some(format) => {
                 Err(Qcow2OpenError::FormatUnknown { image: image.to_owned(), format: format.to_owned() })
             }
-            None => Err(Qcow2OpenError::FormatUnsaid { image: image.to_owned(), path: path.to_owned() }),
+            None => Err(Qcow2OpenError::FormatUnspecified { image: image.to_owned(), path: path.to_owned() }),
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_put_in_place_of_a_checked_file_is_refused() {
+    fn symlink_replacing_checked_file_is_refused() {
         let (dir, elsewhere) =
             (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
         let [image, base] = ["image.qcow2", "base.img"].map(|name| dir.path().join(name));

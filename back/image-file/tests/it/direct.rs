@@ -28,7 +28,7 @@ fn submitted<T>(disk: &ImageFile, answer: Answer<T>) -> Result<T> {
 }
 
 #[test]
-fn many_requests_are_handed_over_at_once_and_each_has_its_own_data() {
+fn batched_direct_requests_get_their_own_data() {
     let bed = Bed::new();
     let path = bed.image(4 * MIB);
     let Some(disk) = open(&bed) else { return };
@@ -63,7 +63,7 @@ fn many_requests_are_handed_over_at_once_and_each_has_its_own_data() {
 }
 
 #[test]
-fn memory_that_is_not_aligned_and_much_of_it_is_taken_all_the_same() {
+fn direct_io_accepts_unaligned_and_large_memory() {
     let bed = Bed::new();
     bed.image(8 * MIB);
     let Some(disk) = open(&bed) else { return };
@@ -80,7 +80,7 @@ fn memory_that_is_not_aligned_and_much_of_it_is_taken_all_the_same() {
 }
 
 #[test]
-fn an_image_that_was_cut_off_is_an_error_and_another_may_open_it_when_the_disk_is_gone() {
+fn truncated_direct_image_fails_and_is_unlocked_on_drop() {
     let bed = Bed::new();
     let path = bed.image(MIB);
     let Some(disk) = open(&bed) else { return };

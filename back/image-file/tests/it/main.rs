@@ -61,7 +61,7 @@ const READ_ONLY: OpenOptions =
     OpenOptions { read_only: true, locks: true, user: 0, block_bytes: 512, no_links: false };
 
 #[test]
-fn two_that_write_are_refused_and_two_that_read_are_not() {
+fn second_writer_is_refused_but_not_second_reader() {
     let bed = Bed::new();
     let path = bed.image(MIB);
     let writer = bed.open(&path, &OpenOptions::default()).expect("the first");
@@ -78,7 +78,7 @@ fn two_that_write_are_refused_and_two_that_read_are_not() {
 }
 
 #[test]
-fn one_that_is_replaced_while_it_is_opened_is_not_what_is_written_to() {
+fn image_replaced_during_opening_is_not_written() {
     let bed = Bed::new();
     let path = bed.image(MIB);
     // A transfer of a killed process is in flight, so that the next user waits between opening and claiming.
@@ -104,7 +104,7 @@ fn one_that_is_replaced_while_it_is_opened_is_not_what_is_written_to() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused() {
+fn non_disk_is_refused() {
     let bed = Bed::new();
     let missing = bed.dir.path().join("missing");
     assert!(matches!(bed.open(&missing, &OpenOptions::default()), Err(OpenError::Open { .. })));
@@ -117,7 +117,7 @@ fn what_is_no_disk_is_refused() {
 }
 
 #[test]
-fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
+fn truncated_image_fails_only_beyond_its_end() {
     let bed = Bed::new();
     let path = bed.image(4 * MIB);
     let disk = bed.open(&path, &OpenOptions::default()).expect("opened");
@@ -134,7 +134,7 @@ fn an_image_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else()
 }
 
 #[test]
-fn a_new_size_from_outside_is_told_when_it_is_looked_at() {
+fn external_resize_is_reported_on_follow() {
     let bed = Bed::new();
     let path = bed.image(MIB);
     let disk = bed.open(&path, &OpenOptions::default()).expect("opened");
@@ -183,7 +183,7 @@ fn room_is_given_back_and_kept_as_asked() {
 }
 
 #[test]
-fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
+fn block_size_of_4_kib_rounds_disk_size() {
     let bed = Bed::new();
     let options = OpenOptions { block_bytes: 4096, ..OpenOptions::default() };
     let disk = bed.open(&bed.image(MIB + 512), &options).expect("opened");
@@ -199,7 +199,7 @@ fn a_block_of_4_kib_makes_a_disk_of_whole_blocks() {
 /// Checks that the last partial block is padded with zeroes on read and completed on write, with all kinds of
 /// I/O.
 #[test]
-fn an_image_of_no_whole_blocks_is_padded_and_grows() {
+fn image_of_partial_blocks_is_padded_and_grows() {
     let bed = Bed::new();
     for is_direct in [false, true] {
         for block_bytes in [512, 4096] {

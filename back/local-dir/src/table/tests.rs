@@ -5,7 +5,7 @@ fn identity(inode: u64, birth: u64) -> Identity {
 }
 
 #[test]
-fn a_reference_lives_as_long_as_its_look_ups_and_is_never_given_out_again() {
+fn node_id_lives_with_its_look_ups() {
     let table = NodeTable::new();
     let first = table.adopt(identity(7, 1), None, Anchor::None).node;
     assert_eq!(table.hit(&identity(7, 1)), Some(first));
@@ -25,7 +25,7 @@ fn handle() -> Anchor {
 }
 
 #[test]
-fn an_open_file_is_known_by_its_number_alone_and_a_closed_one_is_not() {
+fn inode_number_alone_identifies_only_open_files() {
     let table = NodeTable::new();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let born_now = identity(7, since_1970.as_nanos() as u64);
@@ -47,7 +47,7 @@ fn an_open_file_is_known_by_its_number_alone_and_a_closed_one_is_not() {
 }
 
 #[test]
-fn a_number_is_kept_for_a_forgotten_file_and_for_no_other() {
+fn number_is_retained_for_its_forgotten_file_only() {
     let table = NodeTable::new();
     let first = table.adopt(identity(7, 1), None, handle()).node;
     assert_eq!(table.forget(first, 1).nodes, 1);
@@ -80,7 +80,7 @@ fn numbers_of_forgotten_files_are_bounded() {
 }
 
 #[test]
-fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
+fn reused_inode_number_becomes_another_node() {
     let table = NodeTable::new();
     let old = table.adopt(identity(7, 1), None, Anchor::None).node;
     assert_eq!(table.hit(&identity(7, 2)), None);
@@ -91,7 +91,7 @@ fn a_reused_inode_number_is_another_node_and_spares_the_old_one() {
 }
 
 #[test]
-fn a_node_that_others_are_anchored_to_goes_with_the_last_of_them() {
+fn anchor_node_outlives_its_dependants() {
     let table = NodeTable::new();
     let parent = table.adopt(identity(1, 1), None, Anchor::None).node;
     let name = Name::new(b"child").expect("a name").to_owned();

@@ -26,7 +26,7 @@ fn links_that_point_outside_are_links_and_nothing_more() {
 
 /// Races with a thread of the host that keeps swapping a directory and a symbolic link to the outside.
 #[test]
-fn a_race_between_a_directory_and_a_link_never_leads_outside() {
+fn directory_symlink_race_never_leaves_the_export() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(outside.path().join("file"), b"secret").unwrap();
     fs::create_dir(dir.path().join("real")).unwrap();
@@ -90,7 +90,7 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
 /// Checks that a directory moved out of the export stays usable for sessions with a node of it, like an open
 /// directory of a process, and cannot be found by others.
 #[test]
-fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
+fn directory_moved_out_stays_with_its_holders() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("export/sub/deep")).unwrap();
     let world = serve(&dir.path().join("export"), Options::default());
@@ -104,7 +104,7 @@ fn a_directory_that_leaves_the_export_stays_with_its_holders_only() {
 }
 
 #[test]
-fn a_file_that_took_another_s_inode_number_is_another_node() {
+fn file_with_reused_inode_number_is_another_node() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
     let mut reused = 0;
@@ -129,7 +129,7 @@ fn a_file_that_took_another_s_inode_number_is_another_node() {
 }
 
 #[test]
-fn a_mount_inside_is_shown_with_its_own_number_or_does_not_exist() {
+fn submount_is_shown_or_hidden_as_configured() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("inner")).unwrap();
     fs::create_dir(dir.path().join("bound")).unwrap();
@@ -160,7 +160,7 @@ fn a_mount_inside_is_shown_with_its_own_number_or_does_not_exist() {
 
 /// Checks handles of files that have left the export.
 #[test]
-fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
+fn handle_survives_restart_unless_file_left_export() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("export");
     fs::create_dir_all(root.join("sub")).unwrap();
@@ -198,7 +198,7 @@ fn a_handle_is_good_after_a_restart_and_not_for_what_left_the_export() {
 }
 
 #[test]
-fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
+fn forgotten_node_is_found_by_number_while_linked() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::create_dir(dir.path().join("directory")).unwrap();
     fs::write(dir.path().join("file"), b"").unwrap();
@@ -223,7 +223,7 @@ fn a_forgotten_node_is_found_again_by_its_number_as_long_as_it_has_a_name() {
 /// Checks that a handle of a file on a submount is resolved by a server that has not registered the mount
 /// yet.
 #[test]
-fn a_handle_of_a_file_on_a_mount_inside_is_good_after_a_restart() {
+fn submount_handle_survives_restart() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = dir.path().join("export");
     for text in ["inner", "a bound"] {

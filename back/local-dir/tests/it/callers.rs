@@ -16,7 +16,7 @@ fn served(check: PermissionCheck) -> (tempfile::TempDir, World) {
 }
 
 #[test]
-fn with_caller_checks_nothing_is_checked_and_the_caller_owns_new_files() {
+fn caller_checks_skip_kernel_checks_but_set_owner() {
     let (dir, world) = served(PermissionCheck::Caller);
     let user = world.user(1000, 100, &[7]);
     // The directory is root's and closed to others; the caller's kernel has decided otherwise.
@@ -31,7 +31,7 @@ fn with_caller_checks_nothing_is_checked_and_the_caller_owns_new_files() {
 }
 
 #[test]
-fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
+fn back_end_checks_use_kernel_for_each_user() {
     let (dir, world) = served(PermissionCheck::BackEnd);
     let user = world.user(1000, 100, &[7]);
     assert!(matches!(world.create_as(&user, ROOT, "file", mode(0o640)), Err(Error::AccessDenied)));
@@ -59,7 +59,7 @@ fn where_rights_are_checked_here_the_kernel_does_it_for_each_user() {
 
 /// Checks that all changes of a file's data clear set-user-id, unless made by the superuser.
 #[test]
-fn every_way_of_a_foreign_change_drops_set_user_id() {
+fn every_change_by_others_drops_set_user_id() {
     let (dir, world) = served(PermissionCheck::BackEnd);
     let path = dir.path().join("file");
     fs::write(&path, b"text").unwrap();

@@ -10,7 +10,7 @@ use tombolo_core::fs::{Device, File, FileType, OpenFlags, SetAttr, Write};
 use tombolo_core::{Error, Limits};
 
 #[test]
-fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {
+fn missing_or_non_directory_root_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), b"").unwrap();
     for (path, reason) in [("missing", "No such file"), ("file", "Not a directory")] {
@@ -24,7 +24,7 @@ fn a_root_that_is_missing_or_no_directory_is_one_clear_error() {
 }
 
 #[test]
-fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
+fn removed_root_is_not_found_but_openings_stay() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
@@ -45,7 +45,7 @@ fn a_root_that_disappears_gives_not_found_and_what_is_open_stays() {
 
 /// Checks this on a disk, because O_DIRECT requires whole blocks there but not in memory.
 #[test]
-fn write_back_may_end_inside_a_block_of_a_file_open_directly() {
+fn direct_write_back_may_end_inside_a_block() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let world = serve(dir.path(), Options::default());
     fs::write(dir.path().join("file"), [b'.'; 10_000]).unwrap();
@@ -59,7 +59,7 @@ fn write_back_may_end_inside_a_block_of_a_file_open_directly() {
 }
 
 #[test]
-fn a_full_file_system_says_so_and_keeps_what_went_in() {
+fn full_file_system_reports_short_writes() {
     let dir = tempfile::tempdir().unwrap();
     let _full = Mounted::new(&["-t", "tmpfs", "-o", "size=1m", "small"], dir.path());
     let world = serve(dir.path(), Options::default());
@@ -73,7 +73,7 @@ fn a_full_file_system_says_so_and_keeps_what_went_in() {
 
 /// Checks reads from an ext4 whose disk was truncated underneath.
 #[test]
-fn a_broken_disk_is_an_io_error_with_its_cause() {
+fn broken_disk_is_io_error_with_cause() {
     let dir = tempfile::tempdir().unwrap();
     let (image, at) = (dir.path().join("image"), dir.path().join("mount"));
     fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
@@ -126,7 +126,7 @@ fn a_read_only_export_refuses_every_change() {
 }
 
 #[test]
-fn a_session_gets_no_more_than_its_share_and_all_of_it_back() {
+fn session_gets_its_descriptor_share_and_returns_it() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { nodes: 3, opens: 2, bytes_in_flight: 1 << 16, ..Limits::default() };
     let world = serve(dir.path(), Options { limits, ..Options::default() });

@@ -66,7 +66,7 @@ fn names_and_paths_say_which_files_are_volatile() {
 }
 
 #[test]
-fn a_file_that_has_had_such_a_name_stays_volatile() {
+fn file_once_volatile_by_name_stays_volatile() {
     let dir = tree(&["moved", "linked"]);
     let world = world(dir.path(), &["*.db"]);
     let (moved, linked) =
@@ -91,7 +91,7 @@ fn a_file_that_has_had_such_a_name_stays_volatile() {
 }
 
 #[test]
-fn a_file_that_was_met_by_its_handle_alone_is_volatile_until_its_name_is_known() {
+fn file_found_by_handle_is_volatile_until_named() {
     let dir = tree(&["plain"]);
     let world = world(dir.path(), &["*.db"]);
     let Some(handles) = world.fs.persistent_handles() else { return };

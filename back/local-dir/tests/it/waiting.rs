@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Mounted, READ_WRITE, ROOT, World, record, run, serve};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncWhat};
+use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncScope};
 use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_mem::{Region, Sink};
 use tombolo_sys::lock;
@@ -19,7 +19,7 @@ fn file(world: &World, text: &str) -> File {
 }
 
 #[test]
-fn locks_of_the_host_and_of_two_sessions_keep_each_other_out() {
+fn locks_exclude_host_and_other_sessions() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = {
         let one = serve(dir.path(), Options::default());
@@ -64,7 +64,7 @@ fn an_ended_opening_gives_its_record_locks_back() {
 
 /// Checks this because no flush or further release would release the lock.
 #[test]
-fn a_lock_is_not_granted_through_an_opening_that_has_ended() {
+fn lock_is_not_granted_through_ended_opening() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options::default());
     let open = file(&world, "file");
@@ -81,7 +81,7 @@ fn a_lock_is_not_granted_through_an_opening_that_has_ended() {
 }
 
 #[test]
-fn many_wait_for_the_host_s_lock_without_a_thread_each() {
+fn waiters_for_host_lock_share_one_thread() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options::default());
     let open = file(&world, "file");
@@ -97,7 +97,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
     assert!(threads() < before + 60, "{} threads", threads() - before);
 
     // Other work continues, and an interrupted wait returns an error.
-    world.fs.fsync(&world.cx, open, SyncWhat::All).wait().unwrap();
+    world.fs.fsync(&world.cx, open, SyncScope::All).wait().unwrap();
     let impatient = Ctx { interrupt: Interrupt::new(), ..world.cx.clone() };
     let answer = ask(&impatient, 999);
     impatient.interrupt.raise();
@@ -111,7 +111,7 @@ fn many_wait_for_the_host_s_lock_without_a_thread_each() {
 }
 
 #[test]
-fn cached_data_are_read_at_once_and_cold_data_later() {
+fn cached_data_is_read_inline_and_cold_data_later() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), vec![7; 8 << 20]).unwrap();
     let world = serve(dir.path(), Options::default());
@@ -128,7 +128,7 @@ fn cached_data_are_read_at_once_and_cold_data_later() {
 
     let cold = pending_when_cold(&dir.path().join("file"), || read(4 << 20));
     assert_eq!(cold.wait().unwrap().count, 1 << 20);
-    assert!(!world.fs.fsync(&world.cx, open, SyncWhat::Data).is_done());
+    assert!(!world.fs.fsync(&world.cx, open, SyncScope::Data).is_done());
 }
 
 /// Returns the answer to a request for uncached data, which must be pending: a read from the disk would have
@@ -167,7 +167,7 @@ impl Copy {
 }
 
 #[test]
-fn small_cached_files_are_copied_at_once_and_others_later() {
+fn small_cached_files_are_copied_inline() {
     const SMALL: u64 = 100_000;
     for parent in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
         let dir = tempfile::tempdir_in(parent).unwrap();
@@ -194,7 +194,7 @@ fn small_cached_files_are_copied_at_once_and_others_later() {
 
 /// Checks copies on a file system that writes dirty data back before sharing blocks.
 #[test]
-fn a_copy_that_may_share_blocks_goes_to_the_pool_and_shares_them() {
+fn block_sharing_copy_runs_in_the_pool() {
     let dir = tempfile::tempdir().unwrap();
     let (image, at) = (dir.path().join("image"), dir.path().join("mount"));
     fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
@@ -211,7 +211,7 @@ fn a_copy_that_may_share_blocks_goes_to_the_pool_and_shares_them() {
 }
 
 #[test]
-fn removing_much_goes_to_the_pool_and_removing_little_does_not() {
+fn only_large_removals_go_to_the_pool() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("big"), vec![7; 16 << 20]).unwrap();
     fs::write(dir.path().join("small"), b"7").unwrap();
@@ -232,7 +232,7 @@ fn removing_much_goes_to_the_pool_and_removing_little_does_not() {
 }
 
 #[test]
-fn a_big_file_that_is_removed_and_forgotten_is_freed_in_the_pool() {
+fn removed_big_file_is_freed_in_the_pool() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("big");
     let world = serve(dir.path(), Options::default());

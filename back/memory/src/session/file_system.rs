@@ -3,7 +3,7 @@
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles,
-    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written,
+    Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Versions, Write, Written,
     Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
@@ -113,7 +113,7 @@ impl FileSystem for Session {
         self.view().flush(file, owner).into()
     }
 
-    fn fsync(&self, _cx: &Ctx, file: File, _what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, _cx: &Ctx, file: File, _what: SyncScope) -> Answer<()> {
         self.view().opening(file).map(drop).into()
     }
 

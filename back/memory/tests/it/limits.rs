@@ -46,7 +46,7 @@ impl Fixture {
 }
 
 #[test]
-fn a_full_tree_takes_what_fits_and_is_empty_again_when_the_last_holder_lets_go() {
+fn full_tree_is_freed_with_last_holder() {
     let memory = Memory::new(Options { size_limit_bytes: 10 * 4096, ..Options::default() });
     let fixture = fixture(&memory);
     let file = fixture.create("file").unwrap();
@@ -100,7 +100,7 @@ fn names_of_a_file_are_limited() {
 }
 
 #[test]
-fn a_session_holds_no_more_than_it_may_and_others_do_not_notice() {
+fn session_limit_does_not_affect_other_sessions() {
     let session_limits = Limits { nodes: 2, opens: 1, ..Limits::default() };
     let memory = Memory::new(Options { session_limits, ..Options::default() });
     let (greedy, other) = (fixture(&memory), fixture(&memory));

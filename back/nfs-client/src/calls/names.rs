@@ -2,7 +2,7 @@
 
 use tombolo_core::Result;
 use tombolo_wire_nfs3::args::{
-    CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, ReaddirArgs,
+    CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodKind, ReaddirArgs,
     ReaddirplusArgs, RenameArgs, SymlinkArgs,
 };
 use tombolo_wire_nfs3::listing::{ReaddirReply, ReaddirplusReply};
@@ -106,7 +106,7 @@ impl Nfs {
         caller: &Caller,
         dir: FileHandleBuf,
         name: &[u8],
-        what: MknodWhat,
+        what: MknodKind,
     ) -> Result<Reply<New, WccData>> {
         self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&dir, name), what }), made).await
     }

@@ -200,7 +200,7 @@ impl Node {
     }
 
     /// The attributes, if a call of `time` or later brought them.
-    pub(crate) fn known_since(&self, time: Instant) -> Option<Attr> {
+    pub(crate) fn fetched_since(&self, time: Instant) -> Option<Attr> {
         let known = {
             let state = self.state();
             state.freshness.is_since(time).then(|| state.freshness.known())

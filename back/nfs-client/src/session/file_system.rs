@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, Digests, DirPage, Entry, File, FileSystem,
-    FileType, Leases, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, Packing,
-    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    AccessMask, Attr, Change, CompressedReads, Cookie, Create, Created, Device, Digests, DirPage, Entry,
+    File, FileSystem, FileType, Leases, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error};
 use tombolo_mem::{Sink, Source};
@@ -48,7 +48,7 @@ impl FileSystem for NfsFileSystem {
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let (view, name) = (self.view(cx), name.to_owned());
-        match view.known_entry(parent, &name).filter(|_| cx.known_since.is_none()) {
+        match view.known_entry(parent, &name).filter(|_| cx.fetched_since.is_none()) {
             Some(known) => known.into(),
             None => Answer::later(view.lookup(parent, name)),
         }
@@ -65,7 +65,7 @@ impl FileSystem for NfsFileSystem {
             Err(error) => return Answer::err(error),
         };
         if !node.data.is_under_way()
-            && let Some(attr) = node.believed(view.now()).or_else(|| node.known_since(cx.known_since?))
+            && let Some(attr) = node.believed(view.now()).or_else(|| node.fetched_since(cx.fetched_since?))
         {
             return Answer::ok(attr);
         }
@@ -155,7 +155,7 @@ impl FileSystem for NfsFileSystem {
             unless_read_only!(self);
         }
         let view = self.view(cx);
-        match cx.opens_unasked
+        match cx.opens_unchecked
             && !flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::TRUNCATE)
         {
             true => view.open_unasked(node, flags).into(),
@@ -168,10 +168,10 @@ impl FileSystem for NfsFileSystem {
     }
 
     fn flush(&self, cx: &Ctx, file: File, _: LockOwner) -> Answer<()> {
-        self.make_stable(cx, file, SyncWhat::All)
+        self.make_stable(cx, file, SyncScope::All)
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.make_stable(cx, file, what)
     }
 
@@ -203,8 +203,8 @@ impl FileSystem for NfsFileSystem {
         self.0.has_side_program.load(Relaxed).then_some(self as &dyn Digests)
     }
 
-    fn packing(&self) -> Option<&dyn Packing> {
-        self.0.has_side_program.load(Relaxed).then_some(self as &dyn Packing)
+    fn packing(&self) -> Option<&dyn CompressedReads> {
+        self.0.has_side_program.load(Relaxed).then_some(self as &dyn CompressedReads)
     }
 
     fn leases(&self) -> Option<&dyn Leases> {
@@ -219,13 +219,13 @@ impl FileSystem for NfsFileSystem {
 impl NfsFileSystem {
     /// Everything that was written is on the server's stable storage. What a directory was changed in is so
     /// already when the change is answered (RFC 1813 §4.8).
-    fn make_stable(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn make_stable(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {
             Ok(opening) => opening,
             Err(error) => return Answer::err(error),
         };
-        let of_others = what == SyncWhat::AllWriters;
+        let of_others = what == SyncScope::AllWriters;
         if opening.node.file_type != FileType::Regular || (opening.node.data.is_clean() && !of_others) {
             return Answer::ok(());
         }

@@ -4,22 +4,22 @@ use std::ops::Range;
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Attr, DIGESTED_BYTES, Digests, LeaseAnswer, LeaseAsk, Leases, Lending, NodeId, PACKED_BYTES_MAX,
-    PACKED_PARTS_MAX, Packed, Packing, PersistentHandle, WeakAttr,
+    Attr, COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, CompressedReads, DIGESTED_BYTES, Digests, LeaseAnswer,
+    LeaseRequest, Leases, Lending, NodeId, Packed, PersistentHandle, WeakAttr,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Sink;
 use tombolo_wire_nfs3::FileHandle;
 use tombolo_wire_nfs3::attr::wcc_attr;
-use tombolo_wire_nfs3::side::{self, CHUNK_BYTES, LeaseAct, LeaseArgs, LeaseState, LendArgs};
+use tombolo_wire_nfs3::side::{self, CHUNK_BYTES, LeaseArgs, LeaseOperation, LeaseState, LendArgs};
 
 use super::file_system::NfsFileSystem;
 use super::view::View;
 use crate::calls::answered;
 
 const _: () = assert!(CHUNK_BYTES == DIGESTED_BYTES);
-const _: () = assert!(side::PACKED_BYTES_MAX as u64 == PACKED_BYTES_MAX);
-const _: () = assert!(side::PACKED_PARTS_MAX == PACKED_PARTS_MAX);
+const _: () = assert!(side::COMPRESSED_BYTES_MAX as u64 == COMPRESSED_BYTES_MAX);
+const _: () = assert!(side::COMPRESSED_RANGES_MAX == COMPRESSED_RANGES_MAX);
 
 impl Digests for NfsFileSystem {
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)> {
@@ -27,14 +27,14 @@ impl Digests for NfsFileSystem {
     }
 }
 
-impl Packing for NfsFileSystem {
-    fn read_packed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed> {
+impl CompressedReads for NfsFileSystem {
+    fn read_compressed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed> {
         Answer::later(View::new(self.session(), cx).packed(node, parts.to_vec(), into))
     }
 }
 
 impl Leases for NfsFileSystem {
-    fn lease(&self, cx: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer> {
+    fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer> {
         Answer::later(View::new(self.session(), cx).lease(ask))
     }
 }
@@ -64,15 +64,15 @@ impl View {
     async fn packed(self, node: NodeId, parts: Vec<Range<u64>>, into: Sink) -> Result<Packed> {
         let (node, asked) = (self.session.nodes.node(node)?, self.now());
         let call = |handle| self.session.nfs.packed(&self.caller, handle, &parts, into.clone());
-        let (fattr, packed_bytes) = answered(self.on(&node, call).await?)?;
-        Ok(Packed { attr: self.told(&node, &fattr, asked)?, packed_bytes })
+        let (fattr, compressed_bytes) = answered(self.on(&node, call).await?)?;
+        Ok(Packed { attr: self.told(&node, &fattr, asked)?, compressed_bytes })
     }
 
-    async fn lease(self, ask: LeaseAsk) -> Result<LeaseAnswer> {
+    async fn lease(self, ask: LeaseRequest) -> Result<LeaseAnswer> {
         let (act, epoch) = match ask {
-            LeaseAsk::Grant => (LeaseAct::Grant, 0),
-            LeaseAsk::Keep(epoch) => (LeaseAct::Keep, epoch),
-            LeaseAsk::GiveBack(epoch) => (LeaseAct::GiveBack, epoch),
+            LeaseRequest::Grant => (LeaseOperation::Grant, 0),
+            LeaseRequest::Keep(epoch) => (LeaseOperation::Keep, epoch),
+            LeaseRequest::GiveBack(epoch) => (LeaseOperation::GiveBack, epoch),
         };
         let root = self.session.nodes.root().handle();
         let args = LeaseArgs { file: root.as_handle(), act, epoch };

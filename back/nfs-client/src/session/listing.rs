@@ -146,7 +146,7 @@ impl View {
     ) -> Result<Page> {
         let is_large = room_bytes > self.session.nfs.sizes().listing as usize;
         let has_side_program = self.session.has_side_program.load(Ordering::Relaxed);
-        let page = match plus && has_side_program && (is_large || self.lists_below) {
+        let page = match plus && has_side_program && (is_large || self.lists_subdirectories) {
             false => None,
             true => match self.page_ahead(opening, cookie) {
                 Some(page) => Some(page),
@@ -178,11 +178,11 @@ impl View {
     ) -> Result<Option<Page>> {
         let (session, node) = (&self.session, &opening.node);
         let from = (Cookie3(cookie.0), self.verifier_for(opening, cookie).await?);
-        let bytes_max = match self.lists_below {
+        let bytes_max = match self.lists_subdirectories {
             true => SUBTREE_BYTES,
             false => u32::try_from(room_bytes).unwrap_or(u32::MAX).min(LARGE_PAGE_BYTES_MAX),
         };
-        let extent = Extent { bytes_max, with_subtree: self.lists_below };
+        let extent = Extent { bytes_max, with_subtree: self.lists_subdirectories };
         let (asked, changes, mark) = (self.now(), node.changes(), session.listed_ahead.mark());
         let answer = self.on(node, |dir| session.nfs.list(&self.caller, dir, from, extent)).await?;
         let Subtree { top, below } = match answer {
@@ -212,7 +212,7 @@ impl View {
     /// All of a directory as it came along with one above it. Not where another version of it is known by
     /// now.
     fn page_ahead(&self, opening: &Opening, cookie: Cookie) -> Option<Page> {
-        if cookie != Cookie::START || !self.lists_below {
+        if cookie != Cookie::START || !self.lists_subdirectories {
             return None;
         }
         let (node, identity) = (&opening.node, &self.caller.identity);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tombolo_core::Result;
 use tombolo_core::fs::{Change, Device, Entry, FileType, Made, Mode, NameBuf, NodeId};
-use tombolo_wire_nfs3::args::{CreateHow, MknodWhat};
+use tombolo_wire_nfs3::args::{CreateHow, MknodKind};
 use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, WccData, attr, status};
 
 use super::view::View;
@@ -93,11 +93,11 @@ impl View {
                 let call = |dir| self.session.nfs.create(&self.caller, dir, bytes, how);
                 return self.make(parent, &name, call).await;
             }
-            FileType::CharDevice => MknodWhat::CharDevice(attributes, device),
-            FileType::BlockDevice => MknodWhat::BlockDevice(attributes, device),
-            FileType::Fifo => MknodWhat::Fifo(attributes),
-            FileType::Socket => MknodWhat::Socket(attributes),
-            FileType::Directory | FileType::Symlink => MknodWhat::Other(attr::file_type3(file_type)),
+            FileType::CharDevice => MknodKind::CharDevice(attributes, device),
+            FileType::BlockDevice => MknodKind::BlockDevice(attributes, device),
+            FileType::Fifo => MknodKind::Fifo(attributes),
+            FileType::Socket => MknodKind::Socket(attributes),
+            FileType::Directory | FileType::Symlink => MknodKind::Other(attr::file_type3(file_type)),
         };
         self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, dir, bytes, what)).await
     }

@@ -71,7 +71,7 @@ impl View {
             if !self.ask_access(node, bits).await?.contains(bits) {
                 return Err(Error::AccessDenied);
             }
-            attr = node.known_since(asked);
+            attr = node.fetched_since(asked);
         }
         let mut attr = match attr {
             Some(attr) => attr,

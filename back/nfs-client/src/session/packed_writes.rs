@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use tombolo_core::fs::{FAR, PACKED_BYTES_MAX};
+use tombolo_core::fs::{COMPRESSED_BYTES_MAX, FAR};
 use tombolo_mem::Source;
 
 use super::Session;
@@ -29,7 +29,7 @@ pub(super) struct PackedWrites {
 impl PackedWrites {
     /// These data as a frame, where it is worth it.
     pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
-        let is_fit = (BYTES_MIN..=PACKED_BYTES_MAX as usize).contains(&data.len());
+        let is_fit = (BYTES_MIN..=COMPRESSED_BYTES_MAX as usize).contains(&data.len());
         let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
         if !is_fit || !session.has_side_program.load(Relaxed) || !is_far() || self.is_not_tried() {
             return None;

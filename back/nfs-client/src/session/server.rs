@@ -172,6 +172,6 @@ impl Server for Session {
 
 impl View {
     pub(super) fn for_data(session: Arc<Session>, caller: Caller) -> Self {
-        Self { session, caller, wants_changes: false, lists_below: false }
+        Self { session, caller, wants_changes: false, lists_subdirectories: false }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct View {
     pub caller: Caller,
     pub wants_changes: bool,
     /// The caller will list the directories below what it lists now.
-    pub lists_below: bool,
+    pub lists_subdirectories: bool,
 }
 
 impl View {
@@ -29,7 +29,7 @@ impl View {
             session: session.clone(),
             caller: Caller::from(cx),
             wants_changes: cx.want.contains(Want::CHANGE_ATTRS),
-            lists_below: cx.lists_below,
+            lists_subdirectories: cx.lists_subdirectories,
         }
     }
 

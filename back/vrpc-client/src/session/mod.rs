@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
     FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Versions, Write, Written, Xattrs,
+    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Versions, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_links::client::Counts;
@@ -64,7 +64,7 @@ impl VrpcFileSystem {
 
     /// Returns the time without a link; `None` while there is one.
     #[must_use]
-    pub fn waits_for(&self) -> Option<std::time::Duration> {
+    pub fn disconnected_for(&self) -> Option<std::time::Duration> {
         self.links.without_link_since().map(|since| since.elapsed())
     }
 
@@ -213,7 +213,7 @@ impl FileSystem for VrpcFileSystem {
         self.links.call_unit(cx, Request::Flush { file, owner })
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.links.call_unit(cx, Request::Fsync { file, what })
     }
 

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_are_those_that_vmms_take_for_odd_paths_too() {
+    fn disk_hints_quote_odd_paths_for_vmms() {
         let text = text(|out| vhost_user(out, 1, Path::new("/run/a,b's.sock"), 2, "root"));
         for part in [
             "-chardev 'socket,id=disk1,path=/run/a,,b'\\''s.sock,reconnect=1' -device vhost-user-blk-pci,chardev=disk1,num-queues=2",

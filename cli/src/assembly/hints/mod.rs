@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_are_those_that_qemu_takes_for_odd_paths_too() {
+    fn virtiofs_hints_quote_odd_paths_for_qemu() {
         for (socket, queues, parts) in [
             (
                 "/run/vm.sock",

@@ -206,14 +206,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_come_behind_the_command_and_before_all_that_is_no_option() {
+    fn keeper_puts_options_before_positionals() {
         let words = ["-v", "disk", "--keep", "--", "--odd.img"].map(OsString::from);
         let all = words_for_server(words.into_iter(), [5, 7].map(|fd| format!("--kept={fd}")).into());
         assert_eq!(all, ["-v", "disk", "--kept=5", "--kept=7", "--keep", "--", "--odd.img"]);
     }
 
     #[test]
-    fn a_server_that_dies_at_once_is_started_ever_later_and_one_that_has_lived_at_once() {
+    fn restart_backs_off_only_after_early_death() {
         let mut haste = Haste::default();
         let pauses: Vec<u128> = (0..9).map(|_| haste.pause(Duration::ZERO).as_millis()).collect();
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);

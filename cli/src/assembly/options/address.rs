@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_stays_on_this_host_and_one_behind_a_colon_does_not() {
+    fn plain_port_is_loopback_and_colon_port_is_not() {
         let parsed = |text: &str| text.parse::<ListenAddress>().map(|address| address.to_string());
         for text in ["9464", "localhost:9464", "127.0.0.1:9464"] {
             assert_eq!(parsed(text).as_deref(), Ok("127.0.0.1:9464"));

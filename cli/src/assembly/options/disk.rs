@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_serial_number_and_a_block_size_are_what_guests_can_have() {
+    fn serial_and_block_size_are_validated() {
         assert_eq!((serial("root-1").as_deref(), block_bytes("4K")), (Ok("root-1"), Ok(4096)));
         for bad in ["", "a b", "é", "123456789012345678901"] {
             assert!(serial(bad).is_err(), "{bad:?}");

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_has_the_words_of_its_command_line_and_mistakes_name_the_key() {
+    fn disk_table_matches_options_and_errors_name_key() {
         let mut options = parse(
             "[[disk]]\nfile = 'vm.img'\nvhost-user = ['vm.sock']\nqueues = 4\nblock-size = '4K'\nserial = 'root'\n\
              [[disk]]\nfile = 'nbd://ship/vm'\nname = 'far'\nnbd = ['./s', '10809']\nread-only = true\nblock-size = 512\n",

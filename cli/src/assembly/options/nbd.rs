@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_those_of_others_and_all_else_is_a_file() {
+    fn nbd_urls_are_recognised_and_others_are_files() {
         let shown = |text: &str| NbdUrl::parse(Path::new(text)).map(|url| url.map(|url| url.to_string()));
         for (text, wanted) in [
             ("nbd://ship/disk", "nbd://ship:10809/disk"),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_slash_is_a_socket() {
+    fn nbd_address_with_slash_is_socket() {
         assert_eq!("./s".parse(), Ok(NbdListen::Unix("./s".into())));
         assert!(matches!("10809".parse(), Ok(NbdListen::Tcp(_))));
         assert!("disk".parse::<NbdListen>().is_err());

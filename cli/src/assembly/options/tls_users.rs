@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_who_may_be_whom_and_mistakes_are_told() {
+    fn tls_users_file_is_parsed_with_clear_errors() {
         let good = "
             [[client]]
             subject = \"lab-*\"

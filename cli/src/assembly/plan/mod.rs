@@ -144,7 +144,7 @@ impl Plan {
         let read_only = options.readonly.unwrap_or(false);
         let disks = DiskPlan::all(std::mem::take(&mut options.disk), read_only)?;
         if keep.is_some() {
-            front_ends.can_be_kept(&exports, &disks)?;
+            front_ends.can_survive_restart(&exports, &disks)?;
         }
         if front_ends.nfs.over_stdio && !disks.is_empty() {
             return Err(only_stdio());
@@ -243,7 +243,7 @@ impl FrontEnds {
 
     /// A keeper holds the connections of VMMs alone, and the next server finds the files of local directories
     /// alone again.
-    fn can_be_kept(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
+    fn can_survive_restart(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
         if self.guests.is_empty() {
             return refused("--keep requires virtio-fs guests".into(), "add --virtiofs SOCKET");

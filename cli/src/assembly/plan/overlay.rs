@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::{ImageFile, Way, claim_open};
+use tombolo_back_image_file::{ImageFile, Way, lock_open_image};
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
@@ -481,7 +481,7 @@ impl OverlaySource {
             let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             file.set_len(header.log_bytes())?;
             file.write_all_at(&header.to_page().map_err(std::io::Error::other)?, 0)?;
-            claim_open(path, &file, &DiskOpenOptions::default()).map_err(std::io::Error::other)?;
+            lock_open_image(path, &file, &DiskOpenOptions::default()).map_err(std::io::Error::other)?;
             file.sync_all()?;
             Ok(file)
         };
@@ -524,7 +524,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_put_in_place_of_a_checked_base_is_refused() {
+    fn base_replaced_by_link_is_refused() {
         let (dir, elsewhere) =
             (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
         let [log, base] = ["top.overlay", "base.img"].map(|name| dir.path().join(name));

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_a_location_behind_shared_memory_or_a_directory() {
+    fn tree_word_is_shm_location_or_directory() {
         let top = tempfile::tempdir().expect("a directory");
         let odd = top.path().join("a:b");
         std::fs::create_dir(&odd).expect("made");

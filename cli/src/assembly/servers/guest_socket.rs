@@ -167,7 +167,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_file_that_replaced_the_socket_is_not_given_away() {
+    fn file_replacing_socket_keeps_its_owner() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         let mode = |name: &str| fs::metadata(at(name)).expect("stat").permissions().mode() & 0o777;

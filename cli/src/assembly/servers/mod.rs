@@ -26,7 +26,7 @@ use tombolo_core::SessionId;
 use tombolo_core::fs::Export;
 use tombolo_front_fuse::dev::{Mount as FuseMount, Mounter, Options as FuseOptions};
 use tombolo_front_fuse::session::Options as SessionOptions;
-use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs, can_be_kept};
+use tombolo_front_fuse::virtio::{Options as DeviceOptions, VirtioFs, can_survive_restart};
 use tombolo_front_nfs_server::NfsServer;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::listener::Listener;
@@ -84,7 +84,8 @@ pub fn serve(plan: &Plan) -> Outcome {
 fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
     // What servers leave there are handles, with which any file could be opened.
-    let settings = KeeperSettings { guests_max: Settings::default().guests_max, keeps_all_areas: true };
+    let settings =
+        KeeperSettings { guests_max: Settings::default().guests_max, refuses_front_end_areas: true };
     keeper::keep(&sockets, settings, &plan.name(), Vec::new())
 }
 
@@ -110,7 +111,7 @@ pub fn until_stopped<P, S>(
 ) -> Outcome {
     // Before anything is open, and before any thread starts.
     DescriptorBudget::of_process();
-    time_slices::ask_for_short();
+    time_slices::request_short_slices();
     let prepared = prepare()?;
     let (stop, stopped) = mpsc::channel();
     let by_keeper = stop.clone();
@@ -489,7 +490,7 @@ fn kept_export(
     plan: &Plan,
     state: &DurableState,
 ) -> Result<Arc<dyn Export>, Failure> {
-    can_be_kept(&*export).map_err(|error| {
+    can_survive_restart(&*export).map_err(|error| {
         let tree = plan.exports.get(index).map(|export| export.tree.to_string()).unwrap_or_default();
         Failure::cannot(format_args!("keep guests of {tree}"), &error).remedy("omit --keep")
     })?;

@@ -95,7 +95,7 @@ fn joined(place: &Path) -> Option<UnixStream> {
 /// `streams` are those of this process.
 fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
-    time_slices::ask_for_short();
+    time_slices::request_short_slices();
     let prepared = Prepared::open(plan)?;
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_image_that_has_all_is_taken_and_then_the_first() {
+    fn smallest_fitting_image_wins_then_first() {
         for (needs, name) in [
             ("os=debian", "small"),
             ("os=debian,mem=512M,app=gcc", "small"),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_catalogue_and_what_is_no_need_is_refused() {
+    fn invalid_catalogue_and_needs_are_refused() {
         for (from, to) in [
             ("version = 1", "version = 2"),
             ("version = 1", "version = 1\ninclude = \"/etc/images.toml\""),

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_steps_and_what_is_of_others_is_left_out() {
+    fn trace_lines_become_steps_of_own_files() {
         let file = |name: &str| ImageFile {
             name: name.into(),
             size: 100_000,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_start_has_read_comes_once_and_when_it_was_read() {
+    fn merged_traces_read_each_block_once_in_order() {
         let step = |file, start, count| Step { file, start, count };
         let one = vec![step(0, 0, 2), step(1, 7, 1), step(1, 9, 1), step(0, 20, 4)];
         let other = vec![step(0, 1, 3), step(1, 9, 2)];
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_brought_in_few_steps_and_without_zeroes() {
+    fn trace_is_gathered_into_few_steps_without_zeroes() {
         let mut zeros = ZeroMap::default();
         assert!(zeros.add(10..20) && zeros.add(40..90));
         let file = |name: &str| ImageFile {

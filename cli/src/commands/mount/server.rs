@@ -42,7 +42,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     // Must precede open files and threads.
     DescriptorBudget::of_process();
-    time_slices::ask_for_short();
+    time_slices::request_short_slices();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
     let name = || format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
     let control = service::control_socket(mount.control.as_deref(), name)?;

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_does_not_come_is_waited_for_until_all_ends() {
+    fn wait_for_page_ends_with_read_ahead() {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(1 << 20).expect("a hole, of which nothing was read");
         let ahead = Ahead { is_over: Arc::default() };

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_an_image_elsewhere_is_named_before_what_is_said_of_its_server() {
+    fn image_file_url_keeps_query_at_end() {
         let file = |word: &str| file_of(Path::new(word), "disk");
         assert_eq!(file("nfs://h/golden/").to_str(), Some("nfs://h/golden/disk"));
         assert_eq!(file("nfs://h/golden?soft").to_str(), Some("nfs://h/golden/disk?soft"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_finds_what_it_stands_on_beside_it_and_nowhere_else() {
+    fn base_image_is_found_only_as_sibling() {
         let found = |image: &str, word: &str| {
             beside(Path::new(image), word).map(|place| place.to_string_lossy().into_owned())
         };

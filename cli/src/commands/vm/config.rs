@@ -243,7 +243,7 @@ mod tests {
     const GOOD: &str = "version = 1\nmachine = \"pc-q35-7.2\"\naccelerator = \"tcg\"\ncpu = \"max,-cx16\"\ncpus = 1\nmemory-bytes = 536870912\n\n[boot]\nappend = \"console=ttyS0\"\nhas-initrd = true\ndigests = [\"00\", \"01\"]\n";
 
     #[test]
-    fn an_image_of_a_stranger_adds_nothing_to_the_command_line_and_names_no_files() {
+    fn foreign_config_cannot_inject_options_or_files() {
         let read = |text: &str| Config::read(text, Path::new("/g/vm.toml"));
         let good = read(GOOD).expect("good");
         assert_eq!(toml::to_string(&good).expect("written"), GOOD);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_another_seed_each_time_and_the_same_identity() {
+    fn identity_is_stable_with_fresh_seed() {
         let here = Here::new("disk".into(), None, "qemu".into(), None, CacheArgs::default()).expect("random");
         let [one, two] = [(); 2].map(|()| identity("vm", &here).expect("random"));
         let word =

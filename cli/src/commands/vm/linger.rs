@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_logout_costs_only_what_has_its_sockets_in_a_session() {
+    fn logout_warning_only_for_session_sockets() {
         let said = cost(Path::new("/run/user/1000/tombolo"), false).expect("it costs something");
         assert!(said.to_string().contains("loginctl enable-linger"), "{said}");
         assert!(cost(Path::new("/run/user/1000/tombolo"), true).is_none());

@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_back_image_file::claim_open;
+use tombolo_back_image_file::lock_open_image;
 use tombolo_core::block::OpenOptions;
 use tombolo_sys::{Errno, packet};
 
@@ -222,8 +222,8 @@ impl Maker {
         });
         if let (Ok(()), Some(successor)) = (&frozen, &mut successor) {
             let proceeded = successor.proceed();
-            frozen = proceeded
-                .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error));
+            frozen =
+                proceeded.map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error));
         }
         let is_adopted = frozen.is_ok() && successor.is_some();
         if let Err(failure) = frozen {
@@ -338,7 +338,7 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
     for (path, file) in layers? {
         // The server has the same open file. Without the lock nothing that keeps to the chain's rules writes
         // to it either.
-        if let Err(error) = claim_open(&path, &file, &options) {
+        if let Err(error) = lock_open_image(&path, &file, &options) {
             tracing::warn!(%error, "cannot lock an overlay of a checkpoint");
         }
     }

@@ -68,7 +68,7 @@ impl Bed {
 }
 
 #[test]
-fn a_vm_goes_on_after_a_checkpoint_and_goes_back_to_any() {
+fn checkpoints_continue_vm_and_can_be_restored() {
     let bed = Bed::new();
     bed.clone_one();
     for (word, number) in [("first ", 1), ("second", 2)] {
@@ -98,7 +98,7 @@ fn a_vm_goes_on_after_a_checkpoint_and_goes_back_to_any() {
 }
 
 #[test]
-fn older_checkpoints_than_are_kept_are_merged_and_the_rest_stay_what_they_are() {
+fn excess_checkpoints_are_merged() {
     let bed = Bed::new();
     bed.clone_one();
     for word in ["first ", "second", "third ", "fourth"] {
@@ -123,7 +123,7 @@ fn older_checkpoints_than_are_kept_are_merged_and_the_rest_stay_what_they_are() 
 }
 
 #[test]
-fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
+fn killed_checkpoint_leaves_no_trace() {
     let bed = Bed::new();
     bed.clone_one();
     bed.remember("kept  ");
@@ -166,7 +166,7 @@ fn a_checkpoint_that_was_killed_at_any_step_is_none_and_costs_nothing() {
 }
 
 #[test]
-fn a_start_waits_for_a_merge_of_checkpoints_which_gives_way_to_one_that_has_begun() {
+fn merge_of_checkpoints_and_start_exclude_each_other() {
     let bed = Bed::new();
     bed.clone_one();
     bed.remember("kept  ");
@@ -402,7 +402,7 @@ fn a_vm_is_saved_from_another_mount_namespace() {
 }
 
 #[test]
-fn a_checkpoint_is_completed_without_the_command_that_asked_for_it() {
+fn checkpoint_completes_after_kill_of_command() {
     let bed = Bed::new();
     bed.make_image();
     for word in ["device_del", "migrate", "cont"] {
@@ -427,7 +427,7 @@ fn a_checkpoint_is_completed_without_the_command_that_asked_for_it() {
 }
 
 #[test]
-fn a_vm_killed_in_a_checkpoint_has_its_disk_and_the_one_before() {
+fn vm_killed_in_checkpoint_keeps_disk_and_previous_checkpoint() {
     let bed = Bed::new();
     bed.make_image();
     for word in ["device_del", "migrate", "cont", "device_add"] {
@@ -458,7 +458,7 @@ fn a_vm_killed_in_a_checkpoint_has_its_disk_and_the_one_before() {
 }
 
 #[test]
-fn a_restoration_that_is_killed_is_done_once_more_or_was_not_begun() {
+fn killed_restoration_is_repeated_or_not_begun() {
     let bed = Bed::new();
     bed.clone_one();
     bed.remember("kept  ");
@@ -485,7 +485,7 @@ fn a_restoration_that_is_killed_is_done_once_more_or_was_not_begun() {
 }
 
 #[test]
-fn checkpoints_are_made_every_so_often_until_that_is_ended_and_the_guest_goes_on() {
+fn periodic_checkpoints_run_until_stopped() {
     let bed = Bed::new();
     bed.clone_one();
     bed.remember("kept  ");

@@ -172,7 +172,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_vm_does_not_go_on_without_what_it_has_written_to_its_memory() {
+fn vm_refuses_resume_without_its_memory() {
     let bed = Bed::new();
     let state = bed.0.path("state");
     mount("small", &state, "tmpfs", MountFlags::empty(), c"size=16m").expect("mounted: the tests need root");
@@ -197,7 +197,7 @@ fn a_vm_does_not_go_on_without_what_it_has_written_to_its_memory() {
 }
 
 #[test]
-fn a_vm_is_reached_from_another_session_than_the_one_that_started_it() {
+fn vm_is_reachable_from_another_session() {
     let bed = Bed::new();
     bed.make_image();
     let _told = bed.vmm("one", Flaw::None);
@@ -227,7 +227,7 @@ fn a_vm_is_reached_from_another_session_than_the_one_that_started_it() {
 }
 
 #[test]
-fn what_a_kill_leaves_can_be_ended_and_goes_on_or_says_that_it_cannot() {
+fn killed_vm_is_stoppable_and_resumes_or_explains() {
     let bed = Bed::new();
     bed.make_image();
     let some = [
@@ -337,7 +337,7 @@ fn all_servers_end_with_a_supervisor_that_is_killed() {
 }
 
 #[test]
-fn a_clone_that_is_killed_in_its_middle_can_be_resumed_and_removed() {
+fn killed_clone_can_be_resumed_or_removed() {
     let bed = Bed::new();
     bed.make_image();
     let told = bed.vmm("one", Flaw::NeverLoads);

@@ -28,7 +28,7 @@ fn linked(place: &Path, target: &Path, run: impl FnOnce()) {
 }
 
 #[test]
-fn a_link_in_an_image_is_refused_at_each_start() {
+fn links_in_image_are_refused_at_each_start() {
     let bed = Bed::new();
     bed.make_image();
     let image = bed.0.path("image");
@@ -54,7 +54,7 @@ fn a_link_in_an_image_is_refused_at_each_start() {
 }
 
 #[test]
-fn an_image_named_by_a_directory_s_location_follows_no_link() {
+fn dir_location_of_image_follows_no_links() {
     let bed = Bed::new();
     bed.make_image();
     let place = format!("dir:{}", bed.0.text("image"));

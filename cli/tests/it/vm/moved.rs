@@ -98,7 +98,7 @@ fn allocated(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_vm_that_is_moved_is_block_by_block_what_it_was_and_so_is_one_of_that() {
+fn moved_vm_is_identical_over_several_moves() {
     let (origin, server, [here, there]) = far();
     let tree = |name: &str| origin.0.path("tree").join(name);
     here.clone("golden", "one");
@@ -220,7 +220,7 @@ fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
 }
 
 #[test]
-fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() {
+fn clone_validates_bases_of_incremental_image() {
     let (origin, server, [here, there]) = far();
     here.clone("golden", "one");
     here.works("one", 1, &["golden/disk"]);
@@ -333,7 +333,7 @@ fn what_an_incremental_image_stands_on_is_looked_at_before_a_vm_is_made_of_it() 
 }
 
 #[test]
-fn a_vm_of_no_image_has_no_incremental_one_and_images_stand_on_each_other_so_often() {
+fn incremental_images_need_base_and_limit_depth() {
     let bed = Bed::new();
     bed.make_image();
     let host = Host { images: bed.0.path(".").to_string_lossy().into_owned(), bed };

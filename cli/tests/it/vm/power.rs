@@ -213,7 +213,7 @@ fn words_of(dir: &Path) -> [String; 4] {
 }
 
 #[test]
-fn after_a_loss_of_power_a_vm_is_as_it_was_at_one_moment_and_has_what_it_was_promised() {
+fn vm_is_consistent_after_power_loss() {
     if let Some(state) = recorded() {
         return live(Bed(Scratch::of(state.parent().expect("a directory"))));
     }

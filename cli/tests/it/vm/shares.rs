@@ -6,7 +6,7 @@ use super::{Bed, Flaw};
 use crate::common::{signal, until};
 
 #[test]
-fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
+fn vm_survives_end_of_share_server() {
     let bed = Bed::new();
     bed.make_image();
     fs::create_dir_all(bed.0.path("data=/of")).expect("create");
@@ -55,7 +55,7 @@ fn a_share_is_served_while_its_vm_runs_which_outlives_its_server() {
 }
 
 #[test]
-fn a_share_that_a_guest_cannot_have_costs_it_nothing_else() {
+fn failed_share_does_not_affect_guest() {
     let bed = Bed::new();
     bed.make_image();
     fs::create_dir(bed.0.path("data")).expect("create");
@@ -70,7 +70,7 @@ fn a_share_that_a_guest_cannot_have_costs_it_nothing_else() {
 }
 
 #[test]
-fn a_vm_whose_share_cannot_be_served_does_not_run() {
+fn vm_with_unserveable_share_does_not_start() {
     let bed = Bed::new();
     bed.make_image();
     let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=missing"];

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Attr, SyncWhat, Whence, Write};
+use tombolo_core::fs::{Attr, SyncScope, Whence, Write};
 use tombolo_core::{Error, Result};
 
 use crate::file::File;
@@ -108,7 +108,7 @@ impl Transfer {
         if marked <= self.marked_bytes() {
             return Ok(self.marked_bytes());
         }
-        self.to.sync(SyncWhat::All).resolve().await?;
+        self.to.sync(SyncScope::All).resolve().await?;
         self.to.set_attr(&set).resolve().await?;
         self.marked_bytes.store(marked, Ordering::Relaxed);
         Ok(marked)

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_can_be_asked_for_again() {
+    fn unacknowledged_notices_can_be_requested_again() {
         let queue = watched();
         queue.push(Notice::Attributes(NodeId(2)));
         queue.push(Notice::Gone { node: NodeId(3), name: None });
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn like_changes_are_one_notice_until_it_is_given_out() {
+    fn equal_notices_coalesce_until_delivered() {
         let queue = watched();
         for at in 0..1000 {
             queue.push(data(2, 100 + at, 100 + at));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_where_its_limit_does_but_has_one_at_least() {
+    fn notice_page_respects_limit_with_at_least_one() {
         let queue = watched();
         (2..12).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
         let Answer::Done(Ok(page)) = queue.next(&cx(), 1, 3 * super::super::NOTICE_BYTES + 1) else {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_leaves_too_many_lying_is_told_everything_and_its_memory_is_bounded() {
+    fn notice_queue_overflow_becomes_everything() {
         let queue = watched();
         (0..100_000).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
         {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_wrap_whatever_a_client_asks_for() {
+    fn notice_numbers_never_wrap() {
         for since in [u64::MAX, u64::MAX - 1, u64::MAX - 2, NUMBER_MAX, NUMBER_MAX - 1] {
             let queue = watched();
             let everything = ready(&queue, since).expect("notices");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_with_a_notice_an_interrupt_and_the_session() {
+    fn wait_ends_on_notice_interrupt_or_session_end() {
         let queue = watched();
         let waiting = queue.next(&cx(), 1, usize::MAX);
         let interruptible = Ctx { interrupt: Interrupt::new(), ..cx() };

@@ -14,19 +14,19 @@ fn table(term: Duration) -> Arc<LeaseTable> {
     LeaseTable::new(term, Duration::ZERO, 7)
 }
 
-fn ask(table: &Arc<LeaseTable>, client: LeaseClient, ask: LeaseAsk) -> LeaseAnswer {
+fn ask(table: &Arc<LeaseTable>, client: LeaseClient, ask: LeaseRequest) -> LeaseAnswer {
     crate::block_on(table.clone().ask(client, ask))
 }
 
 fn granted(table: &Arc<LeaseTable>, client: LeaseClient) -> u64 {
-    match ask(table, client, LeaseAsk::Grant) {
+    match ask(table, client, LeaseRequest::Grant) {
         LeaseAnswer::Held { epoch, .. } => epoch,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 fn is_granted(table: &Arc<LeaseTable>, client: LeaseClient) -> bool {
-    matches!(ask(table, client, LeaseAsk::Grant), LeaseAnswer::Held { .. })
+    matches!(ask(table, client, LeaseRequest::Grant), LeaseAnswer::Held { .. })
 }
 
 /// Simulates that the last change was long ago.
@@ -41,15 +41,15 @@ fn now_or_later<T>(future: std::pin::Pin<&mut (impl Future<Output = T> + ?Sized)
 }
 
 #[test]
-fn a_change_waits_until_all_others_have_given_back_and_its_own_lease_stays() {
+fn change_waits_for_leases_of_other_clients_only() {
     let table = table(TERM);
     let epochs = [ONE, TWO, THREE].map(|client| granted(&table, client));
     let Answer::Later(mut change) = table.change(ONE) else { panic!("it does not wait") };
     for (client, epoch) in [(TWO, epochs[1]), (THREE, epochs[2])] {
         assert!(now_or_later(change.as_mut()).is_pending());
-        assert_eq!(ask(&table, client, LeaseAsk::Keep(epoch)), LeaseAnswer::Recalled);
+        assert_eq!(ask(&table, client, LeaseRequest::Keep(epoch)), LeaseAnswer::Recalled);
         assert!(!is_granted(&table, client), "it is recalled");
-        ask(&table, client, LeaseAsk::GiveBack(epoch));
+        ask(&table, client, LeaseRequest::GiveBack(epoch));
     }
     let Poll::Ready(Ok(changing)) = now_or_later(change.as_mut()) else { panic!("it waits on") };
     assert!(!is_granted(&table, TWO), "the change is under way");
@@ -64,19 +64,19 @@ fn a_change_waits_until_all_others_have_given_back_and_its_own_lease_stays() {
 fn an_older_number_neither_gives_back_nor_keeps() {
     let table = table(TERM);
     let (old, new) = (granted(&table, ONE), granted(&table, ONE));
-    ask(&table, ONE, LeaseAsk::GiveBack(old));
-    assert!(matches!(ask(&table, ONE, LeaseAsk::Keep(old)), LeaseAnswer::NotHeld { .. }));
+    ask(&table, ONE, LeaseRequest::GiveBack(old));
+    assert!(matches!(ask(&table, ONE, LeaseRequest::Keep(old)), LeaseAnswer::NotHeld { .. }));
     assert!(matches!(table.change(TWO), Answer::Later(_)), "the new one is held");
-    ask(&table, TWO, LeaseAsk::GiveBack(new));
-    assert_eq!(ask(&table, ONE, LeaseAsk::Keep(new)), LeaseAnswer::Recalled, "it is not the other's");
+    ask(&table, TWO, LeaseRequest::GiveBack(new));
+    assert_eq!(ask(&table, ONE, LeaseRequest::Keep(new)), LeaseAnswer::Recalled, "it is not the other's");
 }
 
 #[test]
-fn a_question_waits_for_a_recall_and_a_second_one_ends_the_first() {
+fn renewal_waits_for_recall_or_a_later_renewal() {
     let table = table(TERM);
     let epoch = granted(&table, ONE);
-    let mut first = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
-    let mut second = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
+    let mut first = Box::pin(table.clone().ask(ONE, LeaseRequest::Keep(epoch)));
+    let mut second = Box::pin(table.clone().ask(ONE, LeaseRequest::Keep(epoch)));
     assert!(now_or_later(first.as_mut()).is_pending());
     assert!(now_or_later(second.as_mut()).is_pending());
     assert!(matches!(now_or_later(first.as_mut()), Poll::Ready(LeaseAnswer::Held { .. })));
@@ -88,7 +88,7 @@ fn a_question_waits_for_a_recall_and_a_second_one_ends_the_first() {
 }
 
 #[test]
-fn one_that_nothing_is_heard_of_is_over_after_its_term_and_none_is_granted_after_a_start() {
+fn silent_lease_expires_and_grace_period_blocks_grants() {
     let table = table(Duration::ZERO);
     granted(&table, ONE);
     assert!(matches!(table.change(TWO), Answer::Done(Ok(_))), "it has run out");
@@ -108,7 +108,7 @@ impl LeaseNote for Note {
 }
 
 #[test]
-fn the_next_server_is_told_whether_leases_may_be_held() {
+fn lease_note_tells_next_server_about_leases() {
     let note = Note::default();
     let server = |was_set| LeaseTable::noted(TERM, was_set, 9, Box::new(note.clone()));
     let first = server(false);
@@ -116,14 +116,14 @@ fn the_next_server_is_told_whether_leases_may_be_held() {
     later(&first);
     let epochs = [ONE, TWO].map(|client| granted(&first, client));
     assert_eq!(*note.0.lock().unwrap(), [true], "before the first is granted, and once");
-    ask(&first, ONE, LeaseAsk::GiveBack(epochs[0]));
+    ask(&first, ONE, LeaseRequest::GiveBack(epochs[0]));
     first.end();
     assert_eq!(*note.0.lock().unwrap(), [true], "one is still held");
     server(true).end();
     assert_eq!(*note.0.lock().unwrap(), [true], "those of before are");
     let last = server(false);
     let epoch = granted(&last, ONE);
-    ask(&last, ONE, LeaseAsk::GiveBack(epoch));
+    ask(&last, ONE, LeaseRequest::GiveBack(epoch));
     last.end();
     assert_eq!(*note.0.lock().unwrap(), [true, true, false]);
 }
@@ -138,20 +138,20 @@ impl LeaseNote for NoNote {
 }
 
 #[test]
-fn none_is_granted_that_the_next_server_would_not_know_of() {
+fn no_lease_is_granted_without_a_note() {
     assert!(!is_granted(&LeaseTable::noted(TERM, false, 9, Box::new(NoNote)), ONE));
 }
 
 #[test]
-fn a_waiting_change_that_is_given_up_and_an_end_leave_nothing_behind() {
+fn cancelled_change_and_end_release_everything() {
     let table = table(TERM);
     let epoch = granted(&table, ONE);
     drop(table.change(TWO));
     assert!(table.state().changing.is_empty());
-    ask(&table, ONE, LeaseAsk::GiveBack(epoch));
+    ask(&table, ONE, LeaseRequest::GiveBack(epoch));
     later(&table);
     let epoch = granted(&table, ONE);
-    let mut waits = Box::pin(table.clone().ask(ONE, LeaseAsk::Keep(epoch)));
+    let mut waits = Box::pin(table.clone().ask(ONE, LeaseRequest::Keep(epoch)));
     assert!(now_or_later(waits.as_mut()).is_pending());
     table.end();
     assert!(matches!(now_or_later(waits.as_mut()), Poll::Ready(LeaseAnswer::NotHeld { .. })));
@@ -179,10 +179,10 @@ fn one_party_leaves_leases_for_others() {
 /// Returns the number of terms for which this client is barred.
 fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
     later(table);
-    match ask(table, client, LeaseAsk::Grant) {
+    match ask(table, client, LeaseRequest::Grant) {
         LeaseAnswer::NotHeld { after } => (after.as_millis() + 60_000) / TERM.as_millis(),
         LeaseAnswer::Held { epoch, .. } => {
-            ask(table, client, LeaseAsk::GiveBack(epoch));
+            ask(table, client, LeaseRequest::GiveBack(epoch));
             0
         }
         LeaseAnswer::Recalled => panic!("nothing was kept"),
@@ -237,13 +237,13 @@ fn make_wait(table: &Arc<LeaseTable>, clients: &[LeaseClient], time: Duration) {
     let change = table.change(LeaseClient(9, 9));
     pass(table, time);
     for (client, epoch) in clients.iter().zip(epochs) {
-        ask(table, *client, LeaseAsk::GiveBack(epoch));
+        ask(table, *client, LeaseRequest::GiveBack(epoch));
     }
     drop(change);
 }
 
 #[test]
-fn a_lease_that_is_given_back_late_bars_its_party() {
+fn late_lease_return_bars_its_party() {
     let table = table(TERM);
     make_wait(&table, &[ONE], TERM / 4);
     assert_eq!(barred_terms(&table, ONE), 0);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_that_is_held_is_not_given_out_again() {
+    fn retained_buffer_is_not_reused() {
         let buffers = BufferPool::new(8192);
         let (_, buffer) = buffers.take();
         assert!(buffers.lend());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_not_retained_is_used_again_at_once() {
+    fn unretained_buffer_is_reused_at_once() {
         let buffers = BufferPool::new(8192);
         let (_, mut buffer) = buffers.take();
         buffer.as_mut_slice().expect("free")[0] = 7;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_retains_everything_is_not_lent_more() {
+    fn retained_buffers_are_bounded() {
         let buffers = BufferPool::new(8192);
         let mut held = Vec::new();
         while buffers.lend() {

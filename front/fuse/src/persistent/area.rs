@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_found_by_its_number_until_it_is_free_and_never_by_an_older_one() {
+    fn record_is_found_only_by_its_current_number() {
         let area = area();
         let last = NODES_MAX - 1;
         let first = area.put_node(last, Some(&handle(104)));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_full_of_anything_names_records_of_its_own_alone() {
+    fn arbitrary_area_contents_stay_in_bounds() {
         for byte in [0xFF, 0x01, 0x80] {
             let area = area();
             area.0.write_at(0, &[byte; 2 * HEADER_LEN]).expect("inside");

@@ -6,7 +6,7 @@ use tombolo_core::fs::{
     AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File,
     FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
     OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed,
-    SetAttr, StatFs, SyncWhat, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs, within,
+    SetAttr, StatFs, SyncScope, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::{Sink, Source};
@@ -224,7 +224,7 @@ impl FileSystem for PersistentFs {
         })
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.on_file(file, |below, file| below.fsync(cx, file, what))
     }
 

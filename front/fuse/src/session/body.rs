@@ -7,7 +7,7 @@ use tombolo_core::fs::{Attr, DirPage, Entry, File, FileType, NodeId, OpenId, Sta
 use tombolo_wire_fuse::dirent::DirentWriter;
 use tombolo_wire_fuse::layout::attr::EntryOut;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
-use tombolo_wire_fuse::reply::{self, Blocker, Reply};
+use tombolo_wire_fuse::reply::{self, LockConflict, Reply};
 use tombolo_wire_fuse::{BackingId, FileHandle, Unique, attr};
 
 /// The reply to one request.
@@ -43,7 +43,7 @@ pub(super) enum Body {
     Offset(u64),
     StatFs(StatFs),
     /// The conflicting lock, if any.
-    Lock(Option<Blocker>),
+    Lock(Option<LockConflict>),
     Init(Box<tombolo_wire_fuse::layout::init::InitOut>),
     /// No reply.
     Silent,

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_keeps_the_pages_of_a_file_that_did_not_change() {
+    fn auto_keeps_pages_of_unchanged_files() {
         let cache = PageCache::new(Coherence::Auto);
         assert_eq!(open(&cache, &file(1000, 7)), OpenOutFlags::empty(), "the first open knows nothing");
         assert_eq!(open(&cache, &file(1000, 7)), OpenOutFlags::KEEP_CACHE);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_trusts_no_stamp_that_a_second_change_could_share() {
+    fn auto_distrusts_recent_time_stamps() {
         let cache = PageCache::new(Coherence::Auto);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
         assert_eq!(open(&cache, &file(now, 7)), OpenOutFlags::empty());

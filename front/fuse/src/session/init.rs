@@ -2,7 +2,7 @@
 
 use super::{Coherence, Options};
 use tombolo_core::fs::{FileSystem, PermissionCheck};
-use tombolo_wire_fuse::init::{Capabilities, Wishes};
+use tombolo_wire_fuse::init::{Capabilities, Preferences};
 
 /// Useful on every mount: readahead, parallel direct I/O, large transfers, extended request formats.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
@@ -27,7 +27,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// Backing files are on unstacked file systems, so one overlay may be stacked on the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
-pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Wishes {
+pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Preferences {
     let profile = file_system.profile();
     let mut capabilities = ALWAYS;
     if file_system.locks().is_some() && !options.local_locks {
@@ -51,7 +51,7 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Wi
     if options.backing.is_some() && file_system.backing_files().is_some() {
         capabilities |= Capabilities::PASSTHROUGH;
     }
-    Wishes {
+    Preferences {
         capabilities,
         max_write_bytes: options.max_write_bytes,
         max_readahead_bytes: options.max_write_bytes,
@@ -71,7 +71,7 @@ mod tests {
     use tombolo_core::fs::{Client, Export};
 
     #[test]
-    fn listings_come_with_nodes_only_where_those_live_on() {
+    fn readdirplus_is_offered_unless_strict() {
         let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
         let file_system =
             Memory::new(tombolo_back_memory::Options::default()).attach(&client).expect("attach");

@@ -501,10 +501,10 @@ impl Session {
             deadline: None,
             interrupt,
             want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
-            known_since: None,
+            fetched_since: None,
             found: None,
-            opens_unasked: false,
-            lists_below: false,
+            opens_unchecked: false,
+            lists_subdirectories: false,
         }
     }
 

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_is_sent_back_once_however_the_file_changes() {
+    fn open_is_retried_once_however_the_file_changes() {
         let retries = OpenRetry::default();
         for size in 0..3 {
             assert!(is_retried(&retries, THREAD, NODE, &file(0, 10 * size)));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_s_second_attempt_is_none_of_another_s() {
+    fn open_retries_are_per_thread() {
         let retries = OpenRetry::default();
         assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
         assert!(is_retried(&retries, THREAD + 1, NODE, &file(0, 7)), "this one was told nothing yet");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_cannot_be_told_apart_are_not_sent_back() {
+    fn indistinguishable_threads_are_not_retried() {
         let retries = OpenRetry::default();
         for size in 0..3 {
             assert!(!is_retried(&retries, UNKNOWN_THREAD, NODE, &file(0, size)));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_attempt_that_never_came_spares_no_later_open() {
+    fn abandoned_open_retry_expires() {
         let retries = OpenRetry::default();
         assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
         retries.table().retrying.get_mut(&THREAD).unwrap().since -= RETRY_TIMEOUT;

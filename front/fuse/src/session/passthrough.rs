@@ -234,14 +234,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_takes_none_is_not_asked_again() {
+    fn rejected_backing_file_disables_passthrough() {
         let (all, kernel) = over(0);
         (1..5).for_each(|node| assert_eq!(opened(&all, node, OpenFlags::READ), ORDINARY));
         assert_eq!(kernel.calls.lock().unwrap().len(), 1);
     }
 
     #[test]
-    fn small_files_are_asked_for() {
+    fn small_files_are_not_passed_through() {
         let (all, _) = over(9);
         let attr = |size| {
             let attr =

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_waits_for_locks_and_what_killed_threads_wait_for() {
+    fn signals_interrupt_lock_waits_and_killed_threads() {
         let pending = pending();
         let all: Vec<_> = [
             OnSignal::Interrupt,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_killed_after_the_first_signal_is_noticed() {
+    fn thread_killed_after_first_signal_is_noticed() {
         static KILLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
         let is_killed = |_| KILLED.load(std::sync::atomic::Ordering::SeqCst);
         let pending = Pending(Arc::new(PendingShared { is_killed, ..PendingShared::default() }));

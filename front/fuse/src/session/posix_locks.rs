@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_locked_file_is_not_free_until_it_is_forgotten() {
+    fn locked_file_stays_marked_until_forgotten() {
         let locks = PosixLocks::default();
         assert!(locks.is_free(NodeId(5)));
         locks.lock(NodeId(5), OpenId(1), LockOwner(7));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_that_came_during_a_request_and_are_about_it_are_sent_again_once() {
+    fn concurrent_notices_about_a_reply_are_resent_once() {
         let push = Push::default();
         push.log_notice(&attributes(2));
         let before = push.count();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_sent_again_for_an_answer_about_that_name() {
+    fn name_notice_is_resent_for_that_name_only() {
         let push = Push::default();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name").to_owned();
         let notice = Notice::Name { dir: NodeId(2), name: name("a") };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_does_not_hold_any_more_is_everything() {
+    fn log_overflow_invalidates_everything() {
         let push = Push::default();
         let before = push.count();
         (0..=LOG_MAX as u64).for_each(|node| push.log_notice(&attributes(node)));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_known_until_all_its_look_ups_are_given_back() {
+    fn node_is_tracked_until_its_last_forget() {
         let push = Push::default();
         (0..3).for_each(|_| push.looked_up(NodeId(5)));
         push.forgotten(NodeId(5), 2);

@@ -150,7 +150,7 @@ impl VirtioFs {
 ///
 /// # Errors
 /// [`DeviceError::Export`], and [`DeviceError::Keep`] with the reason.
-pub fn can_be_kept(export: &dyn Export) -> Result<(), DeviceError> {
+pub fn can_survive_restart(export: &dyn Export) -> Result<(), DeviceError> {
     let client = Client { session: SessionId(0), label: "keeper".into(), checks: PermissionCheck::Caller };
     let file_system = export.attach(&client).map_err(DeviceError::Export)?;
     persistent::root_of(&*file_system).map(drop).map_err(DeviceError::Keep)

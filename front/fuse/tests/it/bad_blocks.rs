@@ -44,7 +44,7 @@ fn fails_where_it_cannot_be_read(file: &Path) {
 }
 
 #[test]
-fn a_read_that_stops_at_a_bad_block_is_an_error() {
+fn read_into_bad_block_is_an_error() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
         let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
         let mounted = mounted(&Shared(bad), coherence);
@@ -54,7 +54,7 @@ fn a_read_that_stops_at_a_bad_block_is_an_error() {
 
 /// Uses a file system with bad blocks on this host's disk.
 #[test]
-fn a_directory_on_a_bad_disk_fails_where_the_disk_does() {
+fn directory_on_bad_disk_fails_at_bad_blocks() {
     for coherence in [Coherence::Strict, Coherence::Auto] {
         let bad = Arc::new(OneFile { readable_bytes: READABLE_BYTES, ..OneFile::default() });
         let disk = mounted(&Shared(bad), Coherence::Auto);

@@ -78,7 +78,7 @@ fn groups_are_not_read_where_the_kernel_checks() {
 }
 
 #[test]
-fn names_that_one_user_looked_up_do_not_let_another_in() {
+fn cached_names_do_not_admit_other_users() {
     let asking = Asked::new(PermissionCheck::BackEnd);
     let options = std::fs::read_to_string("/proc/self/mounts").expect("proc");
     let ours = options.lines().find(|line| line.contains(&*asking.mounted.path().to_string_lossy()));

@@ -30,7 +30,7 @@ fn forget(mount: &Path) {
 }
 
 #[test]
-fn a_handle_leads_to_its_file_after_that_was_forgotten_or_nowhere() {
+fn mount_handle_resolves_after_forget_or_is_stale() {
     let beneath = tempfile::tempdir().unwrap();
     let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
     let dir = Mounted::new(&export, &Options::default());

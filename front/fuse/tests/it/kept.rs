@@ -332,7 +332,7 @@ const ABSENT: i32 = 2;
 const STALE: i32 = 116;
 
 #[test]
-fn each_name_is_made_moved_and_removed_once_by_servers_that_die_before_they_answer() {
+fn name_changes_execute_once_across_kills() {
     let mut guest = Guest::new();
     let how = MkdirIn { mode: 0o755, umask: 0 };
     let (dir, _) = guest.entry(Opcode::Mkdir, 1, how.as_bytes(), b"dir\0");
@@ -360,7 +360,7 @@ fn each_name_is_made_moved_and_removed_once_by_servers_that_die_before_they_answ
 }
 
 #[test]
-fn a_node_is_known_as_long_as_the_guest_has_a_look_up_of_it() {
+fn node_survives_kills_until_forgotten() {
     let mut guest = Guest::new();
     let (node, fh) = guest.create(b"file\0");
     let release = ReleaseIn { fh, ..Default::default() };
@@ -383,7 +383,7 @@ fn a_node_is_known_as_long_as_the_guest_has_a_look_up_of_it() {
 }
 
 #[test]
-fn an_attribute_is_made_and_removed_once_and_another_s_is_not_taken_for_it() {
+fn xattr_changes_execute_once_across_kills() {
     const NO_ATTRIBUTE: i32 = 61;
     let mut guest = Guest::new();
     let (node, _) = guest.create(b"file\0");
@@ -397,7 +397,7 @@ fn an_attribute_is_made_and_removed_once_and_another_s_is_not_taken_for_it() {
 
 /// Resolves a handle as a guest's kernel does in open_by_handle_at(2).
 #[test]
-fn a_handle_of_a_file_that_the_guest_has_forgotten_leads_there_for_the_next_process_too() {
+fn forgotten_node_handle_resolves_in_next_process() {
     let mut guest = Guest::new();
     for name in ["file", "other"] {
         std::fs::write(guest.tree.join(name), name).expect("write");
@@ -433,7 +433,7 @@ fn look_ups_are_given_back_once() {
 }
 
 #[test]
-fn an_opening_stays_one_of_its_file_and_ends_once() {
+fn opening_survives_kills_and_ends_once() {
     let mut guest = Guest::new();
     let mut openings: Vec<(u64, u64, &[u8])> = Vec::new();
     for (name, data) in [(b"a\0", b"of a"), (b"b\0", b"of b"), (b"c\0", b"of c")] {
@@ -465,7 +465,7 @@ fn an_opening_stays_one_of_its_file_and_ends_once() {
 }
 
 #[test]
-fn a_file_is_emptied_once_by_a_request_whose_server_is_killed_again() {
+fn truncating_open_executes_once_across_kills() {
     let mut guest = Guest::new();
     let (node, fh) = guest.create(b"file\0");
     let open = OpenIn { flags: O_RDWR | O_TRUNC, open_flags: 0 };
@@ -490,7 +490,7 @@ fn a_file_is_emptied_once_by_a_request_whose_server_is_killed_again() {
 }
 
 #[test]
-fn a_session_that_has_ended_leaves_the_next_one_nothing() {
+fn ended_session_leaves_nothing_to_the_next() {
     let mut guest = Guest::new();
     let (node, _) = guest.create(b"file\0");
     guest.begin_anew();

@@ -51,7 +51,7 @@ impl Guest {
 }
 
 #[test]
-fn locks_are_held_while_there_is_no_server_and_end_when_the_guest_ends_them() {
+fn locks_survive_kills_and_end_with_the_guest() {
     let mut guest = Guest::new();
     let opening = guest.create(b"file\0");
     let other = guest.open(opening.0);
@@ -81,7 +81,7 @@ fn locks_are_held_while_there_is_no_server_and_end_when_the_guest_ends_them() {
 }
 
 #[test]
-fn a_file_that_has_no_name_any_more_is_there_as_long_as_it_is_open() {
+fn open_unlinked_file_survives_kills() {
     let mut guest = Guest::new();
     let removed = guest.create(b"removed\0");
     let replaced = guest.create(b"replaced\0");
@@ -112,7 +112,7 @@ fn a_file_that_has_no_name_any_more_is_there_as_long_as_it_is_open() {
 }
 
 #[test]
-fn a_file_that_is_opened_when_it_has_no_name_any_more_goes_on_too() {
+fn file_opened_after_unlink_survives_kills() {
     let mut guest = Guest::new();
     let first = guest.create(b"file\0");
     guest.ask(Opcode::Unlink, 1, &[b"file\0"]).expect("UNLINK");
@@ -126,7 +126,7 @@ fn a_file_that_is_opened_when_it_has_no_name_any_more_goes_on_too() {
 }
 
 #[test]
-fn a_file_that_loses_one_name_after_the_other_goes_on_to_the_end() {
+fn file_losing_all_names_survives_kills() {
     let mut guest = Guest::new();
     let opening = guest.create(b"file\0");
     std::fs::hard_link(guest.tree.join("file"), guest.tree.join("other")).expect("a second name");
@@ -139,7 +139,7 @@ fn a_file_that_loses_one_name_after_the_other_goes_on_to_the_end() {
 }
 
 #[test]
-fn a_session_that_has_ended_leaves_nothing_at_the_keeper() {
+fn ended_session_leaves_no_descriptors_at_keeper() {
     let mut guest = Guest::new();
     let opening = guest.create(b"file\0");
     guest.lock(opening, OWNER, F_WRLCK, LK_FLOCK).expect("flock");

@@ -47,7 +47,7 @@ fn a_tree_is_copied_in_listed_read_and_removed() {
 }
 
 #[test]
-fn large_files_come_back_as_they_went() {
+fn large_files_round_trip() {
     let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("large");
     let data: Vec<u8> =
@@ -58,7 +58,7 @@ fn large_files_come_back_as_they_went() {
 }
 
 #[test]
-fn links_modes_and_names_keep_their_meaning() {
+fn links_modes_and_names_round_trip() {
     let mounted = memory(Coherence::Auto);
     let at = |name: &str| mounted.path().join(name);
     fs::write(at("file"), b"x").unwrap();
@@ -78,7 +78,7 @@ fn links_modes_and_names_keep_their_meaning() {
 }
 
 #[test]
-fn a_mount_in_use_is_detached_and_served_to_the_last() {
+fn busy_mount_is_detached_and_served_until_unused() {
     let dir = tempfile::tempdir().unwrap();
     let mount = Mount::start(&Memory::default(), SessionId(1), dir.path(), &Options::default()).unwrap();
     fs::write(dir.path().join("file"), b"still here").unwrap();
@@ -91,7 +91,7 @@ fn a_mount_in_use_is_detached_and_served_to_the_last() {
 }
 
 #[test]
-fn a_program_that_waits_for_a_lock_can_be_interrupted() {
+fn lock_wait_is_interruptible() {
     let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
@@ -108,7 +108,7 @@ fn a_program_that_waits_for_a_lock_can_be_interrupted() {
 }
 
 #[test]
-fn a_program_that_waits_for_a_lock_delays_no_other() {
+fn lock_wait_delays_no_other_program() {
     let options = Options { threads: 1, ..Default::default() };
     let mounted = Mounted::new(&Memory::default(), &options);
     let file = mounted.at("file");
@@ -155,7 +155,7 @@ fn local_locks_are_the_kernels_own() {
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
+fn without_xattrs_one_request_and_writes_drop_capabilities() {
     let beneath = tempfile::tempdir().unwrap();
     let below = beneath.path().join("file");
     fs::write(&below, b"x").unwrap();
@@ -190,7 +190,7 @@ fn without_xattrs_the_kernel_asks_once_and_a_write_still_drops_capabilities() {
 /// Uses a server slower than the interval between changes: attributes of the second look-up are always
 /// outdated by the open.
 #[test]
-fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
+fn continuously_written_file_opens_on_slow_server() {
     let beneath = tempfile::tempdir().unwrap();
     fs::write(beneath.path().join("file"), b"x").unwrap();
     let export: Arc<dyn Export> = Arc::new(LocalDir::open(beneath.path(), Default::default()).unwrap());
@@ -214,7 +214,7 @@ fn a_file_that_is_written_all_the_time_opens_on_a_slow_server() {
 }
 
 #[test]
-fn flags_of_a_file_that_has_just_changed_are_not_supported_and_it_is_not_stale() {
+fn getflags_of_changed_file_is_unsupported_not_stale() {
     let beneath = tempfile::tempdir().unwrap();
     fs::write(beneath.path().join("file"), b"x").unwrap();
     let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
@@ -285,7 +285,7 @@ fn a_file_is_refused_as_a_mount_point() {
 }
 
 #[test]
-fn every_coherence_policy_sees_changes_made_below_in_its_time() {
+fn coherence_policies_see_changes_in_time() {
     let below = tempfile::tempdir().unwrap();
     fs::write(below.path().join("file"), b"old").unwrap();
     let export = LocalDir::open(below.path(), Default::default()).unwrap();
@@ -311,7 +311,7 @@ fn every_coherence_policy_sees_changes_made_below_in_its_time() {
 /// Relies on RELEASE, which alone reports the last close; after ENOSYS for an OPEN a kernel sends none, also
 /// for created files.
 #[test]
-fn a_flock_lock_goes_with_the_last_close_under_every_policy() {
+fn flock_ends_with_last_close_under_every_policy() {
     let below = tempfile::tempdir().unwrap();
     fs::write(below.path().join("opened"), b"x").unwrap();
     let export = LocalDir::open(below.path(), Default::default()).unwrap();
@@ -350,7 +350,7 @@ fn listed(mounted: &Mounted, dir: &str) -> (Vec<String>, u64) {
 }
 
 #[test]
-fn listings_show_what_the_host_did_unless_the_tree_has_no_other_writers() {
+fn listings_show_host_changes_except_under_always() {
     let below = tempfile::tempdir().unwrap();
     let export = LocalDir::open(below.path(), Default::default()).unwrap();
     for (coherence, name) in
@@ -369,7 +369,7 @@ fn listings_show_what_the_host_did_unless_the_tree_has_no_other_writers() {
 }
 
 #[test]
-fn a_kept_listing_shows_every_change_of_its_own_mount() {
+fn cached_listing_shows_changes_of_its_mount() {
     let mounted = memory(Coherence::Always);
     for dir in ["dir", "other"] {
         fs::create_dir(mounted.at(dir)).unwrap();
@@ -402,7 +402,7 @@ fn a_kept_listing_shows_every_change_of_its_own_mount() {
 }
 
 #[test]
-fn a_kept_listing_goes_on_while_its_names_are_removed() {
+fn cached_listing_survives_removals() {
     let mounted = memory(Coherence::Always);
     fs::create_dir(mounted.at("dir")).unwrap();
     for number in 0..3000 {
@@ -423,7 +423,7 @@ fn a_kept_listing_goes_on_while_its_names_are_removed() {
 }
 
 #[test]
-fn closing_any_descriptor_of_a_locked_file_drops_the_lock_as_posix_has_it() {
+fn closing_any_descriptor_drops_posix_locks() {
     let mounted = memory(Coherence::Auto);
     let file = mounted.path().join("file");
     fs::write(&file, b"x").unwrap();
@@ -490,7 +490,7 @@ fn slow(time: Duration) -> impl Export {
 }
 
 #[test]
-fn a_slow_request_does_not_delay_the_one_behind_it() {
+fn slow_request_does_not_delay_the_next() {
     let options = Options { threads: 1, coherence: Coherence::Strict, ..Default::default() };
     let delay = Duration::from_millis(500);
     let mounted = Mounted::new(&slow(delay), &options);
@@ -505,7 +505,7 @@ fn a_slow_request_does_not_delay_the_one_behind_it() {
 }
 
 #[test]
-fn a_tree_is_served_as_well_when_every_answer_comes_later() {
+fn delayed_answers_serve_a_tree_correctly() {
     let slow = slow(Duration::from_micros(200));
     let mounted = Mounted::new(&slow, &Options::default());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

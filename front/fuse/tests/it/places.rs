@@ -76,7 +76,7 @@ fn names_by(path: &Path, buffer_bytes: usize) -> Vec<String> {
 }
 
 #[test]
-fn places_beyond_2_63_are_listed_once() {
+fn cookies_beyond_2_63_are_listed_once() {
     let host = host();
     let through =
         Mounted::new(&LocalDir::open(host.path(), Default::default()).expect("served"), &Options::default());
@@ -88,7 +88,7 @@ fn places_beyond_2_63_are_listed_once() {
 }
 
 #[test]
-fn a_listing_goes_on_from_places_beyond_2_63() {
+fn listing_resumes_from_cookies_beyond_2_63() {
     let host = host();
     let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
     let export = LocalDir::open(host.path(), Default::default()).expect("served");

@@ -178,7 +178,7 @@ fn everything_is_seen(mounted: &Mounted, other: &Other) {
 }
 
 #[test]
-fn what_another_client_changes_is_seen_at_once() {
+fn changes_by_another_client_are_seen_at_once() {
     let memory = Memory::default();
     everything_is_seen(&pushed(&memory), &Other::of(&memory));
 }
@@ -188,14 +188,14 @@ pub(crate) fn watched(dir: &Path) -> LocalDir {
 }
 
 #[test]
-fn what_another_client_of_a_directory_changes_is_seen_at_once() {
+fn changes_by_another_directory_client_are_seen_at_once() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let export = watched(dir.path());
     everything_is_seen(&pushed(&export), &Other::of(&export));
 }
 
 #[test]
-fn what_a_process_of_the_host_changes_is_seen_at_once() {
+fn changes_by_host_processes_are_seen_at_once() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let mounted = pushed(&watched(dir.path()));
     let host = |script: &str| {
@@ -227,7 +227,7 @@ fn what_a_process_of_the_host_changes_is_seen_at_once() {
 }
 
 #[test]
-fn a_mount_that_is_made_or_taken_away_inside_the_export_is_seen() {
+fn mounts_inside_the_export_are_noticed() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     fs::create_dir(dir.path().join("sub")).expect("made");
     fs::write(dir.path().join("sub/below"), "").expect("written");
@@ -247,7 +247,7 @@ fn a_mount_that_is_made_or_taken_away_inside_the_export_is_seen() {
 }
 
 #[test]
-fn what_is_changed_through_another_export_that_shows_the_same_files_is_seen() {
+fn changes_through_an_overlapping_export_are_seen() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     fs::create_dir(dir.path().join("sub")).expect("made");
     let mounted = pushed(&watched(dir.path()));
@@ -266,7 +266,7 @@ fn what_is_changed_through_another_export_that_shows_the_same_files_is_seen() {
 
 /// Checks that whenever nothing changes for a moment, programs that look continuously see the current state.
 #[test]
-fn a_tree_that_changes_while_it_is_looked_at_is_never_believed_as_it_was() {
+fn concurrent_changes_never_leave_stale_caches() {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     let memory = Memory::default();
     let other = Other::of(&memory);
@@ -323,7 +323,7 @@ fn a_tree_that_changes_while_it_is_looked_at_is_never_believed_as_it_was() {
 }
 
 #[test]
-fn where_the_host_cannot_be_watched_nothing_is_kept() {
+fn unwatchable_host_disables_caching() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let blind = LocalDir::open(dir.path(), DirOptions::default()).expect("served");
     let mounted = pushed(&blind);
@@ -342,7 +342,7 @@ fn where_the_host_cannot_be_watched_nothing_is_kept() {
 
 /// Events identify a subvolume's files by inode numbers that also exist on the watched volume, or not at all.
 #[test]
-fn in_an_export_with_a_subvolume_nothing_is_kept() {
+fn subvolume_in_export_disables_caching() {
     let dir = tempfile::tempdir().expect("a directory");
     let host = |script: &str| Command::new("sh").args(["-ec", script]).current_dir(dir.path()).status();
     let made = host(
@@ -413,7 +413,7 @@ impl Around for Held {
 }
 
 #[test]
-fn an_answer_that_was_made_before_a_change_does_not_outlive_its_notice() {
+fn reply_from_before_a_change_is_invalidated() {
     let memory = Arc::new(Memory::default());
     let other = Other::of(&*memory);
     other.create("file", b"data");

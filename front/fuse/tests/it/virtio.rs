@@ -143,7 +143,7 @@ fn the_guest_reads_tag_and_number_of_queues() {
 /// Refuses to repeat requests: a repeated `mkdir` would fail, and node numbers belong to the process that
 /// issued them.
 #[test]
-fn no_server_is_offered_what_another_left_under_way() {
+fn virtiofs_offers_no_in_flight_tracking() {
     const IN_FLIGHT: u64 = 1 << 12;
     let mut guest = Guest::before_init();
     let offered = guest.driver.front.ask_u64(request::GET_PROTOCOL_FEATURES).unwrap();
@@ -168,7 +168,7 @@ fn data_written_by_a_guest_comes_back_to_it() {
 }
 
 #[test]
-fn a_listing_may_be_kept_under_always_alone() {
+fn listings_are_cached_under_always_only() {
     let kept = OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE;
     for (coherence, flags) in [
         (Coherence::Strict, OpenOutFlags::empty()),
@@ -185,7 +185,7 @@ fn a_listing_may_be_kept_under_always_alone() {
 /// Expects no ENOSYS, after which a kernel sends no more RELEASE, which releases flock locks and handles of
 /// CREATE.
 #[test]
-fn every_policy_opens_files_and_directories_so_that_a_release_follows() {
+fn every_policy_gets_a_release_after_open() {
     for coherence in [Coherence::Strict, Coherence::Auto, Coherence::Always] {
         let mut guest = Guest::with(SessionOptions { coherence, ..SessionOptions::default() });
         guest.init();
@@ -207,7 +207,7 @@ fn nothing_is_served_before_init() {
 }
 
 #[test]
-fn a_guest_that_mounts_again_begins_a_session_without_the_old_nodes() {
+fn remount_begins_a_session_without_old_nodes() {
     let mut guest = Guest::new();
     let (entry, _) = guest.create(b"file");
     guest.init();
@@ -217,7 +217,7 @@ fn a_guest_that_mounts_again_begins_a_session_without_the_old_nodes() {
 }
 
 #[test]
-fn numbers_never_given_out_and_forgets_beyond_the_count_do_no_harm() {
+fn unknown_numbers_and_excess_forgets_are_harmless() {
     let mut guest = Guest::new();
     let (entry, open) = guest.create(b"file");
     for node in [0, 77, u64::MAX] {
@@ -239,7 +239,7 @@ fn numbers_never_given_out_and_forgets_beyond_the_count_do_no_harm() {
 }
 
 #[test]
-fn an_answer_without_room_is_an_error_and_no_half_an_answer() {
+fn reply_without_space_is_an_error() {
     let mut guest = Guest::new();
     for room in [1, 15, 16, 100] {
         let request = guest.encode(Opcode::Getattr, ROOT, &[GetattrIn::default().as_bytes()]);
@@ -253,7 +253,7 @@ fn an_answer_without_room_is_an_error_and_no_half_an_answer() {
 }
 
 #[test]
-fn a_request_that_breaks_the_protocol_is_an_error_and_the_next_is_served() {
+fn malformed_fuse_request_fails_and_next_is_served() {
     // A header with this length, whatever follows.
     let message = |len, opcode, args: &[u8]| {
         let header =
@@ -284,7 +284,7 @@ fn a_request_that_breaks_the_protocol_is_an_error_and_the_next_is_served() {
 }
 
 #[test]
-fn an_unknown_operation_is_refused_and_the_next_is_served() {
+fn unknown_fuse_operation_is_refused_and_next_is_served() {
     let mut guest = Guest::new();
     let mut request = guest.encode(Opcode::Getattr, ROOT, &[&[0; 16]]);
     request[4..8].copy_from_slice(&999u32.to_le_bytes());
@@ -294,7 +294,7 @@ fn an_unknown_operation_is_refused_and_the_next_is_served() {
 }
 
 #[test]
-fn one_that_waits_for_a_lock_does_not_delay_the_next() {
+fn lock_wait_does_not_delay_the_next_request() {
     let mut guest = Guest::new();
     let (entry, open) = guest.create(b"file");
     let lock = |owner| LkIn {
@@ -327,7 +327,7 @@ fn one_that_waits_for_a_lock_does_not_delay_the_next() {
 }
 
 #[test]
-fn a_guest_that_is_reset_does_not_wait_for_a_lock() {
+fn guest_reset_interrupts_lock_waits() {
     let mut guest = Guest::new();
     let (entry, open) = guest.create(b"file");
     for (opcode, owner) in [(Opcode::Setlk, 1), (Opcode::Setlkw, 2)] {
@@ -351,7 +351,7 @@ fn a_guest_that_is_reset_does_not_wait_for_a_lock() {
 }
 
 #[test]
-fn a_guest_makes_a_directory_on_the_second_queue_too() {
+fn second_request_queue_makes_directories() {
     let mut guest = Guest::new();
     guest.queues.swap(1, 2);
     guest.request = guest.queues[1].alloc(4096).unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use tombolo_sys::fanotify::{Deeds, Fanotify};
+use tombolo_sys::fanotify::{EventMask, Fanotify};
 
 use crate::push::{Other, pushed, soon, watched};
 
@@ -79,18 +79,18 @@ fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str))
     create("marked");
     let Ok(fanotify) = Fanotify::new() else { tombolo_skip::skip!("no CAP_SYS_ADMIN") };
     let root = fs::File::open(mount).expect("opened");
-    fanotify.add_file(root.as_fd(), c"marked", Deeds::DELETE_SELF).expect("a mark");
+    fanotify.add_file(root.as_fd(), c"marked", EventMask::DELETE_SELF).expect("a mark");
     remove("marked");
     let mut buffer = Vec::new();
     soon("fanotify: a file that is gone", || {
-        let mut deeds = Deeds::empty();
+        let mut deeds = EventMask::empty();
         fanotify.read(&mut buffer, |event| deeds |= event.deeds).expect("read");
-        deeds.contains(Deeds::DELETE_SELF)
+        deeds.contains(EventMask::DELETE_SELF)
     });
 }
 
 #[test]
-fn programs_that_watch_a_file_are_told_when_another_client_removes_it() {
+fn inotify_reports_removal_by_another_client() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let export = watched(dir.path());
     let (mounted, other) = (pushed(&export), Other::of(&export));
@@ -113,7 +113,7 @@ fn programs_that_watch_a_file_are_told_when_another_client_removes_it() {
 }
 
 #[test]
-fn programs_that_watch_a_file_are_told_when_the_host_removes_it() {
+fn inotify_reports_removal_by_the_host() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let mounted = pushed(&watched(dir.path()));
     let host = |script: &str, name: &str| {

@@ -78,7 +78,7 @@ fn listing_a_kept_tree_again_asks_for_no_attribute() {
 }
 
 #[test]
-fn a_missing_label_ends_the_asking_until_one_is_seen() {
+fn missing_label_stops_requests_until_one_is_found() {
     let beneath = tempfile::tempdir_in("/dev/shm").expect("a directory");
     for name in ["without", "with"] {
         fs::write(beneath.path().join(name), b"x").expect("write");
@@ -96,7 +96,7 @@ fn a_missing_label_ends_the_asking_until_one_is_seen() {
 
 /// Expects no error, which a kernel that checks access lists would treat as a refusal.
 #[test]
-fn files_where_no_list_can_be_are_used_by_others() {
+fn files_without_acl_support_are_usable_by_others() {
     let beneath = tempfile::tempdir().expect("a directory");
     let mount = |words: &[&str]| Command::new(words[0]).args(&words[1..]).arg(beneath.path()).status();
     assert!(mount(&["mount", "-t", "ramfs", "none"]).expect("mount(8)").success());

@@ -129,7 +129,7 @@ fn client_files(authority: &Authority, dir: &Path, name: &str) -> String {
 }
 
 #[test]
-fn with_tls_both_sides_show_a_certificate_and_nothing_goes_without() {
+fn nbd_tls_requires_certificates_of_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::create(&dir.path().join("ca"), "test-ca").unwrap();
     let until = SystemTime::now() + Duration::from_secs(3600);

@@ -24,7 +24,7 @@ fn impatient() -> Options {
 }
 
 #[test]
-fn what_breaks_the_protocol_ends_its_connection() {
+fn nbd_protocol_violation_ends_its_connection() {
     let served = Served::new(Disk::new(4));
     let mut nonsense = Client::greeted(&served.socket());
     nonsense.send(&[7; 64]);
@@ -50,7 +50,7 @@ fn what_breaks_the_protocol_ends_its_connection() {
 }
 
 #[test]
-fn a_client_that_stops_in_the_middle_is_cut_off() {
+fn client_stopping_mid_message_is_disconnected() {
     let served = Served::with(Disk::new(4), impatient());
     let mut in_handshake = Client::greeted(&served.socket());
     let mut in_request = served.client(ReplyStyle::Simple);
@@ -76,7 +76,7 @@ fn a_client_that_is_silent_between_requests_stays() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_is_cut_off_and_holds_up_no_other() {
+fn client_not_receiving_replies_is_disconnected() {
     let served = Served::with(Disk::new(1024), impatient());
     let mut greedy = served.client(ReplyStyle::Simple);
     greedy.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -98,7 +98,7 @@ fn a_client_that_takes_no_replies_is_cut_off_and_holds_up_no_other() {
 }
 
 #[test]
-fn a_disk_that_panics_fails_one_request_or_its_connection() {
+fn panicking_disk_fails_one_request_or_connection() {
     let served = Served::new(Disk::new(4));
     let mut client = served.client(ReplyStyle::Simple);
     served.disk.panics.store(true, Ordering::SeqCst);
@@ -109,7 +109,7 @@ fn a_disk_that_panics_fails_one_request_or_its_connection() {
 }
 
 #[test]
-fn one_client_has_half_of_the_connections_and_leaves_room_for_others() {
+fn one_client_has_at_most_half_the_connections() {
     let served = Served::with(Disk::new(4), Options { connections_max: 16, ..Options::default() });
     let mut taken = Vec::new();
     let mut refused = 0;
@@ -129,7 +129,7 @@ fn one_client_has_half_of_the_connections_and_leaves_room_for_others() {
 }
 
 #[test]
-fn a_server_that_stops_answers_what_it_has() {
+fn stopping_server_answers_received_requests() {
     let mut served = Served::new(Disk::new(4));
     let mut client = served.client(ReplyStyle::Simple);
     served.disk.open_gate(false);

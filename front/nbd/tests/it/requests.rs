@@ -14,7 +14,7 @@ const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, Rep
 const NONE: CommandFlags = CommandFlags::empty();
 
 #[test]
-fn what_was_written_is_read_in_every_style() {
+fn written_data_is_read_in_every_style() {
     for style in STYLES {
         let served = Served::new(Disk::new(16));
         let mut client = served.client(style);
@@ -30,7 +30,7 @@ fn what_was_written_is_read_in_every_style() {
 }
 
 #[test]
-fn a_long_request_uses_many_buffers_and_comes_whole() {
+fn long_request_spans_several_buffers() {
     let pages = (PAYLOAD_BYTES_MAX as usize) / PAGE;
     let served = Served::new(Disk::new(pages));
     let mut client = served.client(ReplyStyle::Structured);
@@ -64,7 +64,7 @@ fn fua_and_flush_reach_the_disk() {
 
 /// Covers the behaviour of QEMU's client.
 #[test]
-fn with_extended_headers_a_write_has_data_also_where_that_is_not_said() {
+fn extended_headers_imply_write_payload() {
     let served = Served::new(Disk::new(16));
     let mut client = served.client(ReplyStyle::Extended);
     let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ fn with_extended_headers_a_write_has_data_also_where_that_is_not_said() {
 }
 
 #[test]
-fn a_request_that_pends_does_not_hold_up_the_next() {
+fn pending_request_does_not_delay_the_next() {
     let served = Served::new(Disk::new(16));
     let mut client = served.client(ReplyStyle::Simple);
     served.disk.open_gate(false);
@@ -88,7 +88,7 @@ fn a_request_that_pends_does_not_hold_up_the_next() {
 }
 
 #[test]
-fn what_is_under_way_is_answered_before_a_client_that_leaves_is_let_go() {
+fn pending_requests_are_answered_before_disconnect() {
     let served = Served::new(Disk::new(16));
     let mut client = served.client(ReplyStyle::Simple);
     served.disk.open_gate(false);
@@ -104,7 +104,7 @@ fn what_is_under_way_is_answered_before_a_client_that_leaves_is_let_go() {
 }
 
 #[test]
-fn holes_are_told_and_one_extent_where_one_is_asked_for() {
+fn holes_are_reported_and_req_one_limits_extents() {
     let page = PAGE as u64;
     for (style, kind) in [
         (ReplyStyle::Structured, ChunkKind::BLOCK_STATUS),
@@ -126,7 +126,7 @@ fn holes_are_told_and_one_extent_where_one_is_asked_for() {
 }
 
 #[test]
-fn bad_requests_are_refused_one_by_one_and_the_next_works() {
+fn bad_nbd_requests_are_refused_individually() {
     for style in STYLES {
         let served = Served::new(Disk::new(4));
         let mut client = served.client(style);
@@ -156,7 +156,7 @@ fn bad_requests_are_refused_one_by_one_and_the_next_works() {
 }
 
 #[test]
-fn flags_that_are_unknown_or_of_other_commands_are_refused() {
+fn unknown_or_misplaced_flags_are_refused() {
     for style in STYLES {
         let served = Served::new(Disk::new(4));
         let mut client = served.client(style);
@@ -217,7 +217,7 @@ fn a_read_only_disk_refuses_changes() {
 }
 
 #[test]
-fn extents_need_to_be_agreed_on() {
+fn extents_require_negotiation() {
     let served = Served::new(Disk::new(4));
     let mut client = crate::common::Client::greeted(&served.socket());
     assert!(!client.option(OptionCode::SET_META_CONTEXT), "structured replies come first");

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_in_its_network_and_in_no_other() {
+    fn address_is_matched_to_its_network() {
         assert!(admits(&["10.0.0.0/8"], "10.255.0.1"));
         assert!(!admits(&["10.0.0.0/8"], "11.0.0.1"));
         assert!(admits(&["192.168.1.7"], "192.168.1.7"));

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_says_who_may_be_whom() {
+    fn certificate_rules_limit_identities() {
         let rule = |subject: &str, claim| ClaimRule { subject: subject.parse().expect("a pattern"), claim };
         let of = Claim::Of { users: vec![1000..=1009, 7..=7], groups: vec![100..=100, 105..=106] };
         let claims = Claims(vec![

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_does_not_answer_is_not_flooded() {
+    fn unresponsive_group_database_is_not_flooded() {
         let stuck = Arc::new(Mutex::new(()));
         let held = stuck.lock().expect("the lock");
         let look_up_fn = {

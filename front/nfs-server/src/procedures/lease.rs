@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{AccessMask, LeaseAnswer, LeaseAsk, LeaseClient, LeaseTable};
-use tombolo_wire_nfs3::side::{LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState};
+use tombolo_core::fs::{AccessMask, LeaseAnswer, LeaseClient, LeaseRequest, LeaseTable};
+use tombolo_wire_nfs3::side::{LeaseArgs, LeaseOk, LeaseOperation, LeaseReply, LeaseState};
 use tombolo_wire_nfs3::{Reply, Status};
 
 use crate::caller::{CallTarget, Caller};
@@ -16,7 +16,7 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
         let target = caller.target(args.file).await?;
         let leases = target.export.leases.clone().ok_or(Failure(Status::NotSupp))?;
         let client = caller.lease_client().ok_or(Failure(Status::Inval))?;
-        if args.act == LeaseAct::Grant {
+        if args.act == LeaseOperation::Grant {
             may_hold(caller, &target).await?;
         }
         // The export is not held while this waits.
@@ -45,9 +45,9 @@ async fn may_hold(caller: &Caller<'_>, target: &CallTarget) -> Result<()> {
 
 async fn request(leases: Arc<LeaseTable>, client: LeaseClient, args: LeaseArgs<'_>) -> LeaseOk {
     let request = match args.act {
-        LeaseAct::Grant => LeaseAsk::Grant,
-        LeaseAct::Keep => LeaseAsk::Keep(args.epoch),
-        LeaseAct::GiveBack => LeaseAsk::GiveBack(args.epoch),
+        LeaseOperation::Grant => LeaseRequest::Grant,
+        LeaseOperation::Keep => LeaseRequest::Keep(args.epoch),
+        LeaseOperation::GiveBack => LeaseRequest::GiveBack(args.epoch),
     };
     match leases.ask(client, request).await {
         LeaseAnswer::Held { epoch, term } => of(LeaseState::Held, epoch, term),

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     SetAttr,
 };
 use tombolo_wire_nfs3::args::{
-    CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, SymlinkArgs,
+    CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodKind, SymlinkArgs,
 };
 use tombolo_wire_nfs3::attr::{device, fattr3, set_attr};
 use tombolo_wire_nfs3::results::{CreateOk, CreateReply, LinkReply, LinkWcc};
@@ -64,11 +64,11 @@ pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results:
 pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mut Encoder<'_>) {
     let none = Device::default();
     let (file_type, attributes, rdev) = match args.what {
-        MknodWhat::CharDevice(attributes, rdev) => (FileType::CharDevice, attributes, device(rdev)),
-        MknodWhat::BlockDevice(attributes, rdev) => (FileType::BlockDevice, attributes, device(rdev)),
-        MknodWhat::Socket(attributes) => (FileType::Socket, attributes, none),
-        MknodWhat::Fifo(attributes) => (FileType::Fifo, attributes, none),
-        MknodWhat::Other(_) => {
+        MknodKind::CharDevice(attributes, rdev) => (FileType::CharDevice, attributes, device(rdev)),
+        MknodKind::BlockDevice(attributes, rdev) => (FileType::BlockDevice, attributes, device(rdev)),
+        MknodKind::Socket(attributes) => (FileType::Socket, attributes, none),
+        MknodKind::Fifo(attributes) => (FileType::Fifo, attributes, none),
+        MknodKind::Other(_) => {
             let dir = caller.target(args.location.dir).await;
             return answer(dir, Err(Failure(Status::BadType)), results).await;
         }

@@ -5,7 +5,8 @@ use tombolo_host_runtime::buffer_pool::{Buffers, Lease};
 use tombolo_mem::Source;
 use tombolo_wire_nfs3::attr::fattr3;
 use tombolo_wire_nfs3::side::{
-    FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackOk, PackReply, UnpackArgs, UnpackReply,
+    COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, FilePart, PackArgs, PackOk, PackReply, UnpackArgs,
+    UnpackReply,
 };
 use tombolo_wire_nfs3::{Reply, Status, WccData};
 use tombolo_wire_xdr::{Encoder, List};
@@ -46,8 +47,8 @@ async fn packed(
     buffers: &Buffers,
 ) -> Result<(Attr, Vec<u8>)> {
     let len: u64 = parts.into_iter().map(|part| u64::from(part.count)).sum();
-    let len_max = PACKED_BYTES_MAX.min(caller.transfer_max());
-    let is_too_much = len > u64::from(len_max) || parts.into_iter().count() > PACKED_PARTS_MAX;
+    let len_max = COMPRESSED_BYTES_MAX.min(caller.transfer_max());
+    let is_too_much = len > u64::from(len_max) || parts.into_iter().count() > COMPRESSED_RANGES_MAX;
     if is_too_much || len == 0 {
         return Err(Failure(Status::Inval));
     }
@@ -111,7 +112,7 @@ async fn unpacked(
     record: &Source,
     buffers: &Buffers,
 ) -> Result<Option<Lease>> {
-    let count_max = PACKED_BYTES_MAX.min(caller.transfer_max());
+    let count_max = COMPRESSED_BYTES_MAX.min(caller.transfer_max());
     let Some(frame) = data_of(args.frame, record, u32::MAX).filter(|_| (1..=count_max).contains(&args.count))
     else {
         return Ok(None);

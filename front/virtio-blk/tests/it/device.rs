@@ -12,7 +12,7 @@ use crate::guest::*;
 use crate::ram_disk::{Asked, DISK_BYTES, RamDisk};
 
 #[test]
-fn what_is_written_lies_at_its_sector_and_is_read_from_there() {
+fn written_sectors_are_read_back() {
     let mut guest = Guest::new();
     let data: Vec<u8> = (0..4096u32).map(|n| (n * 7 + n / 256) as u8).collect();
     assert_eq!(guest.status(OUT, 3, &data), OK);
@@ -116,7 +116,7 @@ fn the_configuration_space_tells_what_the_disk_is() {
 }
 
 #[test]
-fn a_disk_without_a_cache_or_that_cannot_discard_offers_no_more_than_it_has() {
+fn features_match_the_disks_abilities() {
     let profile = Profile { read_only: false, has_cache: false, discards: false, zeroes_fast: false };
     let mut guest = Guest::of(RamDisk::new(|disk| disk.profile = profile), Features::all());
     let features = Features::from_bits_truncate(guest.driver.features());
@@ -134,7 +134,7 @@ fn a_disk_that_is_read_only_says_so() {
 }
 
 #[test]
-fn a_guest_hears_of_a_new_size_and_finds_it() {
+fn guest_is_notified_of_resize() {
     let mut guest = Guest::new();
     let mut way_back = guest.driver.front.open_way_back().unwrap();
     way_back.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -151,7 +151,7 @@ fn a_guest_hears_of_a_new_size_and_finds_it() {
 }
 
 #[test]
-fn a_guest_sees_no_answer_before_the_data() {
+fn guest_sees_no_status_before_the_data() {
     let mut guest = Guest::new();
     guest.disk.hold();
     let head = guest.submit(&header(IN, 0), &[16], &[512, 1]);
@@ -163,7 +163,7 @@ fn a_guest_sees_no_answer_before_the_data() {
 }
 
 #[test]
-fn a_disk_that_gathers_is_told_when_no_more_follows() {
+fn gathering_disk_is_told_of_batch_end() {
     let mut guest = Guest::of(RamDisk::new(|disk| disk.gathers = true), Features::all());
     for _ in 0..10 {
         assert_eq!(guest.ask(IN, 0, &[], 512), (vec![0xaa; 512], OK));

@@ -77,7 +77,7 @@ fn chains_that_are_no_requests() {
 }
 
 #[test]
-fn changes_of_a_disk_that_fails_are_errors_until_it_is_mended() {
+fn failing_disk_returns_errors_until_repaired() {
     let mut guest = Guest::new();
     guest.disk.fail(true);
     assert_eq!(guest.status(OUT, 0, &[1; 512]), IO_ERROR);

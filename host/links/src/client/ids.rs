@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_comes_again_as_another_one_of_the_same_buffer() {
+    fn reused_id_is_next_generation_of_buffer() {
         let ids = Ids::new(8);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100 {

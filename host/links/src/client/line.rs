@@ -161,7 +161,7 @@ impl Line {
     }
 
     /// Sets the server's window; only the first counts.
-    pub fn has_window(&self, window: WindowReader) {
+    pub fn set_window(&self, window: WindowReader) {
         let _ = self.core().window.set(window);
     }
 

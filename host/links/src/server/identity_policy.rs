@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_acts_only_as_itself_with_groups_that_it_has() {
+    fn own_identity_policy_allows_only_own_groups() {
         let policy = IdentityPolicy::Own { uid: 1000, gid: 100, groups: [4, 24].into() };
         for own in [named(1000, 100, &[]), named(1000, 24, &[100, 4]), named(1000, 4, &[24])] {
             assert_eq!(policy.identity(own.clone()), Some(own));

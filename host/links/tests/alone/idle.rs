@@ -39,7 +39,7 @@ impl Session for Holder {
 }
 
 #[test]
-fn a_slow_call_keeps_no_processor_busy_without_a_doorbell() {
+fn slow_call_without_doorbell_uses_little_processor_time() {
     let _alone = crate::alone();
     let (mut client, mut ends) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
     (client.doorbell, ends.doorbell) = (DoorbellKind::Silent, DoorbellKind::Silent);

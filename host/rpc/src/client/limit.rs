@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_do_not_pile_up_where_they_only_wait_for_each_other() {
+    fn adaptive_limit_bounds_queueing_delay() {
         let path = Path { name: "", bytes_per_us: 125.0, latency_us: 100.0, ..PATH };
         let (_, limits) = run(&path, InFlight::Adaptive { max: 128 }, 20e6, 3);
         let last = limits[limits.len() - 1];

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_sets_the_estimate_and_later_ones_move_it() {
+    fn round_trip_estimate_follows_samples() {
         let mut round_trip = RoundTrip::new(ms(1100));
         assert_eq!((round_trip.smoothed(), round_trip.wait(1)), (None, ms(1100)));
         round_trip.sample(ms(400));

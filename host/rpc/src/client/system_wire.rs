@@ -167,7 +167,7 @@ impl Wire for SystemWire {
 
 /// Resets the connection, so that its port is free at once. Errors are ignored: it may not be connected.
 pub(super) fn shut_down(fd: &OwnedFd) {
-    let _ = tcp::forget_when_closed(fd);
+    let _ = tcp::abort_on_close(fd);
     let _ = socket::shut_down(fd);
 }
 
@@ -194,7 +194,7 @@ impl Socket for SystemSocket {
 
     fn set_low_water(&self, bytes: usize) {
         // On failure, events are merely more frequent.
-        let _ = tcp::tell_from(&self.fd, bytes);
+        let _ = tcp::set_low_watermark(&self.fd, bytes);
     }
 
     fn shut_down(&self) {

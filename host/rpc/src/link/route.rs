@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_on_a_route_without_a_search_starts_one() {
+    fn waiter_restarts_missing_reconnect_thread() {
         let (asked, asks) = channel();
         // State after the reconnect thread could not be started.
         let state =

@@ -266,7 +266,7 @@ mod tests {
     use tombolo_host_runtime::buffer_pool::BufferLimits;
 
     #[test]
-    fn datagrams_of_forged_addresses_fill_no_memory_and_clients_in_use_stay_known() {
+    fn unused_clients_are_evicted_and_used_ones_retained() {
         let clients = Clients::new(BufferPool::new(BufferLimits::default()), 10);
         let kept = clients.of(Ipv4Addr::LOCALHOST.into());
         (1..3 * CLIENTS_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_arrive_whole_in_order_and_padded_however_little_the_peer_takes() {
+    fn partially_sent_replies_arrive_in_order_and_padded() {
         let buffers = Buffers::new(BufferLimits::default());
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         theirs.set_nonblocking(true).expect("set");

@@ -94,7 +94,7 @@ fn calls_and_data_of_all_sizes_go_over_tls() {
 }
 
 #[test]
-fn calls_go_on_over_tls_when_the_server_starts_again() {
+fn calls_resume_over_tls_after_server_restart() {
     let certificates = Certificates::new();
     let host = certificates.host();
     let client = host.client(certificates.options("alice"));
@@ -109,7 +109,7 @@ fn calls_go_on_over_tls_when_the_server_starts_again() {
 }
 
 #[test]
-fn a_client_that_wants_tls_sends_nothing_to_a_server_without() {
+fn tls_client_sends_no_call_to_plain_server() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -133,7 +133,7 @@ fn a_client_that_wants_tls_sends_nothing_to_a_server_without() {
 }
 
 #[test]
-fn a_plain_call_is_too_weak_and_ends_the_connection() {
+fn plain_call_is_rejected_as_too_weak() {
     let certificates = Certificates::new();
     let host = certificates.host();
     let mut client = Client::connect(address(&host));
@@ -147,7 +147,7 @@ fn a_plain_call_is_too_weak_and_ends_the_connection() {
 
 /// Otherwise an attacker in between could inject a call into the session of the client behind it.
 #[test]
-fn what_is_sent_behind_the_probe_is_not_a_part_of_the_session() {
+fn bytes_behind_tls_probe_are_rejected() {
     let certificates = Certificates::new();
     let host = certificates.host();
     let mut client = Client::connect(address(&host));
@@ -159,7 +159,7 @@ fn what_is_sent_behind_the_probe_is_not_a_part_of_the_session() {
 }
 
 #[test]
-fn who_does_not_shake_hands_is_closed() {
+fn stalled_tls_handshake_is_closed() {
     let certificates = Certificates::new();
     let options = ServerOptions { stuck_after: Duration::from_millis(200), ..certificates.server_options() };
     let host = TestHost::with((Ipv4Addr::LOCALHOST, 0).into(), options);

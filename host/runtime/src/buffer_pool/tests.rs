@@ -54,7 +54,7 @@ fn every_lease_of_a_buffer_keeps_it() {
 }
 
 #[test]
-fn a_client_has_its_share_and_another_still_gets_some() {
+fn client_share_leaves_memory_to_others() {
     let pool = BufferPool::new(LIMITS);
     let (greedy, other) = (Buffers(pool.account()), Buffers(pool.account()));
     let mut had: Vec<_> = std::iter::from_fn(|| greedy.take(1 << 20)).collect();
@@ -86,7 +86,7 @@ fn unneeded_buffers_are_freed() {
 }
 
 #[test]
-fn a_few_clients_that_hold_much_do_not_keep_others_out() {
+fn large_clients_do_not_exclude_light_ones() {
     let pool = BufferPool::new(LIMITS);
     let greedy: Vec<_> = (0..4).map(|_| Buffers(pool.account())).collect();
     let light = Buffers(pool.account());
@@ -107,7 +107,7 @@ fn a_few_clients_that_hold_much_do_not_keep_others_out() {
 }
 
 #[test]
-fn connections_that_hold_half_of_their_client_s_share_do_not_keep_its_others_out() {
+fn large_connections_do_not_exclude_light_ones() {
     let pool = BufferPool::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
     let share = pool.share();
     let (greedy, light) = (Buffers(share.account()), Buffers(share.account()));
@@ -128,7 +128,7 @@ fn connections_that_hold_half_of_their_client_s_share_do_not_keep_its_others_out
 }
 
 #[test]
-fn a_connection_that_became_light_moves_to_the_light_queue() {
+fn connection_moves_to_light_queue() {
     let pool = BufferPool::new(BufferLimits { total_bytes: 64 << 20, ..LIMITS });
     let share = pool.share();
     let (crowd, honest) = (Buffers(share.account()), Buffers(share.account()));
@@ -145,7 +145,7 @@ fn a_connection_that_became_light_moves_to_the_light_queue() {
 }
 
 #[test]
-fn a_client_that_became_light_moves_to_the_light_queue() {
+fn client_moves_to_light_queue() {
     let pool = BufferPool::new(LIMITS);
     let crowd: Vec<_> = (0..3).map(|_| Buffers(pool.account())).collect();
     let share = pool.share();

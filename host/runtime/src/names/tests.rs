@@ -98,10 +98,7 @@ fn a_service_that_hangs_costs_a_bounded_time() {
     for service in ["echo $$ >>\"$0.pids\"; exec sleep 1000", "echo $$ >>\"$0.pids\"; exec sleep 1000 >&-"] {
         let machine = Machine::new(service).allow(Duration::from_secs(1));
         let found = machine.names.groups_of(1000).expect("its files").expect("a user of them");
-        assert_eq!(
-            (found.groups, found.lacking.as_deref()),
-            (vec![50, 1000], Some("no answer within 1s"))
-        );
+        assert_eq!((found.groups, found.lacking.as_deref()), (vec![50, 1000], Some("no answer within 1s")));
         // The next look-up does not wait.
         assert!(matches!(machine.names.groups_of(4321), Err(LookUpError::Silent)));
         *lock(&machine.names.silent_until) = None;

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_request_gets_an_error_and_harms_no_other() {
+    fn malformed_control_request_gets_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let (_server, path) = serve(&dir);
         let mut endless = UnixStream::connect(&path).expect("connect");

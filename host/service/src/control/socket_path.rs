@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_server_of_the_same_name_gets_the_next_socket() {
+    fn second_server_of_a_name_gets_next_socket() {
         let dir = tempfile::tempdir().expect("a directory");
         let place = dir.path().join("tombolo");
         let first = free_socket(&place, "src").expect("first");

@@ -71,7 +71,7 @@ impl Namespace {
     /// The process has own mounts but lacks CAP_SYS_CHROOT.
     pub fn leave(self) -> Result<Self, SandboxError> {
         if let Some(former) = self.0 {
-            former.come_back().map_err(|error| SandboxError::Stuck(error.into()))?;
+            former.restore_namespace().map_err(|error| SandboxError::Stuck(error.into()))?;
         }
         Ok(Self::OF_HOST)
     }
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_kept_from_what_changes_everything() {
+    fn unrestricted_changes_need_no_own_mounts() {
         let changes = |path: &str| Needs { changes: vec![path.into()], ..Needs::default() };
         assert!(Plan::new(&changes("/")).leaves_all() && !Plan::new(&changes("/usr")).leaves_all());
         assert!(!Plan::new(&Needs { reads: vec!["/".into()], ..Needs::default() }).leaves_all());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_file_system_is_no_root_that_can_be_replaced() {
+    fn initial_root_file_system_cannot_be_replaced() {
         assert!(is_root_mount(b"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"));
         assert!(!is_root_mount(b"1 1 0:2 / / rw - rootfs rootfs rw"));
         assert!(!is_root_mount(b"30 27 0:25 / /mnt rw - tmpfs x rw"));

@@ -1,5 +1,5 @@
 //! A sandboxed process under an attacker's control. A sandbox is irrevocable, so each is entered by a child
-//! process: this program again, which runs only [`plays_a_server_that_was_taken_over`].
+//! process: this program again, which runs only [`plays_a_compromised_server`].
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -48,7 +48,7 @@ impl Bed {
 
     /// Returns what an attacker in a server finds possible.
     fn finds(&self, strictness: &str, needs: &str) -> Vec<String> {
-        self.said("plays_a_server_that_was_taken_over", "possible: ", strictness, needs)
+        self.said("plays_a_compromised_server", "possible: ", strictness, needs)
     }
 
     /// Returns the lines that a child playing `part` prints after `word`.
@@ -70,7 +70,7 @@ impl Bed {
 }
 
 #[test]
-fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
+fn compromised_server_can_do_only_what_it_needs() {
     let bed = Bed::new();
     let needed = ["write an open file", "start a thread", "read a file that it reads", "remove a socket"];
     assert_eq!(bed.finds("strict", ""), needed);
@@ -128,7 +128,7 @@ fn a_server_that_was_taken_over_can_do_what_it_needs_and_nothing_else() {
 
 #[test]
 #[ignore = "ends in a sandbox; the others run it in a process of its own"]
-fn plays_a_server_that_was_taken_over() {
+fn plays_a_compromised_server() {
     let Some(top) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let word = |name: &str| std::env::var(name).expect(name);
     let at = |path: &str| top.join(path);
@@ -272,7 +272,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_server_sees_the_mounts_that_it_needs_and_changes_none_of_the_others() {
+fn server_sees_and_changes_only_needed_mounts() {
     let bed = Bed::new();
     let at = |path: &str| bed.top.path().join(path);
     let mut mounted = Mounted(Vec::new());
@@ -342,7 +342,7 @@ fn plays_a_server_with_mounts() {
 }
 
 #[test]
-fn a_server_has_what_it_needs_of_the_system_where_that_is_mounts_of_its_own() {
+fn server_in_container_keeps_needed_system_mounts() {
     let bed = Bed::new();
     bed.said("plays_a_server_in_a_container", "", "strict", "");
 }
@@ -396,7 +396,7 @@ fn mapped(part: &str) -> PathBuf {
 }
 
 #[test]
-fn a_server_of_everything_reads_it_and_changes_what_it_needs() {
+fn server_of_root_reads_all_and_changes_needed() {
     let bed = Bed::new();
     let mut mounted = Mounted(Vec::new());
     mounted.tmpfs(bed.top.path().join("mount"));
@@ -419,7 +419,7 @@ fn plays_a_server_of_everything() {
 }
 
 #[test]
-fn a_server_without_mounts_of_its_own_has_those_of_the_host() {
+fn server_without_own_mounts_uses_the_hosts() {
     let bed = Bed::new();
     bed.said("plays_a_server_that_goes_back", "", "auto", "");
 }
@@ -487,7 +487,7 @@ fn place(path: &Path) -> OwnedFd {
 }
 
 #[test]
-fn a_broker_opens_files_of_its_exports_as_their_users_and_nothing_else() {
+fn broker_opens_only_exported_files_as_the_user() {
     let bed = Bed::new();
     let at = |path: &str| bed.top.path().join(path);
     let broker = broker(&bed);
@@ -543,7 +543,7 @@ sys.stdin.read()
 ";
 
 #[test]
-fn a_file_that_is_long_in_opening_keeps_no_other_waiting() {
+fn slow_open_in_broker_blocks_no_other() {
     let bed = Bed::new();
     let at = |path: &str| bed.top.path().join(path);
     let broker = broker(&bed);

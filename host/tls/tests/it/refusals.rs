@@ -29,7 +29,7 @@ fn both_sides_learn_who_the_other_is() {
 }
 
 #[test]
-fn a_certificate_of_another_authority_is_refused_on_either_side() {
+fn foreign_certificate_is_refused_by_either_side() {
     let (world, other) = (World::new(), World::new());
     let ends = Ends::new(&world.server("server"), &other.client("alice", "localhost", Presents::Certificate));
     assert_eq!(ends.outcome().0, Err(TlsError::UnknownIssuer));
@@ -58,7 +58,7 @@ fn an_expired_certificate_is_refused_on_either_side() {
 }
 
 #[test]
-fn a_revoked_certificate_is_refused_from_the_next_session_on() {
+fn revoked_certificate_is_refused_in_next_session() {
     let world = World::new();
     let server = world.server("server");
     let outcome = || Ends::new(&server, &world.client("alice", "localhost", Presents::Certificate)).outcome();
@@ -83,7 +83,7 @@ fn a_revoked_certificate_is_refused_from_the_next_session_on() {
 }
 
 #[test]
-fn a_replaced_ca_file_that_demands_a_list_is_not_taken_without() {
+fn revoking_ca_file_requires_revocation_list() {
     let (world, other) = (World::new(), World::of_authority("other-ca"));
     let both = |file: &str| [&world, &other].map(|of| fs::read(of.at(file)).unwrap()).concat();
     let (ca, list) = (world.at("server/ca.pem"), world.at("server/crl.pem"));
@@ -142,7 +142,7 @@ fn a_lost_list_revokes_what_it_revoked_before() {
 }
 
 #[test]
-fn a_server_is_who_it_was_called_and_was_meant_to_be_one() {
+fn server_certificate_must_match_name_and_purpose() {
     let world = World::new();
     assert_eq!(world.outcome("server", "alice", "other.example").0, Err(TlsError::WrongName));
     assert_eq!(world.outcome("server", "alice", "127.0.0.2").0, Err(TlsError::WrongName));

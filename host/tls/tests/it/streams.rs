@@ -60,7 +60,7 @@ fn bytes_arrive_in_order_however_little_the_socket_takes() {
 }
 
 #[test]
-fn a_byte_that_the_socket_does_not_take_is_not_sent_twice() {
+fn byte_encrypted_ahead_is_sent_once() {
     let world = World::new();
     let ends = ends(&world);
     let (client, stream) = &ends.client;
@@ -88,7 +88,7 @@ fn a_byte_that_the_socket_does_not_take_is_not_sent_twice() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_told_after_its_bytes() {
+fn tls_stream_end_follows_its_data() {
     let world = World::new();
     let ends = ends(&world);
     let mut gather = Gather::new(0);
@@ -101,7 +101,7 @@ fn the_end_of_a_stream_is_told_after_its_bytes() {
 }
 
 #[test]
-fn bytes_that_were_changed_on_their_way_are_not_delivered() {
+fn tampered_tls_records_are_not_delivered() {
     let world = World::new();
     let ends = ends(&world);
     let mut gather = Gather::new(0);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_and_half_of_one_is_an_end() {
+    fn malformed_message_is_refused_and_truncated_ends() {
         for (bytes, is_malformed) in [
             (&[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0][..], true),
             (&[1, 0, 0, 0, 1, 0, 0, 0, 1, 0x10, 0, 0], true),

@@ -42,7 +42,7 @@ pub struct Settings {
     pub guests_max: usize,
     /// `true` to refuse in-flight areas of front ends, where servers store state in the area that a front end
     /// must not change. Such servers also store descriptors ([`Settings::has_fd_store`](crate::Settings)).
-    pub keeps_all_areas: bool,
+    pub refuses_front_end_areas: bool,
 }
 
 /// Accepts front ends at a socket, with one thread for each.
@@ -91,7 +91,8 @@ impl Keeper {
         let keeper = Arc::clone(self);
         let serve = move || {
             let (servers, place) = (Arc::clone(&keeper.servers), Arc::clone(&keeper.place));
-            let store = keeper.settings.keeps_all_areas.then(|| DescriptorBudget::of_process().share(0));
+            let store =
+                keeper.settings.refuses_front_end_areas.then(|| DescriptorBudget::of_process().share(0));
             let store = store.flatten().map(DescriptorStore::new);
             let end = match Session::new(front_end, servers, place, store) {
                 Ok(mut session) => session.run(),

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_front_end_says_the_state_stays_bounded(
+        fn recorded_state_stays_bounded(
             said in prop::collection::vec((0u32..50, prop::collection::vec(any::<u8>(), 0..100), 0usize..4), 0..60),
         ) {
             let mut state = FrontEndState::default();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_switched_off_is_told_to_none() {
+    fn disabled_log_is_not_replayed() {
         let mut state = FrontEndState::default();
         let log = || Message::new(request::SET_LOG_BASE, vec![0; 16], descriptors(1));
         let features = |bits: u64| Message::new(request::SET_FEATURES, bits.to_le_bytes().into(), Vec::new());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_gave_its_base_away_is_started_by_none_and_goes_on_there() {
+    fn stopped_queue_is_not_restarted_by_replay() {
         let mut state = FrontEndState::default();
         let state_of = |index: u32, value: u32| [index.to_le_bytes(), value.to_le_bytes()].concat();
         state.record(Message::new(request::SET_VRING_KICK, 2u64.to_le_bytes().into(), descriptors(1)), None);

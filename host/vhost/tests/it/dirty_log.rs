@@ -38,7 +38,7 @@ fn set_logging(guest: &mut Guest, is_on: bool) {
 
 /// Echoes in buffers at arbitrary offsets, in chains of several buffers.
 #[test]
-fn exactly_the_pages_that_a_request_may_change_are_marked() {
+fn dirty_log_marks_exactly_the_changed_pages() {
     for (event_index, indirect) in [(true, true), (false, false), (true, false)] {
         let settings = DriverSettings { event_index, indirect, ..DriverSettings::default() };
         let (_host, mut guest) = logged(settings);
@@ -75,7 +75,7 @@ fn exactly_the_pages_that_a_request_may_change_are_marked() {
 }
 
 #[test]
-fn the_used_ring_is_marked_where_the_front_end_says() {
+fn used_ring_is_marked_at_its_log_address() {
     let (_host, mut guest) = logged(DriverSettings::default());
     let used = guest.queues[0].queue.used_ring();
     assert!(guest.echoes());
@@ -103,7 +103,7 @@ fn log_ring(driver: &mut Driver, queue: &DriverQueue, log: Option<u64>) -> std::
 
 /// Covers chains taken before logging begins, or before the log is replaced, and returned afterwards.
 #[test]
-fn a_chain_under_way_is_marked_in_the_log_that_counts_when_it_comes_back() {
+fn returned_chain_is_marked_in_the_current_log() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings::default());
     let hold = |client: &mut Client| {
@@ -134,7 +134,7 @@ fn a_chain_under_way_is_marked_in_the_log_that_counts_when_it_comes_back() {
 
 /// Copies a guest's memory as a migration does, while its queue is busy, many times.
 #[test]
-fn a_copy_made_by_the_log_is_what_the_guest_has() {
+fn copying_by_dirty_log_yields_guest_memory() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings { queue_memory_bytes: 1 << 20, ..DriverSettings::default() });
     let stop = AtomicBool::new(false);
@@ -197,7 +197,7 @@ fn memfd(len: u64) -> OwnedFd {
 }
 
 #[test]
-fn a_log_that_cannot_be_one_ends_its_own_connection_only() {
+fn invalid_dirty_log_ends_only_its_connection() {
     let host = TestHost::new();
     let mut honest = host.guest(DriverSettings::default());
     let needed = (GUEST_BASE + (4 << 20)) / PAGE / 8;
@@ -240,7 +240,7 @@ fn a_log_that_cannot_be_one_ends_its_own_connection_only() {
 }
 
 #[test]
-fn a_log_that_is_truncated_stops_its_guest_s_queue_only() {
+fn truncated_dirty_log_stops_only_its_queue() {
     let host = TestHost::new();
     let (mut guest, mut honest) =
         (host.guest(DriverSettings::default()), host.guest(DriverSettings::default()));
@@ -257,7 +257,7 @@ fn a_log_that_is_truncated_stops_its_guest_s_queue_only() {
 
 /// Starts a device as QEMU does during a migration: feature, queues, then the log.
 #[test]
-fn a_queue_of_a_guest_that_migrates_rests_until_its_log_is_there() {
+fn migrating_guests_queue_waits_for_its_log() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings::default());
     set_logging(&mut guest, true);

@@ -166,7 +166,7 @@ fn lengths_of_zero_and_of_all_ones() {
 }
 
 #[test]
-fn the_same_chain_again_and_again_is_bounded_by_the_queue() {
+fn repeated_chain_is_bounded_by_queue_size() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings { wait: Wait::Poll, ..DriverSettings::default() });
     let client = &mut guest.queues[0];
@@ -187,7 +187,7 @@ fn the_same_chain_again_and_again_is_bounded_by_the_queue() {
 }
 
 #[test]
-fn memory_truncated_under_the_queue_ends_that_guest_s_queues_only() {
+fn memory_truncated_under_rings_stops_only_that_guest() {
     let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
     let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
@@ -201,7 +201,7 @@ fn memory_truncated_under_the_queue_ends_that_guest_s_queues_only() {
 }
 
 #[test]
-fn memory_truncated_under_a_running_copy_ends_that_guest_s_queues_only() {
+fn memory_truncated_during_copy_stops_only_that_guest() {
     let host = TestHost::new();
     let settings = DriverSettings { wait: Wait::Poll, ..DriverSettings::default() };
     let mut honest = host.guest(settings);
@@ -225,7 +225,7 @@ fn memory_truncated_under_a_running_copy_ends_that_guest_s_queues_only() {
 }
 
 #[test]
-fn buffers_truncated_away_from_under_good_rings_end_that_guest_s_queue_only() {
+fn truncated_buffers_stop_only_that_queue() {
     let host = TestHost::new();
     let settings = DriverSettings::default();
     let (mut hostile, mut honest) = (host.guest(settings), host.guest(settings));
@@ -246,7 +246,7 @@ fn buffers_truncated_away_from_under_good_rings_end_that_guest_s_queue_only() {
 }
 
 #[test]
-fn memory_taken_away_under_a_running_request_stays_until_it_is_done() {
+fn replaced_memory_stays_until_request_ends() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);

@@ -34,17 +34,17 @@ impl Kept {
         Kept::with(repeats, false)
     }
 
-    fn with(repeats: bool, keeps_all_areas: bool) -> Kept {
+    fn with(repeats: bool, refuses_front_end_areas: bool) -> Kept {
         let folder = TempDir::new().unwrap();
         let socket = folder.path().join("public.sock");
         let place = Place::beside(&socket).unwrap();
         let private = place.listener().unwrap();
         let servers = Arc::new(Servers::default());
         let public = UnixListener::bind(&socket).unwrap();
-        let settings = KeeperSettings { guests_max: 2, keeps_all_areas };
+        let settings = KeeperSettings { guests_max: 2, refuses_front_end_areas };
         Keeper::start(public, place, servers.clone(), settings).unwrap();
         let (counts, server) = (Arc::default(), None);
-        let settings = Settings { has_fd_store: keeps_all_areas, ..Settings::default() };
+        let settings = Settings { has_fd_store: refuses_front_end_areas, ..Settings::default() };
         let mut kept = Kept { socket, private, servers, server, counts, repeats, settings, _folder: folder };
         kept.start();
         kept
@@ -97,7 +97,7 @@ fn send(client: &mut Client, kind: u8) -> u16 {
 }
 
 #[test]
-fn a_server_is_killed_and_the_next_one_answers_what_was_under_way_once() {
+fn next_server_answers_requests_of_killed_one_once() {
     let mut kept = Kept::new(true);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -117,7 +117,7 @@ fn a_server_is_killed_and_the_next_one_answers_what_was_under_way_once() {
 }
 
 #[test]
-fn a_request_that_comes_while_there_is_no_server_waits_for_the_next() {
+fn request_without_server_waits_for_the_next() {
     let mut kept = Kept::new(true);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -129,7 +129,7 @@ fn a_request_that_comes_while_there_is_no_server_waits_for_the_next() {
 }
 
 #[test]
-fn a_queue_that_was_stopped_is_at_rest_with_the_next_server_too() {
+fn stopped_queue_stays_stopped_with_next_server() {
     let mut kept = Kept::new(true);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -145,7 +145,7 @@ fn a_queue_that_was_stopped_is_at_rest_with_the_next_server_too() {
 }
 
 #[test]
-fn memory_that_was_taken_away_is_not_told_the_next_server_and_what_was_added_is() {
+fn next_server_gets_the_current_memory_regions() {
     let mut kept = Kept::new(true);
     let mut driver = kept.driver();
     let file = driver.memory_file().try_clone().unwrap();
@@ -164,7 +164,7 @@ fn memory_that_was_taken_away_is_not_told_the_next_server_and_what_was_added_is(
 }
 
 #[test]
-fn the_next_server_marks_what_it_writes_in_the_same_log() {
+fn next_server_continues_the_dirty_log() {
     let mut kept = Kept::new(true);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -208,7 +208,7 @@ fn die_over(private: &UnixListener, fatal: u32) {
 }
 
 #[test]
-fn a_message_over_which_a_server_dies_reaches_the_next_one_once() {
+fn message_that_killed_a_server_is_repeated_once() {
     let mut kept = Kept::new(true);
     kept.kill();
     let private = kept.private.try_clone().unwrap();
@@ -230,7 +230,7 @@ fn a_message_over_which_a_server_dies_reaches_the_next_one_once() {
 }
 
 #[test]
-fn what_cannot_be_performed_again_is_not_kept() {
+fn unrepeatable_device_is_not_kept_alive() {
     let mut kept = Kept::new(false);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -243,14 +243,14 @@ fn what_cannot_be_performed_again_is_not_kept() {
 }
 
 #[test]
-fn where_the_keepers_area_is_the_servers_alone_a_front_end_has_none() {
-    for keeps_all_areas in [false, true] {
-        let mut kept = Kept::with(true, keeps_all_areas);
+fn front_end_area_is_refused_by_strict_keeper() {
+    for refuses_front_end_areas in [false, true] {
+        let mut kept = Kept::with(true, refuses_front_end_areas);
         let mut driver = kept.driver();
         let offered = driver.front.ask_u64(request::GET_PROTOCOL_FEATURES).unwrap();
-        assert_eq!(offered & IN_FLIGHT == 0, keeps_all_areas);
+        assert_eq!(offered & IN_FLIGHT == 0, refuses_front_end_areas);
         let taken = driver.keep_requests(1 << 20);
-        assert_eq!(taken.is_err(), keeps_all_areas, "{taken:?}");
+        assert_eq!(taken.is_err(), refuses_front_end_areas, "{taken:?}");
         // The server's own area is used all the same.
         let mut driver = kept.driver();
         let mut client = Client::new(driver.start_queue(0, 0).unwrap());
@@ -260,7 +260,7 @@ fn where_the_keepers_area_is_the_servers_alone_a_front_end_has_none() {
 }
 
 #[test]
-fn a_guest_that_the_living_server_cuts_off_is_cut_off_and_no_other() {
+fn guest_refused_by_running_server_is_disconnected() {
     let kept = Kept::new(true);
     let (mut bad, mut good) = (kept.driver(), kept.driver());
     let mut client = Client::new(good.start_queue(0, 0).unwrap());
@@ -270,7 +270,7 @@ fn a_guest_that_the_living_server_cuts_off_is_cut_off_and_no_other() {
 }
 
 #[test]
-fn bytes_that_are_no_message_end_their_own_connection_only() {
+fn malformed_message_ends_only_its_connection() {
     let kept = Kept::new(true);
     let mut driver = kept.driver();
     let mut client = Client::new(driver.start_queue(0, 0).unwrap());

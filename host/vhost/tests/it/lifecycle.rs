@@ -56,7 +56,7 @@ fn a_stopped_queue_continues_where_it_was() {
 }
 
 #[test]
-fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
+fn queue_stop_waits_boundedly_for_requests() {
     let host = TestHost::with(Settings { drain_timeout: Duration::from_millis(300), ..Settings::default() });
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
@@ -77,7 +77,7 @@ fn stopping_a_queue_waits_for_requests_under_way_but_not_for_ever() {
 }
 
 #[test]
-fn stopping_a_queue_ends_as_soon_as_its_requests_do() {
+fn queue_stop_ends_with_its_requests() {
     let host = TestHost::with(Settings { drain_timeout: TIMEOUT, ..Settings::default() });
     let mut guest = host.guest(DriverSettings { queues: 2, ..DriverSettings::default() });
     guest.queues[0].send(&[HOLD]);
@@ -135,7 +135,7 @@ fn waits(guest: &mut Guest) -> bool {
 }
 
 #[test]
-fn of_guests_that_run_one_at_a_time_the_next_one_runs_when_the_one_before_has_left() {
+fn exclusive_guests_run_one_after_the_other() {
     let host = one_at_a_time();
     let settings = DriverSettings::default();
     let (mut first, mut second, mut third) =
@@ -159,7 +159,7 @@ fn of_guests_that_run_one_at_a_time_the_next_one_runs_when_the_one_before_has_le
 }
 
 #[test]
-fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
+fn guest_leaving_before_its_turn_blocks_nobody() {
     let host = one_at_a_time();
     let settings = DriverSettings::default();
     let (first, second, mut third) = (host.guest(settings), host.guest(settings), host.guest(settings));
@@ -177,7 +177,7 @@ fn a_guest_that_leaves_before_its_turn_holds_nothing_up() {
 /// Covers the source of a live migration, which stays connected when stopped, and continues if the
 /// destination gives up.
 #[test]
-fn a_guest_that_migrates_gives_its_turn_to_the_one_that_waits_and_may_have_it_back() {
+fn migrating_guest_passes_its_turn_and_may_return() {
     let host = one_at_a_time();
     let settings = DriverSettings::default();
     let (mut source, mut destination) = (host.guest(settings), host.guest(settings));
@@ -240,7 +240,7 @@ fn send(queue: &mut DriverQueue, kind: u8) -> u16 {
 }
 
 #[test]
-fn the_next_server_performs_what_the_one_before_left_under_way_and_nothing_else() {
+fn next_server_repeats_only_unanswered_requests() {
     let settings = DriverSettings::default();
     let first = TestHost::repeating();
     let stream = UnixStream::connect(&first.socket).unwrap();
@@ -273,7 +273,7 @@ fn the_next_server_performs_what_the_one_before_left_under_way_and_nothing_else(
 }
 
 #[test]
-fn what_was_left_under_way_is_answered_before_a_queue_rests_that_is_stopped_at_once() {
+fn leftover_requests_are_answered_before_immediate_stop() {
     let first = TestHost::repeating();
     let stream = UnixStream::connect(&first.socket).unwrap();
     let mut driver = Driver::open(stream, DriverSettings::default()).unwrap();
@@ -302,7 +302,7 @@ fn what_was_left_under_way_is_answered_before_a_queue_rests_that_is_stopped_at_o
 
 /// Covers a virtual machine that is paused and resumed.
 #[test]
-fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
+fn request_outlasting_stop_is_answered_after_resume() {
     for repeats in [false, true] {
         let host = if repeats { TestHost::repeating() } else { TestHost::new() };
         let mut driver =
@@ -331,7 +331,7 @@ fn what_outlasts_a_stop_is_answered_once_when_the_same_queue_goes_on() {
 /// Covers a reset, after which the guest waits for nothing: its next start has other rings, in this process
 /// and in the next.
 #[test]
-fn what_outlasts_a_reset_is_forgotten() {
+fn request_outlasting_reset_is_dropped() {
     let host = TestHost::repeating();
     let mut driver =
         Driver::open(UnixStream::connect(&host.socket).unwrap(), DriverSettings::default()).unwrap();
@@ -372,7 +372,7 @@ fn what_outlasts_a_reset_is_forgotten() {
 }
 
 #[test]
-fn an_area_for_requests_that_is_too_short_or_comes_late_is_refused() {
+fn short_or_late_in_flight_area_is_refused() {
     let host = TestHost::repeating();
     let open = || {
         let stream = UnixStream::connect(&host.socket).unwrap();

@@ -160,7 +160,7 @@ fn features_that_were_not_offered_are_refused() {
 }
 
 #[test]
-fn the_configuration_space_is_readable_in_any_piece_and_zero_beyond_its_end() {
+fn config_space_reads_zero_beyond_its_end() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings::default());
     for (offset, len) in [(0, 13), (0, 0x23), (0, 0x28), (5, 3), (12, 4), (13, 1), (200, 56)] {
@@ -230,7 +230,7 @@ fn hanging_up_at_every_message_leaves_nothing_behind() {
 
 /// Covers QEMU, which queries before SET_OWNER, and warns about unused features.
 #[test]
-fn a_configuration_space_is_offered_only_to_those_that_own_the_session_first() {
+fn config_feature_is_offered_after_set_owner_only() {
     const CONFIG: u64 = 1 << 9;
     let host = TestHost::new();
     let offered = |owns: bool| {

@@ -21,7 +21,7 @@ fn all_settings() -> impl Iterator<Item = DriverSettings> {
 }
 
 #[test]
-fn requests_come_back_under_every_feature_and_way_of_waiting() {
+fn requests_complete_under_every_feature_and_wait() {
     for spin_max in [Duration::ZERO, Duration::from_micros(50)] {
         let host = TestHost::with(Settings { spin_max, ..Settings::default() });
         for settings in all_settings() {
@@ -34,7 +34,7 @@ fn requests_come_back_under_every_feature_and_way_of_waiting() {
 }
 
 #[test]
-fn a_queue_whose_indices_wrap_around_goes_on() {
+fn queue_continues_after_index_wrap() {
     let host = TestHost::new();
     for (queue_size, together) in [(2, 2), (128, 100)] {
         let mut guest = host.guest(DriverSettings { queue_size, ..DriverSettings::default() });
@@ -90,7 +90,7 @@ fn chains_are_completed_out_of_order_from_another_thread() {
 }
 
 #[test]
-fn a_chain_that_the_device_forgets_comes_back_empty() {
+fn dropped_chain_is_returned_empty() {
     let host = TestHost::new();
     let mut guest = host.guest(DriverSettings::default());
     let head = guest.queues[0].send(&[DROP, 1, 2, 3]);
@@ -149,7 +149,7 @@ fn taken_without_a_kick(host: &TestHost, settings: DriverSettings) -> usize {
 }
 
 #[test]
-fn what_can_wait_is_gathered_and_needs_few_kicks() {
+fn non_urgent_chains_are_batched_with_few_kicks() {
     let settings = Settings { spin_max: Duration::ZERO, ..Settings::default() };
     for event_index in [true, false] {
         let driver = DriverSettings { event_index, ..DriverSettings::default() };
@@ -215,7 +215,7 @@ fn a_chain_of_many_parts_keeps_their_order() {
 }
 
 #[test]
-fn two_guests_on_one_socket_do_not_see_each_other() {
+fn guests_of_one_socket_are_isolated() {
     let host = TestHost::new();
     let settings = DriverSettings { queues: 2, ..DriverSettings::default() };
     let (mut one, mut two) = (host.guest(settings), host.guest(settings));

@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn chains_in_any_table_are_found_as_by_another_implementation(
+    fn walk_agrees_with_another_implementation(
         (table, indirect) in tables(),
         head in 0..SIZE,
     ) {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn any_table_ends_within_the_limits_and_nothing_is_written(
+    fn any_table_walk_ends_within_limits(
         (table, indirect) in tables(),
         head in any::<u16>(),
         negotiated in any::<bool>(),

@@ -33,7 +33,7 @@ fn start(socket: &Path, user_address: Option<u64>) -> Driver {
 }
 
 #[test]
-fn memory_that_is_not_shared_is_one_line_in_the_log_with_what_to_do() {
+fn unshared_memory_logs_one_line_with_remedy() {
     let log = Log::begin();
     let folder = tempfile::TempDir::new().unwrap();
     let socket = folder.path().join("silent.sock");

@@ -56,7 +56,7 @@ impl Vmm {
 }
 
 #[test]
-fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
+fn events_are_stored_and_refusals_have_reasons() {
     let vmm = Vmm::new(&[
         r#"{"event": "STOP", "data": {}}
 {"event": "DEVICE_DELETED", "data": {"device": "other"}}
@@ -82,14 +82,14 @@ fn what_happens_meanwhile_is_kept_and_a_refusal_says_why() {
 }
 
 #[test]
-fn a_machine_without_a_card_has_nothing_to_give_back() {
+fn unplug_without_network_card_succeeds() {
     let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device 'card' not found"}}"#;
     let vmm = Vmm::new(&[none; 4]);
     vmm.monitor(PATIENCE).unplug(0, PATIENCE).expect("there is none");
 }
 
 #[test]
-fn shares_go_with_the_identity_and_alone_where_there_is_none() {
+fn shares_are_unplugged_with_or_without_identity() {
     let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device '…' not found"}}"#;
     let there = r#"{"return": "vhost-user-fs-pci"}
 {"event": "DEVICE_DELETED", "data": {"device": "share-2"}}
@@ -107,7 +107,7 @@ fn shares_go_with_the_identity_and_alone_where_there_is_none() {
 }
 
 #[test]
-fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
+fn misbehaving_monitor_is_bounded() {
     let begin = Instant::now();
     let vmm = Vmm::new(&[]);
     let late = vmm.monitor(Duration::from_millis(200)).status().expect_err("no answer");
@@ -129,7 +129,7 @@ fn a_monitor_that_is_silent_goes_away_or_raves_holds_up_and_fills_nothing() {
 }
 
 #[test]
-fn the_state_goes_to_the_file_that_was_opened_here() {
+fn device_state_goes_to_the_passed_file() {
     let completed = r#"{"event": "MIGRATION", "data": {"status": "setup"}}
 {"event": "MIGRATION", "data": {"status": "completed"}}"#;
     let failed = r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#;
@@ -174,7 +174,7 @@ fn launch<'a>(machine: &'a Machine, memory: &'a Path, monitor: &'a Path, incomin
 }
 
 #[test]
-fn what_is_put_into_the_command_line_adds_no_option_to_it() {
+fn command_line_inputs_add_no_options() {
     let boot =
         Boot { kernel: "/k,ro/vmlinuz".into(), initrd: None, append: "console=ttyS0 -monitor stdio".into() };
     let with = Machine { boot: Some(boot), ..machine() };
@@ -193,7 +193,7 @@ fn what_is_put_into_the_command_line_adds_no_option_to_it() {
 }
 
 #[test]
-fn networks_are_said_to_qemu_as_it_wants_them() {
+fn networks_are_encoded_for_qemu() {
     let vmm = Vmm::new(&[DONE, DONE]);
     let network: Network = "user,hostfwd=tcp:127.0.0.1:8080-:80".parse().expect("a network");
     let mut monitor = vmm.monitor(PATIENCE);
@@ -220,7 +220,7 @@ fn a_vmm_is_started_without_huge_pages() {
 }
 
 #[test]
-fn a_vmm_says_why_it_ends() {
+fn vmm_end_reason_is_reported() {
     let event =
         |reason: &str| format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#);
     for (says, end) in [
@@ -242,7 +242,7 @@ fn a_vmm_says_why_it_ends() {
 }
 
 #[test]
-fn a_machine_that_goes_on_is_told_of_no_kernel() {
+fn incoming_machine_gets_no_kernel() {
     let boot = Boot { kernel: "/kernel".into(), initrd: Some("/initrd".into()), append: "quiet".into() };
     let with = Machine { boot: Some(boot), ..machine() };
     let words = launch(&with, Path::new("/memory"), Path::new("/qmp"), true).arguments();

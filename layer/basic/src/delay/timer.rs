@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_wake_after_their_time_whatever_order_they_came_in() {
+    fn sleepers_wake_in_order_of_time() {
         let timer = Timer::start().unwrap();
         let began = Instant::now();
         let long = timer.sleep(Duration::from_millis(40));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_lies_in_its_bucket_and_buckets_are_narrow() {
+    fn values_lie_in_their_narrow_buckets() {
         for exponent in 0..VALUE_BITS {
             for value in [1 << exponent, (1 << exponent) + 1, (2 << exponent) - 1, (3 << exponent) / 2] {
                 let bucket = bucket(value);

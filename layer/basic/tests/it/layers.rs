@@ -71,7 +71,7 @@ fn stats_time_what_comes_later_until_it_is_there() {
 }
 
 #[test]
-fn what_is_under_way_on_a_disk_is_known_until_it_ends_or_nothing_waits_for_it() {
+fn disk_operations_in_progress_are_counted() {
     let (counters, cx) = (Counters::of_disk(), Ctx::root(SessionId(1)));
     let slow = delay::disk::over(Arc::new(MemoryDisk::new(1 << 20).unwrap()), Duration::from_millis(5));
     let disk = stats::disk::over(slow.unwrap(), counters.clone());
@@ -162,7 +162,7 @@ fn readonly_refuses_every_change_and_lets_all_else_pass() {
 }
 
 #[test]
-fn a_disk_fails_by_the_plan_and_what_fails_changes_nothing() {
+fn disk_faults_follow_plan_and_change_nothing() {
     let fail = |op, when| Rule { op: Some(op), when, what: What::Fail(|| Error::NoSpace) };
     let rules = vec![
         fail(Op::Write, When::Nth(1)),
@@ -190,7 +190,7 @@ fn a_disk_fails_by_the_plan_and_what_fails_changes_nothing() {
 }
 
 #[test]
-fn what_is_read_of_a_disk_is_written_down_once_in_its_order() {
+fn first_reads_of_disk_are_recorded_in_order() {
     let path = std::env::temp_dir().join(format!("tombolo-record-{}", std::process::id()));
     let out = || Arc::new(HostFile::options().create(true).append(true).open(&path).unwrap());
     let disk = |name| record::over(Arc::new(MemoryDisk::new(40_448).unwrap()), out(), name);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     Attr, Client, Create, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, PersistentHandle, RenameFlags, SetAttr, SetTime, SyncWhat, Write,
+    PermissionCheck, PersistentHandle, RenameFlags, SetAttr, SetTime, SyncScope, Write,
 };
 use tombolo_core::{Ctx, Error, Identity, Result};
 use tombolo_mem::{Region, Sink, Source};
@@ -71,7 +71,7 @@ impl Root {
         if written.count < text.len() {
             return Err(Error::NoSpace);
         }
-        self.fs.fsync(&self.cx, file, SyncWhat::All).resolve().await
+        self.fs.fsync(&self.cx, file, SyncScope::All).resolve().await
     }
 
     /// Writes a text over that of a file, which needs no more room where the file is as long.

@@ -176,7 +176,7 @@ impl View {
     async fn walk(mut self) {
         while let Some(dir) = self.cache().walk.next() {
             // A program's own walk was no faster so, and more bytes came (docs/decisions/cache-layer.md).
-            self.cx.lists_below = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
+            self.cx.lists_subdirectories = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
                 // What fails here the caller itself will be told of.
                 Some(_under_way) => drop(self.list_ahead(&dir, true).await),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tombolo_core::fs::{
     AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
     Entry, File, FileSystem, FileType, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
     Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error};
@@ -108,7 +108,7 @@ impl FileSystem for CachedFileSystem {
             return self.hit(Err(Error::NotFound));
         }
         let view = self.view(cx);
-        if cx.known_since.is_some() {
+        if cx.fetched_since.is_some() {
             return self.missed(view.lookup_anew(parent, name.to_owned()));
         }
         match view.known_entry(parent, name.as_bytes()) {
@@ -263,7 +263,7 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         match or_answer!(self.0.openings.of(file)).origin() {
             Some(origin) => origin.fs().fsync(&self.view(cx).at_origin(), origin.file, what),
             None => Answer::ok(()),

@@ -155,7 +155,7 @@ impl View {
     pub(super) async fn find(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<(Entry, Arc<Object>)> {
         let node = self.node(dir).await?;
         let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
-        let cx = Ctx { known_since: self.cx.known_since, ..self.at_origin() };
+        let cx = Ctx { fetched_since: self.cx.fetched_since, ..self.at_origin() };
         let looking = self.cache().origin.fs.lookup(&cx, node, name.as_name());
         let is_asked = matches!(looking, Answer::Later(_));
         let found = looking.resolve().await;

@@ -301,7 +301,7 @@ impl View {
         mark: ListingMark,
         wanted: Wanted,
     ) -> Result<Option<Gathered>> {
-        let cx = Ctx { lists_below: self.cx.lists_below, ..origin.cx.clone() };
+        let cx = Ctx { lists_subdirectories: self.cx.lists_subdirectories, ..origin.cx.clone() };
         let (mut listed, mut oldest) = (Listed::default(), Instant::now());
         let (mut cookie, mut used) = (Cookie::START, Instant::now());
         let grows = {

@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Create, Created, Entry, File, FileType, NameBuf, NodeId, OpenFlags, OpenId, Opened,
 };
 use tombolo_core::{Ctx, Error, Result};
-use tombolo_host_runtime::pending::PendingHold;
+use tombolo_host_runtime::pending::PendingGuard;
 
 use super::changes::all_data;
 use super::changing::NameChange;
@@ -110,7 +110,7 @@ impl View {
         object: &Arc<Object>,
         flags: OpenFlags,
     ) -> Result<Arc<OriginFile>> {
-        let cx = Ctx { opens_unasked: true, ..self.at_origin() };
+        let cx = Ctx { opens_unchecked: true, ..self.at_origin() };
         // A removal waits for the end of it.
         let unasked =
             (object.file_type == FileType::Regular).then(|| self.cache().origin.unasked.begin(object.id));
@@ -122,7 +122,7 @@ impl View {
         cx: &Ctx,
         object: &Arc<Object>,
         flags: OpenFlags,
-        unasked: Option<PendingHold<ObjectId>>,
+        unasked: Option<PendingGuard<ObjectId>>,
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);

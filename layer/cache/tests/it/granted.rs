@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_core::fs::{
-    Client, Export, FileSystem, LeaseAnswer, LeaseAsk, LeaseClient, LeaseTable, Leases, NodeId,
+    Client, Export, FileSystem, LeaseAnswer, LeaseClient, LeaseRequest, LeaseTable, Leases, NodeId,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_basic::{Around, Layered, around};
@@ -138,7 +138,7 @@ impl FileSystem for RemoteSession {
 }
 
 impl Leases for RemoteSession {
-    fn lease(&self, _: &Ctx, ask: LeaseAsk) -> Answer<LeaseAnswer> {
+    fn lease(&self, _: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer> {
         let line = self.line.clone();
         Answer::later(async move {
             line.passes()?;

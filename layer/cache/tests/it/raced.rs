@@ -62,7 +62,7 @@ impl FileSystem for Racing<dyn FileSystem> {
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        if cx.known_since.is_some() {
+        if cx.fetched_since.is_some() {
             return self.0.getattr(cx, node, file);
         }
         let (inner, its) = (self.0.clone(), cx.clone());

@@ -9,7 +9,7 @@ use tombolo_back_memory::MemoryDisk;
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
 use tombolo_core::fs::{
     AllocateMode, Client, Cookie, DirBudget, DirPage, Export, File, FileSystem, Mode, Name, NodeId,
-    OpenFlags, PermissionCheck, SetAttr, SyncWhat, Whence, Write,
+    OpenFlags, PermissionCheck, SetAttr, SyncScope, Whence, Write,
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, SessionId, Stability};
 use tombolo_layer_disk_files::DiskFiles;
@@ -66,7 +66,7 @@ fn read(fs: &dyn FileSystem, file: File, offset: u64, len: usize) -> (Vec<u8>, b
 }
 
 #[test]
-fn the_directory_has_each_disk_as_a_file_of_its_length() {
+fn directory_lists_each_disk_as_file() {
     let small: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(4096).expect("a disk"));
     let fixed: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::read_only(8192).expect("a disk"));
     let fs = attach(vec![("a", small), ("b", fixed)]);
@@ -91,7 +91,7 @@ fn the_directory_has_each_disk_as_a_file_of_its_length() {
 }
 
 #[test]
-fn bytes_are_read_and_written_wherever_they_lie_and_none_beside_them() {
+fn unaligned_reads_and_writes_affect_only_their_bytes() {
     let (fs, file) = bed();
     let mut model = vec![0; SIZE_BYTES as usize];
     for (at, len) in [(0, 4096), (511, 2), (100, 7), (1000, 3000), (512, 512), (SIZE_BYTES as usize - 3, 3)] {
@@ -107,11 +107,11 @@ fn bytes_are_read_and_written_wherever_they_lie_and_none_beside_them() {
     // The part before the end is written.
     assert_eq!(write(&*fs, file, SIZE_BYTES - 5, b"0123456789").expect("the first of them"), 5);
     assert!(matches!(write(&*fs, file, SIZE_BYTES, b"x"), Err(Error::NoSpace)));
-    fs.fsync(&cx(), file, SyncWhat::Data).wait().expect("durable");
+    fs.fsync(&cx(), file, SyncScope::Data).wait().expect("durable");
 }
 
 #[test]
-fn length_and_names_stay_and_so_do_the_times_when_data_change() {
+fn length_names_and_times_never_change() {
     let (fs, file) = bed();
     let before = fs.getattr(&cx(), file.node, None).wait().expect("attributes");
     write(&*fs, file, 0, b"data").expect("written");
@@ -127,7 +127,7 @@ fn length_and_names_stay_and_so_do_the_times_when_data_change() {
 }
 
 #[test]
-fn a_hole_is_made_where_it_is_asked_for_and_found() {
+fn disk_file_holes_are_punched_and_found() {
     let (fs, file) = bed();
     let ranges = fs.ranges().expect("ranges");
     write(&*fs, file, 0, &[7; 16384]).expect("written");
@@ -194,7 +194,7 @@ impl BlockDevice for Held {
 }
 
 #[test]
-fn a_write_of_a_part_of_a_block_undoes_no_other_that_runs_beside_it() {
+fn concurrent_partial_block_writes_are_preserved() {
     let (reached, reaches) = channel();
     let (go_on, goes_on) = channel();
     let disk = Held {
@@ -254,7 +254,7 @@ impl BlockDevice for Failing {
 }
 
 #[test]
-fn after_a_write_that_failed_nothing_is_said_to_be_durable_any_more() {
+fn no_sync_succeeds_after_a_failed_write() {
     for (offset, len) in [(0, 4096), (10, 4)] {
         let disk = Arc::new(Failing(MemoryDisk::new(SIZE_BYTES).expect("a disk"), AtomicBool::new(false)));
         let files = files(vec![("memory", disk.clone())]);
@@ -265,7 +265,7 @@ fn after_a_write_that_failed_nothing_is_said_to_be_durable_any_more() {
         });
         let fs = attached(&files);
         let file = open(&*fs, "memory");
-        let flush = || fs.fsync(&cx(), file, SyncWhat::Data).wait();
+        let flush = || fs.fsync(&cx(), file, SyncScope::Data).wait();
         // Data beyond the end was not accepted, so nothing is lost.
         assert!(write(&*fs, file, SIZE_BYTES, b"x").is_err());
         flush().expect("all that was written is there");

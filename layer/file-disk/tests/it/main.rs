@@ -76,7 +76,7 @@ fn failing(op: Op, when: When, error: fn() -> Error) -> Bed {
 }
 
 #[test]
-fn a_file_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
+fn truncated_file_fails_only_beyond_its_end() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
     bed.set_size(SIZE_BYTES / 2);
@@ -92,7 +92,7 @@ fn a_file_that_was_cut_off_gives_errors_where_it_is_missing_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused() {
+fn non_disk_is_refused() {
     let bed = Bed::new(&Memory::default());
     let options = OpenOptions::default();
     assert!(matches!(bed.open("d/missing", &options), Err(OpenError::Refused(Error::NotFound))));
@@ -111,7 +111,7 @@ fn what_is_no_disk_is_refused() {
 }
 
 #[test]
-fn a_file_of_no_whole_blocks_is_padded_and_grows() {
+fn file_of_partial_blocks_is_padded_and_grows() {
     let bed = Bed::new(&Memory::default());
     let put = |offset, bytes: &[u8]| {
         let how = Write { offset, ..Write::default() };
@@ -171,7 +171,7 @@ impl Around for SyncsLast {
 }
 
 #[test]
-fn a_flush_and_zeroes_that_are_to_stay_are_answered_after_the_files_sync_and_not_before() {
+fn flush_and_stable_zeroes_wait_for_sync() {
     let unmapping = Zeroing { may_unmap: true, stability: Stability::DataSync, ..Zeroing::default() };
     for how in [None, Some(unmapping), Some(Zeroing { may_unmap: false, ..unmapping })] {
         let gate = Interrupt::new();
@@ -191,7 +191,7 @@ fn a_flush_and_zeroes_that_are_to_stay_are_answered_after_the_files_sync_and_not
 }
 
 #[test]
-fn after_a_flush_that_lost_something_none_says_that_all_is_well() {
+fn no_flush_succeeds_after_one_lost_data() {
     let bed = failing(Op::Fsync, When::Nth(1), || Error::Io { source: None });
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written");
@@ -205,7 +205,7 @@ fn after_a_flush_that_lost_something_none_says_that_all_is_well() {
 }
 
 #[test]
-fn of_two_flushes_at_once_neither_says_that_all_is_well_if_the_first_lost_something() {
+fn concurrent_flushes_fail_after_first_lost_data() {
     let gate = Interrupt::new();
     let rules = vec![Rule {
         op: Some(Op::Fsync),
@@ -223,7 +223,7 @@ fn of_two_flushes_at_once_neither_says_that_all_is_well_if_the_first_lost_someth
 }
 
 #[test]
-fn a_full_file_system_fails_what_it_has_no_room_for_and_nothing_else() {
+fn full_file_system_fails_only_new_allocations() {
     let bed = failing(Op::Write, When::Nth(2), || Error::NoSpace);
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written");
@@ -232,7 +232,7 @@ fn a_full_file_system_fails_what_it_has_no_room_for_and_nothing_else() {
 }
 
 #[test]
-fn a_file_system_without_holes_has_data_everywhere_and_zeroes_that_are_written() {
+fn zeroes_are_written_without_hole_support() {
     let bed = failing(Op::Allocate, When::Always, || Error::NotSupported);
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written");
@@ -249,7 +249,7 @@ fn a_file_system_without_holes_has_data_everywhere_and_zeroes_that_are_written()
 }
 
 #[test]
-fn what_is_answered_at_once_allocates_nothing() {
+fn immediate_answers_do_not_allocate() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
     bed.write(&disk, 0).expect("written, so that the page is there");

@@ -34,7 +34,7 @@ fn ranges_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn no_ranges_at_all_leave_ids_alone_and_root_is_left_alone_by_others() {
+fn ids_outside_ranges_map_without_affecting_root() {
     let none = ids(&[]);
     assert_eq!((none.inward(7), none.outward(7)), (Some(7), Some(7)));
     let some = ids(&["1000:5000:2"]);
@@ -49,7 +49,7 @@ fn no_ranges_at_all_leave_ids_alone_and_root_is_left_alone_by_others() {
 
 proptest! {
     #[test]
-    fn an_id_that_is_mapped_comes_back_as_itself_and_no_two_become_one(
+    fn id_mapping_is_invertible(
         ranges in proptest::collection::vec((0..5000_u32, 0..5000_u32, 1..400_u32), 1..6),
         probes in proptest::collection::vec(0..6000_u32, 1..60),
     ) {

@@ -60,7 +60,7 @@ fn work(rng: &mut fastrand::Rng, disk: &Overlay, model: &mut [u8]) {
 }
 
 #[test]
-fn what_was_answered_outlives_kills_and_what_was_flushed_a_loss_of_power_after_them() {
+fn overlay_survives_kills_and_flushed_data_power_loss() {
     for seed in 0..25 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base = base();

@@ -79,7 +79,7 @@ fn redo_log() -> Arc<dyn BlockDevice> {
 }
 
 #[test]
-fn what_is_not_written_is_the_base_s_and_the_base_is_not_changed() {
+fn unwritten_blocks_read_from_unchanged_base() {
     let (base, log) = (base(), redo_log());
     let before = read(&*base, 0, 1 << 20);
     let disk = opened(&base, &log).expect("opened");
@@ -102,7 +102,7 @@ fn what_is_not_written_is_the_base_s_and_the_base_is_not_changed() {
 }
 
 #[test]
-fn it_is_found_again_after_a_flush_and_two_stand_on_one_base() {
+fn flushed_overlays_share_one_base() {
     let (base, logs) = (base(), [redo_log(), redo_log()]);
     for (log, byte) in logs.iter().zip([1, 2]) {
         let disk = opened(&base, log).expect("opened");
@@ -120,7 +120,7 @@ fn it_is_found_again_after_a_flush_and_two_stand_on_one_base() {
 }
 
 #[test]
-fn what_is_zeroed_or_discarded_is_not_the_base_s_again_and_takes_no_room() {
+fn zeroed_blocks_hide_base_and_take_no_space() {
     let (base, log) = (base(), redo_log());
     let disk = opened(&base, &log).expect("opened");
     write(&*disk, 0, &[7; 4 * BLOCK]);
@@ -140,7 +140,7 @@ fn what_is_zeroed_or_discarded_is_not_the_base_s_again_and_takes_no_room() {
 }
 
 #[test]
-fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
+fn changed_base_and_invalid_redo_logs_are_refused() {
     let (base, log) = (base(), redo_log());
     let open = |base: Arc<MemoryDisk>, mark: &[u8], log: Arc<dyn BlockDevice>| {
         block_on(Overlay::open(&cx(), base, mark, log, &OpenOptions::default()))
@@ -161,7 +161,7 @@ fn another_base_a_log_that_is_cut_off_and_what_is_none_are_refused() {
 }
 
 #[test]
-fn blocks_of_the_base_and_of_the_disk_s_end_are_heeded() {
+fn base_block_size_and_partial_end_are_respected() {
     let options = |block_bytes| OpenOptions { block_bytes, ..OpenOptions::default() };
     let size_bytes = (1 << 20) + 1536;
     let header = Header { size_bytes, base_bytes: size_bytes, ..header() };
@@ -197,7 +197,7 @@ fn blocks_of_the_base_and_of_the_disk_s_end_are_heeded() {
 
 /// Checks random work with power failures: each sector is as of the last flush, or newer.
 #[test]
-fn after_a_loss_of_power_each_sector_is_what_was_flushed_or_what_was_written_since() {
+fn power_loss_keeps_flushed_or_newer_sectors() {
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base = base();

@@ -46,7 +46,7 @@ pub fn content(disk: &dyn BlockDevice) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_merged_reads_as_the_uppermost_did_whatever_their_lengths() {
+fn merged_overlay_reads_as_uppermost_of_any_length() {
     for seed in 0..16 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base: Arc<dyn BlockDevice> = base();

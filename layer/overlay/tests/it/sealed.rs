@@ -19,7 +19,7 @@ fn log_of(len: u64) -> Arc<MemoryDisk> {
 }
 
 #[test]
-fn what_is_finished_is_read_and_not_written_to() {
+fn sealed_overlay_is_read_only() {
     let (base, log) = (base(), redo_log());
     let disk = opened(&base, &log).expect("opened");
     write(&*disk, 0, &[7; BLOCK]);
@@ -31,7 +31,7 @@ fn what_is_finished_is_read_and_not_written_to() {
 }
 
 #[test]
-fn any_other_page_and_any_part_of_it_is_refused() {
+fn sealed_overlay_with_changed_page_is_refused() {
     let (base, log) = (base(), redo_log());
     let disk = opened(&base, &log).expect("opened");
     // Both segments have data.
@@ -69,7 +69,7 @@ fn any_other_page_and_any_part_of_it_is_refused() {
 }
 
 #[test]
-fn what_stands_on_finished_ones_reads_as_one_disk_that_was_written_all_along() {
+fn chain_of_sealed_overlays_reads_as_one_disk() {
     for seed in 0..8 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let base: Arc<dyn BlockDevice> = base();

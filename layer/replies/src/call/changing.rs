@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use tombolo_core::fs::{
     self, AllocateMode, Attr, Change, File, FileSystem, Lock, LockFamily, LockOwner, LockRange, NodeId,
-    SetAttr, SyncWhat, Written, XattrNameBuf, XattrSet, within,
+    SetAttr, SyncScope, Written, XattrNameBuf, XattrSet, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
 use tombolo_mem::Source;
@@ -99,7 +99,7 @@ impl Call for Append {
         let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
         if stability < self.stability {
             // The process that wrote it was killed before making it stable.
-            inner.fs.fsync(&inner.cx, self.file, SyncWhat::All).resolve().await?;
+            inner.fs.fsync(&inner.cx, self.file, SyncScope::All).resolve().await?;
         }
         let stability = stability.max(self.stability);
         Ok(Written { count: count as usize, stability, file: inner.change(self.file.node).await })

@@ -138,7 +138,7 @@ mod tests {
     use std::task::Wake;
 
     #[test]
-    fn a_slot_that_is_given_back_is_the_next_one_s_that_waits() {
+    fn freed_slot_goes_to_next_waiter() {
         let slots = Arc::new(Slots::new(1));
         let mut context = Context::from_waker(Waker::noop());
         let first = slots.reserve().expect("a slot");
@@ -151,7 +151,7 @@ mod tests {
         assert!(slots.reserve().is_some());
     }
     #[test]
-    fn slots_go_by_the_order_of_those_that_wait_and_past_those_that_do_not_any_more() {
+    fn slots_go_to_waiters_in_order() {
         #[derive(Default)]
         struct Woken(AtomicBool);
         impl Wake for Woken {

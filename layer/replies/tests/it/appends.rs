@@ -59,7 +59,7 @@ fn an_answered_append_is_known_to_the_next_process() {
 }
 
 #[test]
-fn a_file_that_is_made_to_be_appended_to_is_one_too() {
+fn file_created_for_append_appends() {
     let server = Server::new(Bottom::Memory);
     let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..plain() };
     let made = server.fs.create(&server.cx, ROOT, name("log"), &how).wait().expect("create");
@@ -110,7 +110,7 @@ fn an_append_that_did_not_happen_is_done() {
 }
 
 #[test]
-fn an_append_that_happened_in_part_is_a_short_write() {
+fn partial_append_is_reported_as_short_write() {
     let (_server, next) = killed_after(Bottom::Tmpfs, 3);
     assert_eq!(next.reconciled(), (1, 0, 0));
     assert_eq!(again(&next, 1).count, 3);
@@ -118,7 +118,7 @@ fn an_append_that_happened_in_part_is_a_short_write() {
 }
 
 #[test]
-fn where_others_appended_after_it_cannot_be_told_for_sure() {
+fn append_followed_by_others_is_ambiguous() {
     let (server, next) = killed_after(Bottom::Tmpfs, RECORD.len());
     drop(next);
     let (fs, cx) = crate::fixture::attach(&*server.bottom);
@@ -145,7 +145,7 @@ fn appends_to_one_file_take_turns() {
 }
 
 #[test]
-fn an_append_that_was_to_be_stable_is_made_so_when_it_is_asked_for_again() {
+fn repeated_stable_append_is_synced() {
     let (_server, next) = killed_after(Bottom::Disk, RECORD.len());
     let file = log_opened(&*next.fs, &next.cx, OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::SYNC);
     let written = append(&*next.fs, &keyed(&next.cx, numbered(1, 1, 1)), file).wait().expect("the answer");

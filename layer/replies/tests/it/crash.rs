@@ -376,7 +376,7 @@ fn a_failure_is_known_to_the_next_process_too() {
 }
 
 #[test]
-fn a_create_is_answered_by_the_next_process_with_an_opening() {
+fn repeated_create_after_crash_gets_an_opening() {
     let server = Server::new(Bottom::Tmpfs);
     let cx = server.request();
     let first = server.fs.create(&cx, ROOT, name("file"), &plain()).wait().expect("create");
@@ -412,7 +412,7 @@ fn looking_before_leaves_nothing_behind() {
 }
 
 #[test]
-fn of_two_that_wanted_the_same_one_has_done_it() {
+fn only_one_of_two_equal_requests_has_happened() {
     each_case(|case, server, one, what| {
         if !case.fails_twice() {
             return;
@@ -433,7 +433,7 @@ fn of_two_that_wanted_the_same_one_has_done_it() {
 }
 
 #[test]
-fn a_request_overtaken_by_a_recorded_one_counts_as_not_done() {
+fn request_overtaken_by_recorded_one_has_not_happened() {
     for case in CASES.iter().filter(|case| case.fails_twice()) {
         let server = Server::new(Bottom::Memory);
         (case.prepare)(&*server.fs, &server.cx);
@@ -452,7 +452,7 @@ fn a_request_overtaken_by_a_recorded_one_counts_as_not_done() {
 }
 
 #[test]
-fn what_the_caller_has_found_may_be_gone_by_then() {
+fn node_found_by_caller_may_be_gone() {
     let server = Server::new(Bottom::Memory);
     file(&*server.fs, &server.cx, "old");
     let entry = server.fs.lookup(&server.cx, ROOT, name("old")).wait().expect("there");
@@ -547,7 +547,7 @@ fn outcomes_older_than_their_time_stay_behind() {
 }
 
 #[test]
-fn a_numbered_request_is_known_to_the_next_process_by_its_client_only() {
+fn numbered_request_is_recognised_after_restart_per_client() {
     let server = Server::new(Bottom::Memory);
     let (done, in_doubt) = (numbered(3, 1, u64::MAX), numbered(3, 1, 7));
     mkdir(&*server.fs, &keyed(&server.cx, done), "done").unwrap();

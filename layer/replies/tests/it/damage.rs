@@ -69,7 +69,7 @@ fn the_file_is_laid_out_as_it_is_documented() {
 }
 
 #[test]
-fn a_newer_version_is_refused_and_left_as_it_is() {
+fn newer_state_file_is_refused_unchanged() {
     let (server, ..) = server();
     let path = server.copy("newer");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -81,7 +81,7 @@ fn a_newer_version_is_refused_and_left_as_it_is() {
 }
 
 #[test]
-fn a_file_of_an_older_version_is_set_aside_and_a_new_one_begun() {
+fn older_state_file_is_set_aside() {
     let (server, answered, _) = server();
     let next = with_change(&server, |bytes| bytes[8] = 1).expect("a new file");
     assert_eq!(next.reconciled(), (0, 0, 0));
@@ -92,7 +92,7 @@ fn a_file_of_an_older_version_is_set_aside_and_a_new_one_begun() {
 }
 
 #[test]
-fn a_damaged_header_is_set_aside_and_a_new_file_begun() {
+fn state_file_with_damaged_header_is_set_aside() {
     let (server, answered, _) = server();
     let changes: [fn(&mut Vec<u8>); 5] = [
         |bytes| bytes[0] ^= 1,
@@ -112,7 +112,7 @@ fn a_damaged_header_is_set_aside_and_a_new_file_begun() {
 
 /// Checks this with a directory in place of the backup name; the cause could also be a full file system.
 #[test]
-fn a_damaged_file_that_cannot_be_set_aside_does_not_keep_the_server_from_starting() {
+fn server_starts_although_damaged_file_stays() {
     let (server, answered, _) = server();
     let aside = server.folder.path().join("changed.damaged");
     std::fs::create_dir(&aside).unwrap();
@@ -143,7 +143,7 @@ fn a_clock_that_was_set_back_makes_nothing_old() {
 }
 
 #[test]
-fn a_file_of_an_earlier_boot_or_about_another_tree_is_not_used() {
+fn state_file_of_other_boot_or_tree_is_ignored() {
     let (server, answered, _) = server();
     for at in [BOOT, VOLUME] {
         let next = with_change(&server, |bytes| {

@@ -60,7 +60,7 @@ fn creating_requests_run_once_and_name_their_node_again() {
 }
 
 #[test]
-fn a_file_created_again_is_opened_again_with_what_it_holds_by_then() {
+fn repeated_create_opens_current_contents() {
     on_every_bottom(|fixture| {
         let cx = fixture.request();
         let mut how = plain();
@@ -91,7 +91,7 @@ fn a_file_created_again_is_opened_again_with_what_it_holds_by_then() {
 }
 
 #[test]
-fn a_repeated_create_opens_a_file_that_its_mode_forbids() {
+fn repeated_create_opens_file_despite_its_mode() {
     on_every_bottom(|fixture| {
         let mode = NewMode::settled(Mode::new(0o777));
         let dir = fixture.fs.mkdir(&fixture.cx, ROOT, name("dir"), mode).wait().unwrap().entry.node;
@@ -105,7 +105,7 @@ fn a_repeated_create_opens_a_file_that_its_mode_forbids() {
 }
 
 #[test]
-fn an_unnamed_file_is_not_made_again_and_cannot_be_named_again() {
+fn unnamed_file_is_created_and_linked_once() {
     on_every_bottom(|fixture| {
         let cx = fixture.request();
         fixture.fs.create_unnamed(&cx, ROOT, &plain()).wait().expect("the file");
@@ -137,7 +137,7 @@ fn removals_and_renames_run_once() {
 }
 
 #[test]
-fn a_guard_holds_for_the_request_that_it_came_with() {
+fn guard_applies_to_its_own_request() {
     on_every_bottom(|fixture| {
         let file = fixture.create("file");
         let ctime = fixture.fs.getattr(&fixture.cx, file.node, None).wait().unwrap().ctime;
@@ -169,7 +169,7 @@ fn a_write_that_appends_does_so_once() {
 
 /// Checks positioned writes: duplicates of a fenced one cannot arrive late, and are idempotent.
 #[test]
-fn a_write_at_a_stated_place_is_remembered_only_where_a_copy_may_come_late() {
+fn positioned_write_is_recorded_unless_fenced() {
     on_every_bottom(|fixture| {
         let node = fixture.create("file").node;
         let opened =
@@ -307,7 +307,7 @@ fn another_request_is_not_a_duplicate() {
 
 /// Checks a client that lost its link: it repeats unanswered requests in another session.
 #[test]
-fn a_numbered_request_is_known_in_the_clients_next_session() {
+fn numbered_request_is_recognised_in_next_session() {
     on_every_bottom(|fixture| {
         let key = numbered(1, 1, 1);
         fixture.mkdir(&keyed(&fixture.cx, key), "dir").unwrap();

@@ -28,12 +28,12 @@ const READY: &str = "ready to be killed";
 const SEED: &str = "TOMBOLO_KILLED_SEED";
 
 #[test]
-fn on_tmpfs_no_kill_makes_a_request_happen_twice_or_never() {
+fn kills_keep_exactly_once_on_tmpfs() {
     kill_again_and_again(Bottom::Tmpfs, 40);
 }
 
 #[test]
-fn on_disk_no_kill_makes_a_request_happen_twice_or_never() {
+fn kills_keep_exactly_once_on_disk() {
     kill_again_and_again(Bottom::Disk, 40);
 }
 

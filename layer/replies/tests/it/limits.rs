@@ -38,7 +38,7 @@ fn a_client_keeps_its_newest() {
 }
 
 #[test]
-fn while_there_is_room_a_client_may_have_more_than_its_part() {
+fn client_may_exceed_its_share_while_space_remains() {
     let fixture = fixture(Limits { entries: 64, entries_per_client: 4, ..Limits::default() });
     (0..64).for_each(|xid| assert!(mkdir(&fixture, 1, xid)));
     assert!((0..64).all(|xid| mkdir(&fixture, 1, xid)), "all are known");
@@ -47,7 +47,7 @@ fn while_there_is_room_a_client_may_have_more_than_its_part() {
 
 /// Checks that clients keep their entries in any shard although another client has filled the table.
 #[test]
-fn a_client_that_comes_late_does_not_push_out_its_own_entries() {
+fn late_client_does_not_evict_its_own_entries() {
     let fixture = fixture(Limits { entries: 256, ..Limits::default() });
     (0..256).for_each(|xid| assert!(mkdir(&fixture, 0, xid)));
     for client in 1..=16 {
@@ -90,7 +90,7 @@ fn an_outcome_is_forgotten_after_its_time() {
 }
 
 #[test]
-fn writes_do_not_push_out_what_must_not_run_twice() {
+fn writes_do_not_evict_durable_outcomes() {
     let limits = Limits { entries: 4, ..Limits::default() };
     let fixture =
         Fixture::with(Bottom::Memory, &Options { durable: limits, fleeting: limits }, |export| export);

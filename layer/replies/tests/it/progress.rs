@@ -88,7 +88,7 @@ fn a_wait_for_a_lock_ends_with_its_caller() {
 }
 
 #[test]
-fn a_waiting_duplicate_may_be_interrupted_and_the_first_goes_on() {
+fn interrupted_duplicate_leaves_original_running() {
     let fixture = slow(Bottom::Memory);
     let cx = fixture.request();
     let first = fixture.start_mkdir(&cx, "dir");

@@ -37,7 +37,7 @@ impl Around for Gate {
 }
 
 #[test]
-fn a_change_waits_until_there_is_room_to_write_it_down() {
+fn change_waits_for_a_free_intent_slot() {
     let tree = Bottom::Tmpfs.scratch().expect("a directory");
     let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let gate = Arc::<Gate>::default();
@@ -74,7 +74,7 @@ fn a_change_waits_until_there_is_room_to_write_it_down() {
 }
 
 #[test]
-fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
+fn unwritable_outcome_retains_its_intent() {
     let server = Server::with(
         Bottom::Memory,
         &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
@@ -94,7 +94,7 @@ fn an_outcome_that_cannot_be_written_leaves_its_intent_as_long_as_it_is_kept() {
 }
 
 #[test]
-fn what_an_interrupted_request_has_made_is_written_down_all_the_same() {
+fn outcome_of_interrupted_request_is_recorded() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let bottom = Arc::new(Impatient(Bottom::Memory.export().0));
     let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
@@ -130,7 +130,7 @@ fn a_panic_gives_its_room_in_the_file_back() {
 }
 
 #[test]
-fn an_operation_that_does_not_fit_the_file_runs_all_the_same() {
+fn operation_too_long_for_state_file_still_runs() {
     let server = Server::new(Bottom::Tmpfs);
     let tree = server.tree.as_ref().expect("a directory").path().to_owned();
     std::fs::OpenOptions::new().write(true).open(&server.state).unwrap().set_len(0).unwrap();

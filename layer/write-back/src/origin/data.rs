@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tombolo_core::fs::{SetAttr, SyncWhat, WeakAttr, Write, within};
+use tombolo_core::fs::{SetAttr, SyncScope, WeakAttr, Write, within};
 use tombolo_core::{Error, Identity, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 
@@ -53,7 +53,7 @@ impl Round {
         }
         // COMMIT: where the origin has lost what it had taken, with another verifier, it is sent again or
         // this fails.
-        self.shared.below.fsync(&open.cx, open.file, SyncWhat::All).resolve().await
+        self.shared.below.fsync(&open.cx, open.file, SyncScope::All).resolve().await
     }
 
     /// What was sent is offered to what keeps data below: so it need not come back over the line.

@@ -87,7 +87,7 @@ impl Round {
 
     async fn look(&self, key: &Key) -> Result<Option<Entry>> {
         let below = self.below(key.0)?;
-        let cx = Ctx { known_since: Some(Instant::now()), ..self.cx(Identity::ROOT) };
+        let cx = Ctx { fetched_since: Some(Instant::now()), ..self.cx(Identity::ROOT) };
         match self.shared.below.lookup(&cx, below, key.1.as_name()).resolve().await {
             Ok(entry) => {
                 self.shared.below.forget(&cx, &[(entry.node, 1)]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
     Lending, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Write, Written, Xattrs,
+    ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_runtime::lock;
@@ -141,7 +141,7 @@ impl FileSystem for WriteBackFileSystem {
         opening.map(|opening| drop(self.0.locks.closed(opening.node, owner))).into()
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, _: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, _: SyncScope) -> Answer<()> {
         match self.0.opening(file) {
             Ok(_) => Answer::later(self.view(cx).sync()),
             Err(error) => Answer::err(error),

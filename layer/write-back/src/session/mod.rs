@@ -154,5 +154,5 @@ impl View {
 
 /// For an operation below, in the name of `identity`.
 fn below_cx(cx: &Ctx, identity: Identity) -> Ctx {
-    Ctx { key: None, want: Want::empty(), known_since: None, found: None, identity, ..cx.clone() }
+    Ctx { key: None, want: Want::empty(), fetched_since: None, found: None, identity, ..cx.clone() }
 }

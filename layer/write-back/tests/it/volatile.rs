@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Client, Export, File, FileSystem, Made, Name, NodeId, OpenFlags, RenameFlags, Renamed, SetAttr, SyncWhat,
-    Write, Written,
+    Client, Export, File, FileSystem, Made, Name, NodeId, OpenFlags, RenameFlags, Renamed, SetAttr,
+    SyncScope, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Result, Stability, forward};
 use tombolo_mem::Source;
@@ -110,7 +110,7 @@ impl FileSystem for VolatileSession {
         self.0.write(cx, file, how, from)
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.1.state().committed.remove(&file.node);
         self.0.fsync(cx, file, what)
     }

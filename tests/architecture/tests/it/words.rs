@@ -37,7 +37,8 @@ const METAPHORS: &[&str] = &["doubtful", "manners", "twins", "wishes", "young"];
 
 fn revised_sources() -> Vec<PathBuf> {
     let root = workspace_root();
-    let excluded: Vec<PathBuf> = UNREVISED.iter().chain(&[".cache"]).map(|folder| root.join(folder)).collect();
+    let excluded: Vec<PathBuf> =
+        UNREVISED.iter().chain(&[".cache"]).map(|folder| root.join(folder)).collect();
     let all = sources(&root).expect("readable sources");
     all.into_iter().filter(|path| !excluded.iter().any(|folder| path.starts_with(folder))).collect()
 }

@@ -10,7 +10,7 @@ use fastrand::Rng;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::fs::{
     Cookie, Create, DirBudget, DirPage, Export, File, Mode, Name, NewMode, NodeId, OpenFlags, SetAttr,
-    SyncWhat, Write,
+    SyncScope, Write,
 };
 use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Result, Stability};
 use tombolo_crash_images::{each_image, mark, record, recorded};
@@ -190,7 +190,7 @@ fn perform(session: &Session, number: usize, action: &Action, is_keyed: bool) {
         }
         Action::Sync(text) => {
             let file = open(text);
-            fs.fsync(cx, file, SyncWhat::All).wait().expect("fsync");
+            fs.fsync(cx, file, SyncScope::All).wait().expect("fsync");
             fs.release(cx, file);
         }
     }

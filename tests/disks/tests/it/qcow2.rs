@@ -141,7 +141,7 @@ fn an_image_stands_on_nothing_that_was_not_allowed_or_whose_format_is_a_guess() 
     // One that is not known is passed over.
     bytes[says_format] = 0x12;
     std::fs::write(&unsaid, &bytes).unwrap();
-    assert!(matches!(images.open(&unsaid, false), Err(Qcow2OpenError::FormatUnsaid { .. })));
+    assert!(matches!(images.open(&unsaid, false), Err(Qcow2OpenError::FormatUnspecified { .. })));
     let circle = images.create("circle.qcow2", &["-u", "-b", "circle.qcow2", "-F", "qcow2"], SIZE);
     let found = images.open(&circle, true).map(drop);
     assert!(matches!(found, Err(Qcow2OpenError::Chain { .. })), "{found:?}");

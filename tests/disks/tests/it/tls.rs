@@ -88,7 +88,7 @@ fn a_disk_of_qemu_nbd_over_tls() {
     let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
     let _server = bed.foreign("qemu-nbd", &[&arguments[..], &paths].concat());
     let connect = |tls| NbdDisk::connect(Address::Unix(bed.socket()), tls, "disk");
-    assert!(matches!(connect(None).err(), Some(ConnectError::TlsDemanded)));
+    assert!(matches!(connect(None).err(), Some(ConnectError::TlsRequired)));
     let disk = connect(Some(world.alice("localhost"))).unwrap();
     let bytes: Vec<u8> = (0..3 << 20).map(|at: u32| (at / 4099) as u8).collect();
     write(&*disk, 512, Stability::DataSync, &bytes).unwrap();
@@ -101,7 +101,7 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
     let (world, other) = (World::new(), World::new());
     let (_server, address) = world.serve(memory());
     let connect = |tls| NbdDisk::connect(address.clone(), tls, "disk").err();
-    assert!(matches!(connect(None), Some(ConnectError::TlsDemanded)));
+    assert!(matches!(connect(None), Some(ConnectError::TlsRequired)));
     assert!(matches!(
         connect(Some(other.alice("127.0.0.1"))),
         Some(ConnectError::Tls(TlsError::UnknownIssuer))
@@ -115,7 +115,7 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
     let bed = Bed::new();
     let _plain = bed.serve(memory());
     let downgraded = NbdDisk::connect(Address::Unix(bed.socket()), Some(world.alice("localhost")), "disk");
-    assert!(matches!(downgraded.err(), Some(ConnectError::NoTls)));
+    assert!(matches!(downgraded.err(), Some(ConnectError::TlsUnsupported)));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_core::fs::{
     AccessMask, Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, LockOwner,
-    Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SetAttr, SyncWhat, Write,
+    Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, RenameFlags, SetAttr, SyncScope, Write,
 };
 use tombolo_core::{Answer, Ctx, Result, SessionId};
 use tombolo_host_rpc::client::{Engine, Options as RpcOptions, Recovery, RpcClient, Target, Transport};
@@ -92,7 +92,7 @@ fn operations(client: &mut Turned, fs: &dyn FileSystem, cx: &Ctx) {
             let _ = client.wait(fs.write(cx, file, &how, Source::from(vec![7; 3000])));
         }
         client.read(fs, cx, file, 50);
-        let _ = client.wait(fs.fsync(cx, file, SyncWhat::All));
+        let _ = client.wait(fs.fsync(cx, file, SyncScope::All));
         let set = SetAttr { size: Some(100), ..SetAttr::default() };
         let _ = client.wait(fs.setattr(cx, file.node, Some(file), &set));
         let _ = client.wait(fs.unlink(cx, root, name("new")));

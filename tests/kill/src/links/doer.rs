@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tombolo_back_vrpc_client::{Socket, VrpcExport};
 use tombolo_core::fs::{
     Client, Create, Exclusive, Export, File as Opening, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, RenameFlags, SyncWhat, Write as How,
+    PermissionCheck, RenameFlags, SyncScope, Write as How,
 };
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_links::connect::ConnectOptions;
@@ -135,7 +135,7 @@ fn perform(
                 let count = fs.write(cx, blocks, &how, Source::from(bytes.clone())).wait()?.count;
                 (bytes, offset) = (bytes.split_off(count), offset + count as u64);
             }
-            fs.fsync(cx, blocks, SyncWhat::All).wait()
+            fs.fsync(cx, blocks, SyncScope::All).wait()
         }
     }
     .map(|()| 0)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::World;
 use tombolo_core::Error;
-use tombolo_core::fs::SyncWhat;
+use tombolo_core::fs::SyncScope;
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::TestServer;
@@ -53,7 +53,7 @@ impl Site {
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let file = self.far.file(name);
         self.far.put(file, 0, bytes);
-        let synced = self.far.fs.fsync(&self.far.cx, file, SyncWhat::All).wait();
+        let synced = self.far.fs.fsync(&self.far.cx, file, SyncScope::All).wait();
         self.far.release(file);
         synced
     }

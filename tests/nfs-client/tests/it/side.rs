@@ -103,7 +103,7 @@ fn a_walk_through_a_cache_takes_a_call_for_many_directories() {
 /// A page as a walk asks for it: its names, and when they were asked for if that was before.
 fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
     let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
-    let cx = Ctx { lists_below: true, ..world.cx.clone() };
+    let cx = Ctx { lists_subdirectories: true, ..world.cx.clone() };
     let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
     let page = world.fs.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
     world.release(file);

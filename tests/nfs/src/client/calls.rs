@@ -2,7 +2,7 @@
 
 use tombolo_wire_nfs3::args::{
     AccessArgs, AccessBits, CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs,
-    MknodWhat, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
+    MknodKind, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
     WriteArgs,
 };
 use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, Data, FileHandle, Sattr3, SpecData3};
@@ -53,10 +53,10 @@ pub fn changes_of_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>
     let device = SpecData3 { major: 1, minor: 3 };
     let attributes = Sattr3::default();
     let mut calls: Vec<_> = [
-        MknodWhat::Fifo(attributes),
-        MknodWhat::Socket(attributes),
-        MknodWhat::CharDevice(attributes, device),
-        MknodWhat::BlockDevice(attributes, device),
+        MknodKind::Fifo(attributes),
+        MknodKind::Socket(attributes),
+        MknodKind::CharDevice(attributes, device),
+        MknodKind::BlockDevice(attributes, device),
     ]
     .map(|what| Call::Mknod(MknodArgs { location, what }))
     .to_vec();

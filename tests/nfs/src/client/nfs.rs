@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tombolo_wire_nfs3::args::{
     AccessArgs, AccessBits, CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs,
-    MknodWhat, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
+    MknodKind, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, StableHow, SymlinkArgs,
     WriteArgs,
 };
 use tombolo_wire_nfs3::results::{
@@ -176,7 +176,7 @@ impl Nfs {
     }
 
     /// MKNOD.
-    pub fn mknod(&self, dir: &FileHandleBuf, name: &[u8], what: MknodWhat) -> Reply<New, WccData> {
+    pub fn mknod(&self, dir: &FileHandleBuf, name: &[u8], what: MknodKind) -> Reply<New, WccData> {
         self.make(&Call::Mknod(MknodArgs { location: dir_op_args(dir, name), what }))
     }
 

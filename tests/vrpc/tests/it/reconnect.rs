@@ -254,12 +254,12 @@ fn requests_wait_for_a_server_that_is_away() {
         })
         .collect();
     assert!(!answers.iter_mut().any(is_ready));
-    until("the session knows that it waits", || tree.fs.waits_for().is_some());
+    until("the session knows that it waits", || tree.fs.disconnected_for().is_some());
     tree.restart();
     for answer in answers {
         assert_eq!(answer.wait().expect("written").count, 1000);
     }
-    assert_eq!(tree.fs.waits_for(), None);
+    assert_eq!(tree.fs.disconnected_for(), None);
     let data = tree.read(file, 0, 200_000).expect("read");
     assert!(data.chunks(1000).zip(0..).all(|(piece, at)| piece.iter().all(|byte| *byte == at as u8)));
 }
@@ -278,7 +278,7 @@ fn interrupted_requests_do_not_wait_for_a_server_that_is_away() {
     cx.interrupt.raise();
     assert!(matches!(waiting.wait(), Err(Error::Interrupted)));
     assert!(matches!(reading.wait(), Err(Error::Interrupted)));
-    let away = tree.fs.waits_for().expect("no server is there");
+    let away = tree.fs.disconnected_for().expect("no server is there");
     assert!(away >= Duration::from_secs(2), "it was not waited for: {away:?}");
     // What needs no answer needs no server either, and a session ends without one.
     tree.fs.release(&root(), file);
@@ -293,7 +293,7 @@ fn a_soft_session_waits_so_long_and_goes_on_when_the_server_is_back() {
     tree.site.kill();
     assert!(matches!(tree.read(file, 0, 1), Err(Error::TimedOut)));
     tree.restart();
-    until("the session is linked again", || tree.fs.waits_for().is_none());
+    until("the session is linked again", || tree.fs.disconnected_for().is_none());
     assert_eq!(tree.write(file, 0, b"on").expect("written"), 2);
 }
 
@@ -421,7 +421,9 @@ fn under_load_callers_notice_a_restart_as_a_pause_only() {
         }
         for life in 2..12 {
             tree.restart();
-            until("it is linked again", || tree.fs.link_number() >= life && tree.fs.waits_for().is_none());
+            until("it is linked again", || {
+                tree.fs.link_number() >= life && tree.fs.disconnected_for().is_none()
+            });
         }
         drop(test);
     });

@@ -39,7 +39,7 @@ fn a_create_carries_its_name_mode_and_umask() {
 }
 
 #[test]
-fn names_that_leave_their_directory_never_come_through() {
+fn escaping_names_are_refused_by_decoding() {
     let attacks: [&[u8]; 6] = [b"\0", b".\0", b"..\0", b"a/b\0", b"../../etc/passwd\0", b"/\0"];
     for name in attacks {
         for (opcode, args) in [
@@ -64,7 +64,7 @@ fn names_that_leave_their_directory_never_come_through() {
 }
 
 #[test]
-fn a_long_name_is_told_as_such_and_is_no_violation() {
+fn overlong_name_is_enametoolong_and_no_violation() {
     let bytes = request(Opcode::Lookup, &[&[b'x'; 256], b"\0"]);
     let error = decode(&bytes).unwrap_err();
     assert_eq!((error.errno(), error.is_violation()), (Errno::ENAMETOOLONG, false));
@@ -72,7 +72,7 @@ fn a_long_name_is_told_as_such_and_is_no_violation() {
 }
 
 #[test]
-fn a_name_needs_its_nul_and_nothing_may_follow() {
+fn names_need_one_nul_and_no_trailing_bytes() {
     assert!(decode(&request(Opcode::Lookup, &[b"abc"])).is_err());
     assert!(decode(&request(Opcode::Lookup, &[b"abc\0x"])).is_err());
     assert!(decode(&request(Opcode::Lookup, &[b"abc\0x\0"])).is_err());
@@ -135,7 +135,7 @@ fn locks_with_impossible_ranges_are_refused() {
 }
 
 #[test]
-fn a_tmpfile_may_have_the_name_that_the_kernel_gives_it() {
+fn tmpfile_accepts_the_kernel_generated_name() {
     let bytes = request(Opcode::Tmpfile, &[open::CreateIn::default().as_bytes(), b"/\0"]);
     assert!(matches!(decode(&bytes), Ok(Request::Tmpfile { .. })));
 }

@@ -1,7 +1,7 @@
 //! Decoding of requests recorded from a real kernel.
 
 use std::collections::HashSet;
-use tombolo_wire_fuse::init::{Capabilities, Negotiation, Wishes, negotiate};
+use tombolo_wire_fuse::init::{Capabilities, Negotiation, Preferences, negotiate};
 use tombolo_wire_fuse::layout::attr::SetattrValid;
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::request::LockKind;
@@ -30,7 +30,7 @@ fn has(what: impl Fn(&Request<'_>) -> bool) -> bool {
 }
 
 #[test]
-fn every_recorded_request_decodes_and_says_how_long_it_is() {
+fn recorded_requests_decode_with_their_length() {
     let mut operations = HashSet::new();
     for bytes in corpus() {
         let header = InHeader::read_from_prefix(&bytes).unwrap().0;
@@ -43,7 +43,7 @@ fn every_recorded_request_decodes_and_says_how_long_it_is() {
 }
 
 #[test]
-fn recorded_requests_mean_what_the_program_asked() {
+fn recorded_requests_decode_to_expected_arguments() {
     assert!(has(
         |request| matches!(request, Request::Mkdir { name, mode: 0o040_755 | 0o755, .. } if name.as_bytes() == b"dir")
     ));
@@ -84,7 +84,7 @@ fn an_interrupt_names_a_request_and_is_odd_itself() {
 
 #[test]
 fn the_kernel_s_offer_is_agreed_on() {
-    let wishes = Wishes {
+    let wishes = Preferences {
         capabilities: Capabilities::MAX_PAGES | Capabilities::CREATE_SUPP_GROUP | Capabilities::INIT_EXT,
         max_write_bytes: 1 << 20,
         max_readahead_bytes: 1 << 20,

@@ -60,7 +60,7 @@ fn one_file() -> Sidecar {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_as_the_same(sidecar in sidecars()) {
+    fn sidecars_round_trip(sidecar in sidecars()) {
         let head = sidecar.encode().expect("it fits");
         let prefix = head.first_chunk().expect("a prefix");
         prop_assert_eq!(head_bytes(prefix), Ok(head.len()));
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_changed_anywhere_is_refused(at in any::<prop::sample::Index>(), by in 1..=255_u8) {
+    fn sidecar_with_any_modified_byte_is_refused(at in any::<prop::sample::Index>(), by in 1..=255_u8) {
         let mut head = one_file().encode().expect("it fits");
         let at = at.index(head.len());
         head[at] ^= by;
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_under_a_right_digest_are_read_or_refused(body in vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_with_valid_digest_never_panic(body in vec(any::<u8>(), 0..300)) {
         let head = sealed(&body).expect("it fits");
         if let Ok(sidecar) = Sidecar::decode(&head) {
             prop_assert_eq!(sidecar.encode(), Ok(head));
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_is_neither_written_nor_read() {
+fn impossible_values_are_neither_encoded_nor_decoded() {
     let with = |change: fn(&mut Sidecar)| {
         let mut sidecar = one_file();
         change(&mut sidecar);
@@ -132,7 +132,7 @@ fn what_cannot_be_is_neither_written_nor_read() {
 }
 
 #[test]
-fn strangers_heads_are_told_apart() {
+fn foreign_sidecar_headers_are_distinguished() {
     let head = one_file().encode().expect("it fits");
     let mut prefix: [u8; PREFIX_BYTES] = *head.first_chunk().expect("a prefix");
     prefix[8] = 2;

@@ -15,7 +15,7 @@ fn option(code: OptionCode, export: &str) -> Vec<u8> {
 #[test]
 fn options_are_decoded_as_they_were_meant() {
     let data = option(OptionCode::GO, "disk");
-    let go = ClientOption::Info { export: "disk", go: true, heeds_block_sizes: true };
+    let go = ClientOption::Info { export: "disk", go: true, respects_block_sizes: true };
     assert_eq!(ClientOption::decode(OptionCode::GO, &data), Ok(go));
     let data = option(OptionCode::SET_META_CONTEXT, "disk");
     let decoded = ClientOption::decode(OptionCode::SET_META_CONTEXT, &data).expect("an option");
@@ -62,7 +62,7 @@ fn only_a_server_that_answers_options_is_greeted_back() {
 }
 
 #[test]
-fn nothing_longer_than_its_kind_may_be_is_begun() {
+fn excessive_lengths_are_refused_by_headers() {
     let mut bytes = Vec::new();
     encode_option(&mut bytes, OptionCode::GO, "");
     bytes[12..16].copy_from_slice(&(OPTION_BYTES_MAX as u32 + 1).to_be_bytes());

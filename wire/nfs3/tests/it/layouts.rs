@@ -75,7 +75,7 @@ fn sattr() -> Sattr3 {
 const SATTR: [u32; 12] = [1, 0o644, 0, 1, 100, 1, 1, 0, 1, 2, 1, 2];
 
 #[test]
-fn calls_look_as_the_rfc_has_them() {
+fn calls_match_the_rfc_layout() {
     let handle_with = |tail: &[u32]| [&HANDLE[..], tail].concat();
     let place_with = |tail: &[u32]| [&location_words()[..], tail].concat();
     let page = (Cookie3((1 << 32) | 2), CookieVerifier(*b"abcdefgh"));
@@ -124,7 +124,7 @@ fn calls_look_as_the_rfc_has_them() {
         (
             Call::Mknod(MknodArgs {
                 location: location(),
-                what: MknodWhat::BlockDevice(Sattr3::default(), SpecData3 { major: 8, minor: 1 }),
+                what: MknodKind::BlockDevice(Sattr3::default(), SpecData3 { major: 8, minor: 1 }),
             }),
             place_with(&[3, 0, 0, 0, 0, 0, 0, 8, 1]),
         ),
@@ -196,13 +196,13 @@ fn unions_have_every_arm() {
         let bytes = words(layout);
         assert_eq!(encoded(&what), bytes);
         call_agrees(Call::Mknod(MknodArgs { location: location(), what }));
-        assert_eq!(MknodWhat::decode(&mut Decoder::new(&bytes)), Ok(what));
+        assert_eq!(MknodKind::decode(&mut Decoder::new(&bytes)), Ok(what));
     };
     let device = SpecData3 { major: 5, minor: 6 };
-    what(MknodWhat::CharDevice(sattr(), device), &[&[4][..], &SATTR, &[5, 6]].concat());
-    what(MknodWhat::Socket(sattr()), &[&[6][..], &SATTR].concat());
-    what(MknodWhat::Fifo(sattr()), &[&[7][..], &SATTR].concat());
-    what(MknodWhat::Other(FileType3::Regular), &[1]);
+    what(MknodKind::CharDevice(sattr(), device), &[&[4][..], &SATTR, &[5, 6]].concat());
+    what(MknodKind::Socket(sattr()), &[&[6][..], &SATTR].concat());
+    what(MknodKind::Fifo(sattr()), &[&[7][..], &SATTR].concat());
+    what(MknodKind::Other(FileType3::Regular), &[1]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn numbers_that_no_type_names_are_garbage() {
 }
 
 #[test]
-fn an_empty_handle_and_a_long_name_decode_and_a_long_handle_does_not() {
+fn empty_handles_decode_and_oversized_ones_do_not() {
     let empty = words(&[0, 3, NAME[1]]);
     let call = Call::decode(Procedure::Lookup, &mut Decoder::new(&empty), empty.len()).unwrap();
     assert_eq!(call, Call::Lookup(DirOpArgs { dir: FileHandle::new(b"").unwrap(), name: b"a.c" }));
@@ -277,7 +277,7 @@ fn after(head: &[u32], attr_then: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn replies_look_as_the_rfc_has_them() {
+fn replies_match_the_rfc_layout() {
     let attributes = Some(fattr());
     assert_eq!(encoded(&fattr()).len(), FATTR_BYTES);
     reply_is::<foreign::GETATTR3res, _>(&GetattrReply::Ok(fattr()), &[&[0][..], &FATTR].concat());
@@ -330,7 +330,7 @@ fn replies_look_as_the_rfc_has_them() {
 }
 
 #[test]
-fn listings_look_as_the_rfc_has_them() {
+fn listings_match_the_rfc_layout() {
     let entry = DirEntry3 { fileid: (1 << 32) | 2, name: b"a.c", cookie: Cookie3((3 << 32) | 4) };
     let (dir_attributes, verifier) = (None, CookieVerifier(*b"abcdefgh"));
     let head = [0, 0, u32::from_be_bytes(*b"abcd"), u32::from_be_bytes(*b"efgh")];
@@ -350,7 +350,7 @@ fn listings_look_as_the_rfc_has_them() {
 }
 
 #[test]
-fn replies_about_file_systems_look_as_the_rfc_has_them() {
+fn file_system_replies_match_the_rfc_layout() {
     let fsstat = FsstatOk {
         attributes: None,
         total_bytes: 1,
@@ -396,7 +396,7 @@ fn replies_about_file_systems_look_as_the_rfc_has_them() {
 }
 
 #[test]
-fn the_head_of_a_read_ends_where_its_data_begins() {
+fn read_header_ends_where_data_begin() {
     let reply = ReadReply::Ok(ReadOk::to_send(None, 5, true));
     let head = words(&[0, 0, 5, 1, 5]);
     assert_eq!(encoded(&reply), head);
@@ -417,7 +417,7 @@ fn an_unknown_status_is_garbage() {
 }
 
 #[test]
-fn mount_looks_as_the_rfc_has_it() {
+fn mount_messages_match_the_rfc_layout() {
     let path = mount::DirPath::new(b"/a.c").unwrap();
     let path_words = [4, u32::from_be_bytes(*b"/a.c")];
     assert_eq!(encoded(&mount::Call::Mnt(path)), words(&path_words));

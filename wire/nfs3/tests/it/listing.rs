@@ -51,7 +51,7 @@ fn readdir(names: &[&[u8]], count: usize) -> Option<(Vec<u8>, usize)> {
 }
 
 #[test]
-fn an_empty_listing_takes_its_frame_and_a_count_of_ten_is_too_small() {
+fn listing_count_below_frame_size_is_too_small() {
     assert_eq!(frame_bytes(false), 20);
     assert_eq!(frame_bytes(true), 104);
     for count in 0..20 {
@@ -62,7 +62,7 @@ fn an_empty_listing_takes_its_frame_and_a_count_of_ten_is_too_small() {
 }
 
 #[test]
-fn an_entry_fits_exactly_where_its_size_says() {
+fn listing_entry_fits_exactly_its_size() {
     for name in [&b"a"[..], b"abcd", b"abcde", &[b'x'; 255]] {
         let exact = frame_bytes(false) + entry_bytes(name.len());
         let (bytes, fit) = readdir(&[name], exact).unwrap();
@@ -73,7 +73,7 @@ fn an_entry_fits_exactly_where_its_size_says() {
 }
 
 #[test]
-fn nothing_is_written_when_not_even_the_frame_fits() {
+fn too_small_count_writes_nothing() {
     let mut bytes = vec![1, 2, 3];
     let mut xdr = Encoder::new(&mut bytes);
     assert!(ListingWriter::readdir(&mut xdr, None, VERIFIER, 10).is_none());
@@ -88,7 +88,7 @@ fn nothing_is_written_when_not_even_the_frame_fits() {
 }
 
 #[test]
-fn dircount_counts_names_and_not_what_comes_with_them() {
+fn dircount_excludes_attributes_and_handles() {
     let fit = |dircount| {
         let mut bytes = Vec::new();
         let mut xdr = Encoder::new(&mut bytes);
@@ -135,7 +135,7 @@ fn entries_plus() -> impl Strategy<Value = Vec<DirEntryPlus3<'static>>> {
 
 proptest! {
     #[test]
-    fn a_readdir_is_within_its_count_and_could_not_be_longer(
+    fn readdir_fills_its_count_maximally(
         dir in attributes(),
         entries in entries(),
         count in 0usize..600,
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn a_readdirplus_is_within_both_counts_and_could_not_be_longer(
+    fn readdirplus_fills_both_counts_maximally(
         dir in attributes(),
         entries in entries_plus(),
         dircount in 0usize..300,

@@ -32,7 +32,7 @@ pub fn call_agrees(call: Call<'_>) {
         Call::Mkdir(_) => agrees::<foreign::MKDIR3args<'_>>(&bytes),
         Call::Symlink(_) => agrees::<foreign::SYMLINK3args<'_>>(&bytes),
         // The foreign codec cannot encode the void arm.
-        Call::Mknod(MknodArgs { what: MknodWhat::Other(_), .. }) => {}
+        Call::Mknod(MknodArgs { what: MknodKind::Other(_), .. }) => {}
         Call::Mknod(_) => agrees::<foreign::MKNOD3args<'_>>(&bytes),
         Call::Remove(_) => agrees::<foreign::REMOVE3args<'_>>(&bytes),
         Call::Rmdir(_) => agrees::<foreign::RMDIR3args<'_>>(&bytes),
@@ -75,7 +75,7 @@ fn reply_headers() {
 }
 
 #[test]
-fn every_status_has_the_foreign_number() {
+fn statuses_match_the_foreign_codec() {
     for &status in Status::ALL {
         agrees::<foreign::nfsstat3>(&encoded(&status));
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tombolo_wire_nfs3::args::{AccessBits, StableHow};
 use tombolo_wire_nfs3::listing::{DirEntry3, DirEntryPlus3, ReaddirplusOk, ReaddirplusReply};
 use tombolo_wire_nfs3::side::{
-    Call, DigestsArgs, DigestsOk, DigestsReply, FilePart, LeaseAct, LeaseArgs, LeaseOk, LeaseReply,
+    Call, DigestsArgs, DigestsOk, DigestsReply, FilePart, LeaseArgs, LeaseOk, LeaseOperation, LeaseReply,
     LeaseState, LendArgs, ListArgs, ListReply, ListedDir, PROGRAM, PackArgs, PackOk, PackReply, Procedure,
     UnpackArgs,
 };
@@ -83,7 +83,7 @@ fn arguments_of_lend() {
 #[test]
 fn lease_word_by_word() {
     let file = FileHandle::new(b"file").unwrap();
-    let args = LeaseArgs { file, act: LeaseAct::GiveBack, epoch: 7 << 32 | 8 };
+    let args = LeaseArgs { file, act: LeaseOperation::GiveBack, epoch: 7 << 32 | 8 };
     let bytes = encoded(&Call::Lease(args));
     assert_eq!(bytes, words(&[4, u32::from_be_bytes(*b"file"), 2, 7, 8]));
     let read = |bytes: &[u8]| Call::decode(Procedure::Lease, &mut Decoder::new(bytes)).map(drop);
@@ -143,7 +143,7 @@ proptest! {
 
     /// Decodes all encoded directories, and refuses truncated ones.
     #[test]
-    fn what_list_answers(dirs in proptest::collection::vec((1u8..64, 0u32..64, 0usize..4, any::<bool>()), 0..4)) {
+    fn list_replies_round_trip_and_refuse_truncation(dirs in proptest::collection::vec((1u8..64, 0u32..64, 0usize..4, any::<bool>()), 0..4)) {
         let handle = |len: u8| FileHandle::new(&[9; 64][..usize::from(len)]).unwrap();
         let entry = DirEntryPlus3 {
             entry: DirEntry3 { fileid: 1, name: b"name", cookie: Cookie3(2) },
@@ -168,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn a_failure_is_one_of_readdirplus() {
+fn failed_list_is_a_failed_readdirplus() {
     let page = ReaddirplusReply::Failed(Status::Acces, None);
     let listed = ListedDir { dir: FileHandle::new(b"dir!").unwrap(), access: AccessBits::empty(), page };
     let bytes = encoded(&list(&[listed]));

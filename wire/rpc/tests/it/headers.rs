@@ -107,7 +107,7 @@ fn flavors_that_are_not_taken_are_rejected() {
 }
 
 #[test]
-fn a_verifier_must_be_that_of_auth_none() {
+fn call_verifier_must_be_auth_none() {
     for verifier in [credential(1, &[]), credential(6, &[0; 8]), words(&[0, 401]), words(&[0])] {
         let bytes = [call_head(), credential(0, &[]), verifier].concat();
         assert_eq!(received(&bytes), unbelieved(AuthStat::BadVerf));
@@ -148,7 +148,7 @@ fn a_truncated_call_is_answered_by_its_complete_part() {
 }
 
 #[test]
-fn replies_look_as_the_rfc_has_them() {
+fn replies_match_the_rfc_layout() {
     let accepted =
         |status, tail: &[u32]| (ReplyHeader::accept(XID, status), [&[XID.0, 1, 0, 0, 0][..], tail].concat());
     let denied = |why, tail: &[u32]| (ReplyHeader::reject(XID, why), [&[XID.0, 1, 1][..], tail].concat());
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_get_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_rpc_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         match received(&bytes) {
             Ok(_) => {}
             Err(fault) => prop_assert_eq!(fault.reply().is_none(), fault == CallFault::NotCall),

@@ -47,7 +47,7 @@ fn records(stream: &[u8], chunk_sizes: &[usize]) -> Result<Vec<Vec<u8>>, RecordE
 
 proptest! {
     #[test]
-    fn every_way_to_cut_a_stream_gives_the_same_records(
+    fn records_are_independent_of_stream_segmentation(
         sent in vec((vec(any::<u8>(), 0..200), vec(0usize..40, 0..8)), 0..6),
         chunk_sizes in vec(1usize..90, 1..10),
     ) {
@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn a_record_of_one_fragment_stays_where_it_is() {
+fn single_fragment_record_is_borrowed() {
     let stream = marked(b"record", &[]);
     let mut finder = Records::new(LIMIT_BYTES);
     assert_eq!(finder.find(&stream[..2], 2), Ok(Found::Nothing { missing_bytes: 2 }));
@@ -97,7 +97,7 @@ fn a_record_of_one_fragment_stays_where_it_is() {
 }
 
 #[test]
-fn fragments_of_one_byte_and_of_none_make_a_record() {
+fn one_byte_and_empty_fragments_form_a_record() {
     let record: Vec<u8> = (0..200).collect();
     assert_eq!(records(&marked(&record, &[1; 199]), &[1]), Ok(vec![record.clone()]));
     assert_eq!(records(&marked(&record, &[0, 0, 1, 0, 199, 0]), &[3]), Ok(vec![record]));

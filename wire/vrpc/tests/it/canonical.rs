@@ -22,7 +22,7 @@ fn is_refused_or_the_same(message: &Message) -> bool {
 
 /// Checks that no reserved byte, unknown flag, padding or unused field is ignored.
 #[test]
-fn a_message_with_any_bit_changed_is_refused_or_means_something_else() {
+fn bit_flips_are_refused_or_change_the_meaning() {
     for message in messages() {
         assert!(is_refused_or_the_same(&message), "{message:?}");
         let frame_bits = message.frame.len().min(400) * 8;
@@ -40,7 +40,7 @@ fn a_message_with_any_bit_changed_is_refused_or_means_something_else() {
 }
 
 #[test]
-fn a_frame_with_a_byte_too_few_or_too_many_is_refused() {
+fn frames_with_missing_or_extra_bytes_are_refused() {
     for message in messages() {
         // Lists with their own entry size are checked elsewhere; no message here is a list cut at an entry's
         // end.
@@ -56,7 +56,7 @@ fn a_frame_with_a_byte_too_few_or_too_many_is_refused() {
 }
 
 #[test]
-fn a_message_of_another_kind_is_refused_or_means_something_else() {
+fn changed_kind_is_refused_or_changes_the_meaning() {
     for message in messages() {
         let direction = message.kind & REPLY;
         for &kind in Kind::ALL {
@@ -66,7 +66,7 @@ fn a_message_of_another_kind_is_refused_or_means_something_else() {
 }
 
 #[test]
-fn kinds_that_are_unknown_or_go_the_other_way_are_refused() {
+fn unknown_and_reverse_kinds_are_refused() {
     let body = [0; BODY_BYTES];
     for kind in [0, 6, 15, 39, 115, u32::MAX, Kind::Null.reply_number()] {
         assert_eq!(Request::decode(kind, &body, &[]).unwrap_err(), DecodeError::UnknownKind(kind));
@@ -142,7 +142,7 @@ fn references_stay_in_their_domain_and_lists_are_bounded() {
 }
 
 #[test]
-fn the_largest_messages_fit_and_larger_ones_are_not_said() {
+fn maximum_messages_fit_and_larger_ones_are_not_encoded() {
     let header = Header::default();
     let (node, groups) = (NodeId(7), vec![5; GROUPS_MAX + 1]);
     let caller = |len: usize| Request::Caller { uid: 1, gid: 2, groups: Groups::new(&groups[..len]) };
@@ -193,7 +193,7 @@ fn small_frequent_messages_need_no_frame() {
 }
 
 #[test]
-fn locks_whose_end_lies_before_their_start_are_neither_said_nor_believed() {
+fn inverted_lock_ranges_are_neither_encoded_nor_decoded() {
     for (header, request) in samples::requests() {
         if matches!(request.kind(), Kind::LockTest | Kind::Lock | Kind::Unlock) {
             let mut message = encode_request(&header, &request).unwrap();
@@ -211,13 +211,13 @@ fn locks_whose_end_lies_before_their_start_are_neither_said_nor_believed() {
 }
 
 #[test]
-fn an_answer_of_the_wrong_shape_is_not_said() {
+fn mismatched_reply_is_not_encoded() {
     let wrong = encode_outcome(Kind::Getattr, &Ok(Reply::Done)).unwrap_err();
     assert_eq!(wrong, EncodeError::WrongReply(Kind::Getattr));
 }
 
 #[test]
-fn an_answer_with_more_than_was_asked_for_or_elsewhere_is_not_accepted() {
+fn excess_or_misplaced_returned_data_is_refused() {
     let one = Destination::One(Reference::new(0, 8).unwrap());
     let inline = Destination::Inline { len_bytes: 8 };
     let placed = |len_bytes| Returned::Placed { len_bytes };

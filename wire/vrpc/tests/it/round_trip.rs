@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn a_listing_stops_at_what_is_no_entry() {
+fn listing_ends_at_an_invalid_entry() {
     let dots = DirEntry {
         name: b"..",
         fileid: 1,
@@ -170,7 +170,7 @@ fn data_that_follow_stand_where_data_given_would() {
 
 /// Checks that the server cannot retain data in memory that the client reuses.
 #[test]
-fn that_data_may_be_kept_does_not_travel() {
+fn retainable_flag_is_not_encoded() {
     let (header, request) = crate::common::samples::requests()
         .into_iter()
         .find(|(_, request)| request.kind() == Kind::Write)
@@ -182,7 +182,7 @@ fn that_data_may_be_kept_does_not_travel() {
 }
 
 #[test]
-fn frames_are_written_into_memory_of_others_as_into_private_memory() {
+fn frames_in_shared_and_private_memory_are_identical() {
     for (header, request) in crate::common::samples::requests() {
         let expected = encode_request(&header, &request).unwrap();
         let buffer = Buffer::new(FRAME_BYTES);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_is_there_at_the_next_start() {
+    fn saved_sessions_are_restored() {
         let dir = tempfile::tempdir().expect("a directory");
         let start =
             |word: &str| Start { command: vec![word.into(), "größe".into()], directory: "/a".into() };

@@ -8,7 +8,7 @@ use libtombolo::{CacheOptions, Last, Tree, block_on};
 use tombolo_core::fs::{OpenFlags, Write};
 use tombolo_mem::Buffer;
 
-use super::world::{Deeds, FILE, USER, World, cached, plainly, plant};
+use super::world::{EventMask, FILE, USER, World, cached, plainly, plant};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 

@@ -92,7 +92,7 @@ pub fn cached(
 }
 
 /// What another session does, by path.
-pub trait Deeds {
+pub trait EventMask {
     fn node(&self, path: &str) -> Node;
     fn write(&self, path: &str, bytes: &[u8]);
     fn mkdir(&self, path: &str);
@@ -104,7 +104,7 @@ pub trait Deeds {
     fn chmod(&self, path: &str, mode: u32);
 }
 
-impl Deeds for Tree {
+impl EventMask for Tree {
     fn node(&self, path: &str) -> Node {
         block_on(self.find(path.as_bytes(), Last::Keep)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }

@@ -7,7 +7,7 @@ use super::Call;
 use super::dir::new_mode;
 use tombolo_core::fs::{
     AllocateMode, Create, Created, Exclusive, File, LockFamily, LockOwner, LockRange, Name, NodeId,
-    OpenFlags, OpenId, SyncWhat, Whence, Write as HowToWrite, read_whole,
+    OpenFlags, OpenId, SyncScope, Whence, Write as HowToWrite, read_whole,
 };
 use tombolo_core::{Answer, Error, Stability};
 use tombolo_mem::Source;
@@ -190,7 +190,7 @@ pub(super) fn flush(call: Call<'_>, handle: FileHandle, owner: wire::LockOwner) 
 }
 
 pub(super) fn fsync(call: Call<'_>, handle: FileHandle, data_only: bool) -> Answer<Body> {
-    let what = if data_only { SyncWhat::Data } else { SyncWhat::All };
+    let what = if data_only { SyncScope::Data } else { SyncScope::All };
     call.fs.fsync(call.ctx, call.file(handle), what).map(|()| Body::Empty)
 }
 

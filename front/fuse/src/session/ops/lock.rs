@@ -5,7 +5,7 @@ use super::Call;
 use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
 use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::layout::lock::OFFSET_MAX;
-use tombolo_wire_fuse::reply::Blocker;
+use tombolo_wire_fuse::reply::LockConflict;
 use tombolo_wire_fuse::{self as wire, request};
 
 pub(super) fn test(call: Call<'_>, lock: &request::Lock) -> Answer<Body> {
@@ -56,8 +56,8 @@ fn range(lock: &request::Lock) -> LockRange {
     LockRange { start: lock.start, last: if lock.last >= OFFSET_MAX { u64::MAX } else { lock.last } }
 }
 
-fn blocker(lock: Lock) -> Blocker {
-    Blocker {
+fn blocker(lock: Lock) -> LockConflict {
+    LockConflict {
         kind: match lock.kind {
             LockKind::Read => request::LockKind::Read,
             LockKind::Write => request::LockKind::Write,

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Client, Entry, Export, File, FileSystem, LockOwner, Name, NodeId, OpenFlags,
-    OpenId, Opened, PermissionCheck, Profile, ReadDone, SetAttr, SyncWhat, Write, Written,
+    OpenId, Opened, PermissionCheck, Profile, ReadDone, SetAttr, SyncScope, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, Result, SessionId, Stability};
 use tombolo_front_fuse::dev::{Mount, Options};
@@ -144,7 +144,7 @@ impl FileSystem for OneFile {
         Answer::ok(())
     }
 
-    fn fsync(&self, _cx: &Ctx, _file: File, _what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, _cx: &Ctx, _file: File, _what: SyncScope) -> Answer<()> {
         Answer::ok(())
     }
 

@@ -149,7 +149,7 @@ fn a_slow_end_of_a_link_delays_no_other() {
 }
 
 #[test]
-fn the_limit_of_links_holds_for_many_hellos_at_once() {
+fn link_limit_holds_for_concurrent_hellos() {
     let links_max = 8;
     let host = Arc::new(SlowHost::new(ListenOptions { links_max, ..ListenOptions::default() }));
     let (sender, outcomes): (Sender<_>, Receiver<_>) = mpsc::channel();
@@ -208,7 +208,7 @@ fn a_link_with_requests_under_way_keeps_its_permit() {
 }
 
 #[test]
-fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
+fn dropped_listener_waits_for_ending_links() {
     for export in ["/ends", "/drops"] {
         let SlowHost { slow, listener, watcher, path, _dir } = SlowHost::new(ListenOptions::default());
         let connection = connect(&path, &TestHost::options(export)).expect("a link");
@@ -228,7 +228,7 @@ fn a_listener_that_ends_waits_for_the_ends_of_its_links() {
 }
 
 #[test]
-fn a_listener_that_ends_waits_for_those_that_are_being_opened() {
+fn dropped_listener_waits_for_opening_links() {
     let SlowHost { slow, listener, path, _dir, .. } = SlowHost::new(ListenOptions::default());
     let asking = thread::spawn({
         let path = path.clone();

@@ -40,7 +40,7 @@ fn child(host: &TestHost) -> Child {
 }
 
 #[test]
-fn the_death_of_a_client_is_noticed_and_others_go_on() {
+fn client_death_is_detected() {
     let host = TestHost::new(ListenOptions::default());
     let (line, _control_socket) = host.link();
     let mut child = child(&host);
@@ -77,7 +77,7 @@ fn a_server_that_ends_says_goodbye() {
 
 /// The server of a killed process sends no goodbye, which must be distinguished.
 #[test]
-fn a_socket_that_ends_without_a_goodbye_is_a_death() {
+fn socket_end_without_goodbye_is_death() {
     let host = TestHost::new(ListenOptions::default());
     let dir = tempfile::tempdir().expect("a directory");
     let between = dir.path().join("between");
@@ -122,7 +122,7 @@ fn hand_on(from: &std::os::fd::OwnedFd, to: &std::os::fd::OwnedFd) {
 }
 
 #[test]
-fn a_client_that_breaks_the_rules_is_cut_and_told_why() {
+fn violating_client_is_cut_with_reason() {
     let host = TestHost::new(ListenOptions::default());
     let (good, _good_control_socket) = host.link();
     let (line, _control_socket) = host.link();

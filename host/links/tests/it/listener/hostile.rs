@@ -59,7 +59,7 @@ fn refused(host: &TestHost, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Opt
 }
 
 #[test]
-fn memory_that_is_not_as_it_must_be_is_refused() {
+fn invalid_client_memory_is_refused() {
     let host = TestHost::new(ListenOptions::default());
     let (line, _control_socket) = host.link();
     let bytes = Message::Hello(hello()).encode();
@@ -131,7 +131,7 @@ fn a_peer_without_a_hello_is_refused() {
 }
 
 #[test]
-fn a_thousand_silent_peers_keep_no_client_out_for_good() {
+fn thousand_silent_peers_do_not_block_clients() {
     let options = ListenOptions {
         hello_timeout: Duration::from_millis(200),
         pending_max: 16,

@@ -85,7 +85,7 @@ fn an_absent_server_is_told_from_one_that_refuses() {
 
 /// A stopped server: it accepts no connection, and the backlog is full or the hello is not read.
 #[test]
-fn a_server_that_does_nothing_is_not_waited_for_for_ever() {
+fn connect_to_stopped_server_times_out() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
     let _listener = tombolo_sys::packet::listen(&path, 0o600, 0).expect("listen");

@@ -168,7 +168,7 @@ impl Middle {
 }
 
 #[test]
-fn a_forwarded_region_is_the_clients_memory_and_its_bulk_only() {
+fn forwarded_region_exposes_bulk_memory_only() {
     let mut middle = Middle::new();
     let source = middle.source();
     assert!(middle.line.remote_buffer(&source).is_none());
@@ -245,7 +245,7 @@ fn a_second_answer_is_a_protocol_error() {
 
 /// A server that says goodbye may still be using lent memory, which must not be reused.
 #[test]
-fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
+fn lost_server_ends_link_of_lent_memory() {
     let mut middle = Middle::new();
     let source = middle.known();
     let lent = middle.line.remote_buffer(&source).expect("known");
@@ -256,7 +256,7 @@ fn memory_that_a_lost_server_may_still_read_goes_with_its_link() {
 }
 
 #[test]
-fn memory_that_a_dead_server_cannot_read_stays_in_use() {
+fn dead_server_does_not_end_link_of_lent_memory() {
     // Nothing is lent when the server disconnects.
     let mut middle = Middle::new();
     let source = middle.known();
@@ -341,7 +341,7 @@ fn malformed_forwarded_regions_end_their_link_and_no_other() {
 }
 
 #[test]
-fn memory_that_is_not_as_it_must_be_or_too_much_is_not_taken() {
+fn invalid_or_excessive_forwarded_memory_is_rejected() {
     let limits = Limits { bytes: 8 << 20, ..Limits::default() };
     let host = TestHost::new(ListenOptions { limits, ..ListenOptions::default() });
     let socket = stranger(&host, Features::FORWARDED_REGIONS);

@@ -59,7 +59,7 @@ fn clients_come_one_after_the_other() {
 }
 
 #[test]
-fn a_server_that_leaves_says_so_and_one_that_comes_after_is_found() {
+fn rendezvous_server_restart_is_detected() {
     let (_dir, path) = place();
     let listener = listen(&path);
     let (line, _control_socket) = joined(&path);
@@ -84,7 +84,7 @@ fn a_refusal_is_read_and_the_next_is_heard() {
 }
 
 #[test]
-fn one_server_at_a_time_and_none_before_the_first() {
+fn rendezvous_requires_exactly_one_server() {
     let (_dir, path) = place();
     let place = MemoryLocation::File(path.clone());
     let first = SharedMemory::to_serve(&place, Some(BYTES)).expect("memory");
@@ -100,7 +100,7 @@ fn one_server_at_a_time_and_none_before_the_first() {
 
 /// Stands for a UML guest's device, which does not know its length.
 #[test]
-fn a_device_without_a_length_learns_it_from_the_page() {
+fn device_length_is_read_from_page() {
     let (_dir, path) = place();
     let _listener = listen(&path);
     drop(joined(&path));
@@ -112,7 +112,7 @@ fn a_device_without_a_length_learns_it_from_the_page() {
 }
 
 #[test]
-fn a_client_that_breaks_the_rules_is_told_and_the_next_gets_the_memory() {
+fn violating_rendezvous_client_is_replaced() {
     let (_dir, path) = place();
     let _listener = listen(&path);
     let (line, _control_socket) = joined(&path);

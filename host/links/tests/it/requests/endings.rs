@@ -82,7 +82,7 @@ impl Session for Holding {
 }
 
 #[test]
-fn a_session_is_dropped_when_the_last_responder_is_gone() {
+fn last_responder_drops_session() {
     let host = TestHost::new(8, Mode::Event, Mode::Event);
     let (client, ends) = Ends::in_memory(layout(8));
     let (gone, held) = (Arc::new(AtomicBool::new(false)), Arc::default());
@@ -129,7 +129,7 @@ fn many_links_come_and_go() {
 
 /// Data written there are lost, and the peer reads something else.
 #[test]
-fn a_side_whose_own_memory_is_gone_sends_nothing_more() {
+fn lost_local_memory_stops_sending() {
     for whose in [Role::Client, Role::Server] {
         let layout = layout(8);
         let (client, server, file) = shaky_ends(whose, layout);

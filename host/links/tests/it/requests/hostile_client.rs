@@ -156,7 +156,7 @@ fn a_slot_that_is_a_lap_ahead() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_loses_them_and_blocks_no_other() {
+fn unread_answers_are_lost_and_block_no_other() {
     let mut client = HostileClient::new();
     for id in 0..10_000u32 {
         client.push(id, 0, ECHO, body(id.into()));
@@ -247,7 +247,7 @@ fn references_out_of_range_overflowing_or_to_unknown_domains() {
 }
 
 #[test]
-fn a_session_that_panics_or_forgets_loses_that_link_only() {
+fn panicking_session_loses_only_its_link() {
     for kind in [PANIC, FORGET] {
         let mut client = HostileClient::new();
         client.push(1, 0, kind, body(1));

@@ -128,7 +128,7 @@ fn a_slot_that_is_a_lap_ahead() {
 }
 
 #[test]
-fn a_server_that_never_takes_requests_blocks_no_caller_for_ever() {
+fn stuck_server_blocks_no_caller_forever() {
     let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
     let server = HostileServer::new(Mode::Adaptive);
     let calls: Vec<_> = (0..100).map(|number| server.line.call(ECHO, body(number), |_| {})).collect();

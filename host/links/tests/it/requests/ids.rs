@@ -13,7 +13,7 @@ use tombolo_shm::doorbell::Mode;
 use crate::requests::test_host::{ECHO, HOLD, LATER, TestHost, body, eventually, frame};
 
 #[test]
-fn when_all_ids_are_out_calls_are_sent_in_order() {
+fn exhausted_ids_queue_calls_in_order() {
     for mode in [Mode::Poll, Mode::Event, Mode::Adaptive] {
         let host = TestHost::new(8, mode, Mode::Event);
         let calls: Vec<_> = (0..40)
@@ -46,7 +46,7 @@ fn queued_calls_go_on_without_being_polled() {
 }
 
 #[test]
-fn the_id_of_a_dropped_call_stays_out_until_it_is_answered() {
+fn dropped_call_retains_id_until_answered() {
     let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
     let span = host.line.in_area().take(4096).expect("room");
     let free_bytes = host.line.in_area().free_bytes();

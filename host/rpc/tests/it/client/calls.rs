@@ -26,7 +26,7 @@ fn a_call_is_answered_with_its_results() {
 }
 
 #[test]
-fn data_go_out_from_where_they_lie_and_come_in_where_they_belong() {
+fn rpc_data_are_sent_and_received_in_place() {
     let host = TestHost::default();
     let client = host.client(Options::default());
     for len in [0, 1, 3, 4096, 100_001, 1 << 20] {
@@ -112,7 +112,7 @@ fn datagrams_carry_data_both_ways() {
 }
 
 #[test]
-fn calls_come_from_a_reserved_port_where_we_may_have_one() {
+fn rpc_client_uses_reserved_port_if_permitted() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("bind");
     let target = target(listener.local_addr().expect("address"), Transport::Tcp);
     let options = Options { reserved_port: Some(true), recovery: Recovery::Soft, ..Options::default() };

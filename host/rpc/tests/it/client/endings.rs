@@ -40,7 +40,7 @@ fn is_interrupted(pending: Pending) -> bool {
 }
 
 #[test]
-fn an_interrupted_call_ends_at_once_and_its_late_reply_is_dropped() {
+fn interrupted_call_ends_and_late_reply_is_dropped() {
     let (mut script, line, _first) = Script::connected(always());
     let interrupt = Interrupt::new();
     let pending = interruptible(&script, &interrupt);
@@ -59,7 +59,7 @@ fn an_interrupted_call_ends_at_once_and_its_late_reply_is_dropped() {
 }
 
 #[test]
-fn a_call_that_waits_its_turn_is_never_sent_once_it_is_interrupted() {
+fn interrupted_queued_call_is_never_sent() {
     let options = Options { in_flight: InFlight::Fixed(1), ..always() };
     let (mut script, line, _first) = Script::connected(options);
     line.calls();
@@ -84,7 +84,7 @@ fn a_call_that_waits_its_turn_is_never_sent_once_it_is_interrupted() {
 }
 
 #[test]
-fn a_partly_sent_record_is_never_completed_from_memory_that_may_have_changed() {
+fn partly_sent_record_is_not_completed_from_returned_memory() {
     for room in [1, 50, 200, 5000] {
         let (mut script, line, _first) = Script::connected(always());
         line.calls();
@@ -108,7 +108,7 @@ fn a_partly_sent_record_is_never_completed_from_memory_that_may_have_changed() {
 }
 
 #[test]
-fn a_partly_sent_record_without_data_is_completed_and_then_dropped() {
+fn partly_sent_record_without_data_is_completed() {
     let (mut script, line, _first) = Script::connected(always());
     line.calls();
     let interrupt = Interrupt::new();
@@ -127,7 +127,7 @@ fn a_partly_sent_record_without_data_is_completed_and_then_dropped() {
 }
 
 #[test]
-fn a_call_that_waits_for_the_socket_is_taken_out_of_the_line() {
+fn interrupted_unsent_call_is_removed_from_batch() {
     let (mut script, line, _first) = Script::connected(always());
     line.calls();
     let interrupt = Interrupt::new();
@@ -146,7 +146,7 @@ fn a_call_that_waits_for_the_socket_is_taken_out_of_the_line() {
 }
 
 #[test]
-fn data_of_an_interrupted_read_no_longer_reach_its_memory() {
+fn interrupted_read_does_not_write_its_buffer() {
     for cut in [30, 100, 5000, 60_000, 99_000] {
         let (mut script, line, _first) = Script::connected(always());
         let interrupt = Interrupt::new();
@@ -172,7 +172,7 @@ fn data_of_an_interrupted_read_no_longer_reach_its_memory() {
 }
 
 #[test]
-fn by_default_an_interrupt_waits_until_the_server_is_silent() {
+fn default_interrupt_waits_for_silent_server() {
     let (mut script, line, _first) = Script::connected(Options::default());
     let interrupt = Interrupt::new();
     let pending = interruptible(&script, &interrupt);
@@ -195,7 +195,7 @@ fn by_default_an_interrupt_waits_until_the_server_is_silent() {
 }
 
 #[test]
-fn an_interrupt_ends_a_call_that_is_not_answered_while_others_are() {
+fn interrupt_ends_overdue_call_of_responsive_server() {
     let (mut script, line, _first) = Script::connected(Options::default());
     let interrupt = Interrupt::new();
     let pending = interruptible(&script, &interrupt);

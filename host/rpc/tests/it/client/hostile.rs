@@ -17,7 +17,7 @@ fn bytes_of(value: &impl Encode) -> Vec<u8> {
 }
 
 #[test]
-fn a_reply_to_no_call_is_counted_and_nothing_else() {
+fn unmatched_reply_is_only_counted() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     for xid in [call.xid.wrapping_add(1), 0, u32::MAX] {
@@ -87,7 +87,7 @@ fn too_long(word: [u8; 4]) -> [Vec<u8>; 3] {
 }
 
 #[test]
-fn a_record_that_is_too_long_fails_its_call_and_the_others_are_sent_again() {
+fn oversized_record_fails_its_call_and_resends_others() {
     for (form, at_a_time) in (0..3).flat_map(|form| [(form, usize::MAX), (form, 1)]) {
         let options = Options { reply_bytes_max: 10_000, ..Options::default() };
         let (mut script, line, first) = Script::connected(options);
@@ -110,7 +110,7 @@ fn a_record_that_is_too_long_fails_its_call_and_the_others_are_sent_again() {
 }
 
 #[test]
-fn a_record_that_is_too_long_for_a_call_in_the_middle_of_its_sending_fails_it() {
+fn oversized_record_fails_partly_sent_call() {
     let (mut script, line, _first) = Script::connected(Options::default());
     line.calls();
     line.set_room(1000);
@@ -124,7 +124,7 @@ fn a_record_that_is_too_long_for_a_call_in_the_middle_of_its_sending_fails_it() 
 }
 
 #[test]
-fn a_server_that_sends_malformed_records_is_reconnected_to_later_each_time() {
+fn reconnect_backs_off_after_malformed_records() {
     let options = Options { reply_bytes_max: 10_000, ..Options::default() };
     let (mut script, line, first) = Script::connected(options);
     let call = line.calls().remove(0);
@@ -149,7 +149,7 @@ fn a_server_that_sends_malformed_records_is_reconnected_to_later_each_time() {
 }
 
 #[test]
-fn data_that_were_not_asked_for_are_garbage_and_touch_nothing() {
+fn unrequested_data_fail_the_call_without_side_effects() {
     let lens: [u32; 4] = [101, 1 << 20, u32::MAX, u32::MAX - 7];
     for len in lens {
         for (whole, extra) in [(true, 0), (true, 300_000), (false, 300_000)] {
@@ -175,7 +175,7 @@ fn data_that_were_not_asked_for_are_garbage_and_touch_nothing() {
 }
 
 #[test]
-fn data_that_end_before_they_should_end_with_the_connection() {
+fn truncated_data_are_requested_again_over_new_connection() {
     let (mut script, line, first) = Script::connected(Options::default());
     let mut buffer = Buffer::new(100_000);
     let pending = read(&script.client, 1, 100_000, &buffer);
@@ -195,7 +195,7 @@ fn data_that_end_before_they_should_end_with_the_connection() {
 }
 
 #[test]
-fn a_reply_before_its_call_is_sent_whole_is_believed_but_the_rest_is_never_sent() {
+fn early_reply_completes_call_and_stops_its_record() {
     let (mut script, line, _first) = Script::connected(Options::default());
     line.calls();
     line.set_room(1000);
@@ -224,7 +224,7 @@ fn datagrams_that_are_no_replies_do_no_harm() {
 }
 
 #[test]
-fn a_long_reply_in_many_pieces_takes_no_more_memory_than_its_bytes() {
+fn long_reply_in_pieces_is_collected() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     // The reply announces a mebibyte, and contains little of it.

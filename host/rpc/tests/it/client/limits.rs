@@ -50,7 +50,7 @@ fn bulk_calls_wait_in_order_and_others_pass_them() {
 }
 
 #[test]
-fn a_small_call_goes_before_bulk_calls_that_wait_for_the_socket() {
+fn small_call_overtakes_queued_bulk_calls() {
     let (mut script, line, _first) = Script::connected(fixed(100));
     line.calls();
     line.set_room(30);
@@ -64,7 +64,7 @@ fn a_small_call_goes_before_bulk_calls_that_wait_for_the_socket() {
 }
 
 #[test]
-fn waiters_for_a_permit_are_woken_when_many_are_free() {
+fn permit_waiters_wake_when_quarter_is_free() {
     let (mut script, line, _first) = Script::connected(fixed(8));
     line.calls();
     assert!(script.client.has_permit());
@@ -132,7 +132,7 @@ fn nothing_small_waits_behind_calls_that_move_much() {
 }
 
 #[test]
-fn a_call_that_a_live_server_forgot_is_sent_again() {
+fn unanswered_call_to_live_server_is_retransmitted() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     for _ in 0..7 {

@@ -28,7 +28,7 @@ fn calls_go_on_when_the_server_starts_again() {
 }
 
 #[test]
-fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
+fn soft_call_to_unused_port_fails_with_reason() {
     let unused = {
         let host = TestHost::default();
         host.target(tombolo_host_rpc::client::Transport::Tcp)
@@ -43,7 +43,7 @@ fn a_soft_call_to_an_unused_port_fails_soon_and_says_why() {
 }
 
 #[test]
-fn calls_go_on_soon_after_a_cut_of_the_line() {
+fn calls_resume_soon_after_network_outage() {
     let (mut script, line, first) = Script::connected(Options::default());
     assert_eq!(line.calls().len(), 1);
     script.set_reachable(false);
@@ -62,7 +62,7 @@ fn calls_go_on_soon_after_a_cut_of_the_line() {
 }
 
 #[test]
-fn an_attempt_to_connect_is_made_anew_after_a_cut() {
+fn connect_attempt_restarts_after_network_outage() {
     let mut script = Script::new(Transport::Tcp, Options::default());
     let first = echo(&script.client, ECHO, b"first");
     script.set_reachable(false);

@@ -61,7 +61,7 @@ impl Mixed {
 }
 
 #[test]
-fn a_connection_may_break_at_any_byte_that_is_sent() {
+fn connection_breaks_at_any_sent_byte() {
     for cut in 0.. {
         let (mut script, line, first) = Script::connected(Options::default());
         assert_eq!(line.calls().len(), 1);
@@ -108,7 +108,7 @@ fn resent_calls_keep_their_order_and_xids() {
 }
 
 #[test]
-fn a_reply_to_a_call_not_sent_over_that_connection_is_dropped() {
+fn reply_over_wrong_connection_is_dropped() {
     let (mut script, line, first) = Script::connected(Options::default());
     let call = line.calls().remove(0);
     script.bring(&line, &framed(&message(7, b"")));
@@ -129,7 +129,7 @@ fn a_reply_to_a_call_not_sent_over_that_connection_is_dropped() {
 }
 
 #[test]
-fn a_connection_may_break_at_any_byte_that_is_received() {
+fn connection_breaks_at_any_received_byte() {
     let mut whole = usize::MAX;
     let mut cut = 0;
     while cut <= whole {
@@ -253,7 +253,7 @@ fn turns_for(pieces: usize, piece_bytes: usize, every: Duration) -> u64 {
 }
 
 #[test]
-fn packets_of_long_data_do_not_wake_the_receiver_one_by_one() {
+fn low_water_mark_batches_packets() {
     // 1 Gbit/s in pieces of 16 KiB.
     let turns = turns_for(64, 16 << 10, Duration::from_micros(131));
     assert!(turns <= 10, "{turns} turns for a mebibyte");

@@ -113,13 +113,13 @@ fn write_some(client: &RpcClient, random: &mut fastrand::Rng, interrupted: &Atom
 }
 
 #[test]
-fn callers_get_what_is_theirs_while_connections_break_and_calls_are_interrupted() {
+fn storm_of_breaks_and_interrupts_over_tcp() {
     let host = TestHost::default();
     storm(&host, &[1, 3], TIME, &Options::default());
 }
 
 #[test]
-fn callers_get_what_is_theirs_over_tls_while_connections_break_and_calls_are_interrupted() {
+fn storm_of_breaks_and_interrupts_over_tls() {
     let certificates = Certificates::new();
     let host = certificates.host();
     storm(&host, &[2], TIME / 2, &certificates.options("alice"));

@@ -39,7 +39,7 @@ fn one_address_leaves_half_of_the_connections_to_others() {
 }
 
 #[test]
-fn connections_that_never_asked_anything_make_room_and_those_in_use_stay() {
+fn unused_connections_are_closed_and_used_ones_stay() {
     let host = host(40);
     let mut in_use: Vec<_> = (0..4).map(|_| host.connect()).collect();
     assert!(in_use.iter_mut().all(is_served));

@@ -13,7 +13,7 @@ fn any() -> SocketAddr {
 }
 
 #[test]
-fn a_bound_port_is_kept_and_refuses_callers_until_they_can_be_served() {
+fn bound_port_refuses_connections_until_server_starts() {
     let bound = Listeners { tcp: vec![any()], udp: vec![any()] }.bind().expect("bind");
     let address = bound.tcp_addresses().next().expect("an address");
     assert_eq!(TcpStream::connect(address).expect_err("not yet").kind(), ErrorKind::ConnectionRefused);
@@ -23,7 +23,7 @@ fn a_bound_port_is_kept_and_refuses_callers_until_they_can_be_served() {
 }
 
 #[test]
-fn a_port_that_another_has_is_named_with_its_transport() {
+fn bind_error_names_port_and_transport() {
     // The port chosen for UDP may be in use for TCP by another process.
     let named = (0..20).any(|_| {
         let ours = Listeners { tcp: vec![], udp: vec![any()] }.bind().expect("bind");

@@ -58,7 +58,7 @@ fn a_crowd_with_a_half_record_each_is_bounded() {
 }
 
 #[test]
-fn held_calls_of_a_crowd_are_bounded_and_the_crowd_may_leave() {
+fn held_calls_of_many_connections_are_bounded() {
     let _turn = turn();
     let host = TestHost::default();
     let mut crowd = crowd(&host, affordable(2_000));

@@ -43,7 +43,7 @@ fn datagrams_of_every_size_are_answered() {
 }
 
 #[test]
-fn answers_come_when_they_are_ready_and_from_the_address_that_was_asked() {
+fn datagram_replies_use_the_called_address() {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let bound = Listeners { tcp: vec![], udp: vec![any] }.bind().expect("bind");
     let server =

@@ -13,7 +13,7 @@ use crate::server::common::{
 };
 
 #[test]
-fn a_silent_outcome_sends_nothing_and_the_connection_goes_on() {
+fn silent_outcome_keeps_connection_open() {
     let host = TestHost::default();
     let mut client = host.connect();
     client.send(&[SILENT]);
@@ -79,7 +79,7 @@ fn a_half_closed_connection_still_gets_its_replies() {
 }
 
 #[test]
-fn a_connection_closed_with_calls_under_way_leaves_nothing_behind() {
+fn connection_closed_during_calls_leaks_nothing() {
     let host = TestHost::default();
     for _ in 0..20 {
         let mut client = host.connect();
@@ -101,7 +101,7 @@ fn a_refused_connection_is_closed_at_once() {
 }
 
 #[test]
-fn one_connection_too_many_is_refused_and_room_is_used_again() {
+fn connection_limit_refuses_and_recovers() {
     // Half of them are left to other addresses.
     let host = TestHost::new(Options { connections_max: 6, ..Options::default() });
     let mut clients: Vec<_> = (0..3).map(|_| host.connect()).collect();
@@ -159,7 +159,7 @@ fn stopping_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_server_without_calls_stops_at_once_and_frees_its_port() {
+fn idle_server_stops_and_frees_port() {
     let host = TestHost::default();
     let (tcp, udp) = (host.server.tcp_addresses()[0], host.server.udp_addresses()[0]);
     host.server.stop();

@@ -12,7 +12,7 @@ use tombolo_host_runtime::buffer_pool::BufferLimits;
 use crate::server::common::{Client, ECHO, HOLD, TestHost, data_call, echoed, eventually, framed, numbered};
 
 #[test]
-fn answers_come_out_of_order_and_no_more_calls_than_the_limit_are_taken() {
+fn call_limit_holds_with_out_of_order_replies() {
     let host = TestHost::new(Options { connection_calls_max: 16, ..Options::default() });
     let mut client = host.connect();
     let calls: Vec<_> = (0..100).map(|number| numbered(HOLD, number, 100)).collect();
@@ -64,7 +64,7 @@ fn all_connections_of_an_address_have_a_limit_together() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_is_bounded_and_closed_and_others_do_not_notice() {
+fn stalled_receiver_is_bounded_and_closed() {
     let stuck_after = Duration::from_millis(1500);
     let host = TestHost::new(Options { stuck_after, ..Options::default() });
     let (mut greedy, mut other) = (host.connect(), host.connect_from(Ipv4Addr::new(127, 0, 0, 2)));
@@ -121,7 +121,7 @@ fn a_slow_client_gets_everything() {
 }
 
 #[test]
-fn many_long_calls_at_once_share_little_memory_and_all_come_through() {
+fn concurrent_long_calls_share_bounded_memory() {
     let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 8 << 20, retained_bytes: 8 << 20 };
     let host = TestHost::new(Options { buffers, threads: 2, ..Options::default() });
     let call = numbered(ECHO, 5, 1 << 20);
@@ -146,7 +146,7 @@ fn many_long_calls_at_once_share_little_memory_and_all_come_through() {
 }
 
 #[test]
-fn records_in_many_fragments_share_little_memory_and_all_come_through() {
+fn fragmented_records_share_bounded_memory() {
     let buffers = BufferLimits { total_bytes: 64 << 20, share_bytes: 16 << 20, retained_bytes: 8 << 20 };
     let host = TestHost::new(Options { buffers, ..Options::default() });
     let call = numbered(ECHO, 5, 300_000);
@@ -166,7 +166,7 @@ fn records_in_many_fragments_share_little_memory_and_all_come_through() {
 }
 
 #[test]
-fn a_connection_that_calls_without_end_does_not_delay_others() {
+fn busy_connection_does_not_delay_others() {
     let host = TestHost::default();
     let test = Arc::new(());
     thread::scope(|scope| {

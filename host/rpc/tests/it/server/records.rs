@@ -14,7 +14,7 @@ use crate::server::common::{
 };
 
 #[test]
-fn calls_are_echoed_one_by_one_and_many_at_once() {
+fn calls_are_echoed_singly_and_in_batches() {
     let host = TestHost::default();
     let mut client = host.connect();
     for number in 0..1000 {
@@ -35,7 +35,7 @@ fn calls_are_echoed_one_by_one_and_many_at_once() {
 }
 
 #[test]
-fn records_of_every_size_around_the_bounds_of_buffers_come_back() {
+fn records_around_buffer_sizes_are_echoed() {
     let host = TestHost::default();
     let mut client = host.connect();
     let bounds =
@@ -68,7 +68,7 @@ fn long_records_in_a_row_come_back_in_order() {
 }
 
 #[test]
-fn fragments_of_one_byte_and_empty_ones_make_the_same_record() {
+fn tiny_and_empty_fragments_form_same_record() {
     let host = TestHost::default();
     let mut client = host.connect();
     for len in [1, 2, 120, 9_000, 70_000] {
@@ -90,7 +90,7 @@ fn fragments_of_one_byte_and_empty_ones_make_the_same_record() {
 }
 
 #[test]
-fn a_record_that_dribbles_in_byte_by_byte_is_taken() {
+fn record_received_byte_by_byte_is_served() {
     let host = TestHost::default();
     let mut client = host.connect();
     let call = numbered(ECHO, 1, 60);
@@ -115,7 +115,7 @@ fn answers_come_when_they_are_ready() {
 }
 
 #[test]
-fn the_bytes_of_a_call_stay_until_it_is_answered() {
+fn pending_call_retains_its_record() {
     let host = TestHost::default();
     let mut client = host.connect();
     // With its mark and thirty short ones it fills 16 KiB: later data would be received into the same memory.
@@ -134,7 +134,7 @@ fn the_bytes_of_a_call_stay_until_it_is_answered() {
 }
 
 #[test]
-fn file_data_are_sent_padded_and_their_buffers_come_back() {
+fn file_data_are_padded_and_buffers_returned() {
     let host = TestHost::default();
     let mut client = host.connect();
     for len in [1, 2, 3, 4, 5, 32 << 10, 1 << 20] {
@@ -147,7 +147,7 @@ fn file_data_are_sent_padded_and_their_buffers_come_back() {
 }
 
 #[test]
-fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
+fn oversized_record_mark_closes_only_its_connection() {
     let host = TestHost::default();
     let mut other = host.connect();
     for announced in [0x7fff_ffff_u32, 0xffff_ffff, 0x8010_2001, (1 << 20) + (8 << 10) + 1] {
@@ -170,7 +170,7 @@ fn a_record_that_is_announced_too_long_closes_the_connection_and_no_other() {
 }
 
 #[test]
-fn callers_of_both_families_are_served_and_known_by_their_own_addresses() {
+fn ipv4_and_ipv6_callers_are_served() {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let bound = match (Listeners { tcp: vec![any], udp: vec![any] }).bind() {
         Ok(bound) => bound,

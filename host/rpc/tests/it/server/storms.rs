@@ -39,7 +39,7 @@ fn some_call(dice: &mut Rng, number: usize) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn many_clients_with_all_sorts_of_calls_get_all_their_replies() {
+fn mixed_load_gets_all_replies() {
     let host = TestHost::new(Options { threads: 3, connection_calls_max: 20, ..Options::default() });
     thread::scope(|scope| {
         for seed in 0..12 {

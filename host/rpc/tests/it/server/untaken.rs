@@ -48,7 +48,7 @@ fn slowest(client: &mut Client, call: &[u8]) -> Duration {
 }
 
 #[test]
-fn untaken_long_replies_do_not_slow_other_connections_of_the_address() {
+fn unsent_long_replies_do_not_slow_other_connections() {
     let host = TestHost::default();
     let mut honest = host.connect();
     let _crowd = crowd(&host, 8, &framed(&data_call(1, MEBIBYTE), 8).repeat(300));
@@ -62,7 +62,7 @@ fn untaken_long_replies_do_not_slow_other_connections_of_the_address() {
 }
 
 #[test]
-fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address() {
+fn small_calls_proceed_while_unsent_replies_exhaust_memory() {
     // Nothing is closed meanwhile, so a call that waited for memory would wait forever.
     let never = Duration::from_secs(3600);
     let host =
@@ -77,7 +77,7 @@ fn small_calls_do_not_wait_while_untaken_replies_hold_all_memory_of_the_address(
 }
 
 #[test]
-fn a_long_call_waits_until_connections_that_take_nothing_are_closed_and_no_longer() {
+fn long_call_waits_for_stalled_connections_to_close() {
     let host = TestHost::default();
     let mut honest = host.connect();
     let crowd = crowd(&host, 100, &framed(&data_call(1, MEBIBYTE), 8).repeat(20));
@@ -90,7 +90,7 @@ fn a_long_call_waits_until_connections_that_take_nothing_are_closed_and_no_longe
 }
 
 #[test]
-fn untaken_small_replies_use_up_no_calls_of_others() {
+fn unsent_small_replies_occupy_no_client_calls() {
     let host = TestHost::new(Options { client_calls_max: 64, ..Options::default() });
     let mut honest = host.connect();
     let _crowd = crowd(&host, 4, &framed(&numbered(ECHO, 1, 4000), 4000).repeat(3000));

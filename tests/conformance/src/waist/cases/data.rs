@@ -1,6 +1,6 @@
 //! Reading and writing.
 
-use tombolo_core::fs::{LockOwner, OpenFlags, SetAttr, SyncWhat, Write};
+use tombolo_core::fs::{LockOwner, OpenFlags, SetAttr, SyncScope, Write};
 use tombolo_core::{Error, Stability};
 use tombolo_mem::{Buffer, Sink, Source};
 
@@ -252,12 +252,12 @@ fn stability_is_at_least_as_asked(w: &World) -> Verdict {
 fn sync_and_flush_succeed(w: &World) -> Verdict {
     let file = w.file("file");
     w.put(file, 0, b"data");
-    w.fs.fsync(&w.cx, file, SyncWhat::Data).wait().expect("fdatasync");
-    w.fs.fsync(&w.cx, file, SyncWhat::All).wait().expect("fsync");
+    w.fs.fsync(&w.cx, file, SyncScope::Data).wait().expect("fdatasync");
+    w.fs.fsync(&w.cx, file, SyncScope::All).wait().expect("fsync");
     w.fs.flush(&w.cx, file, LockOwner(1)).wait().expect("flush");
     w.release(file);
     let dir = w.open(w.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
-    w.fs.fsync(&w.cx, dir, SyncWhat::All).wait().expect("fsync of a directory");
+    w.fs.fsync(&w.cx, dir, SyncScope::All).wait().expect("fsync of a directory");
     w.release(dir);
     w.fs.syncfs(&w.cx).wait().expect("syncfs");
     Ok(())

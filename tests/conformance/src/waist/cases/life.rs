@@ -98,7 +98,7 @@ fn an_ended_opening_is_refused(w: &World) -> Verdict {
     w.release(file);
     refused!(w.read(file, 0, 1), Error::BadOpen);
     refused!(w.write(file, &Default::default(), b"x"), Error::BadOpen);
-    refused!(w.fs.fsync(&w.cx, file, tombolo_core::fs::SyncWhat::All).wait(), Error::BadOpen);
+    refused!(w.fs.fsync(&w.cx, file, tombolo_core::fs::SyncScope::All).wait(), Error::BadOpen);
     w.release(file);
     refused!(w.read(File { open: OpenId(u64::MAX), ..file }, 0, 1), Error::BadOpen);
     assert_eq!(w.contents(file.node), b"");

@@ -9,8 +9,8 @@ use std::time::Instant;
 use tombolo_core::fs::{
     AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export,
     File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncWhat, Timestamp, Volume,
-    WeakAttr, Write, Written, within,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Timestamp,
+    Volume, WeakAttr, Write, Written, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::promise::Promise;
@@ -261,7 +261,7 @@ impl FileSystem for Remote {
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        if let Some(since) = cx.known_since
+        if let Some(since) = cx.fetched_since
             && let Some(told) = self.told.lock().expect("no panic").get(&node)
             && told.asked >= since
             && !told.is_doubtful
@@ -359,7 +359,7 @@ impl FileSystem for Remote {
         self.send(cx, file.node, move |fs, cx| fs.flush(cx, file, owner))
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.send(cx, file.node, move |fs, cx| fs.fsync(cx, file, what))
     }
 

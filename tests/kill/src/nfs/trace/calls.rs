@@ -2,7 +2,7 @@
 
 use tombolo_nfs_tests::client::mode;
 use tombolo_wire_nfs3::args::{
-    CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, RenameArgs,
+    CommitArgs, CreateArgs, CreateHow, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, MknodKind, RenameArgs,
     SetattrArgs, StableHow, SymlinkArgs, WriteArgs,
 };
 use tombolo_wire_nfs3::results::{
@@ -101,7 +101,7 @@ impl Calls {
         let symlink =
             SymlinkArgs { location: at(dir, "symlink"), attributes: Sattr3::default(), target: b"target" };
         self.new_node("SYMLINK", "/dir", &Call::Symlink(symlink))?;
-        let fifo = MknodArgs { location: at(dir, "fifo"), what: MknodWhat::Fifo(mode(0o755)) };
+        let fifo = MknodArgs { location: at(dir, "fifo"), what: MknodKind::Fifo(mode(0o755)) };
         self.new_node("MKNOD", "/dir", &Call::Mknod(fifo))?;
         self.new_node(
             "MKDIR",
@@ -153,7 +153,7 @@ impl Calls {
             (
                 "MKNOD with a time",
                 "/dir/pipe",
-                Call::Mknod(MknodArgs { location: at(dir, "pipe"), what: MknodWhat::Fifo(attributes) }),
+                Call::Mknod(MknodArgs { location: at(dir, "pipe"), what: MknodKind::Fifo(attributes) }),
             ),
         ];
         for (what, path, call) in calls {

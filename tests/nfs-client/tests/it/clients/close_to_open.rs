@@ -57,7 +57,7 @@ fn data_that_were_not_closed_are_there_after_a_sync() {
     let pair = Pair::new();
     let file = pair.one.file("file");
     pair.one.put(file, 0, b"not closed");
-    let what = tombolo_core::fs::SyncWhat::Data;
+    let what = tombolo_core::fs::SyncScope::Data;
     pair.one.fs.fsync(&pair.one.cx, file, what).wait().expect("synced");
     let node = pair.two.lookup(pair.two.dir, "file").expect("the file").node;
     assert_eq!(pair.two.contents(node), b"not closed");

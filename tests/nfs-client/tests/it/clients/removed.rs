@@ -1,7 +1,7 @@
 //! Files that are open while their last name goes (silly rename).
 
 use tombolo_core::Error;
-use tombolo_core::fs::{OpenFlags, RenameFlags, SyncWhat};
+use tombolo_core::fs::{OpenFlags, RenameFlags, SyncScope};
 use tombolo_nfs_client_tests::server::ScriptedReply;
 use tombolo_wire_nfs3::results::RemoveReply;
 use tombolo_wire_nfs3::{Procedure, Status, WccData};
@@ -26,7 +26,7 @@ fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_c
     assert_eq!(silly(&pair.two.names(pair.two.dir)).len(), 1, "but for what its data live under");
     assert_eq!(world.get(file, 0, 100), b"before");
     world.put(file, 6, b" and after");
-    world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+    world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
     assert_eq!(world.get(second, 0, 100), b"before and after");
     assert_eq!(world.open_attr(file).size, 16);
 
@@ -135,7 +135,7 @@ fn the_last_name_of_an_open_file_is_recognized_after_foreign_removals() {
     let world = &pair.one;
     let file = world.file("file");
     world.put(file, 0, b"contents");
-    world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+    world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
     world.link(file.node, world.dir, "link").expect("link");
     assert_eq!(world.open_attr(file).nlink, 2);
     pair.two.unlink("link").expect("unlink");

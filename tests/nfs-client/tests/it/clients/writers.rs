@@ -63,7 +63,7 @@ fn overlapping_writes_end_as_the_last_one_has_it() {
         expected.resize(expected.len().max(at + len), 0);
         expected[at..at + len].copy_from_slice(&bytes);
         if round % 37 == 0 {
-            let what = tombolo_core::fs::SyncWhat::Data;
+            let what = tombolo_core::fs::SyncScope::Data;
             world.fs.fsync(&world.cx, file, what).wait().expect("synced");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports};
 use tombolo_conformance::waist::{Case, Needs, Setup, World, run_some};
-use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncWhat, Volume};
+use tombolo_core::fs::{Export, LockOwner, OpenFlags, PermissionCheck, SyncScope, Volume};
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options as CacheOptions, over};
 use tombolo_nfs_client_tests::mount::{hard, world};
@@ -107,7 +107,7 @@ fn a_restart_under_a_hard_mount() {
                 world.put(file, (index << 20) as u64, piece);
                 std::thread::sleep(Duration::from_millis(20));
             }
-            world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+            world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
         }
     });
     for _ in 0..2 {

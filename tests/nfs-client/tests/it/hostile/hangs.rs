@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tombolo_core::Error;
-use tombolo_core::fs::{LockOwner, SyncWhat, Write};
+use tombolo_core::fs::{LockOwner, SyncScope, Write};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
 use tombolo_wire_nfs3::Procedure;
@@ -130,7 +130,7 @@ fn closing_a_file_on_a_soft_mount_whose_server_hangs_is_an_error_in_time() {
         let written = world.write(file, &Write::default(), b"contents");
         let closed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
         written.map(drop).and(closed).expect_err("the data are nowhere");
-        let _ = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+        let _ = world.fs.fsync(&world.cx, file, SyncScope::All).wait();
         world.release(file);
     });
 }

@@ -7,7 +7,7 @@ use tombolo_conformance::waist::World;
 use tombolo_core::Result;
 use tombolo_core::fs::{
     AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
-    RenameFlags, SyncWhat, Write,
+    RenameFlags, SyncScope, Write,
 };
 use tombolo_nfs_client_tests::mount::name;
 use tombolo_wire_nfs3::Procedure;
@@ -43,7 +43,7 @@ pub fn write_and_sync(world: &World, text: &str, arm: &dyn Fn()) -> Result<()> {
     let file = world.file(text);
     arm();
     let written = world.write(file, &Write::default(), b"twelve bytes");
-    let synced = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+    let synced = world.fs.fsync(&world.cx, file, SyncScope::All).wait();
     world.release(file);
     written.and(synced)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{OpenFlags, SyncWhat};
+use tombolo_core::fs::{OpenFlags, SyncScope};
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
@@ -27,7 +27,7 @@ fn stale_handles_are_replaced_by_path_for_the_same_files() {
         let deep = world.mkdir(sub, "deep").expect("mkdir").entry.node;
         let file = world.file_in(deep, "file");
         world.put(file, 0, b"as it was before");
-        world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+        world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
 
         let second = serve(tree.path());
         server.replace(second.address());
@@ -37,7 +37,7 @@ fn stale_handles_are_replaced_by_path_for_the_same_files() {
         assert_eq!(world.attr(deep).nlink, 2);
         assert_eq!(world.get(file, 0, 100), b"as it was before");
         world.put(file, 0, b"as it is");
-        world.fs.fsync(&world.cx, file, SyncWhat::All).wait().expect("synced");
+        world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
         assert_eq!(world.contents(file.node), b"as it iss before");
         world.mkdir(sub, "more").expect("mkdir in a directory found again");
         world.release(file);
@@ -98,7 +98,7 @@ fn a_replaced_server_yields_no_wrong_data() {
         let error = world.read(file, 0, 100).expect_err("not the file that was opened");
         assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
         let written = world.write(file, &Default::default(), b"not for this one");
-        let synced = world.fs.fsync(&world.cx, file, SyncWhat::All).wait();
+        let synced = world.fs.fsync(&world.cx, file, SyncScope::All).wait();
         written.map(drop).and(synced).expect_err("not the file that was opened");
         world.release(file);
         assert_eq!(std::fs::read(there.join("file")).expect("read"), b"of another server!!");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tombolo_conformance::waist::World;
 use tombolo_core::block::{BlockDevice, OpenOptions};
-use tombolo_core::fs::{File, LockOwner, SyncWhat, Write};
+use tombolo_core::fs::{File, LockOwner, SyncScope, Write};
 use tombolo_core::{Result, block_on};
 use tombolo_layer_file_disk::FileDisk;
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
@@ -23,7 +23,7 @@ fn written(asked: &ReceivedCall<'_>, count: u32, committed: StableHow, verifier:
 }
 
 fn sync(world: &World, file: File) -> Result<()> {
-    world.fs.fsync(&world.cx, file, SyncWhat::All).wait()
+    world.fs.fsync(&world.cx, file, SyncScope::All).wait()
 }
 
 /// The file's content for another client.

@@ -9,7 +9,7 @@ use tombolo_back_memory::Memory;
 use tombolo_back_nfs_client::Options;
 use tombolo_core::fs::{
     Client, Create, Exclusive, Export, File, FileSystem, FileType, Mode, NewMode, NodeId, OpenFlags,
-    PermissionCheck, SyncWhat, Write,
+    PermissionCheck, SyncScope, Write,
 };
 use tombolo_core::{Ctx, Error, Interrupt, SessionId};
 use tombolo_host_rpc::client::InFlight;
@@ -148,7 +148,7 @@ fn many_small_pieces_of_large_reads_do_not_deadlock() {
     let made = fs.create(&cx, NodeId::ROOT, name("file"), &create).wait().expect("created");
     let file = File { node: made.entry.node, open: made.open };
     fs.write(&cx, file, &Write::default(), bytes.clone().into()).wait().expect("written");
-    fs.fsync(&cx, file, SyncWhat::All).wait().expect("stable");
+    fs.fsync(&cx, file, SyncScope::All).wait().expect("stable");
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -2,7 +2,7 @@
 
 use tombolo_nfs_tests::client::{Answer, Caller, Expect, Transport, mode};
 use tombolo_nfs_tests::fixture::{assert_around, assert_unchanged, on_each, weak};
-use tombolo_wire_nfs3::args::{MknodWhat, StableHow, WriteArgs};
+use tombolo_wire_nfs3::args::{MknodKind, StableHow, WriteArgs};
 use tombolo_wire_nfs3::{Call, Data, Sattr3, Status, WccData};
 
 const STABLE: [StableHow; 3] = [StableHow::Unstable, StableHow::DataSync, StableHow::FileSync];
@@ -70,7 +70,7 @@ fn read_and_write_of_what_is_no_file_are_refused() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let link = fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done().handle();
-        let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
+        let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodKind::Fifo(mode(0o644))).done().handle();
         for (node, status) in [(dir, Status::IsDir), (link, Status::Inval), (fifo, Status::Inval)] {
             assert_eq!(fixture.nfs.read(&node, 0, 10).failed(status), Some(fixture.attr(&node)));
             // The type counts before the offset.

@@ -15,7 +15,9 @@ use tombolo_nfs_tests::client::{
 use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
-use tombolo_wire_nfs3::side::{self, Call as SideCall, LeaseAct, LeaseArgs, LeaseOk, LeaseReply, LeaseState};
+use tombolo_wire_nfs3::side::{
+    self, Call as SideCall, LeaseArgs, LeaseOk, LeaseOperation, LeaseReply, LeaseState,
+};
 use tombolo_wire_nfs3::{Call, FileHandle, FileHandleBuf, Procedure, Reply, Status};
 use tombolo_wire_rpc::Accepted;
 
@@ -31,7 +33,7 @@ fn leased(term: Duration) -> Fixture {
     Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None)
 }
 
-fn ask(nfs: &Nfs, file: FileHandle<'_>, act: LeaseAct, epoch: u64) -> LeaseReply {
+fn ask(nfs: &Nfs, file: FileHandle<'_>, act: LeaseOperation, epoch: u64) -> LeaseReply {
     let call = SideCall::Lease(LeaseArgs { file, act, epoch });
     let mut message = Message::new(7, side::PROGRAM, side::VERSION, call.procedure().number(), nfs.caller());
     tombolo_wire_xdr::Encoder::new(&mut message.arguments).value(&call);
@@ -50,7 +52,7 @@ impl<'a> Holder<'a> {
         Self { nfs: fixture.nfs.as_caller(Caller::Stamped(stamp)), stamp, root: &fixture.root }
     }
 
-    fn ask(&self, act: LeaseAct, epoch: u64) -> LeaseOk {
+    fn ask(&self, act: LeaseOperation, epoch: u64) -> LeaseOk {
         match ask(&self.nfs, self.root.as_handle(), act, epoch) {
             Reply::Ok(ok) => ok,
             Reply::Failed(status, ()) => panic!("{status:?}"),
@@ -61,7 +63,7 @@ impl<'a> Holder<'a> {
     fn granted(&self) -> u64 {
         let began = Instant::now();
         loop {
-            let answer = self.ask(LeaseAct::Grant, 0);
+            let answer = self.ask(LeaseOperation::Grant, 0);
             match answer.state {
                 LeaseState::Held => return answer.epoch,
                 _ => assert!(began.elapsed() < Duration::from_secs(30), "never granted"),
@@ -72,7 +74,7 @@ impl<'a> Holder<'a> {
 
     fn is_recalled(&self, epoch: u64) -> bool {
         loop {
-            match self.ask(LeaseAct::Keep, epoch).state {
+            match self.ask(LeaseOperation::Keep, epoch).state {
                 LeaseState::Held => {}
                 state => return state == LeaseState::Recalled,
             }
@@ -105,16 +107,16 @@ fn a_change_of_another_client_waits_until_the_lease_is_given_back() {
             assert!(wait.join().expect("answered"), "recalled");
         }
         assert_eq!(holder.read(&file), b"old");
-        holder.ask(LeaseAct::GiveBack, leases[0]);
+        holder.ask(LeaseOperation::GiveBack, leases[0]);
         assert!(reader.is_recalled(leases[1]), "it says so again");
         assert_eq!(holder.read(&file), b"old", "the second has not given back");
-        holder.ask(LeaseAct::GiveBack, leases[1]);
+        holder.ask(LeaseOperation::GiveBack, leases[1]);
         assert_eq!(holder.read(&file), b"old", "that was not its own");
-        reader.ask(LeaseAct::GiveBack, leases[1]);
+        reader.ask(LeaseOperation::GiveBack, leases[1]);
         other.join().expect("written");
         assert_eq!(holder.read(&file), b"new");
         assert_eq!(
-            holder.ask(LeaseAct::Grant, 0).state,
+            holder.ask(LeaseOperation::Grant, 0).state,
             LeaseState::NotHeld,
             "another has just changed something"
         );
@@ -128,7 +130,7 @@ fn what_others_read_and_what_the_holder_changes_recalls_nothing() {
     let file = holder.file(b"file", b"old");
     let epoch = holder.granted();
     thread::scope(|scope| {
-        let first = scope.spawn(|| holder.ask(LeaseAct::Keep, epoch).state);
+        let first = scope.spawn(|| holder.ask(LeaseOperation::Keep, epoch).state);
         until_one_waits(&fixture);
         let calls = calls_on(file.as_handle(), b"data");
         for call in calls.iter().filter(|call| !changes(call)) {
@@ -136,7 +138,7 @@ fn what_others_read_and_what_the_holder_changes_recalls_nothing() {
         }
         holder.nfs.write(&file, 0, b"own", StableHow::FileSync).done();
         // One question of a holder waits at a time: a second one ends the first.
-        let second = scope.spawn(|| holder.ask(LeaseAct::Keep, epoch).state);
+        let second = scope.spawn(|| holder.ask(LeaseOperation::Keep, epoch).state);
         assert_eq!(first.join().expect("answered"), LeaseState::Held);
         // Its own number is not known any more: it is answered at once.
         holder.granted();
@@ -188,7 +190,7 @@ fn every_procedure_that_changes_something_recalls() {
             let data: &[u8] = if procedure == Procedure::Write { DATA } else { &[] };
             let other = scope.spawn(|| drop(fixture.nfs.send(&fixture.nfs.message(&call, data))));
             assert!(holder.is_recalled(epoch), "{procedure:?}");
-            holder.ask(LeaseAct::GiveBack, epoch);
+            holder.ask(LeaseOperation::GiveBack, epoch);
             other.join().expect("answered");
         });
     }
@@ -206,10 +208,10 @@ fn what_is_written_compressed_recalls_as_well() {
         let other = scope.spawn(|| drop(fixture.nfs.send(&message)));
         let mut state = LeaseState::Held;
         while state == LeaseState::Held && !other.is_finished() {
-            state = holder.ask(LeaseAct::Keep, epoch).state;
+            state = holder.ask(LeaseOperation::Keep, epoch).state;
         }
         let before = holder.read(&file);
-        holder.ask(LeaseAct::GiveBack, epoch);
+        holder.ask(LeaseOperation::GiveBack, epoch);
         other.join().expect("answered");
         assert_eq!((state, &before[..]), (LeaseState::Recalled, &b"old"[..]));
         assert_eq!(holder.read(&file), b"new");
@@ -224,7 +226,7 @@ fn a_holder_that_nothing_is_heard_of_has_its_lease_for_a_term_and_no_longer() {
     let (epoch, began) = (holder.granted(), Instant::now());
     fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done();
     assert!(began.elapsed() + Duration::from_millis(100) >= SHORT, "{:?}", began.elapsed());
-    assert_eq!(holder.ask(LeaseAct::Keep, epoch).state, LeaseState::NotHeld);
+    assert_eq!(holder.ask(LeaseOperation::Keep, epoch).state, LeaseState::NotHeld);
 }
 
 #[test]
@@ -232,12 +234,12 @@ fn what_is_said_of_an_earlier_lease_changes_nothing() {
     let fixture = leased(LONG);
     let holder = Holder::new(&fixture, 1);
     let (file, old, new) = (holder.file(b"file", b"old"), holder.granted(), holder.granted());
-    holder.ask(LeaseAct::GiveBack, old);
-    assert_eq!(holder.ask(LeaseAct::Keep, old).state, LeaseState::NotHeld);
+    holder.ask(LeaseOperation::GiveBack, old);
+    assert_eq!(holder.ask(LeaseOperation::Keep, old).state, LeaseState::NotHeld);
     thread::scope(|scope| {
         let other = scope.spawn(|| fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done());
         assert!(holder.is_recalled(new), "it is held");
-        holder.ask(LeaseAct::GiveBack, new);
+        holder.ask(LeaseOperation::GiveBack, new);
         other.join().expect("written");
     });
 }
@@ -249,11 +251,11 @@ fn a_lease_is_held_for_as_long_as_its_holder_asks() {
     let holder = Holder::new(&fixture, 1);
     let (epoch, began) = (holder.granted(), Instant::now());
     while began.elapsed() < term + SHORT {
-        assert_eq!(holder.ask(LeaseAct::Keep, epoch).state, LeaseState::Held);
+        assert_eq!(holder.ask(LeaseOperation::Keep, epoch).state, LeaseState::Held);
     }
     let other = Holder::new(&fixture, 2).granted();
     assert_ne!(other, epoch);
-    assert_eq!(holder.ask(LeaseAct::Keep, other).state, LeaseState::NotHeld, "it is another's");
+    assert_eq!(holder.ask(LeaseOperation::Keep, other).state, LeaseState::NotHeld, "it is another's");
 }
 
 #[test]
@@ -270,7 +272,7 @@ fn sessions_of_other_front_ends_wait_too() {
     assert!(!made.is_done() && holder.is_recalled(epoch));
     let name = || holder.nfs.lookup(holder.root, b"dir");
     assert_eq!(name().status(), Some(&Status::NoEnt));
-    holder.ask(LeaseAct::GiveBack, epoch);
+    holder.ask(LeaseOperation::GiveBack, epoch);
     made.wait().expect("made");
     assert_eq!(name().status(), None);
 }
@@ -279,7 +281,7 @@ fn sessions_of_other_front_ends_wait_too() {
 fn after_a_start_none_is_granted_for_a_term() {
     let leases = Some(LeaseTable::new(LONG, LONG, 1));
     let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
-    let answer = Holder::new(&fixture, 1).ask(LeaseAct::Grant, 0);
+    let answer = Holder::new(&fixture, 1).ask(LeaseOperation::Grant, 0);
     assert_eq!(answer.state, LeaseState::NotHeld);
     assert!(u128::from(answer.time_ms) > LONG.as_millis() - 60_000, "{answer:?}");
 }
@@ -298,7 +300,7 @@ fn what_is_wrong_with_a_call_is_said() {
     let fixture = leased(LONG);
     let root = fixture.root.as_handle();
     let stamped = fixture.nfs.as_caller(Caller::Stamped(1));
-    let failed = |nfs: &Nfs, file| match ask(nfs, file, LeaseAct::Grant, 0) {
+    let failed = |nfs: &Nfs, file| match ask(nfs, file, LeaseOperation::Grant, 0) {
         Reply::Failed(status, ()) => status,
         Reply::Ok(ok) => panic!("{ok:?}"),
     };
@@ -308,7 +310,7 @@ fn what_is_wrong_with_a_call_is_said() {
     let plain = Fixture::in_memory();
     let none = plain.nfs.as_caller(Caller::Stamped(1));
     assert_eq!(failed(&none, plain.root.as_handle()), Status::NotSupp);
-    for act in [LeaseAct::Keep, LeaseAct::GiveBack] {
+    for act in [LeaseOperation::Keep, LeaseOperation::GiveBack] {
         let Reply::Ok(answer) = ask(&stamped, root, act, u64::MAX) else { panic!("an answer") };
         assert_eq!(answer.state, LeaseState::NotHeld);
     }
@@ -324,13 +326,13 @@ fn one_host_stalls_others_once_whatever_its_stamps() {
     let file = Holder::new(&fixture, 1).file(b"file", b"old");
     let holders: Vec<_> = (2..22).map(|stamp| Holder::new(&fixture, stamp)).collect();
     holders[0].granted();
-    let is_held = |holder: &&Holder<'_>| holder.ask(LeaseAct::Grant, 0).state == LeaseState::Held;
+    let is_held = |holder: &&Holder<'_>| holder.ask(LeaseOperation::Grant, 0).state == LeaseState::Held;
     assert_eq!(holders.iter().filter(is_held).count(), 8);
     fixture.nfs.write(&file, 0, b"new", StableHow::FileSync).done();
     // It has waited for leases that nobody gave back.
     thread::sleep(term / 5);
     for holder in &holders {
-        let answer = holder.ask(LeaseAct::Grant, 0);
+        let answer = holder.ask(LeaseOperation::Grant, 0);
         assert_eq!(answer.state, LeaseState::NotHeld);
         assert!(u128::from(answer.time_ms) > term.as_millis(), "{answer:?}");
     }
@@ -342,7 +344,7 @@ fn a_client_that_no_option_names_gets_no_lease() {
     let plan = Plan { leases, lease_holders: LeaseHolders::NONE, ..Plan::over(Arc::new(Memory::default())) };
     let fixture = Fixture::new(plan, None);
     let holder = Holder::new(&fixture, 1);
-    let asked = ask(&holder.nfs, holder.root.as_handle(), LeaseAct::Grant, 0);
+    let asked = ask(&holder.nfs, holder.root.as_handle(), LeaseOperation::Grant, 0);
     assert!(matches!(asked, Reply::Failed(Status::Perm, ())), "{asked:?}");
 }
 
@@ -358,7 +360,7 @@ fn a_user_without_the_root_gets_no_lease() {
     for (mode, status) in [(0o700, Some(Status::Acces)), (0o744, Some(Status::Acces)), (0o755, None)] {
         let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
         owner.setattr(&Ctx::root(SessionId(1)), NodeId::ROOT, None, &set).wait().expect("chmod");
-        let asked = match ask(&holder.nfs, holder.root.as_handle(), LeaseAct::Grant, 0) {
+        let asked = match ask(&holder.nfs, holder.root.as_handle(), LeaseOperation::Grant, 0) {
             Reply::Ok(_) => None,
             Reply::Failed(status, ()) => Some(status),
         };
@@ -372,7 +374,7 @@ fn a_server_that_stops_answers_a_question_that_waits() {
     let holder = Holder::new(&fixture, 1);
     let (epoch, nfs) = (holder.granted(), holder.nfs.clone());
     let Fixture { server, root, .. } = fixture;
-    let question = thread::spawn(move || match ask(&nfs, root.as_handle(), LeaseAct::Keep, epoch) {
+    let question = thread::spawn(move || match ask(&nfs, root.as_handle(), LeaseOperation::Keep, epoch) {
         Reply::Ok(answer) => answer.state,
         Reply::Failed(status, ()) => panic!("{status:?}"),
     });

@@ -2,7 +2,7 @@
 
 use tombolo_nfs_tests::client::{Expect, New, mode};
 use tombolo_nfs_tests::fixture::{Fixture, assert_around, assert_one_of, assert_unchanged, on_each};
-use tombolo_wire_nfs3::args::{CreateHow, MknodWhat, StableHow};
+use tombolo_wire_nfs3::args::{CreateHow, MknodKind, StableHow};
 use tombolo_wire_nfs3::{CreateVerifier, Fattr3, FileType3, Reply, Sattr3, SpecData3, Status, WccData};
 
 const MINE: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"\x01\xffmine\0\x7f"));
@@ -129,10 +129,10 @@ fn mknod_makes_fifos_sockets_and_devices() {
         let device = SpecData3 { major: 259, minor: 70_000 };
         let none = SpecData3 { major: 0, minor: 0 };
         for (name, what, file_type, rdev) in [
-            (&b"fifo"[..], MknodWhat::Fifo(mode(0o640)), FileType3::Fifo, none),
-            (b"socket", MknodWhat::Socket(mode(0o640)), FileType3::Socket, none),
-            (b"char", MknodWhat::CharDevice(mode(0o640), device), FileType3::CharDevice, device),
-            (b"block", MknodWhat::BlockDevice(mode(0o640), device), FileType3::BlockDevice, device),
+            (&b"fifo"[..], MknodKind::Fifo(mode(0o640)), FileType3::Fifo, none),
+            (b"socket", MknodKind::Socket(mode(0o640)), FileType3::Socket, none),
+            (b"char", MknodKind::CharDevice(mode(0o640), device), FileType3::CharDevice, device),
+            (b"block", MknodKind::BlockDevice(mode(0o640), device), FileType3::BlockDevice, device),
         ] {
             let before = fixture.attr(&fixture.root);
             let new = fixture.nfs.mknod(&fixture.root, name, what).done();
@@ -148,7 +148,7 @@ fn mknod_makes_fifos_sockets_and_devices() {
 fn mknod_of_what_it_does_not_make_is_a_bad_type() {
     on_each(|fixture| {
         for file_type in [FileType3::Regular, FileType3::Directory, FileType3::Symlink] {
-            let reply = fixture.nfs.mknod(&fixture.root, b"node", MknodWhat::Other(file_type));
+            let reply = fixture.nfs.mknod(&fixture.root, b"node", MknodKind::Other(file_type));
             assert_refused(fixture, reply, Status::BadType);
         }
         assert_eq!(fixture.names(), Vec::<String>::new());
@@ -160,11 +160,11 @@ fn mknod_of_a_device_is_the_superusers() {
     on_each(|fixture| {
         fixture.nfs.setattr(&fixture.root, mode(0o777), None).done();
         let (user, device) = (fixture.as_user(1000), SpecData3 { major: 1, minor: 3 });
-        let what = MknodWhat::CharDevice(mode(0o666), device);
+        let what = MknodKind::CharDevice(mode(0o666), device);
         assert_refused(fixture, user.mknod(&fixture.root, b"null", what), Status::Perm);
-        let what = MknodWhat::BlockDevice(mode(0o666), device);
+        let what = MknodKind::BlockDevice(mode(0o666), device);
         assert_refused(fixture, user.mknod(&fixture.root, b"disk", what), Status::Perm);
-        user.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o666))).done();
+        user.mknod(&fixture.root, b"fifo", MknodKind::Fifo(mode(0o666))).done();
     });
 }
 

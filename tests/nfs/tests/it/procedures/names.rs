@@ -2,7 +2,7 @@
 
 use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{assert_seen, on_each};
-use tombolo_wire_nfs3::args::MknodWhat;
+use tombolo_wire_nfs3::args::MknodKind;
 use tombolo_wire_nfs3::{FileType3, Status};
 
 #[test]
@@ -74,7 +74,7 @@ fn readlink_returns_the_target() {
 fn readlink_of_another_type_is_invalid() {
     on_each(|fixture| {
         let (file, dir) = (fixture.file("file", b""), fixture.dir("dir"));
-        let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodWhat::Fifo(mode(0o644))).done().handle();
+        let fifo = fixture.nfs.mknod(&fixture.root, b"fifo", MknodKind::Fifo(mode(0o644))).done().handle();
         for node in [file, dir, fifo] {
             assert_eq!(fixture.nfs.readlink(&node).failed(Status::Inval), Some(fixture.attr(&node)));
         }

@@ -7,7 +7,7 @@ use tombolo_nfs_tests::client::{Expect, Message, Nfs};
 use tombolo_nfs_tests::fixture::{on_each, weak};
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::side::{
-    self, FilePart, PACKED_BYTES_MAX, PACKED_PARTS_MAX, PackArgs, PackReply, UnpackArgs, UnpackReply,
+    self, COMPRESSED_BYTES_MAX, COMPRESSED_RANGES_MAX, FilePart, PackArgs, PackReply, UnpackArgs, UnpackReply,
 };
 use tombolo_wire_nfs3::{Data, Fattr3, FileHandleBuf, Reply, Sattr3, Status, WccData};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder, List};
@@ -47,7 +47,7 @@ pub fn unpack(nfs: &Nfs, file: &FileHandleBuf, offset: u64, count: u32, frame: &
 }
 
 fn unpacked(frame: &[u8]) -> Vec<u8> {
-    zstd::bulk::decompress(frame, PACKED_BYTES_MAX as usize).expect("a frame")
+    zstd::bulk::decompress(frame, COMPRESSED_BYTES_MAX as usize).expect("a frame")
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn what_is_wrong_with_a_call_is_said() {
         assert_eq!(ask(&fixture.nfs, &file, &[0..7]), Err(Status::Inval), "past the end");
         assert_eq!(ask(&fixture.nfs, &file, &[u64::MAX - 1..u64::MAX]), Err(Status::Inval));
         assert_eq!(ask(&fixture.nfs, &file, &[]), Err(Status::Inval));
-        assert_eq!(ask(&fixture.nfs, &file, &vec![0..1; PACKED_PARTS_MAX + 1]), Err(Status::Inval));
-        assert_eq!(ask(&fixture.nfs, &file, &[0..u64::from(PACKED_BYTES_MAX) + 1]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &file, &vec![0..1; COMPRESSED_RANGES_MAX + 1]), Err(Status::Inval));
+        assert_eq!(ask(&fixture.nfs, &file, &[0..u64::from(COMPRESSED_BYTES_MAX) + 1]), Err(Status::Inval));
         assert_eq!(ask(&fixture.nfs, &fixture.root, &[0..1]), Err(Status::IsDir));
-        let (_, frame) = ask(&fixture.nfs, &file, &vec![0..1; PACKED_PARTS_MAX]).expect("packed");
-        assert_eq!(unpacked(&frame), vec![b's'; PACKED_PARTS_MAX]);
+        let (_, frame) = ask(&fixture.nfs, &file, &vec![0..1; COMPRESSED_RANGES_MAX]).expect("packed");
+        assert_eq!(unpacked(&frame), vec![b's'; COMPRESSED_RANGES_MAX]);
     });
 }
 
@@ -95,7 +95,7 @@ fn frame(bytes: &[u8]) -> Vec<u8> {
 fn what_a_file_gets_is_what_is_in_the_frame() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
-        let bytes = vec![b'x'; PACKED_BYTES_MAX as usize];
+        let bytes = vec![b'x'; COMPRESSED_BYTES_MAX as usize];
         for (offset, data) in [(5, &b"abc"[..]), (1 << 20, &bytes)] {
             let before = weak(&fixture.attr(&file));
             let ok = put(&fixture.nfs, &file, offset, data.len() as u32, &frame(data)).done();
@@ -115,7 +115,7 @@ fn a_frame_that_is_wrong_changes_nothing() {
     on_each(|fixture| {
         let file = fixture.file("file", b"as it was");
         fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
-        let (good, large) = (frame(b"other"), vec![0; PACKED_BYTES_MAX as usize + 1]);
+        let (good, large) = (frame(b"other"), vec![0; COMPRESSED_BYTES_MAX as usize + 1]);
         put(&fixture.as_user(1000), &file, 0, 5, &good).failed(Status::Acces);
         for (count, frame) in [
             (4, &good[..]),

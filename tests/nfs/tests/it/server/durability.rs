@@ -19,7 +19,7 @@ use tombolo_nfs_tests::client::{Expect, dir_op_args as at, mode};
 use tombolo_nfs_tests::fixture::{Fixture, local_dir};
 use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{
-    CreateArgs, CreateHow, LinkArgs, MkdirArgs, MknodArgs, MknodWhat, RenameArgs, SetattrArgs, StableHow,
+    CreateArgs, CreateHow, LinkArgs, MkdirArgs, MknodArgs, MknodKind, RenameArgs, SetattrArgs, StableHow,
     SymlinkArgs,
 };
 use tombolo_wire_nfs3::attr::stability;
@@ -117,7 +117,7 @@ fn syncs_of_changes(fixture: &Fixture, spy: &Spy) -> Vec<usize> {
         NfsCall::Create(CreateArgs { location: from, how }),
         NfsCall::Mkdir(MkdirArgs { location: at(root, b"b"), attributes }),
         NfsCall::Symlink(SymlinkArgs { location: at(root, b"c"), attributes, target }),
-        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodWhat::Fifo(attributes) }),
+        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodKind::Fifo(attributes) }),
         NfsCall::Link(LinkArgs { file, link }),
         NfsCall::Rename(RenameArgs { from, to }),
         NfsCall::Remove(at(root, b"c")),
@@ -159,7 +159,7 @@ fn a_create_syncs_its_node_and_directory() {
         create(b"c", CreateHow::Exclusive(verifier)),
         NfsCall::Mkdir(MkdirArgs { location: at(root, b"d"), attributes: timed }),
         NfsCall::Symlink(SymlinkArgs { location: at(root, b"e"), attributes: timed, target }),
-        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodWhat::Fifo(timed) }),
+        NfsCall::Mknod(MknodArgs { location: at(root, b"f"), what: MknodKind::Fifo(timed) }),
     ];
     for call in calls {
         spy.take();

@@ -241,7 +241,7 @@ fn name_request() -> BoxedStrategy<Request<'static>> {
 }
 
 fn file_request() -> BoxedStrategy<Request<'static>> {
-    let what = select(vec![SyncWhat::Data, SyncWhat::All]);
+    let what = select(vec![SyncScope::Data, SyncScope::All]);
     prop_oneof![
         (node(), option::of(open())).prop_map(|(node, open)| Request::Getattr { node, open }),
         (node(), any::<u16>())

@@ -161,8 +161,8 @@ fn file_requests() -> Vec<(Header, Request<'static>)> {
         (Header { want: Want::all(), ..HEADER }, Request::Open { node: NODE, flags: OpenFlags::all() }),
         (HEADER, Request::Release { file: FILE }),
         (HEADER, Request::Flush { file: FILE, owner: LOCK.owner }),
-        (HEADER, Request::Fsync { file: FILE, what: SyncWhat::All }),
-        (HEADER, Request::Fsync { file: FILE, what: SyncWhat::Data }),
+        (HEADER, Request::Fsync { file: FILE, what: SyncScope::All }),
+        (HEADER, Request::Fsync { file: FILE, what: SyncScope::Data }),
         (
             HEADER,
             Request::Read { file: FILE, offset: OFFSET, destination: Destination::Inline { len_bytes: 512 } },

@@ -2,7 +2,7 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{
-    Create, Exclusive, File, LockOwner, Mode, Name, NodeId, OpenFlags, SetAttr, SyncWhat, Write,
+    Create, Exclusive, File, LockOwner, Mode, Name, NodeId, OpenFlags, SetAttr, SyncScope, Write,
 };
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::noise;
@@ -226,7 +226,7 @@ impl Caller {
     pub(super) async fn fsync(&mut self) {
         let Some(open) = self.some_open(OpenFlags::WRITE) else { return };
         self.note(|| format!("fsync, {open:?}"));
-        let what = *self.rng.pick(&[SyncWhat::All, SyncWhat::Data]);
+        let what = *self.rng.pick(&[SyncScope::All, SyncScope::Data]);
         self.fs.fsync(&self.cx, open.file, what).resolve().await.expect("synced");
         self.check_stable("fsync", open.id);
     }

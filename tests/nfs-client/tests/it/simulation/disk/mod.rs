@@ -202,7 +202,7 @@ impl Unsettled {
 #[cfg(test)]
 mod tests {
     use tombolo_core::Stability;
-    use tombolo_core::fs::{Create, Name, SyncWhat};
+    use tombolo_core::fs::{Create, Name, SyncScope};
 
     use super::*;
 
@@ -225,7 +225,7 @@ mod tests {
             assert_eq!(written.stability, stability);
         };
         write(Stability::Unstable, 0, b"lost");
-        fs.fsync(&cx, file, SyncWhat::All).wait().expect("synced");
+        fs.fsync(&cx, file, SyncScope::All).wait().expect("synced");
         write(Stability::Unstable, 4, b" and found");
         write(Stability::FileSync, 14, b" kept");
         assert_eq!(disk.surely(file.node).expect("there"), b"lost\0\0\0\0\0\0\0\0\0\0 kept");

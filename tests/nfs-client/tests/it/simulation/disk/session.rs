@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, File, FileSystem, Name, NodeId, OpenFlags, Opened, SetAttr, SyncWhat,
+    Attr, Change, Create, Created, File, FileSystem, Name, NodeId, OpenFlags, Opened, SetAttr, SyncScope,
     Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Stability};
@@ -43,7 +43,7 @@ impl FileSystem for Session {
         Answer::ok(written)
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncWhat) -> Answer<()> {
+    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         self.shared.is_settled(file.node);
         self.inner.fsync(cx, file, what)
     }
