@@ -34,7 +34,7 @@ LONGEST = [
     "tombolo-back-local-dir descriptors",
     "tombolo-nfs-client-tests bounded",
 ]
-# These measure rates, so they have the machine for themselves.
+# These measure rates, so they run when all others have ended.
 ALONE = ["tombolo-wan line"]
 
 
