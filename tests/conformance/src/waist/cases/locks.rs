@@ -330,10 +330,11 @@ fn a_deadlock_is_told(w: &World) -> Verdict {
     take(w, file, owned(2, 1)).expect("lock");
     take(w, other, owned(3, 2)).expect("lock");
     let wait = |file, lock| in_background(w.locks().lock(&w.cx, file, &lock, true));
+    // Both have to wait before the third asks, also on a busy machine.
     let one = wait(file, owned(1, 1));
-    assert!(one.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    assert!(one.recv_timeout(10 * A_WHILE).is_err(), "the lock is held");
     let two = wait(other, Lock { kind: LockKind::Read, ..owned(2, 2) });
-    assert!(two.recv_timeout(A_WHILE).is_err(), "the lock is held");
+    assert!(two.recv_timeout(10 * A_WHILE).is_err(), "the lock is held");
     let three = wait(file, owned(3, 0));
     refused!(three.recv_timeout(SOON).expect("an answer"), Error::Deadlock);
     assert!(one.recv_timeout(A_WHILE).is_err() && two.recv_timeout(A_WHILE).is_err(), "they wait on");
