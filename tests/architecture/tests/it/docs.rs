@@ -18,11 +18,13 @@ fn every_test_that_a_document_names_exists() {
         .filter(|path| !path.starts_with(root.join(".cache")))
         .flat_map(|path| read(path).lines().filter_map(function_name).collect::<Vec<_>>())
         .collect();
-    let semantics = read(&root.join("docs/semantics.md"));
+    let folder = root.join("docs/semantics");
+    let pages = documents(&root).into_iter().filter(|document| document.starts_with(&folder));
+    let semantics: String = pages.map(|page| read(&page)).collect();
     let named: Vec<&str> = code_spans(&semantics).filter(|span| is_test_name(span)).collect();
     assert!(named.len() > 40, "the semantics name only {} tests", named.len());
     let missing: Vec<&&str> = named.iter().filter(|name| !defined.contains(**name)).collect();
-    assert!(missing.is_empty(), "tests named in docs/semantics.md that do not exist: {missing:?}");
+    assert!(missing.is_empty(), "tests named in docs/semantics that do not exist: {missing:?}");
     // Elsewhere an arrow stands before the tests that show what was said; other code may have such names too.
     let security = read(&root.join("docs/security.md"));
     let shown = security.split('→').skip(1).filter_map(|after| after.split("\n\n").next());
