@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
-/// What the cache promises of the age of what it answers (`docs/semantics.md`).
+/// What the cache promises of the age of what it answers (`docs/semantics/cache.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contract {
     /// The tree never changes: what is here is never asked for again, also after a restart.

@@ -1,9 +1,9 @@
-//! Nodes whose handles the server has lost: they are looked for by their path.
+//! Recovery by path of nodes whose handles the server has lost.
 //!
-//! What is found counts only if it is the same: a path that leads elsewhere by now, or a server that was
-//! replaced by another, must not turn one file into another under its users' hands (`docs/semantics.md`). A
-//! directory is the same by number and type. A file's number may have gone to another one that was made
-//! since, under the same name even; so it must look as it did: the same size and time of change, too.
+//! A node counts as found only if it is the same file: neither a path that leads elsewhere by now nor a replaced
+//! server may turn one file into another (`docs/semantics/nfs-mount.md`). A directory is the same by number and
+//! type. A file's number may have been reused under the same name, so its size and time of change must match
+//! too.
 
 use std::sync::Arc;
 

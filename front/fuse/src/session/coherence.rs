@@ -1,4 +1,4 @@
-//! Lifetimes of the kernel's cached names, attributes and pages. See `docs/semantics.md`.
+//! Lifetimes of the kernel's cached names, attributes and pages. See `docs/semantics/coherence.md`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

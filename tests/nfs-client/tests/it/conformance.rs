@@ -1,5 +1,5 @@
 //! The waist's cases over the client, the wire, the server, and each back end. What NFS version 3 forces to
-//! differ is in `docs/semantics.md`, each with its reason; nothing else is excused here.
+//! differ is in `docs/semantics/nfs-mount.md`, each with its reason; nothing else is excused here.
 
 use std::path::Path;
 use std::sync::Arc;
