@@ -83,8 +83,8 @@ impl ImageFile {
         Self::open_with(path, options, true, lane)
     }
 
-    /// Uses an image that another process has opened and locked ([`lock_open_image`]) for this one. `path` appears
-    /// in error messages.
+    /// Uses an image that another process has opened and locked ([`lock_open_image`]) for this one. `path`
+    /// appears in error messages.
     pub fn passed(
         path: &Path,
         file: File,

@@ -1,8 +1,8 @@
 //! Directories that came along with the listing of one above them, until a walk gets there.
 //!
 //! Only callers that say that they list so are answered from here
-//! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)): they are told how old it is. A change of names by
-//! this session drops all.
+//! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)): they are told how old it is. A
+//! change of names by this session drops all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -43,7 +43,8 @@ pub enum Patience {
     #[default]
     Hard,
     /// The same, but a request fails with [`TimedOut`](tombolo_core::Error::TimedOut) after this time, and a
-    /// server's permanent refusal ends the session. A link lost to a silent server has waited this long already.
+    /// server's permanent refusal ends the session. A link lost to a silent server has waited this long
+    /// already.
     Soft(Duration),
     /// End the session: all requests fail with [`Disconnected`](tombolo_core::Error::Disconnected).
     None,

@@ -200,8 +200,8 @@ impl Service for NfsService {
 mod tests {
     use super::*;
 
-    /// Checks the transport's budget: 4 KiB for a pending call, its exchange included. Code of planted bugs takes
-    /// some of that too.
+    /// Checks the transport's budget: 4 KiB for a pending call, its exchange included. Code of planted bugs
+    /// takes some of that too.
     #[test]
     fn pending_call_fits_its_memory_budget() {
         fn size_of_future<F, T>(_: impl FnOnce(T) -> F) -> usize {

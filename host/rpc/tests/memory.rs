@@ -118,8 +118,8 @@ fn calls_allocate_nothing() {
             (0..counted).for_each(|_| ask());
             (of_all_threads() - before) as f64 / (counted * row.count) as f64
         };
-        // Occasionally a reply overtakes the end of its own sending, and one more buffer is needed: one of twenty
-        // attempts must pass.
+        // Occasionally a reply overtakes the end of its own sending, and one more buffer is needed: one of
+        // twenty attempts must pass.
         let least = std::iter::repeat_with(attempt).take(20).find(|&each| each <= 0.05);
         assert!(least.is_some(), "{}: more than 0.05 for each call", row.name);
     }

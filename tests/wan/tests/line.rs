@@ -16,8 +16,8 @@ fn wan(profile: &Profile) -> Option<Wan> {
 /// One at a time: they would make each other late.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Measures a few times, until the machine is not too busy for a measurement. Whatever it does, a line is never
-/// faster than its profile.
+/// Measures a few times, until the machine is not too busy for a measurement. Whatever it does, a line is
+/// never faster than its profile.
 fn holds(profile: &Profile, bytes: u64, rate: std::ops::Range<f64>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut quiet = 0;

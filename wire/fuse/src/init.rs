@@ -194,14 +194,14 @@ pub enum Negotiation {
 /// Negotiates the parameters. Of two pairs that exclude each other in the kernel, passthrough wins over the
 /// write-back cache, and explicit invalidation over the automatic one.
 #[must_use]
-pub fn negotiate(offer: &Offer, wishes: &Preferences) -> Negotiation {
+pub fn negotiate(offer: &Offer, preferences: &Preferences) -> Negotiation {
     if offer.major > MAJOR {
         return Negotiation::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() });
     }
     if offer.major < MAJOR || offer.minor < MINOR_MIN {
         return Negotiation::TooOld { major: offer.major, minor: offer.minor };
     }
-    let mut common = offer.capabilities & wishes.capabilities;
+    let mut common = offer.capabilities & preferences.capabilities;
     if common.contains(Capabilities::PASSTHROUGH) {
         common -= Capabilities::WRITEBACK_CACHE;
     }
@@ -213,23 +213,23 @@ pub fn negotiate(offer: &Offer, wishes: &Preferences) -> Negotiation {
     }
     let pages_max =
         if common.contains(Capabilities::MAX_PAGES) { u32::from(u16::MAX) } else { PAGES_DEFAULT };
-    let pages = (wishes.max_write_bytes / PAGE_BYTES).clamp(1, pages_max);
+    let pages = (preferences.max_write_bytes / PAGE_BYTES).clamp(1, pages_max);
     let only = |capability, value: u32| if common.contains(capability) { value } else { 0 };
     let minor = offer.minor.min(MINOR);
     let reply = InitOut {
         major: MAJOR,
         minor,
-        max_readahead: offer.max_readahead_bytes.min(wishes.max_readahead_bytes),
+        max_readahead: offer.max_readahead_bytes.min(preferences.max_readahead_bytes),
         flags: common.low(),
-        max_background: wishes.max_background,
-        congestion_threshold: (u32::from(wishes.max_background) * 3 / 4) as u16,
+        max_background: preferences.max_background,
+        congestion_threshold: (u32::from(preferences.max_background) * 3 / 4) as u16,
         max_write: pages * PAGE_BYTES,
-        time_gran: wishes.time_granularity_ns,
+        time_gran: preferences.time_granularity_ns,
         max_pages: only(Capabilities::MAX_PAGES, pages) as u16,
-        map_alignment: only(Capabilities::MAP_ALIGNMENT, u32::from(wishes.map_alignment_log2)) as u16,
+        map_alignment: only(Capabilities::MAP_ALIGNMENT, u32::from(preferences.map_alignment_log2)) as u16,
         flags2: common.high(),
-        max_stack_depth: only(Capabilities::PASSTHROUGH, wishes.max_stack_depth),
-        request_timeout: only(Capabilities::REQUEST_TIMEOUT, u32::from(wishes.request_timeout_s)) as u16,
+        max_stack_depth: only(Capabilities::PASSTHROUGH, preferences.max_stack_depth),
+        request_timeout: only(Capabilities::REQUEST_TIMEOUT, u32::from(preferences.request_timeout_s)) as u16,
         unused: [0; 11],
     };
     Negotiation::Agreed(Agreed { minor, capabilities: common, max_write_bytes: reply.max_write, reply })
@@ -239,7 +239,7 @@ pub fn negotiate(offer: &Offer, wishes: &Preferences) -> Negotiation {
 mod tests {
     use super::*;
 
-    fn wishes() -> Preferences {
+    fn preferences() -> Preferences {
         Preferences {
             capabilities: Capabilities::all(),
             max_write_bytes: 1 << 20,
@@ -256,8 +256,8 @@ mod tests {
         Offer { major: MAJOR, minor, max_readahead_bytes: 131_072, capabilities }
     }
 
-    fn agreed(offer: &Offer, wishes: &Preferences) -> Agreed {
-        match negotiate(offer, wishes) {
+    fn agreed(offer: &Offer, preferences: &Preferences) -> Agreed {
+        match negotiate(offer, preferences) {
             Negotiation::Agreed(agreed) => agreed,
             other => panic!("{other:?}"),
         }
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn negotiation_uses_only_offered_capabilities() {
         let offered = Capabilities::MAX_PAGES | Capabilities::POSIX_LOCKS;
-        let agreed = agreed(&offer(31, offered), &wishes());
+        let agreed = agreed(&offer(31, offered), &preferences());
         assert_eq!(agreed.capabilities, offered);
         assert_eq!(agreed.reply.flags2, 0);
         assert_eq!((agreed.reply.max_pages, agreed.reply.max_write), (256, 1 << 20));
@@ -276,21 +276,21 @@ mod tests {
 
     #[test]
     fn without_max_pages_a_write_has_32_pages() {
-        let agreed = agreed(&offer(31, Capabilities::BIG_WRITES), &wishes());
+        let agreed = agreed(&offer(31, Capabilities::BIG_WRITES), &preferences());
         assert_eq!((agreed.max_write_bytes, agreed.reply.max_pages), (128 << 10, 0));
     }
 
     #[test]
     fn high_capabilities_travel_in_flags2_and_say_so() {
         let offered = Capabilities::INIT_EXT | Capabilities::CREATE_SUPP_GROUP;
-        let agreed = agreed(&offer(45, offered), &wishes());
+        let agreed = agreed(&offer(45, offered), &preferences());
         assert_eq!(agreed.reply.flags2, 1 << 2);
         assert_eq!(agreed.reply.flags, 1 << 30);
     }
 
     #[test]
     fn exclusive_capabilities_are_never_agreed_together() {
-        let agreed = agreed(&offer(45, Capabilities::all()), &wishes());
+        let agreed = agreed(&offer(45, Capabilities::all()), &preferences());
         assert!(!agreed.capabilities.contains(Capabilities::WRITEBACK_CACHE));
         assert!(!agreed.capabilities.contains(Capabilities::AUTO_INVAL_DATA));
         assert!(agreed.capabilities.contains(Capabilities::PASSTHROUGH));
@@ -298,12 +298,12 @@ mod tests {
 
     #[test]
     fn versions_meet_at_the_smaller_minor() {
-        assert_eq!(agreed(&offer(38, Capabilities::all()), &wishes()).reply.minor, 38);
-        assert_eq!(agreed(&offer(99, Capabilities::all()), &wishes()).reply.minor, MINOR);
+        assert_eq!(agreed(&offer(38, Capabilities::all()), &preferences()).reply.minor, 38);
+        assert_eq!(agreed(&offer(99, Capabilities::all()), &preferences()).reply.minor, MINOR);
         let newer = Offer { major: 8, ..offer(0, Capabilities::empty()) };
-        assert!(matches!(negotiate(&newer, &wishes()), Negotiation::Again(InitOut { major: 7, .. })));
+        assert!(matches!(negotiate(&newer, &preferences()), Negotiation::Again(InitOut { major: 7, .. })));
         let old = offer(30, Capabilities::all());
-        assert_eq!(negotiate(&old, &wishes()), Negotiation::TooOld { major: 7, minor: 30 });
+        assert_eq!(negotiate(&old, &preferences()), Negotiation::TooOld { major: 7, minor: 30 });
     }
 
     #[test]

@@ -58,8 +58,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Serves commands at the socket for checkpoints. The channels are those of the servers of disk and, where
-    /// it is an overlay, memory.
+    /// Serves commands at the socket for checkpoints. The channels are those of the servers of disk and,
+    /// where it is an overlay, memory.
     pub fn serve(home: &Home, channels: Vec<OwnedFd>, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
         let (lock, handover) = (Arc::default(), Handover::default());
@@ -304,7 +304,8 @@ struct Frozen<'a> {
     lock: Exclusive,
 }
 
-/// Records that the memory is an overlay, once the file below is durable, to which nothing is written any more.
+/// Records that the memory is an overlay, once the file below is durable, to which nothing is written any
+/// more.
 fn adopt(home: &Home, memory: &File) -> Outcome {
     let durable = memory.sync_all();
     while let Err(failure) = chain::write_down_memory(home) {
