@@ -92,11 +92,8 @@ pub(crate) struct ControlState {
     pub failure: Option<String>,
     /// The origin has refused something in it.
     pub is_refused: bool,
-    /// What the origin has refused last: an operation, or attributes that were asked for. It may have taken
-    /// it since.
+    /// Refusal of requested attributes that the origin gave last. It may have accepted them since.
     pub refusal: Option<String>,
-    /// Nodes of which it has refused an operation in the last attempt.
-    pub refused_nodes: usize,
     /// When the next attempt is made after one that failed.
     pub retry: Option<Instant>,
     /// Versions of others that were kept beside ours.

@@ -190,12 +190,6 @@ impl Setting<'_> {
     }
 }
 
-/// Returns `true` if the origin refuses this operation for good. A file system that is read-only may be
-/// writable again: nothing in it is refused.
-pub(super) fn is_refused_operation(error: &Error) -> bool {
-    is_refusal(error) && !matches!(error, Error::ReadOnly)
-}
-
 /// Whether the origin answers so whenever it is asked, as long as nobody changes what it allows.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(

@@ -58,7 +58,7 @@ pub struct Status {
     pub torn: u64,
     /// Whether it lacks nothing.
     pub is_clean: bool,
-    /// Nodes of which the origin has refused an operation, or attributes that were asked for.
+    /// Nodes with attributes that were asked for and that the origin has refused.
     pub refused: usize,
     /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away
     /// or full.
@@ -121,13 +121,10 @@ impl Sender {
             state = control.wait(state, Duration::from_secs(3600));
         }
         let (failure, is_behind) = (state.failure.clone(), !has_all(&state));
-        let (report, refusal, refused_nodes) = (
-            Report { change: state.at_origin, conflicts: state.conflicts },
-            state.refusal.clone(),
-            state.refused_nodes,
-        );
+        let (report, refusal) =
+            (Report { change: state.at_origin, conflicts: state.conflicts }, state.refusal.clone());
         drop(state);
-        let refused = refusal.filter(|_| refused_nodes > 0 || self.shared.tree().refused_count() > 0);
+        let refused = refusal.filter(|_| self.shared.tree().refused_count() > 0);
         match failure.filter(|_| is_behind).or(refused) {
             Some(failure) => Err(Error::io(failure)),
             None => Ok(report),
@@ -152,7 +149,6 @@ impl Sender {
         };
         let on_disk = self.shared.journal.stable_change();
         let state = self.shared.control.state();
-        let refused = refused + if is_clean { 0 } else { state.refused_nodes };
         Status {
             dirty_bytes,
             dirty_nodes,
@@ -188,7 +184,7 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut looks = true;
     while let Some((since, is_asked)) = next(shared) {
         let outcome = attempt(shared, interrupt, How { looks, tries_refused: is_asked });
-        looks = outcome.is_err() || shared.control.state().refused_nodes > 0;
+        looks = outcome.is_err();
         shared.control.tell(|state| {
             state.ended = state.begun;
             match outcome {

@@ -12,7 +12,7 @@ use tombolo_core::fs::{Attr, FileType, NodeId, RenameFlags, SetAttr, SetTime};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_host_runtime::lock;
 
-use super::attributes::{is_refusal, is_refused_operation};
+use super::attributes::is_refusal;
 use super::conflicts;
 use super::plan::Key;
 use super::round::Round;
@@ -368,7 +368,14 @@ impl<'a> Names<'a> {
     /// What waits for something that failed is for the next time.
     fn give_up_the_rest(&self) {
         for (node, keys) in self.moves().to {
-            self.round.fail_after_others(keys.iter().map(|key| key.0).chain([node]));
+            for key in keys {
+                let error = Error::io("what it replaces, or is to become, is not there yet");
+                for node in [node, key.0] {
+                    if !self.round.has_failed(node) {
+                        self.round.fail(Some(node), &error);
+                    }
+                }
+            }
         }
     }
 
@@ -410,10 +417,7 @@ impl<'a> Names<'a> {
                     Ok(()) => (true, Ok(())),
                     Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),
                     Err(error) => {
-                        match is_refused_operation(&error) {
-                            true => round.set_undone(op.directories()),
-                            false => op.directories().for_each(|dir| round.fail(Some(dir), &error)),
-                        }
+                        op.directories().for_each(|dir| round.fail(Some(dir), &error));
                         round.set_doubtful(op.keys());
                         (false, Err(error))
                     }

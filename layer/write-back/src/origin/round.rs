@@ -10,7 +10,7 @@ use tombolo_core::fs::{File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
 use tombolo_host_runtime::lock;
 
-use super::attributes::{is_refusal, is_refused_operation};
+use super::attributes::is_refusal;
 use super::plan::{Chosen, Key, Plan};
 use super::window::Window;
 use crate::shared::{SESSION, Shared};
@@ -60,10 +60,6 @@ struct Found {
     failed: HashSet<NodeId>,
     /// The first reason.
     failure: Option<String>,
-    /// The first of those that follow from another, as a directory that is not there.
-    consequence: Option<String>,
-    /// Nodes of which the origin has refused an operation, and not attributes alone.
-    refused_nodes: HashSet<NodeId>,
     /// Names of operations that have failed.
     doubtful: HashSet<Key>,
     /// The origin is away: the rest is not tried.
@@ -112,7 +108,6 @@ impl Round {
         let (plan, ticket) = shared.gate.closed(|| shared.note(choose));
         if plan.is_empty() {
             shared.note(|tree| tree.bury_gone());
-            shared.control.tell(|state| state.refused_nodes = 0);
             return Outcome::Done(plan.change);
         }
         let round = Self::new(shared, interrupt, plan);
@@ -130,10 +125,9 @@ impl Round {
         }
         round.settle();
         let found = std::mem::take(&mut *lock(&round.found));
-        shared.control.tell(|state| {
-            state.refused_nodes = found.refused_nodes.len();
-            state.refusal = found.refusal.clone().or(state.refusal.take());
-        });
+        if let Some(refusal) = found.refusal.clone() {
+            shared.control.tell(|state| state.refusal = Some(refusal));
+        }
         match found.failure() {
             Some(failure) => Outcome::Failed(failure),
             None if found.has_conflicts => Outcome::Again,
@@ -163,42 +157,18 @@ impl Round {
         });
     }
 
-    /// Records that work for a node has failed. A refused operation remains a difference and holds up nothing
-    /// else: it is tried again with the next changes, or on request.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
-        if let Some(id) = id.filter(|_| is_refused_operation(error)) {
-            let path = self.shared.tree().shown_path(id);
-            let refusal = format!("the origin refuses what was done to {path}: {error_text}");
-            tracing::warn!(node = id.0, "{refusal}");
-            let mut found = lock(&self.found);
-            found.failed.insert(id);
-            found.refused_nodes.insert(id);
-            found.refusal.get_or_insert(refusal);
-            return;
-        }
         tracing::warn!(
             node = id.map(|id| id.0),
             error = error_text,
             "a change cannot be brought to the origin yet"
         );
-        let home = id.and_then(|id| self.plan.nodes.get(&id)?.home.as_ref());
         let mut found = lock(&self.found);
-        let has_no_home = home.is_some_and(|(dir, _)| found.failed.contains(dir));
         found.failed.extend(id);
         found.is_over |= is_away(error) || id.is_none();
         found.is_refused |= is_refusal(error);
-        match has_no_home && matches!(error, Error::Stale) {
-            true => found.consequence.get_or_insert(error_text),
-            false => found.failure.get_or_insert(error_text),
-        };
-    }
-
-    /// Nodes wait for others that are not there.
-    pub(super) fn fail_after_others(&self, ids: impl IntoIterator<Item = NodeId>) {
-        let mut found = lock(&self.found);
-        found.failed.extend(ids);
-        found.consequence.get_or_insert("what it replaces, or is to become, is not there yet".into());
+        found.failure.get_or_insert(error_text);
     }
 
     /// Nodes whose names are not all there yet.
@@ -369,7 +339,7 @@ impl Round {
             tree.bury_gone();
             tree.epoch += 1;
             tree.forget_settled();
-            if found.failure().is_none() && !found.has_conflicts {
+            if found.failure.is_none() && !found.has_conflicts {
                 tree.at_origin(self.plan.change);
             }
         });
@@ -384,10 +354,8 @@ impl Round {
 }
 
 impl Found {
-    /// Returns why the origin does not have it all, but for what it has refused and what follows from that.
     fn failure(&self) -> Option<Failure> {
-        let consequence = self.consequence.clone().filter(|_| self.refused_nodes.is_empty());
-        let reason = self.failure.clone().or(consequence)?;
+        let reason = self.failure.clone()?;
         Some(Failure { reason, is_refused: self.is_refused })
     }
 }

@@ -1,10 +1,10 @@
-//! Attributes and operations that the origin refuses: what was asked for stays a difference, what was not is
-//! as there, and all else arrives.
+//! Attributes that the origin refuses to set: what was asked for stays a difference, what was not is as
+//! there, and all else arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tombolo_core::fs::{Device, Export, FileType, Mode, NewMode, Op, SetAttr};
+use tombolo_core::fs::{Export, Mode, Op, SetAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
@@ -110,96 +110,6 @@ fn a_refusal_is_not_tried_again_unasked() {
     let owner = origin.direct.find("given").expect("there").attr.uid;
     chown(at, "given", owner);
     proxy.write_back.flush().expect("nothing is refused");
-}
-
-/// An origin that refuses one operation while that is so.
-struct Refusing(Op, AtomicBool);
-
-impl Around for Refusing {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        match call.op == self.0 && self.1.load(Ordering::Relaxed) {
-            true => Answer::err(Error::NotPermitted),
-            false => inner(),
-        }
-    }
-}
-
-/// What a program does that is refused, and what is shown of it then.
-fn do_refused(op: Op, at: &Session) {
-    match op {
-        Op::Mknod => {
-            let (dir, name) = at.place("pipe").expect("a place");
-            let (kind, mode) = (FileType::Fifo, NewMode::settled(Mode::new(0o600)));
-            at.fs.mknod(&at.cx, dir, name, kind, mode, Device::default()).wait().expect("answered");
-        }
-        Op::Mkdir => {
-            at.mkdir("made").expect("answered");
-            at.mkdir("made/deep").expect("answered");
-            at.put("made/deep/file", b"file").expect("answered");
-        }
-        _ => at.unlink("old").expect("answered"),
-    }
-}
-
-fn is_shown(op: Op, at: &Session) -> bool {
-    match op {
-        Op::Mknod => at.find("pipe").is_ok_and(|found| found.attr.file_type == FileType::Fifo),
-        Op::Mkdir => at.get("made/deep/file").is_ok_and(|file| file == b"file"),
-        _ => at.find("old").is_err(),
-    }
-}
-
-#[test]
-fn refused_operations_hold_up_nothing_else() {
-    for op in [Op::Mknod, Op::Mkdir, Op::Unlink] {
-        let refusing = Arc::new(Refusing(op, AtomicBool::new(true)));
-        let layer = refusing.clone();
-        let mut origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
-        origin.direct.put("old", b"old").expect("written");
-        let proxy = origin.proxy();
-        let at = &proxy.session;
-        do_refused(op, at);
-        at.put("other", b"other").expect("written");
-        let refused = format!("{:?}", proxy.write_back.flush().expect_err("refused"));
-        assert!(refused.contains("the origin refuses what was done to"), "{op:?}: {refused}");
-        let status = proxy.write_back.status();
-        assert_eq!((status.refused, status.is_refused, status.is_clean), (1, true, false), "{op:?}");
-        assert_eq!(status.at_origin, status.change, "{op:?}: all but that is there");
-        assert!(status.failure.is_some_and(|failure| refused.contains(&failure)), "{op:?}");
-        assert_eq!(root_names(&origin.direct), ["old", "other"], "{op:?}: no temporary name is left");
-        assert!(is_shown(op, at), "{op:?}");
-        // It is not tried again and again.
-        let ended = proxy.write_back.status().attempts_ended;
-        std::thread::sleep(std::time::Duration::from_millis(1500));
-        assert_eq!(proxy.write_back.status().attempts_ended, ended, "{op:?}");
-        at.put("later", b"later").expect("written");
-        proxy.write_back.flush().expect_err("still refused");
-        assert_eq!(origin.direct.get("later").expect("there"), b"later", "{op:?}");
-
-        origin.kill(proxy);
-        let proxy = origin.proxy();
-        assert!(is_shown(op, &proxy.session), "{op:?}: it outlives a restart");
-        proxy.write_back.flush().expect_err("it is tried once more, and refused");
-        refusing.1.store(false, Ordering::Relaxed);
-        proxy.write_back.flush().expect("now it is allowed");
-        assert!(is_shown(op, &origin.direct), "{op:?}");
-        let status = proxy.write_back.status();
-        assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None), "{op:?}");
-    }
-}
-
-#[test]
-fn removal_of_a_refused_file_ends_its_refusal() {
-    let refusing = Arc::new(Refusing(Op::Mknod, AtomicBool::new(true)));
-    let layer = refusing.clone();
-    let origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
-    let proxy = origin.proxy();
-    do_refused(Op::Mknod, &proxy.session);
-    proxy.write_back.flush().expect_err("refused");
-    proxy.session.unlink("pipe").expect("removed");
-    proxy.write_back.flush().expect("nothing is refused");
-    let status = proxy.write_back.status();
-    assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None));
 }
 
 #[test]
