@@ -15,7 +15,7 @@ use tombolo_host_service::control;
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
 use tombolo_host_vmm::Monitor;
 use tombolo_host_vmm::shares::SHARES_MAX;
-use tombolo_sys::{fuse_dev, packet, process, socket};
+use tombolo_sys::{Errno, fuse_dev, packet, process, socket};
 
 use super::config::{CONFIG, Config, HERE, Here, uuid};
 use super::shares;
@@ -384,8 +384,10 @@ impl Run {
 
     /// Removes leftovers of a VMM that has not taken the guest over, and of its memory server.
     pub fn remove_next(&self) {
-        // Mount of a killed server.
-        let _ = fuse_dev::unmount(&self.memory, true);
+        // Mount of a killed server: without root only the helper may unmount it.
+        if fuse_dev::unmount(&self.memory, true).is_err_and(|errno| errno == Errno::PERM) {
+            let _ = fuse_dev::unmount_by_helper(&self.memory, true);
+        }
         for file in [&self.next_monitor, &self.memory_control] {
             let _ = fs::remove_file(file);
         }

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
@@ -75,9 +75,11 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     remove_unfinished(home);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
     // The VM is locked, so any writer of a draft found later has ended.
-    fs::write(home.file(UNFINISHED), draft.as_os_str().as_bytes()).map_err(cannot)?;
+    record_unfinished(home, &draft, 0).map_err(cannot)?;
     // The guest's memory may hold secrets.
     fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
+    let inode = fs::symlink_metadata(&draft).map_err(cannot)?.ino();
+    record_unfinished(home, &draft, inode).map_err(cannot)?;
     fill(home, dir, &draft, how.changes, &cannot)
         .map(|()| {
             if !how.no_scan {
@@ -91,27 +93,50 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     if how.changes { print(&changes::told(dir)?) } else { Ok(()) }
 }
 
-/// The path of an image that is being made of a VM, in its directory.
+/// File in a VM's directory with the unfinished image of that VM: its inode, 0 until it exists, and its path.
 const UNFINISHED: &str = "image.part";
 
-/// Removes what a killed `vm suspend --to` of this VM, which the caller has locked, has left.
+fn record_unfinished(home: &Home, draft: &Path, inode: u64) -> io::Result<()> {
+    let record = [format!("{inode} ").as_bytes(), draft.as_os_str().as_bytes()].concat();
+    fs::write(home.file(UNFINISHED), record)
+}
+
+/// Removes the unfinished image that a killed `vm suspend --to` of this VM, locked by the caller, has left.
 pub fn remove_unfinished(home: &Home) {
     let record = home.file(UNFINISHED);
-    let Ok(draft) = fs::read(&record) else { return };
-    let removed = fs::remove_dir_all(OsStr::from_bytes(&draft));
-    // One that cannot be reached now is removed another time.
+    let Ok(text) = fs::read(&record) else { return };
+    let removed = remove_draft(home, &text);
+    // An unreachable one is removed another time.
     if removed.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true) {
         let _ = fs::remove_file(record);
     }
 }
 
-/// Takes all rights of other users to the files of an image, where its file system has such rights.
+/// Removes the directory of a record, unless another one has its path by now.
+fn remove_draft(home: &Home, record: &[u8]) -> io::Result<()> {
+    let place = record.iter().position(|&byte| byte == b' ').ok_or(io::ErrorKind::NotFound)?;
+    let (inode, path) = (&record[..place], Path::new(OsStr::from_bytes(&record[place + 1..])));
+    let found = fs::symlink_metadata(path)?;
+    let is_own = found.is_dir() && found.uid() == fs::metadata(home.file("."))?.uid();
+    if is_own && found.ino().to_string().as_bytes() == inode {
+        return fs::remove_dir_all(path);
+    }
+    // Killed before the inode was recorded.
+    if is_own && inode == b"0" { fs::remove_dir(path) } else { Ok(()) }
+}
+
+/// Revokes all rights of other users to the files of an image, where its file system has such rights. Links are
+/// not followed.
 fn make_private(draft: &Path) -> io::Result<()> {
     for entry in fs::read_dir(draft)? {
         let path = entry?.path();
-        match fs::set_permissions(&path, fs::Permissions::from_mode(0o600)) {
+        if !fs::symlink_metadata(&path)?.is_file() {
+            return Err(io::Error::other(format!("{}: not a regular file", path.display())));
+        }
+        let file = File::options().read(true).open(&path)?;
+        match file.set_permissions(fs::Permissions::from_mode(0o600)) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            made => made.and_then(|()| sync(&path))?,
+            made => made.and_then(|()| file.sync_all())?,
         }
     }
     Ok(())

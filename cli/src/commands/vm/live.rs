@@ -29,7 +29,7 @@ use super::home::Home;
 use super::ledger;
 use super::running::{Asleep, DRAFT, forget};
 use super::successor::{Handover, Successor};
-use super::watch::Event;
+use super::watch::{Event, Part};
 use crate::assembly::layers::{BYTES_MAX, DONE, GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
@@ -158,6 +158,10 @@ impl Maker {
             // The guest may be slow to find its devices. What it makes durable does not wait for that.
             scope.spawn(|| asleep.plug());
             let adopted = if is_adopted { adopt(home, &memory) } else { Ok(()) };
+            if adopted.is_err() {
+                // The kernel has dropped pages of the memory that could not be written.
+                let _ = self.events.send(Event::Ended(Part::Memory));
+            }
             let completed = self.complete(home, &drafts, &state, number, adopted);
             drop(lock);
             completed

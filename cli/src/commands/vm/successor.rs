@@ -62,8 +62,11 @@ impl Successor {
             memory.is_ready(&vm, Part::Memory)?;
             Ok((start_vmm(&vm, &here, true)?, memory))
         };
-        let ((vmm, events), memory) = started().inspect_err(|_| run.remove_next())?;
         let overlay = home.file(&overlay(MEMORY));
+        let ((vmm, events), memory) = started().inspect_err(|_| {
+            run.remove_next();
+            let _ = fs::remove_file(&overlay);
+        })?;
         let (events, memory) = (Some(events), Some(memory));
         let mut started = Self { vmm, events, memory, monitor: None, overlay, run };
         let child = RefCell::new(&mut started.vmm);
@@ -110,9 +113,12 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         let _ = self.vmm.kill();
+        let memory = self.memory.take();
+        let is_undone = memory.is_some();
+        // A VMM that waits for a page ends with the server of that page only.
+        drop(memory);
         let _ = self.vmm.wait();
-        if let Some(memory) = self.memory.take() {
-            drop(memory);
+        if is_undone {
             self.run.remove_next();
             let _ = fs::remove_file(&self.overlay);
         }

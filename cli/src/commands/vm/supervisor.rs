@@ -185,10 +185,12 @@ impl Parts {
             // Kills the first VMM, which stands still.
             drop(successor);
             tracing::info!("another VMM runs the guest, over an overlay of its memory");
+            if let Err(error) = fs::rename(&vm.run.next_monitor, &vm.run.monitor) {
+                tracing::error!(%error, "the VMM's monitor cannot be reached");
+            }
             let watched = vm.watch.process(Part::Vmm, &self.vmm).and_then(|()| {
                 let memory = self.memory.as_ref().map(|memory| vm.watch.process(Part::Memory, &memory.child));
-                memory.unwrap_or(Ok(()))?;
-                fs::rename(&vm.run.next_monitor, &vm.run.monitor)
+                memory.unwrap_or(Ok(()))
             });
             if let Err(error) = watched {
                 tracing::error!(%error, "the VMM is not watched");
