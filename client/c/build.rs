@@ -1,4 +1,4 @@
-//! Names the library as programs look for it at run time: its interface has number 0.
+//! Sets the soname by which programs find the library at run time: interface number 0.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libtombolo.so.0");

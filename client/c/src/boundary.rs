@@ -1,4 +1,4 @@
-//! How arguments come in from C, and how errors go out.
+//! Conversion of arguments from C and of errors to C.
 
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use tombolo_wire_fuse::status::to_errno;
 
 use crate::TomboloTree;
 
-/// A negative error number, as Linux's system calls return them.
+/// A negative error number, as in Linux's system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub c_int);
 
@@ -24,20 +24,20 @@ impl From<Error> for Failure {
     }
 }
 
-/// Longest path, in bytes, with the zero at its end.
+/// Maximum length of a path in bytes, including the terminating zero.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// What `call` returns, or a negative error number; `-EIO` if it panics.
+/// Returns the result of `call`, or a negative error number; `-EIO` if it panics.
 #[inline]
 pub(crate) fn guarded(call: impl FnOnce() -> Result<usize, Failure>) -> isize {
-    // What a panic leaves behind is guarded by locks that bear it.
+    // All state that a panic leaves behind is in locks that tolerate poisoning.
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failure::BROKEN)) {
         Ok(value) => isize::try_from(value).unwrap_or(isize::MAX),
         Err(Failure(number)) => number as isize,
     }
 }
 
-/// As [`guarded`], for functions whose values are small.
+/// Returns the same as [`guarded`], for functions with small values.
 #[inline]
 pub(crate) fn guarded_int(call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failure::BROKEN)) {
@@ -46,42 +46,42 @@ pub(crate) fn guarded_int(call: impl FnOnce() -> Result<c_int, Failure>) -> c_in
     }
 }
 
-/// The tree that a program names.
+/// Returns the tree of a handle.
 ///
 /// # Safety
-/// `tree` is null or was given by `tombolo_open`, and is not closed before the reference is gone.
+/// `tree` is null or was returned by `tombolo_open`, and is not closed while the reference lives.
 #[inline]
 pub(crate) unsafe fn tree_of<'t>(tree: *const TomboloTree) -> Result<&'t TomboloTree, Failure> {
-    // SAFETY: null is told apart by `as_ref`; otherwise it is the box that `tombolo_open` gave away, which
-    // the caller keeps.
+    // SAFETY: `as_ref` handles null; otherwise it is the box that `tombolo_open` returned, which the caller
+    // keeps open.
     unsafe { tree.as_ref() }.ok_or(Failure::INVALID)
 }
 
-/// The bytes of a path, which must be neither empty nor longer than the kernel takes them.
+/// Returns the bytes of a path, which must be neither empty nor longer than `PATH_MAX`.
 ///
 /// # Safety
-/// `path` is null or leads to bytes with a zero among them, which are not changed before the slice is gone.
+/// `path` is null or points to a zero-terminated string, unchanged while the slice lives.
 #[inline]
 pub(crate) unsafe fn path_of<'p>(path: *const c_char) -> Result<&'p [u8], Failure> {
     if path.is_null() {
         return Err(Failure::INVALID);
     }
-    // SAFETY: nothing is read behind the zero, which the caller promises, nor behind PATH_MAX bytes.
+    // SAFETY: reads at most up to the zero that the caller guarantees, and at most PATH_MAX bytes.
     match unsafe { libc::strnlen(path, PATH_MAX) } {
         0 => Err(Failure(-libc::ENOENT)),
         PATH_MAX => Err(Failure(-libc::ENAMETOOLONG)),
-        // SAFETY: so many bytes were read just now, and the caller keeps them as they are.
+        // SAFETY: these bytes were just read, and the caller leaves them unchanged.
         length => Ok(unsafe { slice::from_raw_parts(path.cast(), length) }),
     }
 }
 
-/// Copies as much as there is room for.
+/// Copies as much as the buffer holds and returns the count.
 ///
 /// # Safety
-/// `buffer` leads to `size` bytes that nothing else refers to meanwhile.
+/// `buffer` points to `size` bytes that nothing else refers to meanwhile.
 pub(crate) unsafe fn copy_out(bytes: &[u8], buffer: *mut u8, size: usize) -> usize {
     let count = bytes.len().min(size);
-    // SAFETY: `count` is no more than either has; memory of the caller and of ours do not overlap.
+    // SAFETY: `count` is within both, and memory of the caller and of the library do not overlap.
     unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr(), count) };
     count
 }

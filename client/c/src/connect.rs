@@ -1,4 +1,4 @@
-//! A session with a server at a socket.
+//! Connection to a server at a socket.
 
 use std::error::Error as _;
 use std::ffi::{OsStr, c_int};
@@ -16,28 +16,28 @@ use tombolo_sys::{affinity, caller};
 
 use crate::boundary::Failure;
 
-/// Attaches to an export as the user of the thread that calls.
+/// Attaches to an export as the user of the calling thread.
 pub(crate) fn attach(socket: &[u8], name: &[u8]) -> Result<Tree, Failure> {
-    // A longer one would be cut, and might then be that of another.
+    // A longer name would be truncated, and might then be that of another export.
     if name.len() > NAME_BYTES_MAX {
         return Err(Failure(-libc::ENAMETOOLONG));
     }
     let name = std::str::from_utf8(name).map_err(|_| Failure(-libc::ENOENT))?;
     let socket = Path::new(OsStr::from_bytes(socket));
-    // Each session gives itself a number of its own.
+    // Each session chooses its own number.
     let unused = Incarnation([0; 16]);
     let options = ConnectOptions::new(name, "libtombolo", unused).map_err(|_| Failure::BROKEN)?;
     let links = Socket::new(socket, options, doorbell::Mode::default()).map_err(|error| system(&error))?;
     let user = User {
         identity: own_identity()?,
-        // Nothing is made.
+        // Nothing is created.
         umask: Mode::new(0o022),
         realm: format!("libtombolo: {}", socket.display()),
     };
     Tree::attach(&VrpcExport::new(links), user).map_err(|error| reason(&error))
 }
 
-/// What this thread opens files as.
+/// Returns the identity with which this thread opens files.
 fn own_identity() -> Result<Identity, Failure> {
     let caller =
         caller::of_thread(affinity::own_thread()).map_err(|errno| Failure::from(Error::from(errno)))?;
@@ -45,11 +45,11 @@ fn own_identity() -> Result<Identity, Failure> {
     Ok(Identity { uid: caller.uid, gid: caller.gid, groups })
 }
 
-/// Why there is no session, by the first error below it that says so.
+/// Returns the cause of a failed connection: the first error in the chain with an error number.
 fn reason(error: &Error) -> Failure {
     let mut below = error.source();
     while let Some(error) = below {
-        // A boxed error stands in the row as itself.
+        // A boxed error appears in the chain as itself.
         if let Some(error) = error.downcast_ref::<ConnectError>() {
             return Failure(-of_connect(error));
         }

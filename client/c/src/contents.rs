@@ -1,4 +1,4 @@
-//! What is in files, links and directories.
+//! Contents of files, links and directories.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -7,17 +7,17 @@ use tombolo_wire_fuse::attr::type_bits;
 use crate::TomboloTree;
 use crate::boundary::{Failure, copy_out, guarded, guarded_int, path_of, tree_of};
 
-/// What [`tombolo_list`] calls for each entry, with its context, the entry's name, type (`DT_`) and inode
-/// number. Anything but 0 ends the listing.
+/// Callback of [`tombolo_list`] for each entry, with its context, the entry's name, type (`DT_`) and inode
+/// number. Any result but 0 ends the listing.
 pub type Each = unsafe extern "C" fn(*mut c_void, *const c_char, c_uint, u64) -> c_int;
 
-/// The bits of a mode that say the type lie so much higher than in `DT_` (dirent.h, `IFTODT`).
+/// Distance in bits between the type in a mode and that in `DT_` (dirent.h, `IFTODT`).
 const TYPE_SHIFT: u32 = 12;
 
-/// The bytes of a small file: see the header.
+/// Reads a small file; documented in the header.
 ///
 /// # Safety
-/// `tree` is null or an open tree, `path` null or a string; `buffer` is null or leads to `size` bytes.
+/// `tree` is null or an open tree, `path` null or a string; `buffer` is null or points to `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_read(
     tree: *const TomboloTree,
@@ -35,17 +35,17 @@ pub unsafe extern "C" fn tombolo_read(
         }
         let bytes = tree.cached.read(path).wait()?.ok_or(Failure(-libc::EFBIG))?;
         if size > 0 {
-            // SAFETY: it is no null then, so leads to `size` bytes, which are the caller's.
+            // SAFETY: not null here, so points to `size` bytes of the caller.
             unsafe { copy_out(&bytes, buffer.cast(), size) };
         }
         Ok(bytes.len())
     })
 }
 
-/// The target of a link: see the header.
+/// Reads the target of a link; documented in the header.
 ///
 /// # Safety
-/// `tree` is null or an open tree, `path` null or a string; `buffer` is null or leads to `size` bytes.
+/// `tree` is null or an open tree, `path` null or a string; `buffer` is null or points to `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_readlink(
     tree: *const TomboloTree,
@@ -62,12 +62,12 @@ pub unsafe extern "C" fn tombolo_readlink(
             return Err(Failure::INVALID);
         }
         let target = tree.cached.read_link(path).wait()?;
-        // SAFETY: it leads to `size` bytes, which are the caller's.
+        // SAFETY: points to `size` bytes of the caller.
         Ok(unsafe { copy_out(&target, buffer.cast(), size) })
     })
 }
 
-/// The entries of a directory: see the header.
+/// Lists a directory; documented in the header.
 ///
 /// # Safety
 /// `tree` is null or an open tree, `path` null or a string; `each` is null or may be called with `context`.
@@ -88,13 +88,13 @@ pub unsafe extern "C" fn tombolo_list(
         let mut name = Vec::new();
         for entry in entries.iter() {
             name.clear();
-            // It has no zero of its own.
+            // The name has no terminating zero of its own.
             name.extend_from_slice(entry.name.as_name().as_bytes());
             name.push(0);
             // DT_UNKNOWN is 0.
             let kind = entry.file_type.map_or(0, |file_type| type_bits(file_type) >> TYPE_SHIFT);
-            // SAFETY: the caller says that it may be called with its context; the name is a string until it
-            // returns.
+            // SAFETY: the caller guarantees that it may be called with its context; the name is a string
+            // until it returns.
             let end = unsafe { each(context, name.as_ptr().cast(), kind, entry.fileid) };
             if end != 0 {
                 return Ok(end);

@@ -1,4 +1,4 @@
-//! Questions that do not keep a thread waiting.
+//! Asynchronous queries.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -11,8 +11,8 @@ use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, path_of, tree_of};
 use crate::stat::Stat;
 
-/// What [`tombolo_stat_async`] calls once, with its context, 0 or a negative error number, and the attributes
-/// if it is 0.
+/// Callback of [`tombolo_stat_async`], called once with its context, 0 or a negative error number, and the
+/// attributes if it is 0.
 pub type Callback = unsafe extern "C" fn(*mut c_void, c_int, *const Stat);
 
 /// `TOMBOLO_LSTAT`.
@@ -22,7 +22,7 @@ const DONE: c_int = 1;
 /// `TOMBOLO_LATER`.
 const LATER: c_int = 0;
 
-/// Asks for attributes, and calls back: see the header.
+/// Fetches attributes and calls back; documented in the header.
 ///
 /// # Safety
 /// `tree` is null or an open tree, `path` null or a string; `callback` is null or may be called with
@@ -60,15 +60,15 @@ pub unsafe extern "C" fn tombolo_stat_async(
     })
 }
 
-/// Is told once: of the answer, or that there will be none.
+/// A pending callback, called once: with the answer, or on drop with `-ECANCELED`.
 struct Waiter {
     function: Callback,
     context: *mut c_void,
     is_told: bool,
 }
 
-// SAFETY: the function may be called with the context from any thread, as is asked of the caller of
-// `tombolo_stat_async`, the only place that makes one.
+// SAFETY: the caller of `tombolo_stat_async`, the only place that makes one, guarantees that the function may
+// be called with the context from any thread.
 unsafe impl Send for Waiter {}
 
 impl Waiter {
@@ -81,7 +81,8 @@ impl Waiter {
 
     fn call(&mut self, result: c_int, stat: *const Stat) {
         self.is_told = true;
-        // SAFETY: the caller of `tombolo_stat_async` says that it may be called so, once: `is_told` is set.
+        // SAFETY: the caller of `tombolo_stat_async` guarantees that it may be called so once: `is_told` is
+        // set.
         unsafe { (self.function)(self.context, result, stat) }
     }
 }

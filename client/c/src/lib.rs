@@ -1,12 +1,11 @@
-//! The C interface of the client library: `include/tombolo.h` says what each function does, and is what
-//! programs are compiled with. The test `it/header.rs` holds it against what is here.
+//! The C interface of the client library. `include/tombolo.h` documents each function, and programs are
+//! compiled with it. The test `it/header.rs` compares it with this crate.
 //!
-//! A tree is a [`CachedTree`] on a link to the server, and one thread that waits for what is asked
-//! asynchronously. Nothing is allocated for an answer from memory. No panic crosses into C: a function that
-//! panics answers `-EIO`.
+//! A tree is a [`CachedTree`] on a link to the server, and one thread that runs asynchronous queries. An
+//! answer from the cache allocates nothing. No panic crosses into C: a function that panics returns `-EIO`.
 //!
-//! Reading order: `boundary` (how arguments come in and errors go out), `connect`, `tree`; then `stat`,
-//! `contents`, `later`, `watermarks`.
+//! Reading order: `boundary` (arguments and errors), `connect`, `tree`; then `stat`, `contents`, `later`,
+//! `watermarks`.
 
 mod boundary;
 mod connect;

@@ -1,4 +1,4 @@
-//! Attributes, and what the user may do.
+//! Attributes and access checks.
 
 use std::ffi::{c_char, c_int};
 
@@ -28,7 +28,7 @@ pub struct Time {
 pub struct Stat {
     /// Type and permission bits.
     pub mode: u32,
-    /// Number of names.
+    /// Number of hard links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -36,21 +36,21 @@ pub struct Stat {
     pub gid: u32,
     /// Inode number.
     pub ino: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Space used, in units of 512 bytes.
     pub blocks: u64,
-    /// Which file system of the tree.
+    /// Number of the file system within the tree.
     pub dev: u64,
-    /// Tells a reused inode number from its former bearer.
+    /// Distinguishes successive files with the same inode number.
     pub generation: u64,
     /// Preferred size of transfers, in bytes.
     pub blksize: u32,
-    /// Of device nodes: the driver.
+    /// Driver number of a device node.
     pub rdev_major: u32,
-    /// Of device nodes: the unit.
+    /// Unit number of a device node.
     pub rdev_minor: u32,
-    /// Which fields that may be missing are there: [`HAS_BTIME`].
+    /// Presence of optional fields: [`HAS_BTIME`].
     pub mask: u32,
     /// Last read.
     pub atime: Time,
@@ -58,7 +58,7 @@ pub struct Stat {
     pub mtime: Time,
     /// Last change of the data or the attributes.
     pub ctime: Time,
-    /// Birth.
+    /// Creation.
     pub btime: Time,
     /// 0.
     pub reserved: [u64; 3],
@@ -127,26 +127,26 @@ unsafe fn stat(
     // SAFETY: null or a string, which the caller keeps until this returns.
     let path = unsafe { path_of(path) }?;
     let attr = tree.attr(path, last).wait()?;
-    // SAFETY: it leads to room for them.
+    // SAFETY: points to writable memory for the attributes.
     unsafe { out.write(Stat::from(&attr)) };
     Ok(0)
 }
 
-/// The attributes of what a path leads to: see the header.
+/// Returns the attributes of what a path leads to; documented in the header.
 ///
 /// # Safety
-/// `tree` is null or an open tree, `path` null or a string; `out` is null or leads to room for attributes.
+/// `tree` is null or an open tree, `path` null or a string; `out` is null or points to writable attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_stat(
     tree: *const TomboloTree,
     path: *const c_char,
     out: *mut Stat,
 ) -> c_int {
-    // SAFETY: the same is asked of our caller.
+    // SAFETY: the caller guarantees the same.
     guarded_int(|| unsafe { stat(tree, path, Last::Follow, out) })
 }
 
-/// The attributes of what is at a path: see the header.
+/// Returns the attributes of what is at a path; documented in the header.
 ///
 /// # Safety
 /// As [`tombolo_stat`].
@@ -156,11 +156,11 @@ pub unsafe extern "C" fn tombolo_lstat(
     path: *const c_char,
     out: *mut Stat,
 ) -> c_int {
-    // SAFETY: the same is asked of our caller.
+    // SAFETY: the caller guarantees the same.
     guarded_int(|| unsafe { stat(tree, path, Last::Keep, out) })
 }
 
-/// Whether the user may access what a path leads to: see the header.
+/// Checks the user's access to what a path leads to; documented in the header.
 ///
 /// # Safety
 /// `tree` is null or an open tree, `path` null or a string.
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn tombolo_access(tree: *const TomboloTree, path: *const c
     })
 }
 
-/// `None` for bits that mean nothing.
+/// Converts mode bits; `None` if there are unknown ones.
 fn mask_of(mode: c_int) -> Option<AccessMask> {
     let pairs =
         [(libc::R_OK, AccessMask::READ), (libc::W_OK, AccessMask::WRITE), (libc::X_OK, AccessMask::EXECUTE)];

@@ -1,4 +1,4 @@
-//! How far changes have come that the server keeps back.
+//! Progress of changes that the server defers.
 
 use std::ffi::{c_int, c_uint};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::boundary::{Failure, guarded_int, tree_of};
 pub struct Watermarks {
     /// The latest change.
     pub change: u64,
-    /// The server's local disk has all up to this one.
+    /// The latest change on the server's local disk.
     pub on_disk: u64,
-    /// The origin has all up to this one.
+    /// The latest change at the origin.
     pub at_origin: u64,
 }
 
@@ -25,10 +25,10 @@ const ON_DISK: c_uint = 1;
 /// `TOMBOLO_AT_ORIGIN`.
 const AT_ORIGIN: c_uint = 2;
 
-/// How far changes have come: see the header.
+/// Returns the progress of changes; documented in the header.
 ///
 /// # Safety
-/// `tree` is null or an open tree; `out` is null or leads to room for them.
+/// `tree` is null or an open tree; `out` is null or points to writable watermarks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_watermarks(tree: *const TomboloTree, out: *mut Watermarks) -> c_int {
     guarded_int(|| {
@@ -39,13 +39,13 @@ pub unsafe extern "C" fn tombolo_watermarks(tree: *const TomboloTree, out: *mut 
         }
         let marks = tree.cached.tree().watermarks().wait()?;
         let marks = Watermarks { change: marks.change, on_disk: marks.on_disk, at_origin: marks.at_origin };
-        // SAFETY: it leads to room for them.
+        // SAFETY: points to writable watermarks.
         unsafe { out.write(marks) };
         Ok(0)
     })
 }
 
-/// Waits until what was changed has come somewhere: see the header.
+/// Waits until changes have reached a stage; documented in the header.
 ///
 /// # Safety
 /// `tree` is null or an open tree.

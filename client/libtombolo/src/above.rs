@@ -1,4 +1,4 @@
-//! Telling when a directory contains itself.
+//! Detection of directories that contain themselves.
 
 use std::collections::HashSet;
 
@@ -8,12 +8,12 @@ use tombolo_core::{Error, Result};
 use crate::DEPTH_MAX;
 use crate::node::Node;
 
-/// The directories from the top of a walk down to where it is.
+/// The directories from the top of a walk down to its present position.
 ///
-/// No file system has a directory in itself, but a server can say so, and a damaged disk may: a walk that
-/// does not look never ends. Numbers of files do not tell: the subvolumes of btrfs have the same, 256, and
-/// behind NFS servers the same file system (RFC 1813 §2.6, `fsid` and `fileid`). A server's file handle does,
-/// and while a node is held there is one for each.
+/// No file system nests a directory in itself, but a faulty server or a damaged disk may report one, and an
+/// unchecked walk would never end. File numbers do not identify a directory: btrfs subvolumes all have 256,
+/// and behind NFS servers also the same file system (RFC 1813 §2.6, `fsid` and `fileid`). A server's file
+/// handle does, and a referenced node has exactly one.
 #[derive(Debug, Default)]
 pub struct Above {
     way: Vec<Node>,
@@ -21,11 +21,10 @@ pub struct Above {
 }
 
 impl Above {
-    /// Enters a directory that has so many of the walk above it; those entered at that depth or below it are
-    /// left.
+    /// Enters a directory at `depth`; those entered at that depth or deeper are left.
     ///
     /// # Errors
-    /// [`Error::Io`]: it is one of those above it, or it lies deeper than [`DEPTH_MAX`].
+    /// [`Error::Io`]: it is one of its own ancestors, or lies deeper than [`DEPTH_MAX`].
     pub fn enter(&mut self, depth: usize, dir: &Node) -> Result<()> {
         self.way.drain(depth.min(self.way.len())..).for_each(|left| {
             self.ids.remove(&left.id());

@@ -1,4 +1,4 @@
-//! Buffers that are used again.
+//! A pool of reusable buffers.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_mem::Buffer;
 
-/// Most files of most trees fit the first; the last is the largest piece that is read or written.
+/// Buffer sizes: most files of most trees fit the first; the last is the largest piece read or written.
 const SIZES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 
-/// So many buffers are asked whether something still refers to them before a new one is made.
+/// Number of free buffers examined for remaining references before a new one is allocated.
 const TRIES: usize = 8;
 
-/// Buffers of a few sizes. One that came back is lent again once nothing refers to its memory: a file system
-/// may retain data that were written to it until its server has it for good.
+/// Buffers of a few sizes. A returned buffer is lent again once nothing refers to its memory: a file system
+/// may retain written data until its server has stored them.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferPool(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     size_classes: [Mutex<VecDeque<Buffer>>; SIZES.len()],
-    /// Of each size so many are retained.
+    /// Number of buffers retained per size.
     retained_max: [usize; SIZES.len()],
 }
 
 impl BufferPool {
-    /// Retains at most about so many bytes of each size that are not in use.
+    /// Creates a pool that retains at most about `retained_bytes` of unused buffers of each size.
     pub fn new(retained_bytes: usize) -> Self {
         Self(Arc::new(Shared {
             size_classes: Default::default(),
@@ -33,7 +33,7 @@ impl BufferPool {
         }))
     }
 
-    /// A buffer of at least `len` bytes, what is in it being anything.
+    /// Lends a buffer of at least `len` bytes with unspecified contents.
     pub fn lend(&self, len: usize) -> Lease {
         let size_class = SIZES.iter().position(|&size| size >= len);
         let buffer = size_class.and_then(|size_class| self.free_one(size_class));
@@ -68,7 +68,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The bytes, if nothing else refers to them.
+    /// Returns the bytes, if nothing else refers to them.
     pub fn as_slice(&mut self) -> Option<&[u8]> {
         self.buffer.as_slice()
     }

@@ -1,4 +1,4 @@
-//! An open file.
+//! Open files.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use tombolo_mem::{Sink, Source};
 
 use crate::node::Node;
 
-/// An opening of a file or directory, closed when dropped.
+/// An open file or directory, closed when dropped.
 ///
-/// What closing would report is reported by [`File::flush`]: a program that writes calls it before it drops
-/// the file. Any number of reads and writes may be under way at once, from any threads.
+/// Errors of closing are reported by [`File::flush`]: a writer calls it before it drops the file. Any number
+/// of reads and writes may be in flight at once, from any threads.
 pub struct File {
     node: Node,
     open: OpenId,
@@ -26,46 +26,46 @@ impl File {
         Self { node, open, attr }
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// The opening, for the operations of the waist.
+    /// Returns the opening, for the operations of the waist.
     pub fn opening(&self) -> Opening {
         Opening { node: self.node.id(), open: self.open }
     }
 
-    /// The attributes when it was opened, where the file system said them, or when it was found.
+    /// Returns the attributes at the time of opening, where the file system reported them, or of the look-up.
     pub fn attr_found(&self) -> Option<&Attr> {
         self.attr.as_ref().or_else(|| self.node.attr_found())
     }
 
-    /// The attributes now.
+    /// Fetches the current attributes.
     pub fn attr_now(&self) -> Answer<Attr> {
         let tree = self.node.tree();
         tree.fs().getattr(&tree.cx(), self.node.id(), Some(self.opening()))
     }
 
-    /// Changes attributes; answers with the new ones.
+    /// Changes attributes and returns the new ones.
     pub fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
         let tree = self.node.tree();
         tree.fs().setattr(&tree.cx(), self.node.id(), Some(self.opening()), set).map(|(attr, _)| attr)
     }
 
-    /// Reads from `offset` into `into`. Shorter only at the end of the file.
+    /// Reads from `offset` into `into`. The count is short only at the end of the file.
     pub fn read_at(&self, offset: u64, into: Sink) -> Answer<ReadDone> {
         let tree = self.node.tree();
         read_whole(tree.fs(), &tree.cx(), self.opening(), offset, into)
     }
 
-    /// Writes from `from`; says how much of it went in.
+    /// Writes from `from` and returns how much was written.
     pub fn write_at(&self, how: &Write, from: Source) -> Answer<Written> {
         let tree = self.node.tree();
         tree.fs().write(&tree.cx(), self.opening(), how, from)
     }
 
-    /// Finds data or a hole; [`Error::NotSupported`] where the file system does not say where they are.
+    /// Finds data or a hole; [`Error::NotSupported`] where the file system cannot tell.
     pub fn seek(&self, offset: u64, whence: Whence) -> Answer<u64> {
         let tree = self.node.tree();
         match tree.fs().ranges() {
@@ -74,13 +74,13 @@ impl File {
         }
     }
 
-    /// Sends what is still to be written, and reports what went wrong with it.
+    /// Sends pending writes and reports their errors.
     pub fn flush(&self) -> Answer<()> {
         let tree = self.node.tree();
         tree.fs().flush(&tree.cx(), self.opening(), LockOwner(0))
     }
 
-    /// Makes it stable.
+    /// Makes written data stable.
     pub fn sync(&self, what: SyncScope) -> Answer<()> {
         let tree = self.node.tree();
         tree.fs().fsync(&tree.cx(), self.opening(), what)

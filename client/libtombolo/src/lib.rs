@@ -1,16 +1,15 @@
-//! Exports for programs: paths, listings, files and copies of trees over the waist, without a mount.
+//! A client library: paths, listings, files and copies of trees over the waist, without a mount.
 //!
-//! [`Tree`] is an attached export; [`Node`] and [`File`] are what is found and opened in it. All operations
-//! are futures, or answers that become one, so that a single thread keeps many of them under way; none needs
-//! a runtime ([`block_on`] waits for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded
-//! number of files under way on a few threads; [`disk`] on whole disks.
+//! [`Tree`] is an attached export; [`Node`] and [`File`] are found and opened in it. All operations are
+//! futures, or answers that become one, so that a single thread can have many in flight; none needs a runtime
+//! ([`block_on`] waits for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of
+//! files in progress on a few threads; [`disk`] on whole disks.
 //!
-//! [`CachedTree`] remembers what it was told of paths, and believes it without a request while nothing has
-//! changed.
+//! [`CachedTree`] caches answers about paths and uses them without a request while nothing has changed.
 //!
-//! Not here: URLs and local paths (the program `tombolo` opens them), permission checks.
+//! Non-goals: URLs and local paths (the program `tombolo` opens them), permission checks.
 //!
-//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `cached`; `run` (how futures are run); `copy`;
+//! Reading order: [`tree`](Tree), `node`, `file`, `path`; `cached`; `run` (execution of futures); `copy`;
 //! `disk`.
 #![forbid(unsafe_code)]
 
@@ -42,10 +41,10 @@ pub use tombolo_core::fs::Watermarks;
 pub use tree::{Tree, User};
 pub use watermarks::Reached;
 
-/// No tree is followed deeper than this. No file system has such a bound, but a server can make directories
-/// up without end, and each that a walk is in costs memory: some hundred bytes.
+/// Maximum depth of a walk. File systems have no such bound, but a server can invent directories without end,
+/// and each ancestor of the walk takes some hundred bytes of memory.
 pub const DEPTH_MAX: u32 = 1 << 18;
 
-/// So many of the directories that a walk is in keep what they are listed with: a descriptor, and entries.
-/// Those above them are opened again when the walk is back, so that depth does not take descriptors.
+/// Number of a walk's ancestor directories that retain their listing: a descriptor, and entries. Others are
+/// reopened when the walk returns to them, so that depth does not consume descriptors.
 const LISTINGS_OPEN: usize = 16;

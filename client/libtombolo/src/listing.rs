@@ -1,4 +1,4 @@
-//! Listing a directory, page by page or entry by entry.
+//! Directory listings, page by page or entry by entry.
 
 use std::vec::IntoIter;
 
@@ -8,13 +8,13 @@ use tombolo_core::{Error, Result};
 use crate::file::File;
 use crate::node::Node;
 
-/// Names only: what a local directory lists on the spot.
+/// Names only: the size for a local directory.
 const NAMES: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 32, align: 8, plus: false };
 
-/// With attributes: what a server's READDIRPLUS carries in one reply, about 300 entries.
+/// With attributes: the size of a server's READDIRPLUS reply, about 300 entries.
 const PLUS: DirBudget = DirBudget { size_bytes: 64 << 10, entry_bytes: 200, align: 8, plus: true };
 
-/// A directory that is being listed. Only one page is in memory at a time.
+/// A listing in progress. Only one page is in memory at a time.
 #[derive(Debug)]
 pub struct Listing {
     dir: Node,
@@ -22,12 +22,12 @@ pub struct Listing {
     opening: Option<File>,
     page: Option<DirPage>,
     budget: DirBudget,
-    /// Behind the last entry that was read.
+    /// Position after the last entry that was read.
     cookie: Cookie,
     end: bool,
-    /// What was read for [`Listing::next`], each with the position behind it.
+    /// Entries read for [`Listing::next`], each with the position after it.
     ahead: IntoIter<(Item, Cookie)>,
-    /// Behind the last entry that [`Listing::next`] answered with.
+    /// Position after the last entry that [`Listing::next`] returned.
     taken: Cookie,
 }
 
@@ -36,11 +36,11 @@ pub struct Listing {
 pub struct Item {
     /// Its name.
     pub name: NameBuf,
-    /// What it is, where the directory says so.
+    /// Its type, where the directory reports it.
     pub file_type: Option<FileType>,
-    /// Its number.
+    /// Its file number.
     pub fileid: u64,
-    /// The node, when it was asked for and there is one.
+    /// The node, if requested and present.
     pub node: Option<Node>,
 }
 
@@ -59,20 +59,19 @@ impl Listing {
         }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn dir(&self) -> &Node {
         &self.dir
     }
 
-    /// The next entries; `None` at the end. Names that no file can have (a `/` in one, say) end the listing
-    /// with
-    /// [`Error::Io`]: a server that sends them is broken.
+    /// Returns the next entries; `None` at the end. An impossible name (a `/` in one, say) ends the listing
+    /// with [`Error::Io`]: a server that sends it is broken.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Item>>> {
         let page = self.read().await?;
         Ok(page.map(|items| items.into_iter().map(|(item, _)| item).collect()))
     }
 
-    /// The next entry; `None` at the end. Otherwise as [`Listing::next_page`].
+    /// Returns the next entry; `None` at the end. Otherwise as [`Listing::next_page`].
     pub async fn next(&mut self) -> Result<Option<Item>> {
         loop {
             if let Some((item, cookie)) = self.ahead.next() {
@@ -86,8 +85,8 @@ impl Listing {
         }
     }
 
-    /// Gives back what the listing holds: the opening, and the entries that were read and not yet asked for.
-    /// [`Listing::next`] goes on where it was, with a new opening.
+    /// Releases the opening, and the entries that were read but not returned yet. [`Listing::next`] continues
+    /// at the same position with a new opening.
     pub(crate) fn set_aside(&mut self) {
         self.opening = None;
         self.page = None;
@@ -121,7 +120,7 @@ impl Listing {
         let mut is_broken = false;
         for entry in page.iter() {
             next = entry.cookie;
-            // Taken over first: whatever happens, the look-up is given back.
+            // Taken over first, so that the look-up is released in any case.
             let node = entry.entry.map(|&entry| Node::of(tree.clone(), entry));
             match tombolo_core::fs::Name::new(entry.name) {
                 Ok(name) => {

@@ -1,4 +1,4 @@
-//! A file, directory or link that was found, and what can be done with it.
+//! Files, directories and links, and their operations.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::tree::Tree;
 #[derive(Clone)]
 pub struct Node(Arc<Held>);
 
-/// One look-up, given back when dropped.
+/// One look-up, released when dropped.
 struct Held {
     tree: Tree,
     id: NodeId,
@@ -25,27 +25,27 @@ struct Held {
 }
 
 impl Node {
-    /// A reference that an operation answered with; it takes the look-up over.
+    /// Creates a reference from an operation's answer, and takes over its look-up.
     pub(crate) fn of(tree: Tree, entry: Entry) -> Self {
         Self(Arc::new(Held { tree, id: entry.node, attr: Some(entry.attr) }))
     }
 
-    /// The root, which was not looked up, and whose attributes are not known.
+    /// Creates a reference to the root, which was not looked up and has no known attributes.
     pub(crate) fn root(tree: Tree) -> Self {
         Self(Arc::new(Held { tree, id: NodeId::ROOT, attr: None }))
     }
 
-    /// The tree that it is of.
+    /// Returns its tree.
     pub fn tree(&self) -> &Tree {
         &self.0.tree
     }
 
-    /// Its number in the session.
+    /// Returns its number in the session.
     pub fn id(&self) -> NodeId {
         self.0.id
     }
 
-    /// Its attributes as they were when it was found; asked for now when that was not said.
+    /// Returns its attributes at the time of its look-up; fetches them now if there were none.
     pub async fn attr(&self) -> Result<Attr> {
         match self.0.attr {
             Some(attr) => Ok(attr),
@@ -53,17 +53,17 @@ impl Node {
         }
     }
 
-    /// Its attributes as they were when it was found.
+    /// Returns its attributes at the time of its look-up.
     pub fn attr_found(&self) -> Option<&Attr> {
         self.0.attr.as_ref()
     }
 
-    /// Its attributes now.
+    /// Fetches its current attributes.
     pub fn attr_now(&self) -> Answer<Attr> {
         self.tree().fs().getattr(&self.tree().cx(), self.id(), None)
     }
 
-    /// Changes attributes; answers with the new ones.
+    /// Changes attributes and returns the new ones.
     pub fn set_attr(&self, set: &SetAttr) -> Answer<Attr> {
         self.tree().fs().setattr(&self.tree().cx(), self.id(), None, set).map(|(attr, _)| attr)
     }
@@ -74,7 +74,7 @@ impl Node {
         self.tree().fs().lookup(&self.tree().cx(), self.id(), name).map(|entry| Node::of(tree, entry))
     }
 
-    /// The target of this link.
+    /// Reads the target of this link.
     pub fn read_link(&self) -> Answer<Vec<u8>> {
         self.tree().fs().readlink(&self.tree().cx(), self.id())
     }
@@ -85,7 +85,8 @@ impl Node {
         Ok(File::new(self.clone(), opened.open, opened.attr))
     }
 
-    /// Makes a file in this directory, or opens it, as `how` says. The tree's umask is taken off its mode.
+    /// Creates a file in this directory, or opens it, according to `how`. The tree's umask is applied to its
+    /// mode.
     pub async fn create(&self, name: Name<'_>, how: Create) -> Result<File> {
         let created = self.tree().fs().create(&self.tree().cx(), self.id(), name, &how).resolve().await?;
         let attr = created.entry.attr;
@@ -120,29 +121,29 @@ impl Node {
         made.map(|made| Node::of(tree, made.entry))
     }
 
-    /// Gives a file of the same session another name, in this directory.
+    /// Links a file of the same session under another name in this directory.
     pub fn add_name(&self, file: NodeId, name: Name<'_>) -> Answer<Node> {
         let tree = self.tree().clone();
         let made = self.tree().fs().link(&self.tree().cx(), file, self.id(), name);
         made.map(|made| Node::of(tree, made.entry))
     }
 
-    /// Removes a name in this directory that is not a directory's.
+    /// Removes a name of a non-directory from this directory.
     pub fn remove(&self, name: Name<'_>) -> Answer<()> {
         self.tree().fs().unlink(&self.tree().cx(), self.id(), name).map(|_| ())
     }
 
-    /// Removes an empty directory in this one.
+    /// Removes an empty directory from this one.
     pub fn remove_dir(&self, name: Name<'_>) -> Answer<()> {
         self.tree().fs().rmdir(&self.tree().cx(), self.id(), name).map(|_| ())
     }
 
-    /// Moves a name of this directory to another directory of the same session.
+    /// Renames an entry of this directory, also into another directory of the same session.
     pub fn rename(&self, from: Name<'_>, to_dir: &Node, to: Name<'_>, flags: RenameFlags) -> Answer<()> {
         self.tree().fs().rename(&self.tree().cx(), self.id(), from, to_dir.id(), to, flags).map(|_| ())
     }
 
-    /// Lists this directory, with the nodes and their attributes when `plus` is set.
+    /// Lists this directory; with `plus`, together with the nodes and their attributes.
     pub async fn list(&self, plus: bool) -> Result<Listing> {
         let dir = self.open(OpenFlags::READ | OpenFlags::DIRECTORY).await?;
         Ok(Listing::new(dir, plus))

@@ -1,4 +1,4 @@
-//! Walking paths.
+//! Path resolution.
 
 use tombolo_core::fs::{FileType, Name, NameBuf};
 use tombolo_core::{Error, Result};
@@ -6,34 +6,35 @@ use tombolo_core::{Error, Result};
 use crate::node::Node;
 use crate::tree::Tree;
 
-/// So many symbolic links are followed in one path (POSIX `SYMLOOP_MAX`, path_resolution(7)).
+/// Maximum number of symbolic links followed in one path (POSIX `SYMLOOP_MAX`, path_resolution(7)).
 pub const LINKS_MAX: u32 = 40;
 
-/// No longer target of a link is followed, in bytes (`PATH_MAX`).
+/// Maximum length of a link's target that is followed, in bytes (`PATH_MAX`).
 const TARGET_BYTES_MAX: usize = 4096;
 
-/// What to do about a symbolic link at the end of a path.
+/// Treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// Take what it leads to.
+    /// Follow the link.
     Follow,
-    /// Take the link.
+    /// Return the link itself.
     Keep,
 }
 
 impl Tree {
-    /// What a path leads to: components with `/` between them, from the top of the tree, with or without a
-    /// `/` in front.
+    /// Finds what a path leads to: components separated by `/`, from the top of the tree, with or without a
+    /// leading `/`.
     ///
-    /// Links are followed as path_resolution(7) has it, within the tree: an absolute target begins at the
-    /// top, and the parent of the top is the top. A `/` at the end asks for a directory.
+    /// Links are followed as in path_resolution(7), within the tree: an absolute target begins at the top,
+    /// and the parent of the top is the top. A trailing `/` requires a directory.
     pub async fn find(&self, path: &[u8], last: Last) -> Result<Node> {
         let mut way = Way::new(self);
         way.go(path, last).await?;
         Ok(way.into_end())
     }
 
-    /// The directory in which the last component of `path` lies, or would, and that component.
+    /// Finds the directory of the last component of `path`, existing or not, and returns it with that
+    /// component.
     ///
     /// [`Error::InvalidArgument`] when the path ends with `.` or `..`, or is the top itself: that is no
     /// directory's entry.
@@ -44,8 +45,8 @@ impl Tree {
         Ok((way.into_end(), name))
     }
 
-    /// As [`Tree::find_parent`], of what the path leads to if its last component is a link: where a program
-    /// writes that opens the path. [`Error::NotFound`] when a link leads to nothing.
+    /// Finds the same as [`Tree::find_parent`], but of the end of the links if the last component is a link:
+    /// the file to which a program writes that opens the path. [`Error::NotFound`] for a dangling link.
     pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, mut name) = split(path)?;
         let mut way = Way::new(self);
@@ -68,7 +69,7 @@ impl Tree {
     }
 }
 
-/// The directories from the top to where we are, so that `..` finds its way back.
+/// The directories from the top to the present position, for `..`.
 struct Way {
     tree: Tree,
     /// Below the top.
@@ -85,7 +86,7 @@ impl Way {
     }
 
     async fn go(&mut self, path: &[u8], last: Last) -> Result<()> {
-        // What is left to walk, the next component last.
+        // Components left to walk, the next one last.
         let mut ahead = components(path);
         let mut links = 0;
         while let Some(component) = ahead.pop() {
@@ -129,7 +130,7 @@ impl Way {
         Ok(())
     }
 
-    /// Goes where a link's target begins.
+    /// Goes to the directory at which a link's target begins.
     fn begin_target(&mut self, target: &[u8]) -> Result<()> {
         if begins_at_top(target)? {
             self.nodes.clear();
@@ -144,7 +145,7 @@ impl Way {
     }
 }
 
-/// Whether the way that a link's target says begins at the top.
+/// Returns `true` if a link's target begins at the top.
 pub(crate) fn begins_at_top(target: &[u8]) -> Result<bool> {
     match target.len() {
         0 => Err(Error::NotFound),
@@ -153,7 +154,7 @@ pub(crate) fn begins_at_top(target: &[u8]) -> Result<bool> {
     }
 }
 
-/// What stands before the last component, and that component.
+/// Splits a path into what precedes the last component, and that component.
 fn split(path: &[u8]) -> Result<(&[u8], NameBuf)> {
     let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
     let path = path.get(..end).unwrap_or_default();
@@ -165,7 +166,7 @@ fn split(path: &[u8]) -> Result<(&[u8], NameBuf)> {
     Ok((dir, Name::new(name)?.to_owned()))
 }
 
-/// The components, the first one last. A `/` at the end is a `.` more.
+/// Returns the components in reverse order. A trailing `/` counts as a `.`.
 pub(crate) fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = path
         .split(|&byte| byte == b'/')

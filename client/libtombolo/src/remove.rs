@@ -1,4 +1,4 @@
-//! Removing trees.
+//! Removal of trees.
 
 use tombolo_core::fs::{FileType, Name, NameBuf};
 use tombolo_core::{Error, Result};
@@ -11,20 +11,20 @@ use crate::run::Window;
 
 const IN_FLIGHT: usize = 64;
 
-/// A directory that something is added to all the time is listed so often.
+/// Maximum number of listings of a directory to which names are added all the time.
 const ROUNDS_MAX: u32 = 3;
 
-/// What became of a removal.
+/// Outcome of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Names that were removed.
+    /// Number of names removed.
     pub removed: u64,
-    /// Names that were not.
+    /// Number of names that could not be removed.
     pub failed: u64,
 }
 
-/// Removes a name, and if it is a directory's everything below it, many names at a time. What cannot be
-/// removed is told to `failed` with its path, which begins with `path`; the rest is removed all the same.
+/// Removes a name, and a directory's descendants, many at a time. `failed` is called for each name that
+/// cannot be removed with its path, which begins with `path`; the others are still removed.
 pub async fn remove_tree(
     dir: &Node,
     name: Name<'_>,
@@ -45,13 +45,12 @@ pub async fn remove_tree(
 }
 
 struct Task<'a> {
-    /// Of the first level.
+    /// Path of the first level.
     path: &'a [u8],
     levels: Vec<Level>,
     above: Above,
     removal: Removal,
-    /// Listings say of what kind entries are only when they are asked for everything (RFC 1813 §3.3.16,
-    /// READDIR).
+    /// Listings report the types of entries only with all attributes (RFC 1813 §3.3.16, READDIR).
     plus: bool,
     failed: &'a mut (dyn FnMut(&[u8], &Error) + Send),
 }
@@ -61,14 +60,14 @@ struct Level {
     name: NameBuf,
     listing: Listing,
     going: Window<(NameBuf, Result<()>)>,
-    /// What failed here, and what was removed in this round.
+    /// Failures in this directory, and removals in this round.
     failed: u64,
     removed: u64,
     round: u32,
 }
 
 impl Task<'_> {
-    /// Removes what is no directory, begins with what is.
+    /// Removes a non-directory, or enters a directory.
     async fn begin(&mut self, parent: &Node, node: Node, name: NameBuf) -> Result<()> {
         let attr = node.attr().await?;
         if attr.file_type != FileType::Directory {
@@ -122,7 +121,7 @@ impl Task<'_> {
             Err(error) => Err(error),
         };
         match begun {
-            // Another process did it.
+            // Another process removed it.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => self.fail(Some(item.name.as_name()), &error),
         }
@@ -136,12 +135,12 @@ impl Task<'_> {
         }
     }
 
-    /// Begins anew a directory whose place in the listing the server has forgotten, since it changed (RFC
-    /// 1813 §3.3.16). Each time there is less in it.
+    /// Lists a directory anew after the server has forgotten the position in its listing, since it changed
+    /// (RFC 1813 §3.3.16). Each time fewer entries are left.
     async fn list_what_is_left(&mut self) {
         while self.settle().await {}
         let Some(level) = self.levels.last_mut() else { return };
-        // What failed would fail, and be told, once more.
+        // Failed entries would fail and be reported again.
         if level.failed > 0 || level.removed == 0 {
             return self.give_up_listing(&Error::BadCookie).await;
         }
@@ -154,12 +153,12 @@ impl Task<'_> {
         self.finish_level().await;
     }
 
-    /// Waits for the oldest removal; false when there is none.
+    /// Waits for the oldest removal; `false` when there is none.
     async fn settle(&mut self) -> bool {
         let Some(level) = self.levels.last_mut() else { return false };
         let Some((name, outcome)) = level.going.next().await else { return false };
         match outcome {
-            // Another process did it.
+            // Another process removed it.
             Ok(()) | Err(Error::NotFound) => {
                 level.removed += 1;
                 self.removal.removed += 1;
@@ -172,7 +171,7 @@ impl Task<'_> {
     async fn finish_level(&mut self) {
         while self.settle().await {}
         let Some(mut level) = self.levels.pop() else { return };
-        // It stays, as what is left in it does, of which has been told.
+        // It stays, like the entries left in it, whose failures were reported.
         if level.failed > 0 {
             self.note_failure();
             return;
@@ -186,7 +185,7 @@ impl Task<'_> {
                 }
                 return;
             }
-            // Something was added, or the listing skipped some when others were removed.
+            // Something was added, or the listing skipped entries while others were removed.
             Err(Error::NotEmpty) if level.round < ROUNDS_MAX && level.removed > 0 => {
                 level.listing.dir().list(self.plus).await
             }
@@ -205,7 +204,7 @@ impl Task<'_> {
         }
     }
 
-    /// Something failed with an entry of the directory that we are in, or with that directory.
+    /// Reports a failure of an entry of the current directory, or of that directory.
     fn fail(&mut self, name: Option<Name<'_>>, error: &Error) {
         let mut path = self.path.to_vec();
         for name in self.levels.iter().skip(1).map(|level| level.name.as_name()).chain(name) {
@@ -219,7 +218,7 @@ impl Task<'_> {
         self.note_failure();
     }
 
-    /// The directory that we are in cannot be removed.
+    /// Records that the current directory cannot be removed.
     fn note_failure(&mut self) {
         if let Some(level) = self.levels.last_mut() {
             level.failed += 1;

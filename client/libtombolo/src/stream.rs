@@ -1,4 +1,4 @@
-//! Files as streams, with many requests under way.
+//! Files as streams, with many requests in flight.
 
 use std::io::{self, Read};
 
@@ -10,37 +10,37 @@ use crate::buffer_pool::{BufferPool, Lease};
 use crate::file::File;
 use crate::run::Window;
 
-/// How much is read or written by one request, and how many are under way.
+/// Request size and concurrency of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
-    /// Bytes of one request.
+    /// Bytes per request.
     pub piece_bytes: usize,
-    /// Requests under way.
+    /// Number of requests in flight.
     pub in_flight: usize,
 }
 
 impl Default for StreamOptions {
-    /// 16 requests of 256 KiB: what comes first comes soon, and a fast link is full.
+    /// Returns 16 requests of 256 KiB: the first data arrive soon, and a fast link is saturated.
     fn default() -> Self {
         Self { piece_bytes: 256 << 10, in_flight: 16 }
     }
 }
 
-/// Which side of a stream failed.
+/// The failed side of a stream.
 #[derive(Debug, Error)]
 pub enum StreamError {
     /// The file.
     #[error(transparent)]
     File(FsError),
-    /// What it was copied to or from.
+    /// The other stream.
     #[error(transparent)]
     Stream(io::Error),
 }
 
 impl File {
-    /// Copies the file from `offset` to its end to `out`, in order. Says how many bytes those were.
+    /// Copies the file from `offset` to its end to `out`, in order. Returns the number of bytes.
     ///
-    /// Writing to `out` may block the thread; the reads that are under way go on.
+    /// Writing to `out` may block the thread; the reads in flight continue.
     pub async fn read_to(
         &self,
         mut offset: u64,
@@ -55,7 +55,7 @@ impl File {
         let mut reads = Window::new();
         let (start, mut ahead) = (offset, offset);
         loop {
-            // One more than the size says: it may have grown, and some files say that they are empty
+            // One request beyond the reported size: the file may have grown, and some files report size 0
             // (proc(5)).
             while reads.len() < options.in_flight.max(1) && (ahead < size || reads.len() == 0) {
                 reads.add(self.piece(&buffers, ahead, options.piece_bytes));
@@ -63,8 +63,7 @@ impl File {
             }
             let Some((mut lease, done)) = reads.next().await else { break };
             let done = done.map_err(StreamError::File)?;
-            // Nothing should refer to the memory now that it is read: but that is for the file system to
-            // keep.
+            // The file system should not refer to the memory after the read, but this is not guaranteed.
             match lease.as_slice().and_then(|bytes| bytes.get(..done.count)) {
                 Some(bytes) => out.write_all(bytes),
                 None => out.write_all(&lease.source(0..done.count).to_vec(done.count)),
@@ -79,9 +78,9 @@ impl File {
         Ok(offset - start)
     }
 
-    /// Writes what `from` gives to the file from `offset` on, and flushes it. Says how many bytes those were.
+    /// Writes all data of `from` to the file from `offset` on, and flushes it. Returns the number of bytes.
     ///
-    /// Reading `from` may block the thread; the writes that are under way go on.
+    /// Reading `from` may block the thread; the writes in flight continue.
     pub async fn write_from(
         &self,
         mut offset: u64,
@@ -135,8 +134,8 @@ impl File {
     async fn settle(&self, writes: &mut Window<FsResult<(usize, usize, u64)>>) -> Result<(), StreamError> {
         match writes.next().await {
             Some(Ok((written, count, _))) if written == count => Ok(()),
-            // A file system that wrote a part of it has run out of something, and says so when asked for the
-            // rest; but the rest is behind us, so it is said here.
+            // A short write means that the file system ran out of something, which it would report for the
+            // remainder; but that is no longer in memory, so it is reported now.
             Some(Ok(_)) => Err(StreamError::File(FsError::NoSpace)),
             Some(Err(error)) => Err(StreamError::File(error)),
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! An attached export, on behalf of one user.
+//! Attached exports, on behalf of one user.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::node::Node;
 
 /// A file system of the waist as a program uses it: with an identity, a umask and an interrupt.
 ///
-/// A clone is another reference to the same session, which ends with the last tree, node and file of it.
+/// A clone is another reference to the same session, which ends with its last tree, node and file.
 #[derive(Clone)]
 pub struct Tree {
     session: Arc<Session>,
@@ -27,15 +27,15 @@ struct Session {
     requests: AtomicU64,
 }
 
-/// The user of a tree, and what the tree is called.
+/// The user and the realm of a tree.
 #[derive(Clone, Debug)]
 pub struct User {
-    /// The identity that operations are made as.
+    /// Identity of all operations.
     pub identity: Identity,
-    /// Taken off the mode of what is made.
+    /// Mode bits removed from whatever is created.
     pub umask: Mode,
-    /// Where file numbers mean the same file: the same for all trees of one server or one machine. A copy of
-    /// a directory into itself is recognised by it.
+    /// Scope in which file numbers identify a file: the same for all trees of one server or one machine. It
+    /// serves to detect the copy of a directory into itself.
     pub realm: String,
 }
 
@@ -45,8 +45,8 @@ impl Tree {
         Self::attach_checked(export, user, PermissionCheck::BackEnd)
     }
 
-    /// Attaches to files of this host that this process uses in the name of the user that it runs as: the
-    /// kernel checks, and no thread has to act as another user.
+    /// Attaches to files of this host as this process's own user: the kernel checks permissions, and no
+    /// thread has to change its identity.
     pub fn attach_own(export: &dyn Export, user: User) -> Result<Self> {
         Self::attach_checked(export, user, PermissionCheck::Caller)
     }
@@ -58,45 +58,45 @@ impl Tree {
         Ok(Self::of(export.attach(&client)?, id, user))
     }
 
-    /// A session that is attached already, with its number.
+    /// Creates a tree from an attached session and its number.
     pub fn of(fs: Arc<dyn FileSystem>, id: SessionId, user: User) -> Self {
         let User { identity, umask, realm } = user;
         let session = Session { fs, id, identity, umask, realm, requests: AtomicU64::new(0) };
         Self { session: Arc::new(session), interrupt: Interrupt::default() }
     }
 
-    /// The same session, whose operations end early when `interrupt` is raised; also those on nodes and files
-    /// that are found through what this returns.
+    /// Returns the same session with operations that end early when `interrupt` is raised, including those on
+    /// nodes and files found through it.
     pub fn interruptible(&self, interrupt: Interrupt) -> Self {
         Self { session: self.session.clone(), interrupt }
     }
 
-    /// The directory at the top.
+    /// Returns the root directory.
     pub fn root(&self) -> Node {
         Node::root(self.clone())
     }
 
-    /// The file system.
+    /// Returns the file system.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.session.fs
     }
 
-    /// On whose behalf its operations run.
+    /// Returns the identity of its operations.
     pub fn identity(&self) -> &Identity {
         &self.session.identity
     }
 
-    /// What is taken off the mode of what is made.
+    /// Returns the umask.
     pub fn umask(&self) -> Mode {
         self.session.umask
     }
 
-    /// See [`User::realm`].
+    /// Returns the realm, see [`User::realm`].
     pub fn realm(&self) -> &str {
         &self.session.realm
     }
 
-    /// Whether both are references to one session, so that nodes of one may be used with those of the other.
+    /// Returns `true` if both refer to one session, so that nodes of one may be used with the other.
     pub fn is_same_session(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.session, &other.session)
     }

@@ -1,4 +1,4 @@
-//! How far changes have come that a proxy answers before their origin has them.
+//! Progress of changes that a proxy acknowledges before their origin has them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,24 +8,24 @@ use tombolo_core::{Answer, Error, Result};
 
 use crate::tree::Tree;
 
-/// Where changes are to be.
+/// A stage that changes can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
-    /// On the proxy's local disk.
+    /// The proxy's local disk.
     LocalDisk,
-    /// At the origin.
+    /// The origin.
     Origin,
 }
 
-/// No watermarks are longer, in bytes.
+/// Maximum size of watermarks, in bytes.
 const BYTES_MAX: usize = 4096;
 
-/// A wait looks so often.
+/// Polling interval of a wait.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Tree {
-    /// How far changes have come, those of all clients of the tree. [`Error::NoAttribute`] where none are
-    /// kept back.
+    /// Fetches the progress of the changes of all clients of the tree. [`Error::NoAttribute`] where changes
+    /// are not deferred.
     pub fn watermarks(&self) -> Answer<Watermarks> {
         let name = match XattrName::new(Watermarks::XATTR) {
             Ok(name) => name,
@@ -40,10 +40,9 @@ impl Tree {
         })
     }
 
-    /// Waits on this thread until all that was changed before this call has come there, but no longer than
-    /// `timeout`: then it fails with [`Error::TimedOut`]. It does not hurry anything: the proxy brings
-    /// changes to the origin within seconds. [`Error::NotPermitted`] where the origin has all but attributes
-    /// that it has refused.
+    /// Blocks until everything changed before this call has reached `place`; fails with [`Error::TimedOut`]
+    /// after `timeout`. It does not speed anything up: the proxy sends changes to the origin within seconds.
+    /// [`Error::NotPermitted`] if the origin has everything except attributes that it refused.
     pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
         let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
         loop {

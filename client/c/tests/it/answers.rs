@@ -1,4 +1,4 @@
-//! Answers are those of the local system calls.
+//! Answers equal those of local system calls.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -24,17 +24,17 @@ const PATHS: [&str; 12] = [
     "a/none/x",
 ];
 
-/// statx(2) of a path here.
+/// Returns statx(2) of the local file at a path of the tree.
 fn statx(served: &Served, path: &str, flags: c_int) -> Result<Stat, c_int> {
     let mut out = MaybeUninit::<libc::statx>::zeroed();
     let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
-    // SAFETY: a string, and room for what is asked.
+    // SAFETY: a string, and memory for the result.
     let result =
         unsafe { libc::statx(libc::AT_FDCWD, served.local(path).as_ptr(), flags, mask, out.as_mut_ptr()) };
     if result != 0 {
         return Err(-std::io::Error::last_os_error().raw_os_error().unwrap());
     }
-    // SAFETY: all zero bytes are attributes too.
+    // SAFETY: all-zero bytes are valid attributes.
     let stat = unsafe { out.assume_init() };
     let time = |time: libc::statx_timestamp| Time { sec: time.tv_sec, nsec: time.tv_nsec, reserved: 0 };
     Ok(Stat {
@@ -57,7 +57,7 @@ fn statx(served: &Served, path: &str, flags: c_int) -> Result<Stat, c_int> {
     })
 }
 
-/// Without what this host has no word for.
+/// Clears fields without a counterpart in statx(2).
 fn common(stat: Result<Stat, c_int>) -> Result<Stat, c_int> {
     stat.map(|stat| Stat { dev: 0, generation: 0, ..stat })
 }
@@ -103,13 +103,13 @@ fn what_is_remembered_is_counted_and_a_change_of_the_host_is_seen() {
     within_a_second("the file", || tree.stat("a/b/file").is_ok());
 }
 
-/// Another process does this in the directory: changes of its own a server knows of anyway.
+/// Changes the directory from another process: the server knows its own changes anyway.
 fn host(served: &Served, what: &str) {
     let status = Command::new("sh").current_dir(&served.dir).args(["-c", what]).status();
     assert!(status.expect("a shell").success());
 }
 
-/// The kernel tells the server of its host's changes a moment after they were made.
+/// Waits for a host change to be noticed: the kernel notifies the server shortly after it.
 #[track_caller]
 fn within_a_second(what: &str, mut is_seen: impl FnMut() -> bool) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
@@ -128,7 +128,7 @@ fn files_are_read_whole_and_the_size_tells_that_a_buffer_was_too_small() {
         assert_eq!(tree.read("a/link", 9), Ok((7, b"content\xee\xee".to_vec())));
         assert_eq!(tree.read("empty", 1), Ok((0, b"\xee".to_vec())));
     }
-    // SAFETY: an open tree and a string; no bytes are asked for.
+    // SAFETY: an open tree and a string; no bytes are requested.
     let size = unsafe { tombolo_read(tree.0, c("a/link").as_ptr(), std::ptr::null_mut(), 0) };
     assert_eq!(size, 7);
     let largest = 262_144;
@@ -168,13 +168,13 @@ fn listings_have_names_types_and_numbers_and_end_when_told_to() {
     }
 
     unsafe extern "C" fn second(context: *mut c_void, _: *const c_char, _: c_uint, _: u64) -> c_int {
-        // SAFETY: the number below, which nothing else refers to meanwhile.
+        // SAFETY: the counter declared below, which nothing else refers to meanwhile.
         let calls = unsafe { &mut *context.cast::<c_int>() };
         *calls += 1;
         if *calls == 2 { 77 } else { 0 }
     }
     let mut calls: c_int = 0;
-    // SAFETY: an open tree, a string, and a function that takes the number.
+    // SAFETY: an open tree, a string, and a function that takes the counter.
     let result = unsafe { tombolo_list(tree.0, c("/").as_ptr(), Some(second), (&raw mut calls).cast()) };
     assert_eq!((result, calls), (77, 2));
 }
@@ -222,7 +222,7 @@ fn attributes_that_are_remembered_allocate_nothing() {
     let served = Served::new();
     let tree = served.open();
     let (path, mut out) = (c("a/b/file"), Stat::default());
-    // SAFETY: an open tree, a string, and room for attributes.
+    // SAFETY: an open tree, a string, and memory for attributes.
     let mut ask = || assert_eq!(unsafe { tombolo_lstat(tree.0, path.as_ptr(), &mut out) }, 0);
     ask();
     ask();

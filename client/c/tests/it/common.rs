@@ -1,4 +1,4 @@
-//! A directory, a server of it in this process, and a tree of the C interface on its socket.
+//! A directory, a server for it in this process, and a C tree on its socket.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fs::Permissions;
@@ -18,20 +18,20 @@ use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 
-/// A directory that is served, its host watched.
+/// A served directory whose host is watched.
 pub struct Served {
     pub dir: TempDir,
     serving: Serving,
 }
 
-/// A server of one tree, `src`.
+/// A server of one export, `src`.
 pub struct Serving {
     _listener: LinkListener,
     sockets: TempDir,
 }
 
 impl Served {
-    /// `a/b/file`, links `a/link` to it, `away` to nothing and `loop` to itself, and `empty`.
+    /// Creates `a/b/file`, links `a/link` to it, `away` to nothing and `loop` to itself, and `empty`.
     pub fn new() -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
@@ -50,7 +50,7 @@ impl Served {
         self.serving.socket()
     }
 
-    /// Where a path of the tree lies here.
+    /// Returns the local path of a path of the tree.
     pub fn local(&self, path: &str) -> CString {
         c(self.dir.path().join(path))
     }
@@ -67,7 +67,7 @@ impl Serving {
         let sockets = TempDir::new().unwrap();
         std::fs::set_permissions(sockets.path(), Permissions::from_mode(0o755)).unwrap();
         let socket = sockets.path().join("s");
-        // Any user may connect; the policy decides.
+        // Any user may connect; the policy decides on access.
         let options = ListenOptions { socket_mode: 0o666, ..ListenOptions::default() };
         let listener = LinkListener::start(&socket, server, options).expect("a listener");
         Self { _listener: listener, sockets }
@@ -78,18 +78,18 @@ impl Serving {
     }
 }
 
-/// A tree that is closed when this is dropped.
+/// A tree, closed on drop.
 pub struct Opened(pub *mut TomboloTree);
 
 // SAFETY: any thread may use a tree (tombolo.h).
 unsafe impl Send for Opened {}
-// SAFETY: any number of threads at once, but for closing it, which takes the only reference.
+// SAFETY: any number of threads at once, except for closing, which takes the only reference.
 unsafe impl Sync for Opened {}
 
 impl Opened {
     pub fn at(socket: &CStr, name: &CStr) -> Result<Self, c_int> {
         let mut tree = ptr::null_mut();
-        // SAFETY: two strings, and room for a pointer.
+        // SAFETY: two strings, and memory for a pointer.
         let result = unsafe { tombolo_open(socket.as_ptr(), name.as_ptr(), &mut tree) };
         assert_eq!(tree.is_null(), result != 0);
         if result == 0 { Ok(Self(tree)) } else { Err(result) }
@@ -97,32 +97,32 @@ impl Opened {
 
     pub fn stat(&self, path: &str) -> Result<Stat, c_int> {
         let mut out = Stat::default();
-        // SAFETY: an open tree, a string, and room for attributes.
+        // SAFETY: an open tree, a string, and memory for attributes.
         sure(unsafe { tombolo_stat(self.0, c(path).as_ptr(), &mut out) }, out)
     }
 
     pub fn lstat(&self, path: &str) -> Result<Stat, c_int> {
         let mut out = Stat::default();
-        // SAFETY: an open tree, a string, and room for attributes.
+        // SAFETY: an open tree, a string, and memory for attributes.
         sure(unsafe { tombolo_lstat(self.0, c(path).as_ptr(), &mut out) }, out)
     }
 
     pub fn read(&self, path: &str, size: usize) -> Result<(usize, Vec<u8>), c_int> {
         let mut buffer = vec![0xee; size];
-        // SAFETY: an open tree, a string, and so many bytes.
+        // SAFETY: an open tree, a string, and `size` bytes.
         let count = unsafe { tombolo_read(self.0, c(path).as_ptr(), buffer.as_mut_ptr().cast(), size) };
         usize::try_from(count).map(|count| (count, buffer)).map_err(|_| count as c_int)
     }
 
     pub fn read_link(&self, path: &str, size: usize) -> Result<Vec<u8>, c_int> {
         let mut buffer = vec![0xee_u8; size];
-        // SAFETY: an open tree, a string, and so many bytes.
+        // SAFETY: an open tree, a string, and `size` bytes.
         let count = unsafe { tombolo_readlink(self.0, c(path).as_ptr(), buffer.as_mut_ptr().cast(), size) };
         buffer.truncate(usize::try_from(count).map_err(|_| count as c_int)?);
         Ok(buffer)
     }
 
-    /// Name, type and inode number of each entry, by name.
+    /// Returns name, type and inode number of each entry, sorted by name.
     pub fn list(&self, path: &str) -> Result<Vec<(String, c_uint, u64)>, c_int> {
         unsafe extern "C" fn each(
             context: *mut c_void,
@@ -130,7 +130,7 @@ impl Opened {
             kind: c_uint,
             ino: u64,
         ) -> c_int {
-            // SAFETY: the list below, which nothing else refers to meanwhile.
+            // SAFETY: the list declared below, which nothing else refers to meanwhile.
             let found = unsafe { &mut *context.cast::<Vec<(String, c_uint, u64)>>() };
             // SAFETY: a string, until this returns.
             let name = unsafe { CStr::from_ptr(name) };
@@ -146,7 +146,7 @@ impl Opened {
 
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
-        // SAFETY: an open tree, and room for them.
+        // SAFETY: an open tree, and memory for the counters.
         assert_eq!(unsafe { tombolo_counts(self.0, &mut counts) }, 0);
         counts
     }

@@ -1,4 +1,4 @@
-//! What is wrong is said by number.
+//! Error numbers of invalid calls and refused access.
 
 use std::ffi::CStr;
 use std::fs::Permissions;
@@ -61,11 +61,10 @@ fn null_pointers_are_invalid_and_nothing_happens() {
     let mut out = Stat::default();
     let mut opened = ptr::null_mut();
     let socket = served.socket();
-    /// Calls one function.
+    /// Expects `-EINVAL` from each call.
     macro_rules! invalid {
         ($($call:expr;)+) => {$(
-            // SAFETY: null pointers are allowed everywhere, and all others here lead to what the function
-            // asks for.
+            // SAFETY: null pointers are allowed everywhere, and all others point to valid arguments.
             assert_eq!(unsafe { $call } as i32, -libc::EINVAL, stringify!($call));
         )+};
     }
@@ -90,16 +89,16 @@ fn null_pointers_are_invalid_and_nothing_happens() {
     }
     assert!(opened.is_null());
     assert_eq!(out, Stat::default());
-    // SAFETY: null is nothing.
+    // SAFETY: null is allowed.
     unsafe { tombolo_close(ptr::null_mut()) };
-    // SAFETY: a string for good.
+    // SAFETY: a static string.
     let version = unsafe { CStr::from_ptr(tombolo_version()) };
     assert_eq!(version.to_str(), Ok(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn a_tree_is_its_users() {
-    // SAFETY: it takes nothing.
+    // SAFETY: it has no arguments.
     if unsafe { libc::geteuid() } != 0 {
         tombolo_skip::skip!("only root can be another user");
     }
@@ -112,11 +111,11 @@ fn a_tree_is_its_users() {
         std::fs::set_permissions(&file, Permissions::from_mode(0o600 | bits)).unwrap();
     }
     let socket = served.socket();
-    // Of this thread alone.
+    // Only for this thread.
     let other = std::thread::spawn(move || {
-        // SAFETY: it takes numbers.
+        // SAFETY: its arguments are numbers.
         unsafe { libc::setfsgid(65534) };
-        // SAFETY: it takes numbers.
+        // SAFETY: its arguments are numbers.
         unsafe { libc::setfsuid(65534) };
         Opened::at(&socket, c"src").expect("a tree")
     });

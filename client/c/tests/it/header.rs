@@ -1,5 +1,5 @@
-//! `tombolo.h` is what the library has: programs in C and C++ are compiled with it, linked and run, and the
-//! two name the same functions.
+//! `tombolo.h` matches the library: C and C++ programs are compiled, linked and run with it, and both declare
+//! the same functions.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -11,7 +11,7 @@ use tombolo::{Counts, Stat, Time, Watermarks};
 
 use crate::common::Served;
 
-// The same figures are in api.c.
+// api.c has the same figures.
 const _: () = {
     assert!(size_of::<Time>() == 16 && offset_of!(Time, nsec) == 8);
     assert!(size_of::<Stat>() == 160 && offset_of!(Stat, gid) == 12 && offset_of!(Stat, ino) == 16);
@@ -29,7 +29,7 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that was built along with this test.
+/// Returns the library that was built with this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let library = test.with_file_name("libtombolo.so");
@@ -44,7 +44,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Compiles a program against the header and the library, as an installed one is.
+/// Compiles a program against the header and the library as installed.
 fn compile(at: &TempDir, compiler: &str, words: &[&str], source: &Path) -> PathBuf {
     for name in ["libtombolo.so", "libtombolo.so.0"] {
         let _ = std::os::unix::fs::symlink(library(), at.path().join(name));
@@ -104,7 +104,7 @@ fn the_example_walks_as_it_says() {
 #[test]
 fn header_and_library_name_the_same_functions() {
     let header = std::fs::read_to_string(folder().join("include/tombolo.h")).unwrap();
-    // A declaration begins at the beginning of a line.
+    // A declaration starts at column 0.
     let declared: BTreeSet<&str> = header
         .lines()
         .filter(|line| {

@@ -1,4 +1,4 @@
-//! The asynchronous form.
+//! Asynchronous queries.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -17,7 +17,7 @@ const DONE: c_int = 1;
 type Told = (ThreadId, c_int, Option<Stat>);
 
 unsafe extern "C" fn tell(context: *mut c_void, result: c_int, stat: *const Stat) {
-    // SAFETY: the box that `ask` gave away, for the one call.
+    // SAFETY: the box that `ask` passed, for its only call.
     let sender = unsafe { Box::from_raw(context.cast::<Sender<Told>>()) };
     // SAFETY: null, or attributes until this returns.
     let stat = unsafe { stat.as_ref() }.copied();
@@ -49,7 +49,7 @@ fn the_callback_is_called_once_later_and_at_once_when_the_answer_is_remembered()
         let expected = if flags == 0 { tree.stat(path) } else { tree.lstat(path) };
         assert_eq!(if number == 0 { Ok(stat.unwrap()) } else { Err(number) }, expected);
         assert_eq!(stat.is_some(), number == 0);
-        // The first answers of a session are not all remembered.
+        // Not all first answers of a session are cached.
         let again = if flags == 0 { tree.stat(path) } else { tree.lstat(path) };
         assert_eq!(again, expected);
         if tree.counts().from_memory == 0 {
@@ -94,7 +94,7 @@ fn each_callback_has_been_called_when_a_tree_is_closed() {
 #[test]
 fn a_callback_may_ask_and_close_the_tree() {
     unsafe extern "C" fn ask_and_close(context: *mut c_void, result: c_int, _: *const Stat) {
-        // SAFETY: the box below, for the one call.
+        // SAFETY: the box passed below, for its only call.
         let (tree, sender) =
             *unsafe { Box::from_raw(context.cast::<(Opened, Sender<(c_int, Result<u64, c_int>)>)>()) };
         let again = tree.stat("a/b/file").map(|stat| stat.size);

@@ -1,4 +1,4 @@
-//! The C interface against the system's own calls on the same directory, and its header against C compilers.
+//! The C interface compared with system calls on the same directory, and its header with C compilers.
 
 mod answers;
 mod common;

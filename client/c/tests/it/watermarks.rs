@@ -1,4 +1,4 @@
-//! How far changes have come that a server keeps back.
+//! Progress of deferred changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const AT_ORIGIN: u32 = 2;
 impl Opened {
     fn watermarks(&self) -> Result<Watermarks, i32> {
         let mut out = Watermarks::default();
-        // SAFETY: an open tree, and room for them.
+        // SAFETY: an open tree, and memory for the watermarks.
         sure(unsafe { tombolo_watermarks(self.0, &mut out) }, out)
     }
 
@@ -30,7 +30,7 @@ impl Opened {
     }
 }
 
-/// Keeps changes back until it is told to bring them.
+/// Returns a write-back export that defers changes until told to send them.
 fn kept_back(dir: &TempDir) -> Arc<WriteBackExport> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
     let store = Store::open(&dir.path().join("cache"), &identity, StoreOptions::default()).expect("a store");

@@ -1,4 +1,4 @@
-//! What is in files, links and directories.
+//! Cached contents of files, links and directories.
 
 use std::sync::Arc;
 
@@ -17,28 +17,28 @@ use crate::path::Last;
 pub struct Listed {
     /// Its name.
     pub name: NameBuf,
-    /// What it is, where the directory says so.
+    /// Its type, where the directory reports it.
     pub file_type: Option<FileType>,
-    /// Its number.
+    /// Its file number.
     pub fileid: u64,
 }
 
 impl Listed {
-    /// What it takes in memory.
+    /// Returns its size in memory.
     fn size_bytes(&self) -> u64 {
         (size_of::<Self>() + self.name.as_name().as_bytes().len()) as u64
     }
 }
 
-/// What is in a node while it has this version.
+/// Contents of a node, valid for one version.
 pub(super) struct Remembered {
-    /// Keeps its number from being another's.
+    /// Keeps the node's number from being reused.
     _known: Arc<Known>,
     version: Version,
     contents: Contents,
 }
 
-/// What is in a node.
+/// Contents of a node.
 #[derive(Clone)]
 pub(super) enum Contents {
     Data(Arc<[u8]>),
@@ -47,7 +47,7 @@ pub(super) enum Contents {
 }
 
 impl Remembered {
-    /// What each takes beside its contents, about.
+    /// Approximate memory overhead of an entry, in bytes.
     pub const OWN_BYTES: u64 = 512;
 }
 
@@ -62,7 +62,7 @@ impl Weighed for Arc<Remembered> {
 }
 
 impl Cache {
-    /// What is in the node at the end of a path, if both are remembered and still so.
+    /// Returns the contents of the node at the end of a path, if both are cached and still valid.
     #[inline]
     pub(super) fn believed_contents(&self, path: &[u8], last: Last) -> Option<Result<Contents>> {
         let place = self.believed(path, last)?;
@@ -74,16 +74,16 @@ impl Cache {
         Some(contents)
     }
 
-    /// What is in a node that has this version.
+    /// Returns the contents of a node, if cached for this version.
     #[inline]
     pub(super) fn contents_of(&self, node: NodeId, version: Version) -> Option<Contents> {
         let remembered = self.contents.get(node.0, &[])?;
         (remembered.version == version).then(|| remembered.contents.clone())
     }
 
-    /// `version` is from before they were asked for.
+    /// Caches contents that were requested after `version` was taken.
     fn remember_contents(&self, known: &Arc<Known>, version: Option<Version>, contents: Contents) {
-        // One that does not hold any more is of no use; often it was the reading that set the access time.
+        // An outdated version is useless; often the read itself set the access time.
         if let Some(version) = version.filter(|version| self.holds(*version)) {
             let remembered = Remembered { _known: Arc::clone(known), version, contents };
             self.contents.insert(known.id().0, &[], Arc::new(remembered));
@@ -127,7 +127,7 @@ impl Cache {
         let file = known.node.open(OpenFlags::READ).await?;
         let mut bytes = self.read_up_to(&file, attr.size).await?;
         if bytes.is_none() {
-            // It has grown, or does not say how large it is.
+            // The file has grown, or does not report its size.
             bytes = self.read_up_to(&file, self.options.file_bytes_max).await?;
         }
         if let Some(bytes) = &bytes {
@@ -136,7 +136,7 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// The whole file, unless it is larger.
+    /// Reads the whole file; `None` if it is larger than `size_max`.
     async fn read_up_to(&self, file: &File, size_max: u64) -> Result<Option<Arc<[u8]>>> {
         let size_max = usize::try_from(size_max).map_err(|_| Error::NoMemory)?;
         let mut buffer = Buffer::new(size_max.checked_add(1).ok_or(Error::NoMemory)?);
@@ -146,7 +146,7 @@ impl Cache {
         }
         Ok(Some(match buffer.as_slice().and_then(|bytes| bytes.get(..count)) {
             Some(bytes) => bytes.into(),
-            // The memory is still referred to.
+            // The file system still refers to the memory.
             None => buffer.source(0..count).to_vec(count).into(),
         }))
     }
@@ -162,7 +162,7 @@ impl Cache {
         }
     }
 
-    /// Asks for the target of a link that had this version before.
+    /// Requests the target of a link; `version` was taken before.
     pub(super) async fn target(&self, link: &Arc<Known>, version: Option<Version>) -> Result<Arc<[u8]>> {
         self.counters.request();
         let target: Arc<[u8]> = link.node.read_link().resolve().await?.into();
@@ -189,7 +189,7 @@ impl Cache {
                 bytes += entry.size_bytes();
                 entries.push(entry);
             }
-            // A server can make entries up without end.
+            // A faulty server can send entries without end.
             if bytes > self.options.content_bytes_max {
                 return Err(Error::TooBig);
             }

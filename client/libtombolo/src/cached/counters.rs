@@ -1,17 +1,17 @@
-//! How questions were answered.
+//! Counters of cache hits and requests.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How the questions to a [`CachedTree`](super::CachedTree) were answered.
+/// Counts of how the queries of a [`CachedTree`](super::CachedTree) were answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// At once, by what is remembered.
+    /// Queries answered at once from the cache.
     pub from_memory: u64,
-    /// Later.
+    /// Queries that needed the server.
     pub asked: u64,
-    /// Requests that were sent for those. Reading a file counts as one, and so do listing a directory and,
-    /// where not all changes are seen, walking a path.
+    /// Requests sent for those. Reading a file counts as one, as do listing a directory and, where not all
+    /// changes are counted, walking a path.
     pub requests: u64,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Counters {
     requests: AtomicU64,
 }
 
-/// So many threads count apart, so that they do not take a cache line from each other.
+/// Number of counters, so that threads do not contend for one cache line.
 const LINES: usize = 16;
 
 #[derive(Default)]

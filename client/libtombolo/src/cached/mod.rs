@@ -1,12 +1,11 @@
-//! A tree whose answers are remembered for as long as nothing has changed.
+//! A tree whose answers are cached for as long as nothing has changed.
 //!
-//! A directory's version is taken *before* something in it is asked for, and remembered with the answer; the
-//! answer is believed while the version [holds](tombolo_core::fs::Versions::hold), which is seen in memory.
-//! An answer about a path hangs on all that was walked: each directory in which a name was looked for, each
-//! link that was followed, and the node at the end. So a change of any of them, of rights too, is seen by the
-//! next question after it was answered.
+//! A directory's version is taken *before* something in it is requested, and stored with the answer; the
+//! answer is valid while the version [holds](tombolo_core::fs::Versions::hold), which is checked in memory.
+//! An answer about a path depends on all that was walked: each directory that was searched, each link that
+//! was followed, and the node at the end. So the next query sees a change of any of them, rights included.
 //!
-//! Reading order: here; `walk`; `contents`; `table`, and `counters`.
+//! Reading order: this file; `walk`; `contents`; `table`, and `counters`.
 
 mod contents;
 mod counters;
@@ -29,36 +28,37 @@ use crate::node::Node;
 use crate::path::Last;
 use crate::tree::Tree;
 
-/// How much a [`CachedTree`] remembers. What was not asked for lately makes room.
+/// Limits of a [`CachedTree`]. The least recently used answers are evicted.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// Answers about paths, and as many names of directories. Each takes about a KiB here, and a node of the
-    /// session.
+    /// Maximum number of answers about paths, and of names in directories. Each takes about 1 KiB of memory
+    /// and a node of the session.
     pub entries_max: usize,
-    /// Contents of files, targets of links and listings, all together, in bytes.
+    /// Maximum size of file contents, link targets and listings together, in bytes.
     pub content_bytes_max: u64,
-    /// Files up to this size are remembered, and read whole by [`CachedTree::read`].
+    /// Maximum size of a file that is cached, and read whole by [`CachedTree::read`].
     pub file_bytes_max: u64,
 }
 
 impl Default for CacheOptions {
-    /// 65,536 paths; 64 MiB of contents, of files up to 256 KiB.
+    /// Returns limits of 65,536 paths and 64 MiB of contents, of files up to 256 KiB.
     fn default() -> Self {
         Self { entries_max: 1 << 16, content_bytes_max: 64 << 20, file_bytes_max: 256 << 10 }
     }
 }
 
-/// A [`Tree`] that is asked by path, and remembers the answers: attributes, that there is nothing, targets of
-/// links, small files and listings.
+/// A [`Tree`] queried by path that caches the answers: attributes, absence, targets of links, small files and
+/// listings.
 ///
-/// A remembered answer is believed only while the server's count of changes says that nothing has changed
-/// that it hangs on; then it is there at once ([`Answer::Done`]) and no request is sent. Otherwise the answer
-/// comes later, and only what has changed is asked for. Where not all changes are counted nothing is
-/// remembered, and each question is asked. Of errors only [`Error::NotFound`] is remembered.
+/// A cached answer is used only while the server's change counts say that nothing it depends on has changed;
+/// then it is available at once ([`Answer::Done`]) and no request is sent. Otherwise the answer is a future,
+/// and only what has changed is requested. Where not all changes are counted nothing is cached and each query
+/// is sent. Of errors only [`Error::NotFound`] is cached.
 ///
-/// Paths lead where [`Tree::find`] says, on behalf of the tree's user. A clone is another reference to the
-/// same memory. Any number of threads may ask at once; no lock is held while something is asked. What is
-/// remembered keeps nodes of the session; all are given back with the last reference, and when the session
+/// Paths are resolved as by [`Tree::find`], on behalf of the tree's user. A clone is another reference to the
+/// same cache. Any number of threads may query it concurrently; no lock is held during a request. Cached
+/// answers retain nodes of the session; all are released with the last reference, and when the session
+/// reaches its limit of nodes.
 /// has no room for more.
 #[derive(Clone)]
 pub struct CachedTree(Arc<Cache>);
@@ -67,7 +67,7 @@ struct Cache {
     tree: Tree,
     options: CacheOptions,
     top: Arc<Known>,
-    /// By kind of question and path.
+    /// By kind of query and path.
     places: Table<Arc<Place>>,
     /// By directory and name.
     names: Table<Arc<Named>>,
@@ -76,7 +76,7 @@ struct Cache {
     counters: Counters,
 }
 
-/// A node that something is remembered of.
+/// A node about which something is cached.
 struct Known {
     node: Node,
     file_type: FileType,
@@ -88,24 +88,24 @@ struct Known {
 struct State {
     version: Version,
     attr: Attr,
-    /// What the user was said to be allowed.
+    /// Access that the user is known to have.
     granted: AccessMask,
 }
 
-/// What a name in a directory leads to while the directory has this version.
+/// The node behind a name in a directory, valid for one version of the directory.
 struct Named {
-    /// Keeps its number from being another's.
+    /// Keeps the directory's number from being reused.
     _dir: Arc<Known>,
     version: Version,
-    /// `None`: there is nothing.
+    /// `None`: the name does not exist.
     node: Option<Arc<Known>>,
 }
 
-/// What a path leads to while all versions hold.
+/// The node behind a path, valid while all versions hold.
 struct Place {
-    /// In the order of the walk; the last is of the end, if there is one.
+    /// In the order of the walk; the last is that of the end, if it exists.
     versions: Trail,
-    /// `None`: there is nothing.
+    /// `None`: the path does not exist.
     end: Option<End>,
 }
 
@@ -116,11 +116,11 @@ struct End {
     version: Version,
 }
 
-/// Most paths have no more components.
+/// Versions along a path; most paths have at most this many components.
 type Trail = SmallVec<[Version; 8]>;
 
 impl CachedTree {
-    /// Nothing is remembered yet.
+    /// Creates an empty cache over `tree`.
     pub fn new(tree: Tree, options: CacheOptions) -> Self {
         let entries = options.entries_max.max(1);
         let top = Arc::new(Known::new(tree.root()));
@@ -139,18 +139,18 @@ impl CachedTree {
         }))
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn tree(&self) -> &Tree {
         &self.0.tree
     }
 
-    /// The attributes of what `path` leads to; links are followed.
+    /// Returns the attributes of what `path` leads to; links are followed.
     #[inline]
     pub fn stat(&self, path: &[u8]) -> Answer<Attr> {
         self.attr(path, Last::Follow)
     }
 
-    /// The attributes of what is at `path`, also if it is a link.
+    /// Returns the attributes of what is at `path`, also if it is a link.
     #[inline]
     pub fn lstat(&self, path: &[u8]) -> Answer<Attr> {
         self.attr(path, Last::Keep)
@@ -169,8 +169,8 @@ impl CachedTree {
         }
     }
 
-    /// Whether `path` leads to anything; links are followed. False also where it goes through what is no
-    /// directory.
+    /// Returns `true` if `path` leads to anything; links are followed. `false` also where it passes through a
+    /// non-directory.
     pub fn exists(&self, path: &[u8]) -> Answer<bool> {
         self.stat(path).map_result(|found| match found {
             Ok(_) => Ok(true),
@@ -179,8 +179,8 @@ impl CachedTree {
         })
     }
 
-    /// Whether the tree's user may access what `path` leads to in all these ways: [`Error::AccessDenied`] if
-    /// not, which is not remembered.
+    /// Checks that the tree's user has all these kinds of access to what `path` leads to. Fails with
+    /// [`Error::AccessDenied`] otherwise, which is not cached.
     pub fn access(&self, path: &[u8], mask: AccessMask) -> Answer<()> {
         if let Some(place) = self.0.believed(path, Last::Follow) {
             let is_granted = |end: &End| mask.is_empty() || end.known.grants(end.version, mask);
@@ -193,12 +193,12 @@ impl CachedTree {
         self.ask(path, move |cache, path| async move { cache.access_again(&path, mask).await })
     }
 
-    /// The bytes of the file that `path` leads to; `None` if it is larger than
+    /// Returns the bytes of the file that `path` leads to; `None` if it is larger than
     /// [`CacheOptions::file_bytes_max`]: such files are opened and read in pieces ([`CachedTree::tree`]).
-    /// [`Error::IsDirectory`] of a directory, [`Error::InvalidArgument`] of what is no file at all.
+    /// [`Error::IsDirectory`] for a directory, [`Error::InvalidArgument`] for any other non-file.
     ///
-    /// The first reading of a file often sets its access time, which is a change: then the bytes are
-    /// remembered by the second.
+    /// The first read of a file often sets its access time, which is a change: then only the second read
+    /// caches the bytes.
     pub fn read(&self, path: &[u8]) -> Answer<Option<Arc<[u8]>>> {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Data(bytes))) => Answer::ok(Some(bytes)),
@@ -207,7 +207,7 @@ impl CachedTree {
         }
     }
 
-    /// The target of the link at `path`. [`Error::InvalidArgument`] if it is none.
+    /// Returns the target of the link at `path`. [`Error::InvalidArgument`] if it is not a link.
     pub fn read_link(&self, path: &[u8]) -> Answer<Arc<[u8]>> {
         match self.0.believed_contents(path, Last::Keep) {
             Some(Ok(Contents::Target(target))) => Answer::ok(target),
@@ -216,9 +216,9 @@ impl CachedTree {
         }
     }
 
-    /// All entries of the directory that `path` leads to, in the directory's order. [`Error::NotDirectory`]
-    /// if it is none;
-    /// [`Error::TooBig`] if they take more than [`CacheOptions::content_bytes_max`]: then [`Node::list`] gives them in pages.
+    /// Returns all entries of the directory that `path` leads to, in the directory's order.
+    /// [`Error::NotDirectory`] if it is not a directory; [`Error::TooBig`] if they exceed
+    /// [`CacheOptions::content_bytes_max`]: then [`Node::list`] returns them in pages.
     pub fn list(&self, path: &[u8]) -> Answer<Arc<[Listed]>> {
         match self.0.believed_contents(path, Last::Follow) {
             Some(Ok(Contents::Listing(entries))) => Answer::ok(entries),
@@ -227,27 +227,27 @@ impl CachedTree {
         }
     }
 
-    /// How questions were answered so far.
+    /// Returns how queries were answered so far.
     pub fn counts(&self) -> Counts {
         self.0.counters.counts()
     }
 
-    /// How many answers about paths are remembered at present, believed or not.
+    /// Returns the number of cached answers about paths, valid or not.
     pub fn len(&self) -> usize {
         self.0.places.len()
     }
 
-    /// Whether no answer about a path is remembered.
+    /// Returns `true` if no answer about a path is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many bytes of contents are remembered at present, believed or not.
+    /// Returns the size of the cached contents in bytes, valid or not.
     pub fn content_bytes(&self) -> u64 {
         self.0.contents.weight()
     }
 
-    /// Forgets everything, and gives back the nodes.
+    /// Drops all answers and releases their nodes.
     pub fn clear(&self) {
         self.0.clear();
     }
@@ -263,7 +263,7 @@ impl CachedTree {
 }
 
 impl Cache {
-    /// What is remembered of this path, if that is how it is now.
+    /// Returns the cached answer for this path, if still valid.
     #[inline]
     fn believed(&self, path: &[u8], last: Last) -> Option<Arc<Place>> {
         let versions = self.versions()?;
@@ -287,7 +287,7 @@ impl Cache {
     }
 }
 
-/// The number that answers about paths are kept by.
+/// Returns the number under which answers about paths are stored.
 fn kind(last: Last) -> u64 {
     match last {
         Last::Follow => 0,
@@ -297,7 +297,7 @@ fn kind(last: Last) -> u64 {
 
 impl Known {
     fn new(node: Node) -> Self {
-        // Only the top is not found by a look-up.
+        // Only the root is not found by a look-up.
         let file_type = node.attr_found().map_or(FileType::Directory, |attr| attr.file_type);
         Self { node, file_type, state: RwLock::default() }
     }
@@ -318,7 +318,7 @@ impl Known {
         self.state().is_some_and(|state| state.version == version && state.granted.contains(mask))
     }
 
-    /// The user may do this while the node has this version.
+    /// Records that the user has this access while the node has this version.
     fn grant(&self, version: Version, mask: AccessMask) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = state.as_mut().filter(|state| state.version == version) {
@@ -336,7 +336,7 @@ impl Place {
 
 impl Weighed for Arc<Place> {
     fn weight(&self) -> u64 {
-        // Long trails take memory of their own.
+        // Long trails are allocated separately.
         1 + self.versions.len() as u64 / 16
     }
 }

@@ -1,24 +1,24 @@
-//! A table of bounded size that many threads look things up in.
+//! A concurrent table of bounded size.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use quick_cache::sync::Cache;
 use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter};
 
-/// What is kept, by a number and bytes. What was not asked for lately makes room for what is new; it is
-/// dropped when nothing is locked, for its end may send a request.
+/// Values by a number and bytes, evicted by recency. An evicted value is dropped outside all locks, as
+/// dropping it may send a request.
 pub(super) struct Table<V: Weighed>(Cache<Key, V, ByWeight, Seed, DroppedLater>);
 
-/// A value that takes memory.
+/// A value with a size in memory.
 pub(super) trait Weighed: Clone {
-    /// How much, beside the bytes that it is found by, in the unit of the table.
+    /// Returns its weight without its key, in the unit of the table.
     fn weight(&self) -> u64;
 }
 
 impl<V: Weighed> Table<V> {
-    /// Holds at most `weight_max`, and things that weigh as much as `largest`.
+    /// Creates a table of at most `weight_max` that accepts values of up to `largest`.
     pub fn new(weight_max: u64, largest: u64, items: usize) -> Self {
-        // Each part has to take the largest, with room to choose.
+        // Each shard must take the largest value and still have a choice of victims.
         let parts = (weight_max / largest.max(1) / 4).clamp(1, PARTS_MAX) as usize;
         let options = OptionsBuilder::new()
             .estimated_items_capacity(items.max(1))
@@ -29,34 +29,34 @@ impl<V: Weighed> Table<V> {
         Self(Cache::with_options(options, ByWeight, Seed::new(), DroppedLater))
     }
 
-    /// What is kept there. Nothing is allocated.
+    /// Returns the value of a key, without allocating.
     #[inline]
     pub fn get(&self, of: u64, bytes: &[u8]) -> Option<V> {
         self.0.get(&KeyRef { of, bytes })
     }
 
-    /// Keeps it there, in place of what was.
+    /// Inserts a value, replacing that of the same key.
     pub fn insert(&self, of: u64, bytes: &[u8], value: V) {
         self.0.insert(Key { of, bytes: bytes.into() }, value);
     }
 
-    /// Drops everything.
+    /// Drops all values.
     pub fn clear(&self) {
         self.0.drain().for_each(drop);
     }
 
-    /// The number of things.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// How much they weigh.
+    /// Returns the total weight.
     pub fn weight(&self) -> u64 {
         self.0.weight()
     }
 }
 
-/// Into so many parts a table is split, each with a lock of its own.
+/// Maximum number of shards, each with its own lock.
 const PARTS_MAX: u64 = 32;
 
 #[derive(PartialEq, Eq, Hash)]
@@ -81,7 +81,7 @@ impl Equivalent<Key> for KeyRef<'_> {
 #[derive(Clone)]
 struct ByWeight;
 
-/// Bytes of a key that weigh nothing, so that a thing with an ordinary name has the weight that it says.
+/// Bytes of a key that weigh nothing, so that a value with an ordinary name has its own weight.
 const KEY_BYTES_FREE: u64 = 256;
 
 impl<V: Weighed> Weighter<Key, V> for ByWeight {
@@ -107,7 +107,7 @@ impl<V> Lifecycle<Key, V> for DroppedLater {
     }
 }
 
-/// Where hashes begin: another in each table, so that which names collide is not known outside.
+/// Initial value of hashes, different in each table so that outsiders cannot predict collisions.
 #[derive(Clone)]
 struct Seed(u64);
 
@@ -126,10 +126,10 @@ impl BuildHasher for Seed {
     }
 }
 
-/// A hash that multiplies eight bytes at a time with what it is so far, and folds the product in two.
+/// A hash that multiplies eight bytes at a time into its state and folds the product.
 struct Folded(u64);
 
-/// Odd, with as many ones as zeros: the digits of the golden ratio.
+/// The digits of the golden ratio: odd, with as many ones as zeros.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Folded {
@@ -146,7 +146,7 @@ impl Hasher for Folded {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            // The last eight bytes again where there are eight: that is one load.
+            // The last eight bytes overlap those before, where there are eight: a single load.
             let last = match bytes.last_chunk::<8>() {
                 Some(last) => u64::from_le_bytes(*last),
                 None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
@@ -193,7 +193,7 @@ mod tests {
             low[hash as usize % 256] += 1;
             high[(hash >> 56) as usize] += 1;
         }
-        // 256 in each on average, with a deviation of 16.
+        // Mean 256 per bucket, standard deviation 16.
         for count in low.into_iter().chain(high) {
             assert!((150..400).contains(&count), "{count} in one of 256");
         }

@@ -1,4 +1,4 @@
-//! Walking a path by what is remembered, and asking for the rest.
+//! Path walks over cached answers, with requests for whatever is missing.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use super::{Cache, End, Known, Named, Place, State, Trail, kind};
 use crate::node::Node;
 use crate::path::{self, LINKS_MAX, Last};
 
-/// What a path leads to.
+/// The node that a path leads to.
 pub(super) struct Found {
     pub known: Arc<Known>,
     pub attr: Attr,
-    /// From before the attributes were asked for; none if nothing may be remembered.
+    /// Taken before the attributes were requested; `None` if nothing may be cached.
     pub version: Option<Version>,
 }
 
-/// Whether names that are remembered are believed.
+/// Trust in cached names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
     Believe,
@@ -51,12 +51,12 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether a question that failed so is to be asked once more, without believing any names.
+    /// Returns `true` if a query that failed so must be repeated without trusting cached names.
     pub(super) fn must_try_again(&self, error: &Error) -> bool {
         match error {
-            // What a name led to when it was looked for has gone meanwhile; it may lead elsewhere now.
+            // The node behind a name was removed meanwhile; the name may lead elsewhere now.
             Error::Stale => true,
-            // What is remembered keeps nodes, which others of the session need.
+            // Cached answers retain nodes that others of the session need.
             Error::NoMemory | Error::TooManyOpen => {
                 self.clear();
                 true
@@ -65,7 +65,7 @@ impl Cache {
         }
     }
 
-    /// What a path leads to, which is remembered.
+    /// Finds what a path leads to, and caches it.
     pub(super) async fn find(&self, path: &[u8], last: Last, names: Names) -> Result<Found> {
         let Some(versions) = self.versions() else { return self.find_once(path, last).await };
         let Some(_) = self.look(versions, &self.top).await?.1 else {
@@ -81,7 +81,7 @@ impl Cache {
         }
     }
 
-    /// Where not all changes are seen.
+    /// Finds a path where not all changes are counted.
     async fn find_once(&self, path: &[u8], last: Last) -> Result<Found> {
         self.counters.request();
         let node = self.tree.find(path, last).await?;
@@ -90,13 +90,13 @@ impl Cache {
     }
 
     fn remember(&self, path: &[u8], last: Last, trail: Option<Trail>, end: Option<End>) {
-        // With a version missing it could not be told whether the answer still is right.
+        // With a version missing, the answer's validity could not be checked.
         if let Some(versions) = trail {
             self.places.insert(kind(last), path, Arc::new(Place { versions, end }));
         }
     }
 
-    /// The attributes of a node, and its version from before they were asked for; both remembered if they
+    /// Returns the attributes of a node, and its version from before they were requested; caches both if they
     /// hold.
     async fn look(&self, versions: &dyn Versions, known: &Known) -> Result<(Attr, Option<Version>)> {
         let state = *known.state();
@@ -118,16 +118,16 @@ struct Walk<'c> {
     cache: &'c Cache,
     versions: &'c dyn Versions,
     names: Names,
-    /// The directories from the top to where we are, without the top; at the end whatever is there.
+    /// The directories from the root to the present position, without the root; at the end any node.
     nodes: Vec<Arc<Known>>,
-    /// All that the answer hangs on; none if it cannot be told whether something of that changes.
+    /// All versions that the answer depends on; `None` if one of them cannot be checked.
     trail: Option<Trail>,
 }
 
 impl Walk<'_> {
-    /// `None`: there is nothing.
+    /// Walks a path; `None`: it does not exist.
     async fn go(&mut self, path: &[u8], last: Last) -> Result<Option<()>> {
-        // What is left to walk, the next component last.
+        // Components left to walk, the next one last.
         let mut ahead = path::components(path);
         let mut links = 0;
         while let Some(component) = ahead.pop() {
@@ -169,10 +169,10 @@ impl Walk<'_> {
         self.nodes.last().unwrap_or(&self.cache.top)
     }
 
-    /// What a name in this directory leads to.
+    /// Returns the node behind a name in the current directory.
     async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<Known>>> {
         let dir = Arc::clone(self.here());
-        // Before the name is looked for.
+        // Taken before the look-up.
         let version = self.cache.look(self.versions, &dir).await?.1;
         self.hang_on(version);
         let remembered = self.cache.names.get(dir.id().0, name.as_bytes());
@@ -206,7 +206,7 @@ impl Walk<'_> {
         self.cache.target(link, version).await
     }
 
-    /// The answer holds only while this version does.
+    /// Makes the answer depend on this version.
     fn hang_on(&mut self, version: Option<Version>) {
         match (&mut self.trail, version) {
             (Some(trail), Some(version)) => trail.push(version),
@@ -226,7 +226,7 @@ impl Walk<'_> {
     }
 }
 
-/// The node that is known already, if that is what was found, and with it what is remembered of it.
+/// Returns the cached node, with all that is cached about it, if it is the one found.
 fn same_or_new(known: Option<Arc<Known>>, found: Node) -> Arc<Known> {
     let is_same = |known: &Arc<Known>| known.id() == found.id() && known.id() != NodeId::ROOT;
     known.filter(is_same).unwrap_or_else(|| Arc::new(Known::new(found)))

@@ -1,4 +1,4 @@
-//! Which attributes a copy gets.
+//! Attributes that a copy gets.
 
 use std::sync::atomic::Ordering;
 
@@ -11,20 +11,19 @@ use crate::tree::Tree;
 use super::event::Step;
 use super::{Options, Work};
 
-/// The rights that a file has until its owner is known.
+/// Permission bits that a file has until it gets its owner.
 const OWNER_BITS: u32 = 0o700;
 const RIGHTS: u32 = 0o777;
 
-/// The mode that something is made with. What is to be given to another owner later is not for other users
-/// until then.
+/// Returns the mode for creation. A file that is to change owners is closed to other users until then.
 pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
     Mode::new(attr.mode.bits() & if options.preserve { OWNER_BITS } else { RIGHTS })
 }
 
-/// What has to be changed so that what was made has the attributes of its source; `None`: nothing.
+/// Returns the changes that give a new file the attributes of its source; `None`: no change.
 ///
-/// `made` is what it has, as far as it is known. Only what differs is asked for: an owner that is right
-/// already takes no privilege.
+/// `made` are its attributes as far as known. Only differences are requested: a correct owner needs no
+/// privilege.
 pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) -> Option<SetAttr> {
     if !work.options.preserve {
         return None;
@@ -35,7 +34,7 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     let may_regroup = may_give || (user.uid != 0 && user.in_group(attr.gid));
     let gid = (may_regroup && made.gid != attr.gid).then_some(attr.gid);
     let is_link = attr.file_type == FileType::Symlink;
-    // Rights that a set-user-id file gives are its owner's to give.
+    // Rights that a set-user-id file grants are its owner's to grant.
     let owned = (uid.is_some() || made.uid == attr.uid) && (gid.is_some() || made.gid == attr.gid);
     let copied = if owned { Mode::MASK } else { Mode::MASK & !(Mode::SET_UID | Mode::SET_GID) };
     Some(SetAttr {
@@ -48,8 +47,8 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     })
 }
 
-/// Sets attributes by `set`; when the server refuses the owner alone, the others are set all the same, and
-/// that is told once.
+/// Sets attributes by `set`; if the server refuses only the owner, the others are still set, and the refusal
+/// is reported once.
 pub(super) async fn apply(
     work: &Work,
     asked: SetAttr,
@@ -69,9 +68,9 @@ pub(super) async fn apply(
     }
 }
 
-/// Whether a directory has to be finished when all that is in it has been copied.
+/// Returns `true` if a directory has to be finished after all its entries were copied.
 pub(super) fn of_directory(options: &Options, attr: &Attr, is_new: bool) -> bool {
-    // Its owner may not have all rights, but had them while it was filled.
+    // Its final mode may deny its owner access, but the owner needed it while filling it.
     options.preserve || (is_new && attr.mode.bits() & OWNER_BITS != OWNER_BITS)
 }
 
@@ -86,13 +85,13 @@ pub(super) async fn finish_directory(
     apply(work, set, |set| node.set_attr(set)).await
 }
 
-/// The mode that a directory has without anything being preserved.
+/// Returns the mode of a directory when nothing is preserved.
 fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
     Mode::new(attr.mode.bits() & RIGHTS).without(tree.umask())
 }
 
-/// Whether what is there is what the source would become: of the same size and time. That the times are the
-/// same says that it was copied with its attributes preserved, and completely, for times are set last.
+/// Returns `true` if the target already is what the source would become: same size and time. Equal times mean
+/// that it was copied completely with its attributes preserved, as times are set last.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;
@@ -101,7 +100,7 @@ pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     from.mtime.secs == to.mtime.secs && from.mtime.nanos / grain == to.mtime.nanos / grain
 }
 
-/// What a look at the target's entry tells.
+/// Treats a missing target as `None`.
 pub(super) fn unless_missing(found: Result<Node>) -> Result<Option<Node>> {
     match found {
         Ok(node) => Ok(Some(node)),

@@ -1,11 +1,11 @@
-//! Which parts are being written.
+//! Claims on parts that are being written.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{NameBuf, NodeId};
 
-/// The parts that this copy writes at present. Two sources that would become one file would write one part.
+/// The parts that this copy is writing. Two sources with one target would write the same part.
 #[derive(Clone, Default)]
 pub(super) struct Claims(Arc<Mutex<HashSet<(NodeId, NameBuf)>>>);
 
@@ -15,7 +15,7 @@ pub(super) struct Claim {
 }
 
 impl Claims {
-    /// Takes the right, unless another copy has it.
+    /// Claims a part, unless another file's copy has it.
     pub fn take(&self, dir: NodeId, part: &NameBuf) -> Option<Claim> {
         let part = (dir, part.clone());
         self.lock().insert(part.clone()).then(|| Claim { claims: self.clone(), part })

@@ -1,4 +1,4 @@
-//! A directory at the target, for as long as something is copied into it.
+//! A directory at the target while something is copied into it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,45 +15,45 @@ use super::attributes;
 use super::event::{Event, Failure, Step};
 use super::tally::count;
 
-/// A directory that its owner has not the right to fill cannot be searched or listed by others, so while it
-/// is filled the owner has it.
+/// Permission bits of the owner while a directory is filled: without them it could not be searched or listed.
 const OWNER_ALL: u32 = 0o700;
 
-/// A directory at the target. The last of its users that goes has it finished: its attributes set, after
-/// those of all that is below it, for each new name in it changes its time.
+/// A directory at the target. Its last reference finishes it: its attributes are set after those of all its
+/// descendants, as each new name in it changes its time.
 pub(super) struct Directory {
     work: Arc<Work>,
-    /// `None` for the one that the copy was given.
+    /// `None` for the directory that the copy was given.
     up: Option<Arc<Directory>>,
-    /// The source's path as it was given, for the first directory of a source; else its name.
+    /// The source's path as given, for the first directory of a source; else its name.
     from: Vec<u8>,
-    /// Likewise of the target.
+    /// Likewise for the target.
     to: Vec<u8>,
     /// `None` once it is being finished.
     node: Option<Node>,
-    /// Whether it was made by this copy: nothing is in it but what the copy put there.
+    /// `true` if this copy made it: then it contains nothing else.
     pub is_new: bool,
     attr: Option<Attr>,
     unfinished: Option<NameBuf>,
-    /// What the first directory of its source became, to tell when a source contains its target.
+    /// Attributes of the target of its source's first directory, by which a source that contains its target
+    /// is recognised.
     first: Arc<OnceLock<Attr>>,
-    /// The source's directory; `None` where there is none.
+    /// The source's directory, if any.
     source: Option<Source>,
     pub depth: u32,
 }
 
-/// The directories of sources that are being copied, and how often each is.
+/// The source directories that are being copied, with how often each is.
 #[derive(Debug, Default)]
 pub(super) struct Entered(Mutex<HashMap<NodeId, u32>>);
 
-/// One of them, until it is dropped. It is held, so that it keeps its number.
+/// One such directory, until dropped. The reference keeps its number from being reused.
 struct Source {
     work: Arc<Work>,
     dir: Node,
 }
 
 impl Directory {
-    /// The directory that a source is copied into, which is there.
+    /// Returns the existing directory that a source is copied into.
     pub fn top(work: Arc<Work>, node: Node, path: Vec<u8>) -> Self {
         Self {
             work,
@@ -70,7 +70,7 @@ impl Directory {
         }
     }
 
-    /// The same for what is in a source, which is not copied into this directory but becomes it.
+    /// Changes it into the copy of `from` itself, for copying the contents of a directory.
     pub async fn for_contents(mut self, from: &Node, path: Vec<u8>) -> Self {
         self.from = path;
         self.source = Some(self.work.begin_directory(from).0);
@@ -82,12 +82,12 @@ impl Directory {
         self
     }
 
-    /// Its node.
+    /// Returns its node.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// Makes a directory in this one like `from`, or enters the one that is there.
+    /// Makes a directory like `from` in this one, or enters the existing one.
     pub async fn make(
         self: &Arc<Self>,
         from: &Node,
@@ -116,7 +116,7 @@ impl Directory {
         if made.file_type != FileType::Directory {
             return Err(self.failure(from_name, name, Step::OtherKind, Error::NotDirectory));
         }
-        // The first one is set once; those below find it set.
+        // Only the first directory sets it; its descendants find it set.
         let _ = self.first.set(made);
         count(&self.work.counters.directories);
         if is_new {
@@ -141,17 +141,17 @@ impl Directory {
         }))
     }
 
-    /// Makes the file that says that something is missing.
+    /// Creates the file that marks the directory as unfinished.
     async fn say_unfinished(&self, node: &Node, name: Name<'_>) {
         let mode = NewMode { mode: Mode::new(0o600), umask: Mode::new(0) };
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
-        // Without it, the copy is only harder to go on with.
+        // Without it the copy can still be resumed, but less easily.
         if let Err(error) = node.create(name, how).await {
             tracing::debug!(%error, "the copy cannot be marked as unfinished");
         }
     }
 
-    /// Tells that something was copied to a name in this directory, if that is to be told.
+    /// Reports a file copied to a name in this directory, if that was requested.
     pub fn tell_copied(&self, from_path: Option<&[u8]>, name: Name<'_>) {
         if self.work.options.tell_each {
             let from = self.path(from_path.unwrap_or(name.as_bytes()), |dir| &dir.from);
@@ -159,7 +159,7 @@ impl Directory {
         }
     }
 
-    /// Whether this is the copy of a directory, or lies in it.
+    /// Returns `true` if this is the copy of `source`, or lies in it.
     fn is_in(&self, source: &Node) -> bool {
         let mut next = Some(self);
         while let Some(dir) = next {
@@ -171,18 +171,18 @@ impl Directory {
         false
     }
 
-    /// A failure with something in this directory. `from` is its name, or at the top its path.
+    /// Returns a failure of an entry of this directory. `from` is its name, or at the top its path.
     pub fn failure(&self, from: &[u8], to: Name<'_>, step: Step, error: Error) -> Failure {
         Failure { from: self.path(from, |dir| &dir.from), to: self.to_path(to), step, error }
     }
 
-    /// A failure with this directory itself.
+    /// Returns a failure of this directory itself.
     pub fn own_failure(&self, step: Step, error: Error) -> Failure {
         let to = self.path(&[], |dir| &dir.to);
         Failure { from: self.path(&[], |dir| &dir.from), to, step, error }
     }
 
-    /// The path of something in this directory, at the target.
+    /// Returns the target path of an entry of this directory.
     pub fn to_path(&self, name: Name<'_>) -> Vec<u8> {
         self.path(name.as_bytes(), |dir| &dir.to)
     }
@@ -207,8 +207,7 @@ impl Directory {
 }
 
 impl Directory {
-    /// Has the attributes set, where there are some to set. The directory above is answered with, unless it
-    /// has to wait for that.
+    /// Schedules setting its attributes, if any. Returns its parent, unless that must wait for them.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {
@@ -224,7 +223,7 @@ impl Directory {
             if let Some(unfinished) = unfinished.filter(|_| !work.is_unfinished())
                 && let Err(error) = node.remove(unfinished.as_name()).resolve().await
             {
-                tracing::debug!(%error, "nothing says that the copy was unfinished");
+                tracing::debug!(%error, "the mark of the unfinished copy cannot be removed");
             }
             let Some(attr) = attr else { return };
             if let Err((step, error)) = attributes::finish_directory(&work, &attr, &node).await
@@ -239,8 +238,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Not one within the other, by the compiler's own means: the stack has an end, a row of directories
-        // need not have.
+        // In a loop, not by recursion of `drop`: directories may nest deeper than the stack allows.
         let mut next = self.end();
         while let Some(mut dir) = next.and_then(Arc::into_inner) {
             next = dir.end();
@@ -249,8 +247,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Takes note that a source's directory is being copied. True if it was already: by another name, beside
-    /// it or above.
+    /// Registers a source's directory as being copied. `true` if it was already: by another name, elsewhere
+    /// or above.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = self.entered.lock();
         let count = entered.entry(dir.id()).or_insert(0);

@@ -1,4 +1,4 @@
-//! Copying one entry that is not a directory.
+//! The copy of one entry that is not a directory.
 
 use std::sync::Arc;
 
@@ -18,25 +18,25 @@ use super::{Existing, PIECE_BYTES, Work, attributes, part};
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
-    /// What the user called it; `None`: it has the same name as its copy, in the directory of the same path.
+    /// The user's name for it; `None`: the same name as its copy, in the directory of the same path.
     pub from_path: Option<Vec<u8>>,
     pub dir: Arc<Directory>,
     pub name: NameBuf,
 }
 
-/// What failed, in the words of [`Failure`](super::Failure).
+/// The step and error of a [`Failure`](super::Failure).
 pub(super) type Trouble = (Step, Error);
 
 pub(super) enum AtTarget {
     /// Nothing.
     Free,
     Taken,
-    /// Something that is left there.
+    /// A file that is left as it is.
     Left(Node),
 }
 
 impl Entry {
-    /// The directory at the target.
+    /// Returns the directory at the target.
     pub fn dir(&self) -> Result<&Node, Trouble> {
         self.dir.node().ok_or((Step::Make, Error::Stale))
     }
@@ -45,7 +45,7 @@ impl Entry {
         self.name.as_name()
     }
 
-    /// The name that the copy has until it is complete, and the right to use it.
+    /// Returns the temporary name of an incomplete copy, with the claim on it.
     pub fn part(&self, work: &Work) -> Result<(NameBuf, Claim), Trouble> {
         let dir = self.dir()?;
         let longest = dir.tree().fs().profile().name_max;
@@ -54,15 +54,14 @@ impl Entry {
         Ok((part, claim))
     }
 
-    /// Gives a complete copy its name.
+    /// Renames a complete copy to its final name.
     pub async fn rename(&self, part: &NameBuf) -> Result<(), Trouble> {
         let dir = self.dir()?;
         let renamed = dir.rename(part.as_name(), dir, self.name(), RenameFlags::empty()).resolve().await;
         renamed.map_err(|error| (Step::Rename, error))
     }
 
-    /// Removes what was made and could not be finished. If that fails as well, it stays: the failure that
-    /// brought us here is the one to report.
+    /// Removes an unfinished file. If that fails as well, it stays: the earlier failure is the one to report.
     pub async fn clean_up(&self, name: Name<'_>) {
         if let Ok(dir) = self.dir() {
             let _ = dir.remove(name).resolve().await;
@@ -108,7 +107,7 @@ impl Work {
         Ok(())
     }
 
-    /// A regular file; answers with its copy when there is a complete one.
+    /// Copies a regular file; returns its copy if there is a complete one.
     async fn regular(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let place = self.look_at_target(entry).await?;
         if let AtTarget::Left(node) = place {
@@ -157,7 +156,7 @@ impl Work {
         entry.dir.tell_copied(entry.from_path.as_deref(), entry.name());
     }
 
-    /// Looks at what stands at the target, and decides what is to become of it.
+    /// Examines the target and decides what becomes of it.
     pub(super) async fn look_at_target(&self, entry: &Entry) -> Result<AtTarget, Trouble> {
         if entry.dir.is_new {
             return Ok(AtTarget::Free);

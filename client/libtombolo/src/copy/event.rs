@@ -1,14 +1,14 @@
-//! What a copy tells its observer.
+//! Events of a copy, for its observer.
 
 use tombolo_core::Error;
 
-/// Watches a copy. Called from the threads that copy, so it must be quick.
+/// Receives the events of a copy. Called from the copying threads, so it must be quick.
 pub trait Observer: Send + Sync {
-    /// Something happened.
+    /// Receives an event.
     fn see(&self, event: Event);
 }
 
-/// Something worth telling.
+/// An event of a copy.
 #[derive(Debug)]
 pub enum Event {
     /// A file, directory or link was not copied, or not entirely.
@@ -16,63 +16,63 @@ pub enum Event {
     /// A file, directory, link or special file was copied. Only with
     /// [`Options::tell_each`](super::Options::tell_each).
     Copied {
-        /// What.
+        /// The source.
         from: Vec<u8>,
-        /// What it became.
+        /// Its copy.
         to: Vec<u8>,
     },
-    /// A part was left for a later copy to go on with.
+    /// A part was left for a later copy to resume.
     PartKept {
-        /// The file that it is to become.
+        /// The file that it will become.
         to: Vec<u8>,
-        /// How much of it can be relied on.
+        /// Number of bytes that can be relied on.
         size_bytes: u64,
     },
 }
 
-/// What failed.
+/// A failure to copy something.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was copied.
+    /// The source.
     pub from: Vec<u8>,
-    /// What it was to become.
+    /// The intended target.
     pub to: Vec<u8>,
-    /// What was being done.
+    /// The step that failed.
     pub step: Step,
-    /// Why it failed.
+    /// The cause.
     pub error: Error,
 }
 
-/// What is done with a file.
+/// A step of copying a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The source is opened, read or listed.
+    /// Opening, reading or listing the source.
     Read,
-    /// The target is made, or what is in its place looked at.
+    /// Creating the target, or examining what exists in its place.
     Make,
-    /// The target is written.
+    /// Writing the target.
     Write,
-    /// The target gets its attributes. The rest of it was copied.
+    /// Setting the target's attributes; its data were copied.
     Attributes,
-    /// The target gets the source's owner, which takes a privilege that a server may refuse (root squash).
-    /// Reported once; the rest was copied.
+    /// Setting the target's owner, which takes a privilege that a server may refuse (root squash). Reported
+    /// once; everything else was copied.
     Owner,
-    /// The target gets its name.
+    /// Renaming the target to its final name.
     Rename,
-    /// It is a directory, and those were not asked for.
+    /// A directory was left out, as the copy is not recursive.
     OmitDirectory,
-    /// It is neither a file, a directory nor a link, and those were not asked for.
+    /// A special file was left out, as the copy is not recursive.
     OmitSpecial,
     /// A directory would be copied into itself.
     IntoItself,
-    /// Source and target are one file.
+    /// Source and target are the same file.
     SameFile,
-    /// What stands at the target is of another kind: a directory for a file, or the reverse.
+    /// The target exists with another type: a directory for a file, or the reverse.
     OtherKind,
     /// A regular file would replace a pipe, socket or device.
     OntoSpecial,
-    /// Another source is becoming the same file just now.
+    /// Another source is being copied to the same file.
     Twice,
-    /// The source was changed while a copy of it that had been resumed went on.
+    /// The source changed during a resumed copy.
     Changed,
 }

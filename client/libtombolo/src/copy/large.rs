@@ -1,4 +1,4 @@
-//! Copying a file in pieces, through a part that can be resumed.
+//! The copy of a file in pieces, through a part that can be resumed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +13,11 @@ use super::small::{reading, writing};
 use super::transfer::{Outcome, Transfer};
 use super::{Work, attributes, mark};
 
-/// Less than this is not worth being resumed.
+/// Minimum size of a part that is retained for resuming.
 const WORTH_KEEPING_BYTES: u64 = 1 << 20;
 
 impl Work {
-    /// Copies a file; `None` when it was stopped.
+    /// Copies a file; `None` if it was stopped.
     pub(super) async fn large(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let source = entry.from.open(OpenFlags::READ).await.map_err(reading)?;
         let (part, _claim) = entry.part(self)?;
@@ -50,7 +50,7 @@ impl Work {
         trouble.map_or(Ok(None), Err)
     }
 
-    /// Where a part can be gone on with.
+    /// Returns the position from which a part can be resumed.
     async fn start_of(&self, entry: &Entry, part: &NameBuf) -> u64 {
         let Ok(dir) = entry.dir() else { return 0 };
         if !self.options.resume || entry.dir.is_new {
@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// All data are written: sends what is left of them and sets size and attributes.
+    /// Completes the target after all writes: flushes it and sets size and attributes.
     async fn complete(&self, entry: &Entry, transfer: &Transfer, resumed: bool) -> Result<(), Trouble> {
         let target = &transfer.to;
         target.flush().resolve().await.map_err(writing)?;
@@ -79,7 +79,7 @@ impl Work {
         }
         let Some(made) = target.attr_found() else { return Ok(()) };
         let preserve = attributes::to_preserve(self, &entry.attr, made, target.node().tree());
-        // A mark is no time to keep.
+        // The mark in the access time must not remain.
         let unmark = || SetAttr { atime: Some(SetTime::Now), ..SetAttr::default() };
         match preserve.or_else(|| (resumed || transfer.is_marked()).then(unmark)) {
             Some(set) => attributes::apply(self, set, |set| target.set_attr(set)).await,
@@ -87,7 +87,7 @@ impl Work {
         }
     }
 
-    /// Marks a part that is not complete, or removes it when there is little in it.
+    /// Marks an incomplete part, or removes it when it contains too little.
     async fn leave(&self, entry: &Entry, transfer: &Transfer, part: &NameBuf, is_bad: bool) {
         let resumable =
             if is_bad { 0 } else { transfer.mark().await.unwrap_or_else(|_| transfer.marked_bytes()) };

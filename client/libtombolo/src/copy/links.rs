@@ -1,4 +1,4 @@
-//! Which names are of one file.
+//! Hard links: names of the same file.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -9,11 +9,11 @@ use tombolo_core::fs::Attr;
 
 use crate::node::Node;
 
-/// The files with several names that were met. One is forgotten when all its names were.
+/// The files with several names seen so far. An entry is dropped once all its names were.
 #[derive(Default)]
 pub(super) struct Links(Mutex<HashMap<Key, Known>>);
 
-/// A file of a source: its tree's realm and its numbers there.
+/// Identifier of a source file: its tree's realm, `fsid` and `fileid`.
 type Key = (String, u64, u64);
 
 struct Known {
@@ -21,29 +21,29 @@ struct Known {
     names_left: u32,
 }
 
-/// The copy under the first name that was met.
+/// The copy under the first name seen.
 #[derive(Default)]
 pub(super) struct First(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// None: it is still being copied.
+    /// `None`: it is still being copied.
     outcome: Option<Option<Node>>,
     waiting: Vec<Waker>,
 }
 
 pub(super) enum Role {
-    /// Copy the file, then say so.
+    /// Copy the file, then report the outcome.
     First(FirstName),
-    /// Wait for the copy and give it another name.
+    /// Wait for the copy and link to it.
     Further(Arc<First>),
 }
 
-/// The duty to say what became of the copy under the first name. Dropped without that: it failed.
+/// Obligation to report the outcome of the copy under the first name. Dropping it reports a failure.
 pub(super) struct FirstName(Arc<First>);
 
 impl Links {
-    /// Meets a name of a file.
+    /// Registers a name of a file and returns its role.
     pub fn meet(&self, realm: &str, attr: &Attr) -> Role {
         let key = (realm.to_owned(), attr.fsid, attr.fileid);
         let mut table = lock(&self.0);
@@ -62,7 +62,7 @@ impl Links {
 }
 
 impl First {
-    /// The copy, once it is complete; `None` when it failed.
+    /// Waits for the copy to complete; `None` if it failed.
     pub async fn copied(&self) -> Option<Node> {
         poll_fn(|context| {
             let mut state = lock(&self.0);
@@ -91,7 +91,7 @@ impl First {
 }
 
 impl FirstName {
-    /// The copy is complete.
+    /// Reports the complete copy.
     pub fn copied(self, node: Node) {
         self.0.settle(Some(node));
     }

@@ -1,35 +1,35 @@
-//! How a part says what it is worth.
+//! The mark that says how much of a part is valid.
 //!
-//! A part's time of last access holds a mark: in its seconds a digest of the source's size and time of
-//! change, in its nanoseconds how many mebibytes from the beginning are complete and stable. Writing does not
-//! change that time, setting it is stable when it is answered (RFC 1813 §1.5), and it needs no file beside
-//! the part, and no attribute that NFS lacks. A reader of the part may change it meanwhile: then the mark
-//! does not fit, and the copy begins anew. So it does where times are kept in seconds. A file system that
-//! keeps fewer digits rounds down, and some is copied twice.
+//! The mark is in the part's access time: in its seconds a digest of the source's size and modification time,
+//! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing does not
+//! change that time, setting it is stable once answered (RFC 1813 §1.5), and it needs neither an extra file
+//! nor an attribute that NFS lacks. A reader of the part may change it meanwhile: then the mark does not
+//! match and the copy starts over, as also where times have whole seconds. A file system with fewer digits
+//! rounds down, and some data are copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 
-/// What positions are counted in, in bytes.
+/// Unit of positions, in bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
 const UNITS_MAX: u64 = 999_999_999;
 
-/// The mark that says that `complete_bytes` of a part are there for good; with the number of bytes that it
-/// really says.
+/// Returns the mark for `complete_bytes` of stable data, and the number of bytes that it actually records.
 pub(super) fn of(source: &Attr, complete_bytes: u64) -> (SetAttr, u64) {
     let units = (complete_bytes / UNIT_BYTES).min(UNITS_MAX);
     let time = Timestamp { secs: digest(source), nanos: units as u32 };
     (SetAttr { atime: Some(SetTime::At(time)), ..SetAttr::default() }, units * UNIT_BYTES)
 }
 
-/// How many bytes of a part are good as a beginning of this source.
+/// Returns how many bytes of a part are a valid prefix of this source.
 pub(super) fn read(source: &Attr, part: &Attr) -> u64 {
     let complete = u64::from(part.atime.nanos) * UNIT_BYTES;
     let fits = part.atime.secs == digest(source) && complete <= part.size.min(source.size);
     if fits { complete } else { 0 }
 }
 
-/// FNV-1a of the source's size and time of change, folded to what every file system keeps of a time: 31 bits.
+/// Hashes the source's size and modification time by FNV-1a, folded to the 31 bits that every file system
+/// stores of a time.
 fn digest(source: &Attr) -> i64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     let words = [source.size, source.mtime.secs as u64, u64::from(source.mtime.nanos)];

@@ -1,4 +1,4 @@
-//! How much there is to copy.
+//! The amount of data to copy.
 
 use tombolo_core::Result;
 use tombolo_core::fs::FileType;
@@ -6,9 +6,8 @@ use tombolo_core::fs::FileType;
 use crate::above::Above;
 use crate::node::Node;
 
-/// Adds up the sizes of the regular files that a source has in it. `add` is told of each page of a directory,
-/// and says whether to go on. Directories that cannot be read are left out, and those that contain
-/// themselves.
+/// Adds up the sizes of the regular files in a source. `add` is called for each page of a directory, and
+/// returns `true` to continue. Unreadable directories and those that contain themselves are left out.
 pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
     let attr = source.attr().await?;
     if attr.file_type != FileType::Directory {

@@ -1,24 +1,24 @@
-//! Copying files and trees, from any tree to any tree.
+//! Copies of files and trees, from any tree to any tree.
 //!
-//! A [`Copier`] walks the sources depth first and keeps a bounded number of files under way, on a few
-//! threads: what costs a small file is round trips, so those of many files overlap. A small file is read,
-//! made under its own name and written, in two round trips to a server (three when attributes are preserved).
-//! A large one is read and written in pieces, many at a time, straight from the buffer that it was read into;
-//! it arrives under the name `.NAME.tombolo-part` and is renamed when it is complete. So does every file that
-//! takes the place of another.
+//! A [`Copier`] walks the sources depth first and keeps a bounded number of files in progress on a few
+//! threads: a small file costs round trips, so those of many files overlap. A small file is read, created
+//! under its own name and written in two round trips to a server (three when attributes are preserved). A
+//! large one is read and written in pieces, many at a time, straight from the buffer that it was read into;
+//! it is written under the name `.NAME.tombolo-part` and renamed when complete. So is every file that
+//! replaces another.
 //!
-//! **Resuming.** A part says how much of it can be relied on, and of which version of its source, in a time
-//! that no program needs meanwhile: see [`mark`]. That is written every few seconds, and when a copy is
-//! stopped, after what precedes it was made stable; so a copy may be resumed after the end of this process,
-//! of the server, or of either machine. A part whose mark does not fit is begun anew. A directory that is
-//! made as the copy of a source under another name says which source it is of until it is complete: a later
-//! copy can tell that from a directory to copy into.
+//! **Resuming.** A part records how much of it is valid, and for which version of its source, in a timestamp
+//! that is otherwise unused meanwhile: see [`mark`]. It is written every few seconds and when a copy is
+//! stopped, after the data before it were made stable; so a copy can be resumed after the end of this
+//! process, of the server, or of either machine. A part whose mark does not match starts over. A directory
+//! created as the copy of a source under another name records its source until it is complete: a later copy
+//! can tell it from a directory to copy into.
 //!
-//! Not here: which name a copy gets when the target is a directory (the caller decides), deleting what the
+//! Non-goals: choosing the copy's name when the target is a directory (the caller decides), deleting what the
 //! source does not have, comparing contents.
 //!
-//! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are rules of
-//! their own.
+//! Reading order: this file, `walk`, `entry`, `small`, `large`; `mark`, `attributes`, `links` are independent
+//! rules.
 
 mod attributes;
 mod claims;
@@ -57,57 +57,56 @@ pub use part::{part_name, unfinished_name};
 use tally::Counters;
 pub use tally::Tally;
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Files under way at once.
+    /// Maximum number of files in progress.
     pub jobs: usize,
-    /// Threads that read, write and send.
+    /// Number of threads that read, write and send.
     pub threads: usize,
-    /// What may be in memory at once, in bytes.
+    /// Maximum amount of data in memory, in bytes.
     pub window_bytes: usize,
-    /// Copy directories with what is in them, and links and special files as what they are.
+    /// Copy directories recursively, and links and special files as such.
     pub recursive: bool,
-    /// Keep modes, owners (as far as the user may), times, and which names are of one file.
+    /// Preserve modes, owners (as far as the user may), times and hard links.
     pub preserve: bool,
-    /// What to do about files that exist.
+    /// Treatment of existing files.
     pub existing: Existing,
-    /// Go on with parts that an earlier copy left, and leave out files that are there with the same size and
-    /// time.
+    /// Resume parts that an earlier copy left, and skip files that exist with the same size and time.
     pub resume: bool,
-    /// What becomes of zeros.
+    /// Treatment of zeroes.
     pub holes: Holes,
-    /// How stable a small file is before it counts as written. A server that writes it at once saves a round
-    /// trip for the commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
+    /// Required stability of a small file's data. A server that writes them at once saves a round trip for
+    /// the commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
     pub small_files: Stability,
-    /// Tell of each thing that is copied ([`Event::Copied`]).
+    /// Report each copied file ([`Event::Copied`]).
     pub tell_each: bool,
 }
 
-/// What to do about files that exist.
+/// Treatment of existing files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Replace them, each at once and only when its replacement is complete.
+    /// Replace them, each atomically and only when its replacement is complete.
     #[default]
     Replace,
     /// Leave them.
     Keep,
 }
 
-/// What becomes of zeros.
+/// Treatment of zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
-    /// Holes stay holes where the source's file system says where they are.
+    /// Holes stay holes where the source's file system reports them.
     #[default]
     AsTheyAre,
-    /// Blocks of zeros become holes as well.
+    /// Blocks of zeroes become holes as well.
     Make,
-    /// Everything is written.
+    /// All data are written.
     Fill,
 }
 
 impl Default for Options {
-    /// 64 files on two threads, 64 MiB, plain files only.
+    /// Returns options for 64 files on two threads and 64 MiB, plain files only.
     fn default() -> Self {
         Self {
             jobs: 64,
@@ -124,15 +123,15 @@ impl Default for Options {
     }
 }
 
-/// What is read or written by one operation, in bytes. A file of at most so many is a small one.
+/// Size of one read or write in bytes, and the maximum size of a small file.
 pub const PIECE_BYTES: usize = 1 << 20;
 
 const WALKERS: usize = 16;
 
-/// The unit of the window.
+/// Unit of the window.
 const WINDOW_UNIT_BYTES: usize = 64 << 10;
 
-/// A copy that is under way. Dropping it ends it where it is.
+/// A copy in progress. Dropping it aborts the copy.
 #[derive(Debug)]
 pub struct Copier {
     work: Arc<Work>,
@@ -153,7 +152,7 @@ struct Work {
     claims: Claims,
     entered: Entered,
     stopped: AtomicBool,
-    /// Owners cannot be kept at the target: it was tried.
+    /// `true` after the target has refused to set an owner.
     owners_refused: AtomicBool,
 }
 
@@ -163,31 +162,31 @@ impl std::fmt::Debug for Work {
     }
 }
 
-/// What is to be copied.
+/// A source.
 #[derive(Debug)]
 pub struct From {
     /// The file, directory or link.
     pub node: Node,
-    /// What to call it in reports.
+    /// Its path in reports.
     pub path: Vec<u8>,
 }
 
-/// Where to.
+/// A target.
 #[derive(Debug)]
 pub struct To {
     /// The directory.
     pub dir: Node,
     /// The name in it.
     pub name: NameBuf,
-    /// What to call the directory in reports.
+    /// The directory's path in reports.
     pub dir_path: Vec<u8>,
-    /// Where the copy is a directory that is made for it: an empty file of this name lies in it for as long
-    /// as something is missing that could be resumed, see [`unfinished_name`].
+    /// Name of the empty file that marks a newly created target directory while something that can be resumed
+    /// is missing, see [`unfinished_name`].
     pub unfinished: Option<NameBuf>,
 }
 
 impl Copier {
-    /// Starts the threads; nothing is copied yet.
+    /// Starts the threads, without copying anything yet.
     pub fn start(options: Options, observer: Arc<dyn Observer>) -> io::Result<Self> {
         let pool = ThreadPool::start(options.threads)?;
         let work = Work {
@@ -209,7 +208,7 @@ impl Copier {
         Ok(Self { work: Arc::new(work), pool })
     }
 
-    /// Begins to copy one more.
+    /// Begins to copy another source.
     pub fn add(&self, from: From, to: To) {
         let From { node, path } = from;
         let To { dir, name, dir_path, unfinished } = to;
@@ -217,40 +216,39 @@ impl Copier {
         self.work.clone().begin_source(node, path, top, name, unfinished);
     }
 
-    /// Begins to copy what is in a directory into one that is there. `dir_path` is what to call that in
-    /// reports.
+    /// Begins to copy the contents of a directory into an existing one. `dir_path` is its path in reports.
     pub fn add_contents(&self, from: From, dir: Node, dir_path: Vec<u8>) {
         let top = Directory::top(self.work.clone(), dir, dir_path);
         self.work.clone().begin_contents(from.node, from.path, top);
     }
 
-    /// How far it is.
+    /// Returns the progress so far.
     pub fn tally(&self) -> Tally {
         self.work.counters.tally()
     }
 
-    /// Begins nothing more. What is under way is finished; large files are left where they are, to be
+    /// Stops the copy: starts nothing more, finishes small files, and leaves parts of large ones to be
     /// resumed.
     pub fn stop(&self) {
         self.stopper().stop();
     }
 
-    /// What stops this copy, for another thread to hold.
+    /// Returns a handle with which another thread can stop this copy.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.work.clone())
     }
 
-    /// What tells how far this copy is, for another thread to hold.
+    /// Returns a handle with which another thread can watch this copy's progress.
     pub fn watcher(&self) -> Watcher {
         Watcher(self.work.clone())
     }
 
-    /// Ready when all that was added is done.
+    /// Waits until all that was added is done.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         self.work.all.ended()
     }
 
-    /// Waits until all that was added is done, and says what became of it.
+    /// Waits until all that was added is done, and returns the outcome.
     pub fn finish(self) -> Tally {
         block_on(self.ended());
         let tally = self.tally();
@@ -259,23 +257,23 @@ impl Copier {
     }
 }
 
-/// Watches a [`Copier`].
+/// A handle to watch a [`Copier`].
 #[derive(Clone, Debug)]
 pub struct Watcher(Arc<Work>);
 
 impl Watcher {
-    /// As [`Copier::tally`].
+    /// Returns the progress as [`Copier::tally`] does.
     pub fn tally(&self) -> Tally {
         self.0.counters.tally()
     }
 }
 
-/// Stops a [`Copier`].
+/// A handle to stop a [`Copier`].
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Work>);
 
 impl Stopper {
-    /// As [`Copier::stop`].
+    /// Stops the copy as [`Copier::stop`] does.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Relaxed);
     }
@@ -286,7 +284,7 @@ impl Work {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Has the pool run this, as a part of what is waited for.
+    /// Runs a task on the pool, counted among those waited for.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let member = self.all.member();
         self.spawner.spawn(async move {
@@ -295,12 +293,12 @@ impl Work {
         });
     }
 
-    /// Room for so many bytes in memory.
+    /// Waits for `len` bytes of the memory window.
     async fn room(&self, len: usize) -> Permit {
         self.window.take(len.div_ceil(WINDOW_UNIT_BYTES).max(1)).await
     }
 
-    /// Whether there is something that a later copy can go on with.
+    /// Returns `true` if something is left for a later copy to resume.
     fn is_unfinished(&self) -> bool {
         self.is_stopped() || self.counters.parts_kept.load(Ordering::Relaxed) > 0
     }

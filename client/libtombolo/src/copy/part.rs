@@ -1,12 +1,12 @@
-//! The names of what is not complete.
+//! Names of incomplete files.
 
 use tombolo_core::Result;
 use tombolo_core::fs::{NAME_MAX, Name, NameBuf};
 
 const SUFFIX: &[u8] = b".tombolo-part";
 
-/// What a file of this name is called until it is complete: `.NAME.tombolo-part`, with the end of a name that
-/// would be longer than `longest` bytes replaced by a digest of the whole.
+/// Returns the name of a file until it is complete: `.NAME.tombolo-part`, with the end of a name that would
+/// exceed `longest` bytes replaced by a digest of the whole.
 pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     let longest = (longest as usize).clamp(64, NAME_MAX);
     let bytes = name.as_bytes();
@@ -23,14 +23,14 @@ pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     Ok(Name::new(&part)?.to_owned())
 }
 
-/// The name of the file that lies in an unfinished copy of a directory of this name. No part of a file that
-/// is copied into it has the same, unless its name was chosen for that.
+/// Returns the name of the marker file in an unfinished copy of a directory of this name. It differs from the
+/// parts of files copied into it, unless a name was chosen to collide.
 pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
     let name = [format!(".~{:016x}", digest(source.as_bytes())).as_bytes(), SUFFIX].concat();
     Ok(Name::new(&name)?.to_owned())
 }
 
-/// FNV-1a.
+/// Hashes bytes by FNV-1a.
 fn digest(bytes: &[u8]) -> u64 {
     let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -1,28 +1,28 @@
-//! How much of a file is complete from its beginning.
+//! The length of a file's complete prefix.
 
 use std::collections::BTreeMap;
 
-/// Takes note of pieces that are done, in any order.
+/// A record of completed pieces, in any order.
 #[derive(Debug, Default)]
 pub(super) struct Prefix {
     complete: u64,
-    /// Done, but something before them is not: first byte, and the one behind the last. As many as pieces are
-    /// under way.
+    /// Completed pieces after a gap: first byte, and the one after the last. At most as many as are in
+    /// flight.
     beyond: BTreeMap<u64, u64>,
 }
 
 impl Prefix {
-    /// What is complete already.
+    /// Creates a record with everything before `complete` done.
     pub fn starting_at(complete: u64) -> Self {
         Self { complete, beyond: BTreeMap::new() }
     }
 
-    /// Everything before this byte is done.
+    /// Returns the length of the complete prefix.
     pub fn complete(&self) -> u64 {
         self.complete
     }
 
-    /// The bytes from `start` to `end` are done. Pieces do not overlap.
+    /// Records the bytes from `start` to `end` as done. Pieces do not overlap.
     pub fn done(&mut self, start: u64, end: u64) {
         if start > self.complete {
             self.beyond.insert(start, end);

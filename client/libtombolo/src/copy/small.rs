@@ -1,4 +1,4 @@
-//! Copying a file that is read and written in one piece.
+//! The copy of a file that is read and written in one piece.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, OpenFlags, Write};
@@ -11,13 +11,12 @@ use super::entry::{Entry, Trouble};
 use super::event::Step;
 use super::{PIECE_BYTES, Work, attributes};
 
-/// A file that says it is empty may have contents all the same (proc(5)). It is read in pieces of so many
-/// bytes.
+/// Piece size for files that report size 0 but may have contents (proc(5)), in bytes.
 const UNSAID_BYTES: usize = 16 << 10;
 
 impl Work {
-    /// Copies a file of at most a piece. Where nothing stands at the target it is made under its own name:
-    /// the one write that it takes leaves no half of it.
+    /// Copies a file of at most one piece. If the target does not exist it is created under its own name: a
+    /// single write leaves no partial file.
     pub(super) async fn small(&self, entry: &Entry, replaces: bool) -> Result<Node, Trouble> {
         let said = usize::try_from(entry.attr.size).unwrap_or(PIECE_BYTES);
         let size = if said == 0 { UNSAID_BYTES } else { said };
@@ -36,8 +35,8 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Another process made it meanwhile, or we did, and the answer was lost and the request sent
-                // again.
+                // Another process created it meanwhile, or this one did and the request was resent after its
+                // answer was lost.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }
@@ -54,7 +53,7 @@ impl Work {
         filled.and(renamed).map(|()| target.node().clone())
     }
 
-    /// Writes what was read, and whatever a file has that says it is empty, and sets the attributes.
+    /// Writes the data read, continues with files that report size 0, and sets the attributes.
     async fn fill(
         &self,
         entry: &Entry,
@@ -95,7 +94,7 @@ impl Work {
     }
 }
 
-/// Writes a part of a buffer, however often it takes.
+/// Writes a range of a buffer, in as many writes as needed.
 pub(super) async fn write_all(
     target: &File,
     how: Write,

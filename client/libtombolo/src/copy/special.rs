@@ -1,4 +1,4 @@
-//! Copying links, pipes, sockets and devices as what they are.
+//! Copies of links, pipes, sockets and devices as such.
 
 use tombolo_core::fs::{Attr, FileType, Mode, Name};
 use tombolo_core::{Answer, Error};
@@ -43,7 +43,7 @@ impl Work {
             AtTarget::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
             AtTarget::Taken => {
                 let (part, _claim) = entry.part(self)?;
-                // What an earlier copy left there is in the way.
+                // An earlier copy left a file under the temporary name.
                 entry.clean_up(part.as_name()).await;
                 let made = make(entry.dir()?, part.as_name()).resolve().await.map_err(making)?;
                 if let Err(trouble) = entry.rename(&part).await {

@@ -1,29 +1,29 @@
-//! Counting what was copied.
+//! Counters of a copy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of a copy so far.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Regular files that were copied, further names of one file among them.
+    /// Regular files that were copied, hard links among them.
     pub files: u64,
-    /// Directories that were made or entered.
+    /// Directories that were created or entered.
     pub directories: u64,
-    /// Symbolic links, pipes, sockets and devices that were made.
+    /// Symbolic links, pipes, sockets and devices that were created.
     pub others: u64,
-    /// Files that were left out, because they are there already.
+    /// Files that were skipped because they exist already.
     pub skipped: u64,
-    /// Things that went wrong.
+    /// Failures.
     pub failed: u64,
     /// Parts that were left for a later copy.
     pub parts_kept: u64,
-    /// Bytes of file data that are done: copied, or known to be zeros or there already.
+    /// Bytes of file data that are done: copied, or known to be zero or present already.
     pub size_bytes: u64,
-    /// Of them, those that were written.
+    /// Bytes of those that were written.
     pub written_bytes: u64,
-    /// Bytes of all regular files that were met.
+    /// Bytes of all regular files found so far.
     pub met_bytes: u64,
-    /// All files and links that were met.
+    /// Number of all files and links found so far.
     pub met_files: u64,
 }
 
@@ -58,13 +58,13 @@ impl Counters {
         }
     }
 
-    /// Data that was written.
+    /// Counts data that were written.
     pub fn wrote(&self, count: usize) {
         self.written_bytes.fetch_add(count as u64, Ordering::Relaxed);
         self.size_bytes.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Data that did not have to be.
+    /// Counts data that needed no write.
     pub fn passed(&self, count: u64) {
         self.size_bytes.fetch_add(count, Ordering::Relaxed);
     }

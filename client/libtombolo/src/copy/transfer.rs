@@ -1,4 +1,4 @@
-//! Moving the data of one large file, many pieces at a time.
+//! The transfer of one large file's data, many pieces at a time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use super::prefix::Prefix;
 use super::small::{reading, write_all};
 use super::{Holes, PIECE_BYTES, Work, mark};
 
-/// How often a part is marked.
+/// Interval at which a part is marked.
 const MARK_EVERY: Duration = Duration::from_secs(5);
 
-/// Zeros of so many bytes, at a multiple of that, become a hole.
+/// Minimum length and alignment of zeroes that become a hole, in bytes.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// Data in flight from one file to another.
@@ -31,7 +31,7 @@ pub(super) struct Transfer {
     start: u64,
     state: Mutex<State>,
     is_failed: AtomicBool,
-    /// Someone marks the part at present.
+    /// `true` while a task marks the part.
     marking: AtomicBool,
     marked_bytes: AtomicU64,
     under_way: Group,
@@ -40,21 +40,21 @@ pub(super) struct Transfer {
 struct State {
     prefix: Prefix,
     trouble: Option<Trouble>,
-    /// Where the source really ended.
+    /// The actual end of the source.
     end: u64,
-    /// The last byte that was written, and one.
+    /// End of the last byte written.
     written_end: u64,
 }
 
 pub(super) enum Outcome {
     Complete,
     Stopped,
-    /// Something failed; the first of it.
+    /// The first failure.
     Failed(Trouble),
 }
 
 impl Transfer {
-    /// What was copied before `start` is good.
+    /// Creates a transfer that continues from `start`, before which all is complete.
     pub fn new(work: Arc<Work>, from: File, to: File, attr: Attr, start: u64) -> Arc<Self> {
         let prefix = Prefix::starting_at(start);
         let state = State { prefix, trouble: None, end: attr.size, written_end: 0 };
@@ -72,7 +72,7 @@ impl Transfer {
         })
     }
 
-    /// Begins piece after piece, as many at a time as there is room in memory, and waits for the last.
+    /// Transfers piece after piece, as many at a time as the memory window allows, and waits for the last.
     pub async fn run(self: &Arc<Self>) -> Outcome {
         let is_whole = self.pieces().await;
         self.under_way.ended().await;
@@ -83,25 +83,24 @@ impl Transfer {
         }
     }
 
-    /// The size that the target must be given: when it ends with a hole, or the source ended earlier than it
-    /// had said, or the part was longer.
+    /// Returns the size to set on the target, if it ends with a hole, the source ended early, or the part was
+    /// longer.
     pub fn size_to_set(&self) -> Option<u64> {
         let state = self.state();
         (self.start > 0 || state.written_end != state.end).then_some(state.end)
     }
 
-    /// Whether the part was marked.
+    /// Returns `true` if the part was marked.
     pub fn is_marked(&self) -> bool {
         self.marked_bytes() > self.start
     }
 
-    /// How much the last mark says is complete.
+    /// Returns the number of complete bytes that the last mark recorded.
     pub fn marked_bytes(&self) -> u64 {
         self.marked_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes stable what is complete from the beginning, and then says so in the part's mark. Answers with
-    /// what it says.
+    /// Makes the complete prefix stable, then records it in the part's mark. Returns the recorded length.
     pub async fn mark(&self) -> Result<u64> {
         let complete = self.state().prefix.complete();
         let (set, marked) = mark::of(&self.attr, complete);
@@ -114,7 +113,7 @@ impl Transfer {
         Ok(marked)
     }
 
-    /// Whether it came to the end of the file.
+    /// Transfers all pieces; returns `true` if it reached the end of the file.
     async fn pieces(self: &Arc<Self>) -> bool {
         let mut at = self.start;
         let mut last_mark = Instant::now();
@@ -145,7 +144,7 @@ impl Transfer {
         true
     }
 
-    /// The next data at or after `at`; at the end of the file, of length zero.
+    /// Returns the next data at or after `at`; an empty range at the end of the file.
     async fn data_from(&self, at: u64) -> Result<Range<u64>> {
         let size = self.attr.size;
         if self.work.options.holes == Holes::Fill || self.attr.blocks.saturating_mul(512) >= size {
@@ -153,13 +152,13 @@ impl Transfer {
         }
         let start = match self.from.seek(at, Whence::Data).resolve().await {
             Ok(start) => start.clamp(at, size),
-            // Nothing but a hole up to the end.
+            // The remainder is a hole.
             Err(Error::NoDevice) => return Ok(size..size),
             Err(Error::NotSupported | Error::NotImplemented | Error::InvalidArgument) => return Ok(at..size),
             Err(error) => return Err(error),
         };
         let end = match self.from.seek(start, Whence::Hole).resolve().await {
-            // One that says that a hole begins where data do would keep us here.
+            // A server that reports a hole where data begin would cause an endless loop.
             Ok(end) if end > start => end.min(size),
             _ => size,
         };
@@ -209,7 +208,7 @@ impl Transfer {
         let member = self.under_way.member();
         let this = self.clone();
         self.work.spawner.spawn(async move {
-            // The copy goes on without it; at worst less of it can be resumed.
+            // The copy continues without it; at worst less of it can be resumed.
             if let Err(error) = this.mark().await {
                 tracing::debug!(%error, "the part could not be marked");
             }
@@ -236,7 +235,7 @@ impl Transfer {
     }
 }
 
-/// The parts that are not blocks of zeros.
+/// Returns the ranges that are not blocks of zeroes.
 fn runs_of_data(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (number, block) in bytes.chunks(BLOCK_BYTES).enumerate() {

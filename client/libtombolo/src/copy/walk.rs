@@ -1,4 +1,4 @@
-//! Walking the sources.
+//! Walks over the sources.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::entry::Entry;
 use super::event::{Failure, Step};
 
 struct Level {
-    /// In which the listed directory's own entry was found, and its name there.
+    /// The directory in which the listed directory was found, and its name.
     dir: Arc<Directory>,
     listing: Listing,
 }
@@ -51,7 +51,7 @@ impl Work {
         });
     }
 
-    /// Begins with what is in a directory that the user named.
+    /// Begins to copy the contents of a directory that the user named.
     pub(super) fn begin_contents(self: Arc<Self>, from: Node, path: Vec<u8>, top: Directory) {
         let work = self.clone();
         self.spawn(async move {
@@ -63,7 +63,7 @@ impl Work {
         });
     }
 
-    /// Copies a directory and everything below it, as one of those that are walked at once.
+    /// Copies a directory and its descendants, as one of the concurrent walks.
     fn begin_branch(self: &Arc<Self>, branch: Branch, permit: Permit) {
         let work = self.clone();
         self.spawn(async move {
@@ -79,9 +79,8 @@ impl Work {
         }
     }
 
-    /// Goes through a directory depth first, handing directories to others as long as there are some with
-    /// nothing to do. So what is held is bounded by the depth, and directories are made while others are
-    /// listed.
+    /// Walks a directory depth first, handing subdirectories to idle walkers. So memory is bounded by the
+    /// depth, and directories are created while others are listed.
     async fn walk(self: &Arc<Self>, top: Level) {
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
@@ -113,7 +112,7 @@ impl Work {
         }
     }
 
-    /// Begins with an entry; a directory that no other walker can take is answered with.
+    /// Begins to copy an entry; returns a directory that no other walker can take.
     async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
         let Item { name, node, .. } = item;
         let found = match node {
@@ -146,7 +145,7 @@ impl Work {
         Ok(None)
     }
 
-    /// Makes a directory at the target and opens the source's.
+    /// Makes a directory at the target and lists the source's.
     async fn enter(self: &Arc<Self>, branch: Branch) -> Result<Level, Failure> {
         let Branch { from, attr, from_path, dir, name, unfinished } = branch;
         let from_name = from_path.as_deref().unwrap_or(name.as_name().as_bytes());
@@ -154,7 +153,7 @@ impl Work {
         if dir.depth >= DEPTH_MAX {
             return Err(fail(too_deep()));
         }
-        // First, so that a directory that cannot be read leaves nothing behind.
+        // Listed first, so that an unreadable directory leaves nothing at the target.
         let listing = from.list(true).await.map_err(fail)?;
         let dir = dir.make(&from, attr, from_path.as_deref(), name.as_name(), unfinished).await?;
         Ok(Level { dir, listing })

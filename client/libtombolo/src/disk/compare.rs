@@ -1,4 +1,4 @@
-//! Whether two disks are the same.
+//! Comparison of two disks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,8 +19,8 @@ struct Pair {
     watched: Watched,
 }
 
-/// Compares all of `one` with the beginning of `other`: the offset of the first byte that differs, if one
-/// does. Ends early, as if there were no more, when `stop` is raised.
+/// Compares all of `one` with the beginning of `other`: returns the offset of the first byte that differs, if
+/// any. Ends early, as if at the end, when `stop` is set.
 pub async fn compare(
     one: Arc<dyn BlockDevice>,
     other: Arc<dyn BlockDevice>,
@@ -65,7 +65,7 @@ impl Pair {
         Ok(found.map(|at| range.offset + at))
     }
 
-    /// Where in the other the first byte of this range lies that is not zero.
+    /// Returns the position in the other disk of the range's first non-zero byte.
     async fn is_not_zero(&self, range: Range) -> Result<Option<u64>, Fault> {
         let mut pieces = Pieces::of(self.other.clone(), range, self.unit_bytes);
         while let Some(piece) = pieces.next().await {

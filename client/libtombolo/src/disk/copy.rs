@@ -1,4 +1,4 @@
-//! A copy of a disk onto another, which can go on where an earlier one was broken off.
+//! Resumable copies of disks.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,38 +13,38 @@ use super::tally::Watched;
 use super::transfer::{Buffers, bytes_of, parts_of, read, write, zero};
 use super::walk::{Walk, unit_bytes};
 
-/// How often what was copied is made durable and told, besides [`Copy::durable_every_bytes`].
+/// Interval at which copied data are made durable and reported, besides [`Copy::durable_every_bytes`].
 const DURABLE_EVERY: Duration = Duration::from_secs(5);
 
-/// A disk that is to become a copy of another.
+/// A copy of one disk onto another.
 #[derive(Clone)]
 pub struct Copy {
-    /// What is copied, all of it.
+    /// The source, copied in full.
     pub from: Arc<dyn BlockDevice>,
-    /// Where to: at least as long. What lies behind the source's length is left as it is.
+    /// The target, at least as long. Data beyond the source's length are left unchanged.
     pub to: Arc<dyn BlockDevice>,
-    /// All before is durable already, in bytes.
+    /// Length of the prefix that is durable already, in bytes.
     pub start: u64,
-    /// All that follows the start is known to read as zeroes in `to`.
+    /// `true` if everything after the start is known to read as zeroes in `to`.
     pub is_blank: bool,
-    /// What was copied is made durable and told after so many bytes, or after five seconds.
+    /// Number of bytes after which copied data are made durable and reported, unless five seconds pass first.
     pub durable_every_bytes: u64,
-    /// Raised when it is to end early, in good order.
+    /// Set to end the copy early, in good order.
     pub stop: Arc<AtomicBool>,
-    /// How far it is.
+    /// Progress of the copy.
     pub watched: Watched,
 }
 
-/// How a copy ended.
+/// Outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All is there, and durable.
+    /// Everything is copied and durable.
     Complete,
-    /// It was stopped.
+    /// The copy was stopped.
     Stopped,
 }
 
-/// What has come to its end.
+/// A completed operation.
 #[derive(Clone, Copy)]
 enum Event {
     Copied { end: u64 },
@@ -55,9 +55,9 @@ struct Going<F> {
     copy: Arc<Copy>,
     buffers: Buffers,
     walk: Walk<Event>,
-    /// All before is copied.
+    /// Everything before is copied.
     copied: u64,
-    /// All before was durable when it was looked at last, and when that was.
+    /// Everything before was durable at the last flush, which was at this time.
     durable: u64,
     since: Instant,
     is_flushing: bool,
@@ -65,9 +65,9 @@ struct Going<F> {
 }
 
 impl Copy {
-    /// Copies, and calls `on_durable` with each place before which all is durable: the record of it may be a
-    /// `start` later. When it fails or is stopped, what was copied is made durable and told all the same,
-    /// unless it was a flush that failed.
+    /// Copies, and calls `on_durable` with each position before which all is durable: a record of it can be a
+    /// later `start`. After a failure or a stop, copied data are still made durable and reported, unless a
+    /// flush failed.
     pub async fn run(self, on_durable: impl FnMut(u64) -> CoreResult<()>) -> Result<Ended, Fault> {
         let unit_bytes = unit_bytes([&*self.from, &*self.to]);
         let start = self.start - self.start % unit_bytes;
@@ -86,12 +86,12 @@ impl Copy {
         let ended = going.go().await;
         if let Err(fault) = &ended {
             let mut may_have_lost = fault.step == Step::Flush;
-            // What is under way may still be written to; and it is in order up to the first that failed.
+            // Operations in flight may still write; their results are in order up to the first failure.
             while let Some(event) = going.walk.window.next().await {
                 may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
             }
-            // A disk that has lost what it had answered says so once: the next flush would make something
-            // else durable.
+            // A disk that loses acknowledged writes reports it once: the next flush would succeed without
+            // them.
             if may_have_lost {
                 return ended;
             }
@@ -158,7 +158,8 @@ impl<F: FnMut(u64) -> CoreResult<()>> Going<F> {
                 self.copied = end;
                 let is_due = self.since.elapsed() >= DURABLE_EVERY
                     || end - self.durable >= self.copy.durable_every_bytes;
-                // It begins after all before this place was answered, so it makes that durable.
+                // The flush begins after all writes before this position were acknowledged, so it makes them
+                // durable.
                 if is_due && !self.is_flushing {
                     self.is_flushing = true;
                     self.walk.window.add(self.copy.clone().flush(end));

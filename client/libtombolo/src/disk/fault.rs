@@ -1,38 +1,38 @@
-//! What went wrong, and where.
+//! Failures of disk operations, with their position.
 
 use std::fmt;
 
 use thiserror::Error as ThisError;
 use tombolo_core::Error;
 
-/// What was being done.
+/// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Asking a disk what lies where.
+    /// Querying a disk's allocation map.
     Map,
-    /// Reading the source, or the first of two that are compared.
+    /// Reading the source, or the first of two disks compared.
     Read,
-    /// Reading the copy, or the second of two that are compared.
+    /// Reading the copy, or the second of two disks compared.
     ReadCopy,
     /// Writing.
     Write,
     /// Writing zeroes.
     Zero,
-    /// Making durable what was written before.
+    /// Making earlier writes durable.
     Flush,
-    /// Keeping a record of what is durable.
+    /// Recording what is durable.
     Record,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Map => "find out what lies",
+            Self::Map => "query the allocation",
             Self::Read | Self::ReadCopy => "read",
             Self::Write => "write",
             Self::Zero => "write zeroes",
-            Self::Flush => "make durable what lies",
-            Self::Record => "keep a record of what lies",
+            Self::Flush => "make data durable",
+            Self::Record => "record the progress",
         })
     }
 }
@@ -41,17 +41,17 @@ impl fmt::Display for Step {
 #[derive(Debug, ThisError)]
 #[error("cannot {step} at offset {offset}")]
 pub struct Fault {
-    /// What was being done.
+    /// The step that failed.
     pub step: Step,
-    /// Where, in bytes from the disk's beginning: of a flush, up to where all was to be durable.
+    /// Offset from the disk's beginning in bytes; for a flush, the end of what was to be durable.
     pub offset: u64,
-    /// What the disk said.
+    /// The disk's error.
     #[source]
     pub error: Error,
 }
 
 impl Fault {
-    /// One of this step at this place, of whatever is reported.
+    /// Returns a conversion of an error into a fault of this step at this offset.
     pub(super) fn at(step: Step, offset: u64) -> impl FnOnce(Error) -> Self {
         move |error| Self { step, offset, error }
     }

@@ -1,7 +1,6 @@
-//! Whole disks: what lies where on one, copies that can go on later, comparisons, and what cannot be read.
+//! Operations on whole disks: allocation, resumable copies, comparison, and a search for unreadable blocks.
 //!
-//! All of them walk a disk in pieces, many of which are under way at once, and leave out what is known to be
-//! zero.
+//! All of them walk a disk in pieces, many of them in flight, and skip what is known to be zero.
 //!
 //! Main types: [`Copy`], [`Room`], [`Unreadable`]. Reading order: `pieces`, `transfer` (one piece), `walk`
 //! (many), `copy`.

@@ -1,4 +1,4 @@
-//! A disk in pieces, by what lies where.
+//! Division of a disk into pieces by its allocation map.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,62 +8,62 @@ use tombolo_core::{Ctx, Error, SessionId};
 
 use super::fault::{Fault, Step};
 
-/// What is read or written at a time, in bytes.
+/// Size of one read or write, in bytes.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
-/// What is passed over, or zeroed, at a time, in bytes: little enough for a walk that is to stop soon.
+/// Maximum size of one skip or zeroing in bytes, small enough for a walk to stop soon.
 const ZERO_BYTES_MAX: u64 = 64 << 20;
 
-/// The context of all that is done here.
+/// Returns the context of all disk operations.
 pub(super) fn cx() -> Ctx {
     Ctx::root(SessionId(0))
 }
 
-/// What lies where from `offset` on, up to `end` or less: at least one extent.
+/// Returns the extents from `offset` up to `end` or less: at least one.
 pub(super) async fn extents_from(
     disk: &dyn BlockDevice,
     offset: u64,
     end: u64,
 ) -> Result<Vec<Extent>, Fault> {
     const COUNT_MAX: usize = 1024;
-    // What one question covers: NBD counts with 32 bits.
+    // Maximum length of one query: NBD has 32-bit lengths.
     const ASKED_MAX: u64 = 1 << 30;
     let range = Range { offset, len_bytes: end.saturating_sub(offset).min(ASKED_MAX) };
     let asked = disk.extents(&cx(), range, COUNT_MAX);
     disk.submit();
     let extents = asked.resolve().await.map_err(Fault::at(Step::Map, offset))?;
-    // An answer without extents would be asked for without end.
+    // An answer without extents would be requested forever.
     if extents.next_offset() <= offset {
-        return Err(Fault::at(Step::Map, offset)(Error::io("the disk does not say what lies there")));
+        return Err(Fault::at(Step::Map, offset)(Error::io("the disk returned no extents")));
     }
     Ok(extents.as_slice().to_vec())
 }
 
-/// A part of a disk.
+/// A range of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub range: Range,
-    /// It is known to be zero.
+    /// `true` if it is known to be zero.
     pub is_zero: bool,
 }
 
-/// The pieces of a range of a disk, one after the other, each of whole units.
+/// Consecutive pieces of a range of a disk, each of whole units.
 pub(super) struct Pieces {
     disk: Arc<dyn BlockDevice>,
     unit_bytes: u64,
     next: u64,
     end: u64,
-    /// Where what is known ends, and whether that is zero.
+    /// Ends of the known extents, and whether each is zero.
     known: VecDeque<(u64, bool)>,
 }
 
 impl Pieces {
-    /// The pieces of `range`, which begins at a unit, in units of `unit_bytes`, a power of two.
+    /// Divides `range`, which begins at a unit, into units of `unit_bytes`, a power of two.
     pub fn of(disk: Arc<dyn BlockDevice>, range: Range, unit_bytes: u64) -> Self {
         Self { disk, unit_bytes, next: range.offset, end: range.end(), known: VecDeque::new() }
     }
 
-    /// The next one. `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Piece, Fault>> {
         if self.next >= self.end {
             return None;
@@ -95,8 +95,8 @@ impl Pieces {
         Ok(())
     }
 
-    /// Whole units from the beginning of what is known: of data those that it touches, of zeroes those that
-    /// it fills.
+    /// Cuts whole units from the beginning of a known extent: all units that data overlap, and those that
+    /// zeroes fill.
     fn cut(&self, known_end: u64, is_zero: bool) -> Piece {
         let start = self.next;
         let filled = if known_end >= self.end { self.end } else { known_end - known_end % self.unit_bytes };

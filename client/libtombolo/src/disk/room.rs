@@ -1,23 +1,23 @@
-//! How much of a disk is what.
+//! Allocation of a disk.
 
 use tombolo_core::block::{Allocation, BlockDevice};
 
 use super::fault::Fault;
 use super::pieces::extents_from;
 
-/// How many bytes are what; together the whole disk.
+/// Number of bytes by allocation; together the whole disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// There may be data.
+    /// Possibly data.
     pub data_bytes: u64,
-    /// Room is taken, and it reads as zeroes.
+    /// Allocated, and reads as zeroes.
     pub zero_bytes: u64,
-    /// No room is taken, and it reads as zeroes.
+    /// Not allocated, and reads as zeroes.
     pub hole_bytes: u64,
 }
 
 impl Room {
-    /// Asks the disk for all its extents, some at a time.
+    /// Queries all extents of the disk, some at a time.
     pub async fn of(disk: &dyn BlockDevice) -> Result<Self, Fault> {
         let (mut room, mut offset) = (Self::default(), 0);
         loop {

@@ -1,20 +1,20 @@
-//! How far a walk over a disk is, for those that show it.
+//! Progress of a walk over a disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was done so far.
+/// Progress so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Bytes of the disk that are done, what was found done included.
+    /// Bytes of the disk that are done, including those done before.
     pub done_bytes: u64,
-    /// Of those that were done now, bytes that were written, or read and compared.
+    /// Bytes written, or read and compared, in this run.
     pub data_bytes: u64,
-    /// Of those that were done now, bytes that are zero, in holes or in data.
+    /// Bytes that are zero, in holes or in data, in this run.
     pub zero_bytes: u64,
 }
 
-/// A tally that others watch.
+/// A tally that others can watch.
 #[derive(Clone, Debug, Default)]
 pub struct Watched(Arc<Counts>);
 
@@ -26,7 +26,7 @@ struct Counts {
 }
 
 impl Watched {
-    /// As it is now.
+    /// Returns the present tally.
     pub fn tally(&self) -> Tally {
         Tally {
             done_bytes: self.0.done_bytes.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! One piece: read, looked at for zeroes, written.
+//! Transfer of one piece: reading, zero detection, writing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use tombolo_mem::Buffer;
 use super::fault::{Fault, Step};
 use super::pieces::{PIECE_BYTES, cx};
 
-/// Zeroes of so many bytes, at a multiple of that, are left out, or become a hole.
+/// Length and alignment of zeroes that are skipped or become a hole, in bytes.
 pub(super) const ZERO_UNIT_BYTES: usize = 4 << 10;
 
-/// Memory of pieces that are done, for the next ones.
+/// Buffers of completed pieces, for reuse.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Buffers(Arc<Mutex<Vec<Buffer>>>);
 
@@ -39,13 +39,13 @@ pub(super) async fn read(
     answer.resolve().await.map_err(Fault::at(step, range.offset))
 }
 
-/// The first `len` bytes of what was read.
+/// Returns the first `len` bytes of a buffer that was read into.
 pub(super) fn bytes_of(buffer: &mut Buffer, len: u64) -> CoreResult<&[u8]> {
     let bytes = buffer.as_slice().and_then(|bytes| bytes.get(..len as usize));
-    bytes.ok_or_else(|| Error::io("the disk has answered and goes on to write"))
+    bytes.ok_or_else(|| Error::io("the disk still uses the buffer of a completed read"))
 }
 
-/// Writes a part of `buffer` to the disk; what it holds begins at `base` there.
+/// Writes a part of `buffer` to the disk; the buffer's start corresponds to offset `base`.
 pub(super) async fn write(
     disk: &dyn BlockDevice,
     base: u64,
@@ -58,7 +58,7 @@ pub(super) async fn write(
     answer.resolve().await.map_err(Fault::at(Step::Write, offset))
 }
 
-/// Has the range read as zeroes, whatever was there.
+/// Makes the range read as zeroes.
 pub(super) async fn zero(disk: &dyn BlockDevice, range: Range) -> Result<(), Fault> {
     let how = Zeroing { may_unmap: true, ..Zeroing::default() };
     let answer = disk.write_zeroes(&cx(), range, how);
@@ -66,7 +66,7 @@ pub(super) async fn zero(disk: &dyn BlockDevice, range: Range) -> Result<(), Fau
     answer.resolve().await.map_err(Fault::at(Step::Zero, range.offset))
 }
 
-/// Where data and zeroes change, in units of `unit_bytes`: the end of each part, and whether it is zero.
+/// Splits bytes into data and zeroes, in units of `unit_bytes`: the end of each part, and whether it is zero.
 pub(super) fn parts_of(bytes: &[u8], unit_bytes: usize) -> Vec<(usize, bool)> {
     let mut parts: Vec<(usize, bool)> = Vec::new();
     let mut end = 0;
@@ -81,7 +81,7 @@ pub(super) fn parts_of(bytes: &[u8], unit_bytes: usize) -> Vec<(usize, bool)> {
     parts
 }
 
-/// Lines at a time, so that the compiler makes vectors of them.
+/// Returns `true` if all bytes are zero. Works by cache lines, which the compiler vectorizes.
 pub(super) fn are_zero(bytes: &[u8]) -> bool {
     bytes.chunks(64).all(|line| line.iter().fold(0, |all, byte| all | byte) == 0)
 }

@@ -1,4 +1,4 @@
-//! What of a disk cannot be read.
+//! Search for unreadable blocks of a disk.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,18 +12,18 @@ use super::tally::Watched;
 use super::transfer::{Buffers, read};
 use super::walk::{Walk, unit_bytes};
 
-/// What a disk does not give.
+/// The unreadable ranges of a disk.
 #[derive(Debug, Default)]
 pub struct Unreadable {
-    /// The first of it, in order, with what was said.
+    /// The first of them in order, with their errors.
     pub ranges: Vec<(Range, Error)>,
-    /// How many such ranges there are, in all.
+    /// Total number of such ranges.
     pub count: u64,
-    /// How many bytes they have together.
+    /// Their total length in bytes.
     pub bytes: u64,
-    /// Where the last one ends.
+    /// End of the last one.
     end: u64,
-    /// It was stopped before the end.
+    /// `true` if the search was stopped before the end.
     pub is_stopped: bool,
 }
 
@@ -45,8 +45,8 @@ impl Unreadable {
     }
 }
 
-/// Reads all data of a disk, and says what of it fails, in blocks of 4 KiB or what is larger; at most
-/// `ranges_max` of it by name. A failure is one to ask what lies where.
+/// Reads all data of a disk and reports the blocks that fail, of 4 KiB or the disk's larger block size; lists
+/// at most `ranges_max` ranges. A failed query of the allocation map is returned as an error.
 pub async fn unreadable(
     disk: Arc<dyn BlockDevice>,
     ranges_max: usize,
@@ -66,7 +66,7 @@ pub async fn unreadable(
     Ok(found)
 }
 
-/// The blocks of a piece that cannot be read.
+/// Returns the unreadable blocks of a piece.
 async fn failures(
     disk: Arc<dyn BlockDevice>,
     buffers: Buffers,

@@ -1,4 +1,4 @@
-//! A walk over a disk: many pieces under way at once, their results in order.
+//! A walk over a disk with many pieces in flight and results in order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use super::pieces::{Piece, Pieces};
 use super::transfer::ZERO_UNIT_BYTES;
 use crate::run::Window;
 
-/// So many pieces are under way at once: their memory, of a MiB each, is what a disk that is far away needs.
+/// Maximum number of pieces in flight: with 1 MiB each, enough for a distant disk.
 const PIECES_MAX: usize = 16;
 
-/// The unit in which disks are walked together, in bytes: the largest of their blocks, or what zeroes are
-/// left out in.
+/// Returns the unit in which disks are walked together, in bytes: the largest of their blocks and the unit of
+/// zero detection.
 pub(super) fn unit_bytes<'a>(disks: impl IntoIterator<Item = &'a dyn BlockDevice>) -> u64 {
     let blocks = disks.into_iter().map(|disk| u64::from(disk.geometry().block_bytes));
     blocks.fold(ZERO_UNIT_BYTES as u64, u64::max)
@@ -22,15 +22,15 @@ pub(super) fn unit_bytes<'a>(disks: impl IntoIterator<Item = &'a dyn BlockDevice
 
 pub(super) struct Walk<T> {
     pieces: Pieces,
-    /// What is under way: pieces, and what else was added, which is taken in its turn.
+    /// Operations in flight: pieces, and others that were added, whose results are returned in order.
     pub window: Window<Result<T, Fault>>,
     is_at_end: bool,
-    /// It has ended early.
+    /// `true` if it ended early.
     pub is_stopped: bool,
 }
 
 impl<T> Walk<T> {
-    /// A walk over all of the disk from `start` on, a multiple of `unit_bytes`.
+    /// Creates a walk over the disk from `start`, a multiple of `unit_bytes`, to its end.
     pub fn over(disk: Arc<dyn BlockDevice>, start: u64, unit_bytes: u64) -> Self {
         let size_bytes = disk.geometry().size_bytes;
         let rest = Range { offset: start, len_bytes: size_bytes.saturating_sub(start) };
@@ -38,8 +38,8 @@ impl<T> Walk<T> {
         Self { pieces, window: Window::new(), is_at_end: false, is_stopped: false }
     }
 
-    /// The next result. Before it waits it has `begin` begin more pieces, unless `stop` is raised. `None`
-    /// when none is left.
+    /// Returns the next result; `None` at the end. Before it waits it has `begin` start more pieces, unless
+    /// `stop` is set.
     pub async fn next<F>(&mut self, stop: &AtomicBool, begin: impl Fn(Piece) -> F) -> Result<Option<T>, Fault>
     where
         F: Future<Output = Result<T, Fault>> + Send + 'static,

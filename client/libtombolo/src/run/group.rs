@@ -1,4 +1,4 @@
-//! Knowing when all that was begun has ended.
+//! Completion of a group of tasks.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use event_listener::Event;
 
-/// Counts its members; [`Group::ended`] is ready when the last is gone.
+/// A count of members; [`Group::ended`] completes when the last is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Group(Arc<State>);
 
@@ -16,12 +16,12 @@ struct State {
     empty: Event,
 }
 
-/// One that a [`Group`] waits for, until it is dropped.
+/// One member that a [`Group`] waits for, until dropped.
 #[derive(Debug)]
 pub(crate) struct Member(Arc<State>);
 
 impl Group {
-    /// One more to wait for.
+    /// Adds a member.
     pub fn member(&self) -> Member {
         self.0.members.fetch_add(1, Ordering::Relaxed);
         Member(self.0.clone())

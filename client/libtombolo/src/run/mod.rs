@@ -1,8 +1,8 @@
-//! Running futures: many at a time, on few threads.
+//! Execution of many futures on few threads.
 //!
-//! [`block_on`] waits for one. A [`ThreadPool`] is a handful of threads that run whatever task can run;
-//! [`Permits`] bound how much is under way at once, and a [`Group`] tells when all that was begun has ended.
-//! [`Window`] keeps a number of operations of one kind under way and gives their results back in order.
+//! [`block_on`] waits for one. A [`ThreadPool`] runs tasks on a handful of threads; [`Permits`] bound how
+//! many are in progress, and a [`Group`] waits for the end of all. [`Window`] keeps operations of one kind in
+//! flight and returns their results in order.
 
 mod group;
 mod permits;

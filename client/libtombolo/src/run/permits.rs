@@ -1,4 +1,4 @@
-//! A bound on what is under way.
+//! A semaphore for tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_lock::Mutex;
 use event_listener::Event;
 
-/// A number of permits that tasks take and give back. Tasks are served one after the other, so one that wants
-/// many is not starved by those that want few.
+/// A number of permits. Tasks are served in order, so that one that needs many is not starved by others that
+/// need few.
 #[derive(Clone, Debug)]
 pub(crate) struct Permits(Arc<Shared>);
 
@@ -16,19 +16,19 @@ struct Shared {
     total: usize,
     free: AtomicUsize,
     freed: Event,
-    /// Held by the one task that waits for permits; all others wait for this.
+    /// Locked by the one task that waits for permits; all others wait for this lock.
     front: Mutex<()>,
 }
 
 impl Permits {
-    /// All of them free.
+    /// Creates `total` permits, at least one, all free.
     pub fn new(total: usize) -> Self {
         let total = total.max(1);
         let free = AtomicUsize::new(total);
         Self(Arc::new(Shared { total, free, freed: Event::new(), front: Mutex::new(()) }))
     }
 
-    /// Takes so many once they are free and no task waits before; more than there are counts as all of them.
+    /// Takes `count` permits, in the order of calls, at most the total.
     pub async fn take(&self, count: usize) -> Permit {
         let count = count.min(self.0.total);
         let _front = self.0.front.lock().await;
@@ -37,7 +37,7 @@ impl Permits {
                 return permit;
             }
             let freed = self.0.freed.listen();
-            // They may have been given back before that was listened for.
+            // Permits may have been returned before the listener was registered.
             if let Some(permit) = self.take_free(count) {
                 return permit;
             }
@@ -45,7 +45,7 @@ impl Permits {
         }
     }
 
-    /// Takes one if it is free now and no task waits for it.
+    /// Takes one if it is free now and no task is waiting.
     pub fn try_take(&self) -> Option<Permit> {
         let _front = self.0.front.try_lock()?;
         self.take_free(1)

@@ -1,7 +1,7 @@
-//! A handful of threads that run tasks.
+//! A pool of threads that run tasks.
 //!
-//! A task is polled by a thread of the pool, never by the one that wakes it: so the thread that receives a
-//! server's replies goes on receiving while the pool reads the next file, and the two overlap.
+//! A task is polled by a thread of the pool, never by the thread that wakes it: so the receiver of a server's
+//! replies continues while the pool reads the next file, and the two overlap.
 
 use std::fmt;
 use std::future::Future;
@@ -16,7 +16,7 @@ use event_listener::Event;
 
 use super::block_on;
 
-/// Threads that poll tasks. Dropping it ends them; tasks that are not finished then are dropped.
+/// Threads that poll tasks. Dropping it ends them; unfinished tasks are dropped.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -48,15 +48,15 @@ impl ThreadPool {
         Ok(pool)
     }
 
-    /// What tasks are given to spawn others.
+    /// Returns a handle with which tasks can spawn others.
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.shared))
     }
 }
 
 impl Shared {
-    /// One thread's life. A panic ends its task alone: its message has been printed, and what the task held
-    /// is dropped.
+    /// Runs tasks on this thread. A panic ends only its task: its message was printed, and the task is
+    /// dropped.
     fn run(&self) {
         while catch_unwind(AssertUnwindSafe(|| block_on(self.executor.run(self.ended())))).is_err() {}
     }
@@ -74,7 +74,7 @@ impl Drop for ThreadPool {
         self.shared.closed.store(true, Ordering::Release);
         self.shared.end.notify(usize::MAX);
         for thread in self.threads.drain(..) {
-            // A thread of the pool cannot wait for itself; it ends all the same.
+            // A thread of the pool cannot join itself; it ends nevertheless.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -88,19 +88,19 @@ impl fmt::Debug for ThreadPool {
     }
 }
 
-/// Gives tasks to a pool. It does not keep the pool: its tasks hold spawners.
+/// A handle that spawns tasks on a pool. It does not keep the pool alive, as tasks own such handles.
 #[derive(Clone)]
 pub struct Spawner(Weak<Shared>);
 
 impl Spawner {
-    /// Has a thread of the pool run this. No thread waits for it; a panic ends the task alone.
+    /// Runs a future on the pool. No thread waits for it; a panic ends only this task.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(shared) = self.open() {
             shared.executor.spawn(future).detach();
         }
     }
 
-    /// Whether the pool is gone, and tasks are dropped without having run.
+    /// Returns `true` if the pool has ended, so that tasks are dropped without running.
     pub fn is_closed(&self) -> bool {
         self.open().is_none()
     }

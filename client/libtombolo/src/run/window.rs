@@ -1,11 +1,11 @@
-//! Operations of one kind, many under way, results in order.
+//! Concurrent operations of one kind, with results in order.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Futures that go on together and are taken in the order in which they were added.
+/// Concurrent futures whose results are returned in the order of addition.
 pub(crate) struct Window<T> {
     slots: VecDeque<Slot<T>>,
 }
@@ -16,22 +16,22 @@ enum Slot<T> {
 }
 
 impl<T> Window<T> {
-    /// Nothing under way.
+    /// Creates an empty window.
     pub fn new() -> Self {
         Self { slots: VecDeque::new() }
     }
 
-    /// How many are under way or not taken yet.
+    /// Returns the number of operations in flight or not taken yet.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Begins one more. It is first polled by the next [`Window::next`].
+    /// Adds an operation. It is first polled by the next [`Window::next`].
     pub fn add(&mut self, future: impl Future<Output = T> + Send + 'static) {
         self.slots.push_back(Slot::Going(Box::pin(future)));
     }
 
-    /// The result of the one that was added first; `None` when there is none. All others go on meanwhile.
+    /// Returns the result of the oldest operation; `None` when there is none. All others progress meanwhile.
     pub async fn next(&mut self) -> Option<T> {
         if self.slots.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! What is remembered is believed without a request, and never once it has changed.
+//! Cached answers are used without a request, and never after a change.
 
 mod beside;
 mod bounds;
@@ -32,7 +32,7 @@ fn warm_answers_take_no_request() {
         world.warm("access", |cached| cached.access(FILE, AccessMask::READ)).unwrap();
 
         let_the_clock_go_on();
-        // The first reading of each may set its access time, and the second may find that out.
+        // The first read of each may set its access time, and the second may notice that.
         for _ in 0..2 {
             assert_eq!(&*cached.read(b"top/a/b/link").wait().unwrap().unwrap(), b"first");
             assert_eq!(&*cached.read_link(b"top/a/b/link").wait().unwrap(), b"c/file");
@@ -92,12 +92,12 @@ fn cached_of(
     cached(&*world.export, identity, options, true)
 }
 
-/// Until what is read next gets an access time after the last change: then reading it again does not set it.
+/// Waits until the next read gets an access time after the last change; then another read does not set it.
 pub(crate) fn let_the_clock_go_on() {
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
-/// A change by another session, and what it is called.
+/// A change by another session, with its name.
 type Change = (&'static str, fn(&World));
 
 const CHANGES: &[Change] = &[
@@ -130,7 +130,7 @@ const CHANGES: &[Change] = &[
 const PATHS: &[&[u8]] =
     &[FILE, b"top", b"top/a", b"top/a/b/link", b"top/a/b/new", b"top/a/absent", b"top/moved/b/c/file", b"/"];
 
-/// All that one can ask about a path.
+/// All answers about a path.
 #[derive(Debug, PartialEq)]
 struct Told {
     attr: Option<Attr>,
@@ -153,7 +153,7 @@ fn told(cached: &libtombolo::CachedTree, path: &[u8]) -> Told {
         bytes: cached.read(path).wait().ok().flatten().map(|bytes| bytes.to_vec()),
         target: cached.read_link(path).wait().ok().map(|target| target.to_vec()),
         names,
-        // Last, as what was read has another access time.
+        // Last, as reads change the access time.
         attr: cached.stat(path).wait().ok(),
         own_attr: cached.lstat(path).wait().ok(),
     }
@@ -165,7 +165,7 @@ fn each_change_is_seen_by_the_next_question() {
         plant(&world.other);
         for (what, change) in CHANGES {
             let_the_clock_go_on();
-            // In turns: listing a directory on the way may set its access time.
+            // Repeated, as listing a directory on the way may set its access time.
             for path in [PATHS; 3].into_iter().flatten() {
                 told(&world.cached, path);
             }
@@ -256,7 +256,7 @@ fn contents_are_remembered_with_the_version_from_before_they_were_read() {
         for operation in ["open", "read"] {
             world.other.write("top/a/b/c/file", b"first");
             let_the_clock_go_on();
-            // So that the access time is set, and is not what makes the version another one.
+            // Sets the access time, so that it is not the cause of the new version.
             let plain = cached(&*world.export, USER, CacheOptions::default(), false).1;
             plain.read(FILE).wait().expect("read");
             let other = world.other.clone();

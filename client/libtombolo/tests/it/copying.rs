@@ -1,4 +1,4 @@
-//! A copied tree is the tree.
+//! A copied tree equals its source.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -23,7 +23,7 @@ fn preserving() -> Options {
     Options { preserve: true, ..recursive() }
 }
 
-/// A tree with everything in it.
+/// Creates a tree with every kind of entry.
 fn plant(top: &Path) {
     fs::create_dir_all(top.join("tree/deep/er")).unwrap();
     fs::create_dir(top.join("tree/empty")).unwrap();
@@ -199,7 +199,7 @@ fn directories_and_pipes_need_to_be_asked_for() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a tree looks like, and however few files and bytes may be under way, its copy is the same.
+    /// Any tree is copied exactly, with any bound on files and bytes in progress.
     #[test]
     fn any_tree_is_copied(
         entries in prop::collection::vec((prop::collection::vec(0_u8..4, 1..5), 0_usize..2_500_000, 0_u8..5), 0..30),
@@ -213,7 +213,7 @@ proptest! {
             let names: Vec<_> = path.iter().map(|number| format!("{number}")).collect();
             let (name, dirs) = names.split_last().unwrap();
             let dir = top.join(dirs.join("/"));
-            // Where a file stands in the way of a directory, or the reverse, there is nothing to plant.
+            // Nothing is created where a file conflicts with a directory, or the reverse.
             if fs::create_dir_all(&dir).is_err() || dir.join(name).exists() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Trees as deep as a file system lets them be, and such as have no bottom.
+//! Trees of the maximum depth, and trees without a bottom.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,10 +19,10 @@ use tombolo_layer_basic::{Around, Layered};
 use tombolo_sys::namespace::make_directory;
 use tombolo_sys::open::{OpenFlags as SysFlags, open_entry, open_root};
 
-/// Deeper than a thread's stack, the descriptors of a process and the longest path reach.
+/// More than a thread's stack, a process's descriptors and the longest path can handle.
 const DEPTH: usize = 10_000;
 
-/// With fewer descriptors than there are levels.
+/// Limits descriptors to fewer than there are levels.
 fn limit_descriptors() {
     let id = std::process::id().to_string();
     let status = Command::new("prlimit").args(["--pid", &id, "--nofile=4000:4000"]).status();
@@ -40,7 +40,7 @@ fn dig(top: &Path) {
     drop(File::from(open_entry(dir.as_fd(), b"bottom", flags, 0o644).unwrap()));
 }
 
-/// How many directories named `d` close in each other, and whether the file is in the last.
+/// Returns the number of nested directories named `d`, and whether the file is in the last.
 fn depth(top: &Path) -> (usize, bool) {
     let (mut dir, mut count) = (open_root(top).unwrap(), 0);
     while let Ok(below) = open_entry(dir.as_fd(), b"d", SysFlags::PATH | SysFlags::DIRECTORY, 0) {
@@ -64,11 +64,11 @@ fn told(error: &Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// With attributes to set at the end and without; and a copy that is given up half way down.
+/// With and without attributes to set at the end, and a copy aborted half way down.
 #[test]
 fn a_tree_may_be_as_deep_as_its_file_system_allows() {
     limit_descriptors();
-    // Where there is one, a file system that no other work's disk slows down.
+    // In memory where possible, unaffected by load on disks.
     let place =
         Some(PathBuf::from("/dev/shm")).filter(|place| place.is_dir()).unwrap_or_else(std::env::temp_dir);
     let (from, to) = (TempDir::new_in(&place).unwrap(), TempDir::new_in(&place).unwrap());
@@ -96,8 +96,8 @@ fn a_tree_may_be_as_deep_as_its_file_system_allows() {
     assert_eq!(remove(&source, "d"), (DEPTH as u64 + 1, Vec::new()));
 }
 
-/// More branches than are walked at once, each deeper than listings are kept open, with entries before and
-/// after what is gone down to.
+/// More branches than concurrent walks, each deeper than the number of listings kept open, with entries
+/// before and after the subdirectory.
 #[test]
 fn a_listing_that_was_set_aside_goes_on_where_it_was() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -124,7 +124,7 @@ fn a_listing_that_was_set_aside_goes_on_where_it_was() {
     }
 }
 
-/// Says that all directories have the same number, and perhaps that they are the same one.
+/// A layer that reports the same number for all directories, and optionally the same node.
 #[derive(Clone, Default)]
 struct Circle(Option<Arc<OnceLock<NodeId>>>);
 
@@ -164,7 +164,7 @@ impl Circle {
     }
 }
 
-/// `top/again/again`, with a file in the upper two, and `other`.
+/// Creates `top/again/again`, with a file in the upper two, and `other`.
 fn plant_circle(honest: &Tree) {
     let make = |dir: &libtombolo::Node, name: &[u8]| {
         dir.make_dir(Name::new(name).unwrap(), Mode::new(0o755)).wait().unwrap()
@@ -183,7 +183,7 @@ fn plant_circle(honest: &Tree) {
     }
 }
 
-/// The subvolumes of btrfs behind a server of Linux.
+/// The subvolumes of btrfs behind a Linux server.
 #[test]
 fn directories_of_one_number_are_not_taken_for_one() {
     let export = Arc::new(memory());
@@ -201,10 +201,10 @@ fn a_directory_that_contains_itself_is_an_error() {
     let honest = attach(&*export, "memory");
     plant_circle(&honest);
     let looped = attach(&Layered::new(export, Arc::new(Circle(Some(Arc::default())))), "looped");
-    // As often as it is given back under another's name.
+    // One reference for each look-up released under another name.
     let _held: Vec<_> = (0..16).map(|_| find(&looped, "top")).collect();
     let target = attach(&memory(), "target");
-    // Two sources that are the same directory are not one in the other.
+    // Two sources that are the same directory do not contain each other.
     let options = Options { recursive: true, ..Options::default() };
     let watch = Arc::<Watch>::default();
     let copier = Copier::start(options, watch.clone()).unwrap();
@@ -224,7 +224,7 @@ fn a_directory_that_contains_itself_is_an_error() {
         see(&target, "", false).keys().map(String::as_str).collect::<Vec<_>>(),
         ["", "/other", "/other/file", "/top", "/top/file"]
     );
-    // What is above it stays, and everything else in it goes.
+    // Its ancestors stay, and everything else in it is removed.
     let (removed, failed) = remove(&looped, "top");
     assert_eq!(
         (removed, failed),

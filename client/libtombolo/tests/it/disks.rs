@@ -1,4 +1,4 @@
-//! Copies of disks: over what was there, broken off at any moment, and what is said to be durable.
+//! Copies of disks: over existing data, interrupted at any moment, and their durable progress.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,18 +17,17 @@ use crate::common::noise;
 const MIB: usize = 1 << 20;
 const SIZE: usize = 24 * MIB;
 
-/// A disk that keeps apart what a loss of power would leave, answers writes in any order, and fails where it
-/// is told to.
+/// A disk that tracks what survives a power loss, completes writes in any order, and fails where told to.
 struct Spied {
     now: MemoryDisk,
     /// Its bytes at the last flush.
     stable: Mutex<Vec<u8>>,
-    /// Nothing from here on can be written.
+    /// Writes from this offset on fail.
     full_at: AtomicU64,
-    /// After so many flushes the next one fails, once, and what was not durable is lost.
+    /// Number of flushes before `lost_at`, where one flush fails once and loses what was not durable.
     flushes: AtomicU64,
     lost_at: u64,
-    /// These bytes cannot be read.
+    /// Unreadable bytes.
     bad: Option<Range>,
     requests: AtomicU64,
     zeroed: AtomicU64,
@@ -71,7 +70,7 @@ impl Spied {
         self.stable.lock().expect("stable").clone()
     }
 
-    /// After some turns, another number for each request.
+    /// Delays an answer by a number of polls that varies by request.
     fn later<T: Send + 'static>(&self, done: Answer<T>) -> Answer<T> {
         let mut turns = self.requests.fetch_add(1, Ordering::Relaxed) * 7 % 5;
         Answer::later(async move {
@@ -144,7 +143,7 @@ impl BlockDevice for Spied {
     }
 }
 
-/// Data, holes, zeroes that are written, and an end that is no whole piece.
+/// Returns data with holes, written zeroes, and an incomplete last piece.
 fn content() -> Vec<u8> {
     let mut bytes = noise(SIZE + 4096 + 512, 5);
     bytes[2 * MIB..9 * MIB].fill(0);
@@ -180,7 +179,7 @@ fn what_is_said_to_be_durable_is_and_a_copy_goes_on_from_there_over_anything() {
     assert!(matches!(ended, Ok(Ended::Complete)), "{ended:?}");
     assert!(to.stable() == bytes && left.len() > 2, "{}", left.len());
 
-    // A loss of power at each of these moments: whatever else was written then is lost.
+    // A power loss at each of these moments loses all other writes.
     for (start, stable) in left {
         let (from, to) = (Spied::holding(&bytes), Spied::holding(&stable));
         let ended = block_on(Copy { start, ..copy_of(&from, &to) }.run(|_| Ok(())));
@@ -214,7 +213,7 @@ fn zeroes_are_left_out_of_a_blank_disk_and_written_over_what_was_there() {
     let old = Spied::holding(&vec![0xaa; bytes.len()]);
     block_on(copy_of(&from, &old).run(|_| Ok(()))).expect("copied");
     assert!(old.bytes() == bytes, "what was there shows");
-    // In a hole of the one, and in data.
+    // Within a hole of one disk, and within data.
     put(&old.now, 5 * MIB as u64, &[0; 512]);
     assert_eq!(compared(&from, &old), None);
     put(&old.now, 9 * MIB as u64 - 512, &[&[0; 500][..], &[1; 12]].concat());

@@ -32,14 +32,14 @@ fn plant(top: &Path) {
     fs::hard_link(top.join("tree/dir/5"), top.join("tree/dir/again")).unwrap();
 }
 
-/// The export, with a failure at one call of one operation.
+/// Returns the export with a failure at one call of one operation.
 fn failing(export: &Arc<Memory>, op: Op, nth: u64, error: fn() -> Error) -> Arc<dyn Export> {
     let rule = Rule { op: Some(op), when: When::Nth(nth), what: What::Fail(error) };
     Arc::new(fault::over(export.clone(), Plan { rules: vec![rule], seed: 1 }))
 }
 
-/// Whatever fails at the target, whenever: it is reported, no file is half there under its name, and a
-/// resumed copy makes it whole.
+/// Any failure at the target is reported and leaves no partial file under its final name, and a resumed copy
+/// completes it.
 #[test]
 fn a_failure_at_any_step_of_the_target_is_made_good_by_resuming() {
     let from = TempDir::new().unwrap();
@@ -102,7 +102,7 @@ fn copy_well_into(source: &libtombolo::Tree, whole: &libtombolo::Tree) {
     let from = libtombolo::copy::From { node: crate::common::find(source, "tree"), path: b"tree".to_vec() };
     copier.add_contents(from, crate::common::find(whole, "copy"), b"copy".to_vec());
     assert_eq!(copier.finish().failed, 0);
-    // The top was there: its own attributes are its owner's.
+    // The top existed before: its own attributes are its owner's.
     let attr = libtombolo::block_on(crate::common::find(source, "tree").attr()).unwrap();
     let set = tombolo_core::fs::SetAttr {
         mtime: Some(tombolo_core::fs::SetTime::At(attr.mtime)),
@@ -112,7 +112,7 @@ fn copy_well_into(source: &libtombolo::Tree, whole: &libtombolo::Tree) {
     crate::common::find(whole, "copy").set_attr(&set).wait().unwrap();
 }
 
-/// Reads that fail lose nothing of what was read before.
+/// Failing reads lose nothing that was read before.
 #[test]
 fn a_source_that_fails_in_the_middle_leaves_a_part_that_is_gone_on_with() {
     let export = Arc::new(memory());
@@ -127,7 +127,7 @@ fn a_source_that_fails_in_the_middle_leaves_a_part_that_is_gone_on_with() {
     let (tally, watch) = copy(&broken, "large", &target, "copy", one_piece);
     assert_eq!((tally.failed, tally.parts_kept, watch.kept.lock().unwrap()[0]), (1, 1, 12 * PIECE as u64));
     assert!(!to.path().join("copy").exists());
-    // Not of this version of the source: begun anew.
+    // Not of this version of the source: starts over.
     let tally = copy_well(&origin, "large", &target, "copy", resuming());
     assert_eq!((tally.files, tally.written_bytes), (1, 8 * PIECE as u64));
     assert!(fs::read(to.path().join("copy")).unwrap() == noise(20 * PIECE, 3));
@@ -150,7 +150,7 @@ fn a_part_of_another_version_is_not_gone_on_with() {
     assert!(!part.exists());
 }
 
-/// Stops a copy once some of it has arrived.
+/// Stops a copy once some of its data have arrived.
 fn stopped_in_the_middle(source: &libtombolo::Tree, target: &Path) {
     let export = LocalDir::open(target, DirOptions::default()).unwrap();
     let slow = attach(&delay::over(Arc::new(export), Duration::from_millis(20)).unwrap(), "local");

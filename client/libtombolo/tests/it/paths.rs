@@ -1,4 +1,4 @@
-//! Paths lead where path_resolution(7) says, within the tree.
+//! Path resolution as in path_resolution(7), within the tree.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -14,7 +14,7 @@ fn find(tree: &Tree, path: &str, last: Last) -> Result<u64, Error> {
     block_on(async { Ok(tree.find(path.as_bytes(), last).await?.attr_now().resolve().await?.fileid) })
 }
 
-/// `a/b/file`, `a/link -> b`, `up -> a/..`, `loop -> loop`, `gone -> nowhere`, `top -> /a`.
+/// Creates `a/b/file`, `a/link -> b`, `up -> a/..`, `loop -> loop`, `gone -> nowhere`, `top -> /a`.
 fn plant() -> TempDir {
     let dir = TempDir::new().unwrap();
     fs::create_dir_all(dir.path().join("a/b")).unwrap();
@@ -77,7 +77,7 @@ fn a_parent_has_a_name_that_can_be_made_in_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Wherever the system gets by a path, we get to the same file, and where it does not, we do not.
+    /// The library and the system resolve any path to the same file, or both fail.
     #[test]
     fn paths_lead_where_the_system_gets(
         parts in prop::collection::vec(prop::sample::select(vec!["a", "b", "file", "link", "up", "gone", "loop", ".", "..", ""]), 1..8)
@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// Whether a path may leave the top on its way: then the system and we differ, for our top is its own parent.
+/// Returns `true` if a path may leave the top: then the results differ, as the tree's top is its own parent.
 fn climbs(parts: &[&str]) -> bool {
     let mut depth = 0;
     parts.iter().any(|part| {

@@ -1,4 +1,4 @@
-//! Files as streams, and trees that are removed.
+//! Files as streams, and removal of trees.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ fn written_streams_are_read_back_as_streams() {
         let written = block_on(file.write_from(10, &mut &content[..], StreamOptions::default())).unwrap();
         assert_eq!(written, size as u64);
         let (mut whole, mut rest) = (Vec::new(), Vec::new());
-        // Through an opening that knows the size, and one that was made when the file was empty.
+        // Through an opening with a known size, and one made when the file was empty.
         let again = block_on(find(&tree, &number.to_string()).open(OpenFlags::READ)).unwrap();
         block_on(again.read_to(0, &mut whole, StreamOptions::default())).unwrap();
         let count = block_on(file.read_to(10, &mut rest, StreamOptions::default())).unwrap();
@@ -37,7 +37,7 @@ fn written_streams_are_read_back_as_streams() {
     }
 }
 
-/// Memory each of whose reads takes a part, until one fails.
+/// Returns an export whose reads are short, until one fails.
 fn halting(failing: u64) -> impl Export {
     let rule = |when, what| Rule { op: Some(Op::Read), when, what };
     let short = rule(When::Always, What::Short(100_000));
@@ -48,7 +48,7 @@ fn halting(failing: u64) -> impl Export {
 #[test]
 fn a_read_that_takes_a_part_is_not_the_end() {
     let (size, one_by_one) = (1_000_000, StreamOptions { in_flight: 1, ..StreamOptions::default() });
-    // The last fails in the middle of a piece: 256 KiB are three reads.
+    // The last fails within a piece: 256 KiB take three reads.
     for failing in [1000, 1, 2, 5] {
         let tree = attach(&halting(failing), "memory");
         let file = block_on(tree.root().create(name("file").as_name(), writable())).unwrap();
@@ -73,7 +73,7 @@ fn many_reads_are_under_way_at_once() {
     let mut read = Vec::new();
     block_on(file.read_to(0, &mut read, StreamOptions::default())).unwrap();
     assert!(read == content);
-    // 16 pieces: one after the other they would take 11 s.
+    // 16 pieces: sequentially they would take 11 s.
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
 
@@ -121,7 +121,7 @@ fn a_tree_is_removed_with_everything_in_it_and_nothing_beside() {
     assert_eq!(left, ["kept"]);
 }
 
-/// RFC 1813 §3.3.16: a server may void the cookies of a directory when that changes, as each removal does.
+/// RFC 1813 §3.3.16: a server may invalidate a directory's cookies when it changes, as each removal does.
 #[test]
 fn a_server_that_voids_cookies_has_its_trees_removed() {
     let export = Arc::new(memory());
@@ -140,7 +140,7 @@ fn a_server_that_voids_cookies_has_its_trees_removed() {
         let removal = block_on(remove_tree(&root, name("tree").as_name(), b"tree", &mut failed));
         (removal.removed, failures)
     };
-    // One that knows none at all is no reason to ask for ever.
+    // A server that accepts no cookies must not cause endless requests.
     assert_eq!(remove(When::Always), (0, 1));
     // Each listing has a first page and no second one.
     assert_eq!(remove(When::Every(2)), (1501, 0));

@@ -1,4 +1,4 @@
-//! Where changes are not seen, or are made by other processes of the host.
+//! Uncounted changes, and changes by other processes of the host.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn without_versions_every_question_asks() {
     }
 }
 
-/// What a shell does, and what it is called.
+/// A shell command, with its name.
 const CHANGES: &[(&str, &str)] = &[
     ("a write", "echo much longer than it was > top/a/b/c/file"),
     ("chmod", "chmod 611 top/a/b/c/file"),

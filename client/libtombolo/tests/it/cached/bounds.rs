@@ -1,4 +1,4 @@
-//! What is remembered takes no more than it may, and is given back.
+//! Limits of the cache, and release of its nodes.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn memory_is_bounded_and_nodes_are_given_back() {
         }
     }
     assert!(spy.look_ups().0 > 0);
-    // Of long paths there are fewer.
+    // Fewer long paths fit.
     cached.clear();
     for number in 0..600 {
         cached.stat(format!("{}dir/{number}", "./".repeat(300)).as_bytes()).wait().expect("a file");

@@ -1,4 +1,4 @@
-//! A file system that counts what is asked of it, and lets a test do something just after an answer was made.
+//! A file system that counts requests, and runs a test's code right after an answer was made.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -35,17 +35,17 @@ impl Spy {
         })
     }
 
-    /// How many questions there were so far.
+    /// Returns the number of requests so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// Look-ups that were not given back yet, and the most that there were.
+    /// Returns the number of look-ups not released yet, and its maximum.
     pub fn look_ups(&self) -> (i64, i64) {
         (self.look_ups.load(Ordering::SeqCst), self.look_ups_max.load(Ordering::SeqCst))
     }
 
-    /// When an operation of this name is answered next, this is done before the answer arrives.
+    /// Runs `deed` after the next operation of this name, before its answer arrives.
     pub fn after(&self, operation: &'static str, deed: impl FnOnce() + Send + 'static) {
         *self.after.lock().unwrap() = Some((operation, Box::new(deed)));
     }

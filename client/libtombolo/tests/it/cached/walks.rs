@@ -1,4 +1,4 @@
-//! Many changes in any order, and many at once.
+//! Random sequences of changes, and concurrent changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::world::{EventMask, FILE, USER, World, cached, plainly, plant};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-/// A path of one to four components.
+/// Returns a path of one to four components.
 fn path(rng: &mut Rng) -> String {
     let len = rng.usize(1..=4);
     let mut parts: Vec<_> = (0..len).map(|_| NAMES[rng.usize(..NAMES.len())]).collect();
@@ -22,7 +22,7 @@ fn path(rng: &mut Rng) -> String {
     parts.join("/").trim_start_matches('/').to_owned()
 }
 
-/// Changes something, if it can be done.
+/// Makes a random change, if possible.
 fn change(tree: &Tree, rng: &mut Rng) -> String {
     let (one, other) = (path(rng), path(rng));
     let Ok((dir, name)) = block_on(tree.find_parent(one.as_bytes())) else { return "nothing".into() };
@@ -124,7 +124,7 @@ fn contents_are_right(world: &World, cached: &libtombolo::CachedTree, path: &str
 
 const DIRECTORY: tombolo_core::fs::FileType = tombolo_core::fs::FileType::Directory;
 
-/// Removes all that is there.
+/// Removes a tree.
 fn empty(tree: &Tree, path: &str) {
     let Ok(node) = block_on(tree.find(path.as_bytes(), Last::Keep)) else { return };
     if node.attr_found().is_some_and(|attr| attr.file_type == DIRECTORY) {
@@ -137,7 +137,7 @@ fn empty(tree: &Tree, path: &str) {
     }
 }
 
-/// The number that a file has been given.
+/// Decodes a file's number.
 fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
@@ -183,7 +183,7 @@ fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
     }
 }
 
-/// In one write, so that half of it is never seen.
+/// Writes the number in one write, so that no half of it is ever read.
 fn write_number(tree: &Tree, now: u64) {
     block_on(async {
         let file = tree.node("top/a/b/c/file").open(OpenFlags::WRITE).await.expect("opened");

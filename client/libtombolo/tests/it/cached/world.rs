@@ -1,4 +1,4 @@
-//! An export with a session that remembers, and one that changes things.
+//! An export with a caching session, and another that makes changes.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ pub struct World {
     pub cached: CachedTree,
     /// Another session.
     pub other: Tree,
-    /// Where the files lie, if on this host.
+    /// Directory of the files, if on this host.
     pub dir: Option<TempDir>,
 }
 
-/// As if all were of this user.
+/// The user of all sessions.
 pub const USER: Identity = Identity::ROOT;
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
         Self::of("memory", Arc::new(memory()), None, USER, CacheOptions::default())
     }
 
-    /// A directory whose host is watched; none, with the reason printed, where that cannot be.
+    /// Creates a directory whose host is watched; `None`, with the reason printed, where that is impossible.
     pub fn local_dir() -> Option<Self> {
         let dir = TempDir::new().unwrap();
         let options = DirOptions { watch_host: true, ..DirOptions::default() };
@@ -47,7 +47,7 @@ impl World {
         Some(world)
     }
 
-    /// Both, where both can be had.
+    /// Returns both, where possible.
     pub fn all() -> Vec<Self> {
         [Some(Self::memory()), Self::local_dir()].into_iter().flatten().collect()
     }
@@ -64,7 +64,7 @@ impl World {
         Self { title, export, spy, cached, other, dir }
     }
 
-    /// Asks, which must take no request.
+    /// Runs a query that must not send a request.
     #[track_caller]
     pub fn warm<T>(&self, what: &str, ask: impl FnOnce(&CachedTree) -> Answer<T>) -> Result<T> {
         let before = (self.spy.requests(), self.cached.counts());
@@ -77,7 +77,7 @@ impl World {
     }
 }
 
-/// A session that remembers.
+/// Creates a caching session.
 pub fn cached(
     export: &dyn Export,
     identity: Identity,
@@ -91,7 +91,7 @@ pub fn cached(
     (Arc::clone(&spy), CachedTree::new(Tree::of(spy, id, user), options))
 }
 
-/// What another session does, by path.
+/// Changes by another session, by path.
 pub trait EventMask {
     fn node(&self, path: &str) -> Node;
     fn write(&self, path: &str, bytes: &[u8]);
@@ -170,7 +170,7 @@ fn rename(tree: &Tree, from: &str, to: &str, flags: RenameFlags) -> Result<()> {
     })
 }
 
-/// `top/a/b/c/file`, `top/a/b/link` to it, and an empty directory `top/spare`.
+/// Creates `top/a/b/c/file`, `top/a/b/link` to it, and an empty directory `top/spare`.
 pub fn plant(tree: &Tree) {
     for dir in ["top", "top/a", "top/a/b", "top/a/b/c", "top/spare"] {
         tree.mkdir(dir);
@@ -181,7 +181,7 @@ pub fn plant(tree: &Tree) {
 
 pub const FILE: &[u8] = b"top/a/b/c/file";
 
-/// What is at a path, as a client sees it that remembers nothing.
+/// Returns what is at a path as an uncached client finds it.
 pub fn plainly(tree: &Tree, path: &[u8], last: Last) -> Result<Attr> {
     block_on(async { tree.find(path, last).await?.attr_now().resolve().await })
 }

@@ -1,4 +1,4 @@
-//! Trees to copy from and to, and what is in them.
+//! Trees to copy from and to, and their contents.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub fn find(tree: &Tree, path: &str) -> Node {
     block_on(tree.find(path.as_bytes(), Last::Keep)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Remembers what a copy told.
+/// A record of a copy's events.
 #[derive(Default)]
 pub struct Watch {
     pub failures: Mutex<Vec<Failure>>,
@@ -64,7 +64,7 @@ pub fn add(copier: &Copier, from: &Tree, what: &str, to: &Tree, target: &str) {
     copier.add(From { node, path: what.into() }, to);
 }
 
-/// Copies, and nothing may fail.
+/// Copies without any failure.
 #[track_caller]
 pub fn copy_well(from: &Tree, what: &str, to: &Tree, target: &str, options: Options) -> Tally {
     let (tally, watch) = copy(from, what, to, target, options);
@@ -73,7 +73,7 @@ pub fn copy_well(from: &Tree, what: &str, to: &Tree, target: &str, options: Opti
     tally
 }
 
-/// An entry of a tree, as users see it.
+/// An entry of a tree as users see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub file_type: FileType,
@@ -85,8 +85,8 @@ pub struct Seen {
     pub same_as: Option<String>,
 }
 
-/// Everything below a directory: names, contents, and with `exact` modes, owners, times and which names are
-/// of one file.
+/// Returns all descendants of a directory: names, contents, and with `exact` modes, owners, times and hard
+/// links.
 pub fn see(tree: &Tree, path: &str, exact: bool) -> BTreeMap<String, Seen> {
     let mut seen = BTreeMap::new();
     let mut first_names: BTreeMap<(u64, u64), String> = BTreeMap::new();
@@ -111,7 +111,7 @@ pub fn see(tree: &Tree, path: &str, exact: bool) -> BTreeMap<String, Seen> {
         );
         if attr.file_type == FileType::Directory {
             let mut below = children(&node);
-            // The last is taken first: names are met in order.
+            // The last is taken first, so that names are visited in order.
             below.sort_by(|a, b| b.0.cmp(&a.0));
             ahead.extend(below.into_iter().map(|(name, node)| (format!("{path}/{name}"), node)));
         }
@@ -146,7 +146,7 @@ fn content(node: &Node, attr: &Attr) -> Vec<u8> {
     }
 }
 
-/// Bytes that differ wherever they are.
+/// Returns pseudo-random bytes.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = Vec::with_capacity(len + 8);
