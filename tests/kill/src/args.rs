@@ -2,20 +2,20 @@
 
 use std::path::PathBuf;
 
-/// What to do.
+/// A subcommand.
 #[derive(Debug)]
 pub enum Command {
     /// Kill the NFS server under load.
     Nfs(Args),
-    /// Trace what it makes stable.
+    /// Trace the syncs before its answers.
     Trace(Args),
     /// Disturb either side of a link.
     Links(Args),
-    /// One client of a link, which the harness starts.
+    /// Run one client of a link; started by the harness.
     Client(ClientArgs),
 }
 
-/// How the client of a link gets at the server.
+/// Connection of the client of a link to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The library, over a socket.
@@ -26,37 +26,37 @@ pub enum Way {
     File,
 }
 
-/// What the harnesses are told.
+/// Arguments of the harnesses.
 #[derive(Debug)]
 pub struct Args {
-    /// The program that serves and mounts.
+    /// The program under test, as server and mount.
     pub program: PathBuf,
-    /// How many kills or disturbances.
+    /// Number of kills or disturbances.
     pub rounds: u32,
-    /// What randomness begins with.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How many NFS clients work.
+    /// Number of NFS clients.
     pub clients: usize,
-    /// How the client of a link gets at the server.
+    /// Connection of the client of a link to the server.
     pub way: Way,
-    /// The directory for tree, state and logs.
+    /// Parent directory for tree, state and logs.
     pub place: PathBuf,
 }
 
-/// `client`.
+/// Arguments of `client`.
 #[derive(Debug)]
 pub struct ClientArgs {
-    /// Where its record of requests and answers lies.
+    /// Path of its log of requests and answers.
     pub log: PathBuf,
-    /// The socket of the server; for mounts the mount point.
+    /// The server's socket; for mounts the mount point.
     pub at: PathBuf,
-    /// Whether `at` is a mount point.
+    /// `true` if `at` is a mount point.
     pub is_mount: bool,
-    /// What randomness begins with.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What there is to say.
+/// The usage text.
 pub const USAGE: &str = "usage: tombolo-kill nfs PROGRAM [--rounds N] [--seed N] [--clients N] [--dir DIR]
        tombolo-kill trace PROGRAM [--dir DIR]
        tombolo-kill links PROGRAM [--way library|socket|file] [--rounds N] [--seed N] [--dir DIR]
@@ -70,7 +70,7 @@ links  kills, stops (SIGSTOP) and starts the server and the client of a link N t
 DIR is for temporary files. A seed repeats the choices, not the moments.";
 
 impl Command {
-    /// Reads the words after the program's name. `None` if they make no sense.
+    /// Parses the arguments after the program's name; `None` if they are invalid.
     pub fn read(mut words: impl Iterator<Item = String>) -> Option<Self> {
         let (what, program) = (words.next()?, PathBuf::from(words.next()?));
         let (make, rounds, place): (fn(Args) -> Self, _, _) = match what.as_str() {
@@ -117,7 +117,7 @@ impl Way {
     }
 }
 
-/// Random numbers of this seed; `stream` tells users of one seed apart.
+/// Creates a random generator; `stream` distinguishes users of one seed.
 pub fn rng(seed: u64, stream: u64) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed ^ stream.wrapping_mul(0xa076_1d64_78bd_642f))
 }

@@ -1,40 +1,40 @@
-//! What can go wrong: with the test, or with what is tested.
+//! Failures of the test and of the program under test.
 
 use std::fmt::Debug;
 use std::io;
 
-/// Why a run ends.
+/// The cause of a failed run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The server answered what it must not, or left something over.
+    /// A forbidden answer or a leftover of the server.
     #[error("{0}")]
     Wrong(String),
-    /// No answer came, however often the call was sent.
+    /// No answer to a call despite repetition.
     #[error("no answer: {0}")]
     Silent(#[source] io::Error),
-    /// An answer that cannot be read.
+    /// A malformed answer.
     #[error("malformed answer: {0}")]
     Garbled(#[from] tombolo_wire_xdr::Error),
-    /// The tree on the host is not what was acknowledged.
+    /// A difference between the host's tree and what was acknowledged.
     #[error("in the tree: {0}")]
     Tree(String),
-    /// A process does not start, does not go on, or does not end.
+    /// A process that failed to start, continue or end.
     #[error("{0}")]
     Process(String),
-    /// The machine.
+    /// A failure of the machine.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// What most functions here return.
+/// Result of most functions in this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The failure that the server answered wrongly.
+/// Returns the failure of a wrong answer.
 pub fn wrong<T>(what: impl Into<String>) -> Result<T> {
     Err(Failure::Wrong(what.into()))
 }
 
-/// The failure of an operation that had to succeed.
+/// Returns the failure of an operation that had to succeed.
 pub fn refused<T>(doing: impl Into<String>, why: impl Debug) -> Result<T> {
     wrong(format!("{}: {why:?}", doing.into()))
 }

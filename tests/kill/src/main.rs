@@ -1,13 +1,13 @@
-//! `tombolo-kill`: what clients keep when their server is killed, stopped and started.
+//! `tombolo-kill`: data that clients retain when their server is killed, stopped and restarted.
 //!
 //! - [`nfs`]: NFS clients ([`nfs::client`], [`nfs::worker`]) work while the server is killed and restarted;
-//!   [`nfs::tree`] compares in the end. [`nfs::trace`]: each kind of call alone, with the server's system
+//!   [`nfs::tree`] compares at the end. [`nfs::trace`]: each kind of call alone, with the server's system
 //!   calls between the call and its answer.
-//! - [`links`]: a server and a client over shared memory in processes of their own; one is disturbed, and
-//!   when the client has gone on for a while the next disturbance comes. In the end [`links::check`] holds
-//!   the tree against the log ([`links::log`], [`links::model`]).
+//! - [`links`]: a server and a client over shared memory in separate processes; one of them is disturbed,
+//!   repeatedly, after some progress of the client. At the end [`links::check`] compares the tree with the
+//!   log ([`links::log`], [`links::model`]).
 //!
-//! Not here: hostile peers (`tests/vrpc`, `fuzz`), hostile calls and single procedures (`tests/nfs`), guests
+//! Non-goals: hostile peers (`tests/vrpc`, `fuzz`), hostile calls and single procedures (`tests/nfs`), guests
 //! (`tests/guests`), power loss.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the report is what the program is for")]

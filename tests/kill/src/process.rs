@@ -1,5 +1,4 @@
-//! A directory for tree, state and logs, and the processes that work there: killed on the spot, stopped for a
-//! while, asked to end.
+//! A directory for tree, state and logs, and its processes: killed, paused, or stopped.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -13,17 +12,17 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Result};
 
-/// Far longer than anything takes on the slowest machine.
+/// Time-out far above any duration on the slowest machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The directory.
+/// A directory for tree, state and logs.
 #[derive(Debug)]
 pub struct Home {
     dir: TempDir,
     program: PathBuf,
 }
 
-/// A process that runs. It is killed when dropped.
+/// A running process, killed on drop.
 #[derive(Debug)]
 pub struct Process {
     name: &'static str,
@@ -32,7 +31,7 @@ pub struct Process {
 }
 
 impl Home {
-    /// A new one in `place`, for servers that are `program`.
+    /// Creates a directory in `place`, for servers that run `program`.
     pub fn new(program: &Path, place: &Path) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("tombolo-kill.").tempdir_in(place)?;
         for name in ["tree", "mnt", "run"] {
@@ -41,17 +40,17 @@ impl Home {
         Ok(Self { dir, program: std::path::absolute(program)? })
     }
 
-    /// A file of it.
+    /// Returns the path of a file in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The exported tree, as the host sees it.
+    /// Returns the exported tree on the host.
     pub fn tree(&self) -> PathBuf {
         self.path("tree")
     }
 
-    /// What all processes write their errors to.
+    /// Opens the log to which all processes write their errors.
     pub fn log(&self) -> Result<File> {
         Ok(File::options().create(true).append(true).open(self.path("log"))?)
     }
@@ -65,8 +64,8 @@ impl Home {
         Ok(command)
     }
 
-    /// Starts a server of the tree, below the words of `wrapper` if there are any, and waits until it says
-    /// that it serves.
+    /// Starts a server of the tree, under the command `wrapper` if any, and waits until it reports that it
+    /// serves.
     pub fn serve(&self, wrapper: &[&str], options: &[&str]) -> Result<Process> {
         let words = [&["serve", "tree", "--state", "state", "--control", "control"], options].concat();
         let mut server = Process::start("server", self.command(wrapper, &words)?.stdout(Stdio::piped()))?;
@@ -82,19 +81,19 @@ impl Home {
         if status.success() { Ok(()) } else { Err(self.problem(&words.join(" "))) }
     }
 
-    /// A failure, and the end of the log.
+    /// Returns a failure with the end of the log.
     pub fn problem(&self, what: &str) -> Failure {
         Failure::Process(format!("{what}\n{}", self.log_end()))
     }
 
-    /// The last lines of the log.
+    /// Returns the last lines of the log.
     pub fn log_end(&self) -> String {
         let text = fs::read_to_string(self.path("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Leaves it for inspection after a failed run.
+    /// Retains the directory for inspection after a failed run.
     pub fn keep(&mut self) {
         self.dir.disable_cleanup(true);
         eprintln!("the end of the log:\n{}\nall is kept in {}", self.log_end(), self.dir.path().display());
@@ -102,7 +101,7 @@ impl Home {
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts a process.
     pub fn start(name: &'static str, command: &mut Command) -> Result<Self> {
         Ok(Self { name, child: command.spawn()? })
     }
@@ -115,7 +114,7 @@ impl Process {
         }
     }
 
-    /// Kills it on the spot.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.is_alive()?;
         self.child.kill()?;
@@ -123,14 +122,14 @@ impl Process {
         Ok(())
     }
 
-    /// Keeps it from running for a while.
+    /// Stops it with SIGSTOP for a while.
     pub fn pause(&self, time: Duration) -> Result<()> {
         self.signal(Signal::STOP)?;
         thread::sleep(time);
         self.signal(Signal::CONT)
     }
 
-    /// Asks it to end, as an operator does.
+    /// Stops it with SIGTERM, as an operator does.
     pub fn stop(mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         match self.child.wait()?.code() {

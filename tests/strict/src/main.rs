@@ -1,14 +1,14 @@
-//! Holds what a server was asked under strict coherence against a trace of the same job's system calls.
+//! Comparison of a server's request counts under strict coherence with a trace of the same job's system
+//! calls.
 //!
-//! A job runs twice, in the same way: on a plain directory under strace, and on a mount. The trace tells
-//! which operations each of its calls has to become; the server counts what came. Both must be equal class by
-//! class, but for differences whose cause is listed in [`tally::CAUSES`] and whose size follows from the
-//! trace too. `tests/strict/run` does all of it.
+//! A job runs twice in the same way: on a plain directory under strace, and on a mount. The trace determines
+//! the operations that each call must cause; the server counts its requests. Both must be equal class by
+//! class, except for differences whose cause is listed in [`tally::CAUSES`] and whose size also follows from
+//! the trace. `tests/strict/run` does all of it.
 //!
-//! Not here: what a job does, and how long it takes.
+//! Non-goals: results and duration of the job.
 //!
-//! Reading order: `tally` (classes and causes), `job` (what each call becomes), `tree` and `process`,
-//! `trace`.
+//! Reading order: `tally` (classes and causes), `job` (system calls), `tree` and `process`, `trace`.
 #![forbid(unsafe_code)]
 
 mod job;
@@ -39,8 +39,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// ROOT is where the job ran natively, CWD where it was started, BEFORE and AFTER are what `tombolo top
-/// --once --json` said.
+/// Compares the counts: ROOT is where the job ran natively, CWD where it was started; BEFORE and AFTER are
+/// outputs of `tombolo top --once --json`.
 fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, String> {
     let ([root, cwd, trace, before, after], kernel_checks) = (match arguments {
         [first @ .., last] if last == "kernel-checks" => (first, true),

@@ -1,32 +1,32 @@
-//! Processes and their descriptors: what each closes, also where no call says so.
+//! Processes and their descriptors, including implicit closes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What a descriptor stands for.
+/// The kind of object behind a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An open file of the tree.
     File,
     /// An open directory of the tree.
     Directory,
-    /// A place in the tree, opened with `O_PATH`: nothing is open.
+    /// A path in the tree, opened with `O_PATH`: no opening at the server.
     Place,
 }
 
 /// One descriptor.
 #[derive(Clone, Debug)]
 pub struct Descriptor {
-    /// What it stands for.
+    /// Kind of its object.
     pub kind: Kind,
-    /// Where it was opened.
+    /// Path at which it was opened.
     pub path: String,
-    /// Whether execve closes it.
+    /// `true` if execve closes it.
     pub close_on_exec: bool,
 }
 
-/// The descriptors of one process, or of several that share them. Only those of the tree are kept.
+/// The descriptors of one process, or of several that share them. Includes only those of the tree.
 pub type Table = HashMap<i32, Descriptor>;
 
 /// One process or thread.
@@ -36,17 +36,17 @@ pub struct Process {
     pub table: Rc<RefCell<Table>>,
     /// Its working directory.
     pub cwd: Rc<RefCell<String>>,
-    /// On the mount this program has been told that there are no labels.
+    /// `true` if this program has learnt on the mount that there are no labels.
     pub has_no_labels: bool,
 }
 
 impl Process {
-    /// The first process of a job.
+    /// Creates the first process of a job.
     pub fn first(cwd: &str) -> Self {
         Self { table: Rc::default(), cwd: Rc::new(RefCell::new(cwd.to_owned())), has_no_labels: false }
     }
 
-    /// A child, as the flags of clone(2) make it.
+    /// Creates a child, according to the flags of clone(2).
     pub fn child(&self, flags: &str) -> Self {
         let mut child = self.clone();
         if !flags.contains("CLONE_FILES") {
@@ -58,7 +58,7 @@ impl Process {
         child
     }
 
-    /// What execve does to the descriptors. Gives those that it closes.
+    /// Applies execve to the descriptors and returns those that it closes.
     pub fn exec(&mut self) -> Vec<Descriptor> {
         let own = self.table.borrow().clone();
         let (closed, kept): (Vec<_>, Vec<_>) =
@@ -68,7 +68,7 @@ impl Process {
         closed.into_iter().map(|(_, descriptor)| descriptor).collect()
     }
 
-    /// What the end of the process closes: nothing while another shares its descriptors.
+    /// Returns the descriptors closed by the end of the process: none while another process shares them.
     pub fn exit(self) -> Vec<Descriptor> {
         Rc::try_unwrap(self.table)
             .map_or_else(|_| Vec::new(), |table| table.into_inner().into_values().collect())

@@ -1,4 +1,4 @@
-//! The comparison, as a table.
+//! The table of the comparison.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,16 +7,15 @@ use serde_json::Value;
 
 use crate::tally::{CLASSES, Tally};
 
-/// Operations of the waist that no system call asks for: the kernel gives nodes back when it needs the
-/// memory.
+/// Operations of the waist without a system call: the kernel releases nodes under memory pressure.
 const UNCOMPARED: &[&str] = &["forget"];
 
-/// What a server has counted, as `tombolo top --once --json` tells it.
+/// A server's counters from `tombolo top --once --json`.
 #[derive(Debug, Default)]
 pub struct Counts(BTreeMap<String, i64>);
 
 impl Counts {
-    /// The counts of all servers and exports in one such answer; none if it is something else.
+    /// Parses the counts of all servers and exports; `None` if the text is something else.
     pub fn parse(text: &str) -> Option<Self> {
         let answer: Value = serde_json::from_str(text).ok()?;
         let list = |value: &Value, key: &str| value.get(key).and_then(Value::as_array).cloned();
@@ -32,7 +31,7 @@ impl Counts {
         Some(Self(counts))
     }
 
-    /// What was counted since `before`.
+    /// Returns the increase since `before`.
     pub fn since(mut self, before: &Self) -> Self {
         for (name, count) in &mut self.0 {
             *count -= before.0.get(name).copied().unwrap_or_default();
@@ -45,7 +44,7 @@ impl Counts {
     }
 }
 
-/// Prints the table and says whether all is equal.
+/// Prints the table and returns `true` if all classes match.
 pub fn compare(tally: &Tally, counts: &Counts, mut print: impl FnMut(String)) -> bool {
     print(format!("{:<10}{:>8}  {:<44}{:>14}{:>8}", "class", "calls", "differences", "expected", "server"));
     let mut equal = true;

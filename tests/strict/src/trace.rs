@@ -1,11 +1,11 @@
-//! The output of `strace -f -y`: one event per line, of all processes of a job.
+//! Parser for the output of `strace -f -y`: one event per line, of all processes of a job.
 
 use std::collections::HashMap;
 
 /// A process or thread, by its number in the trace.
 pub type Pid = u32;
 
-/// One thing that a process did.
+/// One event of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A system call that has returned.
@@ -21,13 +21,13 @@ pub struct Call {
     pub name: String,
     /// Its arguments, as strace writes them.
     pub args: Vec<String>,
-    /// What it returned, or the name of its error.
+    /// Its return value, or the name of its error.
     pub result: Result<i64, String>,
-    /// How many entries a listing gave, which strace notes beside the buffer.
+    /// Number of entries in a listing, which strace notes next to the buffer.
     pub entries: u64,
 }
 
-/// The events of a trace in the order in which they ended.
+/// Returns the events of a trace in the order in which they ended.
 pub fn events(text: &str) -> Vec<(Pid, Event)> {
     let mut begun: HashMap<Pid, String> = HashMap::new();
     let mut events = Vec::new();
@@ -51,7 +51,7 @@ pub fn events(text: &str) -> Vec<(Pid, Event)> {
     events
 }
 
-/// `name(arguments) = result`; none for signals and for calls that never returned.
+/// Parses `name(arguments) = result`; `None` for signals and for calls that never returned.
 fn call(text: &str) -> Option<Call> {
     let (name, rest) = text.split_once('(')?;
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
@@ -70,7 +70,7 @@ fn call(text: &str) -> Option<Call> {
     Some(Call { name: name.to_owned(), args, result, entries })
 }
 
-/// A decimal, hexadecimal or octal number.
+/// Parses a decimal, hexadecimal or octal number.
 pub fn integer(text: &str) -> Option<i64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok().map(u64::cast_signed),
@@ -78,7 +78,7 @@ pub fn integer(text: &str) -> Option<i64> {
     }
 }
 
-/// The arguments up to the closing parenthesis, and what follows it.
+/// Returns the arguments up to the closing parenthesis, and the remaining text.
 fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     let mut args = vec![String::new()];
     let mut depth = 0;
@@ -90,7 +90,7 @@ fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
         let plain = !quoted && !in_path;
         match letter {
             '"' if !escaped && !in_path => quoted = !quoted,
-            // The path of a descriptor follows its number at once.
+            // A descriptor's path directly follows its number.
             '<' if plain && (before.is_ascii_digit() || before == 'D') => in_path = true,
             '>' if in_path => in_path = false,
             '(' | '[' | '{' if plain => depth += 1,
@@ -116,7 +116,7 @@ fn arguments(text: &str) -> Option<(Vec<String>, &str)> {
     None
 }
 
-/// The text of a quoted argument.
+/// Returns the text of a quoted argument.
 pub fn unquoted(arg: &str) -> Option<String> {
     let inner = arg.strip_prefix('"')?.strip_suffix('"')?;
     let mut text = String::new();
@@ -127,7 +127,7 @@ pub fn unquoted(arg: &str) -> Option<String> {
     Some(text)
 }
 
-/// A descriptor's number, and its path where it has one: `3</tree/file>`.
+/// Returns a descriptor's number, and its path if any: `3</tree/file>`.
 pub fn descriptor(arg: &str) -> Option<(i32, Option<&str>)> {
     let (number, path) = match arg.split_once('<') {
         Some((number, path)) => (number, path.strip_suffix('>')),

@@ -1,8 +1,8 @@
-//! The names that a job has made, and what the kernel asks for on its way along a path.
+//! The names that a job has created, and the kernel's requests on a path walk.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// The names beneath the root. There are none when the job begins.
+/// The names below the root. There are none when the job begins.
 #[derive(Debug)]
 pub struct Tree {
     root: String,
@@ -11,24 +11,24 @@ pub struct Tree {
     links: HashMap<String, String>,
 }
 
-/// What became of a path.
+/// Outcome of a path walk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Walked {
-    /// Where it led, if each directory on its way was there.
+    /// Its end, if each directory on the way exists.
     pub path: Option<String>,
-    /// Names that were looked up beneath the root.
+    /// Number of names looked up below the root.
     pub names: u64,
-    /// Links beneath the root that were followed.
+    /// Number of links followed below the root.
     pub links: u64,
-    /// Directories beneath the root that had to let the caller through: for each name, `.` and `..` too.
+    /// Number of search permissions needed below the root: for each name, including `.` and `..`.
     pub passes: u64,
 }
 
-/// As many links as the kernel follows in one path.
+/// The kernel's limit of links followed in one path.
 const LINKS_MAX: u64 = 40;
 
 impl Tree {
-    /// An empty tree at this absolute path.
+    /// Creates an empty tree at this absolute path.
     pub fn new(root: &str) -> Self {
         Self {
             root: root.to_owned(),
@@ -38,17 +38,17 @@ impl Tree {
         }
     }
 
-    /// Whether a path is the root or beneath it.
+    /// Returns `true` if a path is the root or below it.
     pub fn holds(&self, path: &str) -> bool {
         path.strip_prefix(&self.root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Whether a path beneath the root is a directory.
+    /// Returns `true` if a path below the root is a directory.
     pub fn is_directory(&self, path: &str) -> bool {
         path == self.root || self.directories.contains(path)
     }
 
-    /// Goes along `path` from `base`; through a last link only if told to.
+    /// Walks `path` from `base`; follows a final link only with `follow`.
     pub fn walk(&self, base: &str, path: &str, follow: bool) -> Walked {
         let mut walked = Walked::default();
         let mut here = if path.starts_with('/') { String::new() } else { base.to_owned() };
@@ -91,34 +91,34 @@ impl Tree {
         walked
     }
 
-    /// Whether a path beneath the root is something else than a directory or a link.
+    /// Returns `true` if a path below the root is neither a directory nor a link.
     pub fn is_file(&self, path: &str) -> bool {
         self.files.contains(path)
     }
 
-    /// A file was made, or got this name too.
+    /// Adds a file, or another name of one.
     pub fn make_file(&mut self, path: &str) {
         self.files.insert(path.to_owned());
     }
 
-    /// A directory was made.
+    /// Adds a directory.
     pub fn make_directory(&mut self, path: &str) {
         self.directories.insert(path.to_owned());
     }
 
-    /// A link was made.
+    /// Adds a link.
     pub fn make_link(&mut self, path: &str, target: &str) {
         self.links.insert(path.to_owned(), target.to_owned());
     }
 
-    /// A name is gone.
+    /// Removes a name.
     pub fn remove(&mut self, path: &str) {
         self.files.remove(path);
         self.directories.remove(path);
         self.links.remove(path);
     }
 
-    /// A name has moved, and with it all beneath.
+    /// Moves a name, and with it all its descendants.
     pub fn rename(&mut self, from: &str, to: &str) {
         self.remove(to);
         let moved = |path: &str| {

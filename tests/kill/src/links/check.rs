@@ -1,4 +1,4 @@
-//! Holding the tree against the log.
+//! Comparison of the tree with the log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::links::doer::{BLOCK_BYTES, BLOCKS, LOG, block};
 use crate::links::model::{Action, Model};
 use crate::links::records;
 
-/// Whether what is there is what was answered, and of what is in doubt nothing that could not be.
+/// Checks that the tree contains what was answered, and of unanswered actions only possible outcomes.
 pub fn check(tree: &Path, model: &Model) -> Result<()> {
     names(tree, model)?;
     records::check(&fs::read(tree.join(LOG))?, model)?;

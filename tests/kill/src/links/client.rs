@@ -1,4 +1,4 @@
-//! A client: asks for one thing after the other until it is told to leave, or killed.
+//! A client that sends one request after the other until told to leave, or killed.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::links::model::Action;
 use crate::links::records::record;
 use crate::process::PATIENCE;
 
-/// Works until its input is closed.
+/// Works until its standard input is closed.
 pub fn work(args: &ClientArgs) -> Result<String> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
     let mut log = Log::open(&args.log)?;
@@ -46,7 +46,7 @@ pub fn work(args: &ClientArgs) -> Result<String> {
     Ok(format!("{number} requests so far"))
 }
 
-/// A session begins only where there is a server: the harness may just have killed it.
+/// Opens a session once there is a server: the harness may just have killed it.
 fn begin(args: &ClientArgs) -> Result<Doer> {
     let until = Instant::now() + PATIENCE;
     loop {

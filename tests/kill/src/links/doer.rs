@@ -1,4 +1,4 @@
-//! Performing what is asked: through the library, or through a mount.
+//! Execution of actions, by the library or on a mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -27,15 +27,15 @@ pub const BLOCKS: &str = "blocks";
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 8192;
 
-/// Performs an action. Returns, of an append, how many bytes.
+/// Performs an action. Returns the number of bytes for an append.
 pub type Doer = Box<dyn FnMut(Action) -> Result<u64, String>>;
 
-/// The content of a block.
+/// Returns the content of a block.
 pub fn block(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(BLOCK_BYTES as usize / 8)
 }
 
-/// Through system calls below a directory.
+/// Performs actions by system calls below a directory.
 pub fn on_mount(root: &Path) -> Result<Doer, String> {
     let root: PathBuf = root.into();
     let said = |error: std::io::Error| error.to_string();
@@ -65,7 +65,7 @@ pub fn on_mount(root: &Path) -> Result<Doer, String> {
     }))
 }
 
-/// Through the library.
+/// Performs actions by the library.
 pub fn in_library(socket: &Path) -> Result<Doer, String> {
     let mut incarnation = [0; 16];
     random::fill(&mut incarnation).map_err(|errno| errno.to_string())?;

@@ -1,4 +1,4 @@
-//! What was asked and answered: lines of a file, each written at once, so that they outlive their writer.
+//! The log of requests and answers: lines of a file, each written at once, so that they survive their writer.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,33 +7,33 @@ use std::path::Path;
 use crate::failure::{Failure, Result};
 use crate::links::model::{Action, Model};
 
-/// The log of one client after the other.
+/// The log of successive clients.
 #[derive(Debug)]
 pub struct Log(File);
 
-/// What a log tells.
+/// The state described by a log.
 #[derive(Debug, Default)]
 pub struct History {
-    /// What must be there.
+    /// Required content of the tree.
     pub model: Model,
-    /// The number of the last request.
+    /// Number of the last request.
     pub number: u64,
-    /// How many were answered.
+    /// Count of answered requests.
     pub answered: u64,
 }
 
 impl Log {
-    /// Goes on with a log.
+    /// Opens a log to append to.
     pub fn open(path: &Path) -> Result<Self> {
         Ok(Self(File::options().create(true).append(true).open(path)?))
     }
 
-    /// Before it is asked.
+    /// Records a request before it is sent.
     pub fn asked(&mut self, number: u64, action: Action) -> Result<()> {
         self.line(&format!("asked {number} {action}\n"))
     }
 
-    /// When it was answered; of an append how many bytes.
+    /// Records an answer, with the number of bytes for an append.
     pub fn answered(&mut self, number: u64, count: u64) -> Result<()> {
         self.line(&format!("answered {number} {count}\n"))
     }
@@ -44,7 +44,7 @@ impl Log {
 }
 
 impl History {
-    /// What was asked and not answered before another client took over is in doubt, and so is the last one.
+    /// Reads a log. Requests not answered before another client took over are in doubt, as is the last one.
     pub fn read(path: &Path) -> Result<Self> {
         let mut history = Self::default();
         let text = match fs::read_to_string(path) {

@@ -1,4 +1,4 @@
-//! The harness: one disturbance after the other.
+//! The harness for links: one disturbance after the other.
 
 pub mod check;
 pub mod client;
@@ -22,13 +22,13 @@ use crate::links::log::History;
 use crate::links::site::{Site, wait_until_free};
 use crate::process::{PATIENCE, Process};
 
-/// No process is stopped for longer.
+/// Maximum pause of a stopped process.
 const PAUSE_MAX_MS: u64 = 300;
 
-/// So many requests are answered at most before the next disturbance.
+/// Maximum number of requests answered before the next disturbance.
 const REQUESTS_MAX: u64 = 40;
 
-/// Runs it all, and says what it was.
+/// Runs the test and returns a summary.
 pub fn run(args: &Args) -> Result<String> {
     println!("seed {}, {:?}", args.seed, args.way);
     let mut site = Site::new(args)?;
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<String> {
     done
 }
 
-/// How far the log is.
+/// Progress of the log.
 struct Progress {
     log: PathBuf,
     lines: usize,
@@ -93,7 +93,7 @@ fn disturb(site: &Site, args: &Args) -> Result<String> {
     ))
 }
 
-/// The server ends in order, and nothing is left of any link.
+/// Stops the server in order, and checks that no link left anything.
 fn leave(site: &Site, server: Process) -> Result<()> {
     wait_until_free(&server)?;
     site.home.run(&["links"])?;
@@ -142,7 +142,7 @@ fn leave_when_told(mut client: Process) -> Result<()> {
 }
 
 impl Progress {
-    /// Waits until so many more requests were answered.
+    /// Waits until `requests` more requests are answered.
     fn wait_for(&mut self, requests: u64, worker: &mut Process) -> Result<()> {
         let wanted = self.lines + 2 * requests as usize;
         let until = Instant::now() + PATIENCE;

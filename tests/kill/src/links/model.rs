@@ -1,38 +1,38 @@
-//! What a client may ask, and what must be there when it was answered.
+//! Actions of a client, and the state that they must lead to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fastrand::Rng;
 
-/// One operation. Names are numbers that are never used twice, so that nothing but a second run explains a
+/// One operation. Names are numbers that are never reused, so that only a second execution explains a
 /// failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A directory of this number.
+    /// Create a directory of this number.
     Mkdir(u64),
-    /// Takes it away.
+    /// Remove it.
     Rmdir(u64),
-    /// A file of this number, which must not be there.
+    /// Create a file of this number, which must not exist.
     Create(u64),
-    /// Takes it away.
+    /// Remove it.
     Unlink(u64),
-    /// Gives what has the first number the second.
+    /// Rename the first number to the second.
     Rename(u64, u64),
-    /// Adds the record of this number to the log in the tree, from this byte of it on.
+    /// Append the record of this number to the log in the tree, from this byte of the record on.
     Append(u64, u64),
-    /// Writes this block anew, with this number in it, and has it made durable.
+    /// Overwrite this block with this number, durably.
     Write(u64, u64),
 }
 
-/// Blocks that are written again and again.
+/// Number of blocks, which are overwritten repeatedly.
 pub const BLOCKS: u64 = 16;
 
-/// More names than these are not there at a time.
+/// Maximum number of names at a time.
 const NAMES_MAX: usize = 40;
 
 impl Action {
-    /// As [`Display`](fmt::Display) writes it.
+    /// Parses the output of [`Display`](fmt::Display).
     pub fn read(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let what = words.next()?;
@@ -64,21 +64,21 @@ impl fmt::Display for Action {
     }
 }
 
-/// What must be there.
+/// Required content of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Names, and whether each is a directory.
+    /// Names, with `true` for directories.
     pub names: BTreeMap<u64, bool>,
     /// The number last written to each block.
     pub blocks: BTreeMap<u64, u64>,
-    /// What was appended and answered, record and bytes of it from where, in order.
+    /// Answered appends in order: record, and its first and last byte.
     pub records: Vec<(u64, u64, u64)>,
-    /// Actions of unknown outcome: the client was killed in them.
+    /// Actions of unknown outcome: the client was killed during them.
     pub doubts: Vec<Action>,
 }
 
 impl Model {
-    /// It was done; of an append `count` bytes.
+    /// Applies an action that was done, with `count` bytes for an append.
     pub fn apply(&mut self, action: Action, count: u64) {
         match action {
             Action::Mkdir(name) => drop(self.names.insert(name, true)),
@@ -94,7 +94,7 @@ impl Model {
         }
     }
 
-    /// Whether it was done, or will be, is not known. What it is about is left alone from now on.
+    /// Registers an action of unknown outcome. Its objects are not used from now on.
     pub fn doubt(&mut self, action: Action) {
         match action {
             Action::Rmdir(name) | Action::Unlink(name) | Action::Rename(name, _) => {
@@ -105,13 +105,13 @@ impl Model {
         self.doubts.push(action);
     }
 
-    /// Blocks that may still change, as long as the server has not been started again.
+    /// Returns the blocks that may still change until the server is restarted.
     fn doubtful_blocks(&self) -> BTreeSet<u64> {
         let block = |action: &Action| if let Action::Write(block, _) = action { Some(*block) } else { None };
         self.doubts.iter().filter_map(block).collect()
     }
 
-    /// What to ask as number `number`.
+    /// Chooses request `number`.
     pub fn choose(&self, number: u64, random: &mut Rng) -> Action {
         let some = |random: &mut Rng| {
             let at = random.usize(..self.names.len());

@@ -1,9 +1,9 @@
-//! The log in the tree: a file that one writer appends records to.
+//! The log in the tree: a file to which one writer appends records.
 
 use crate::failure::{Failure, Result};
 use crate::links::model::{Action, Model};
 
-/// The record of a number: it begins with the only `R`, and ends with the only end of line.
+/// Returns the record of a number: the only `R` begins it and the only newline ends it.
 pub fn record(number: u64) -> Vec<u8> {
     let len = 24 + (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 3000;
     let mut bytes = format!("R{number:08}:").into_bytes();
@@ -12,7 +12,7 @@ pub fn record(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether what was answered stands there once and in order, and what is doubted at most once.
+/// Checks that answered records appear once and in order, and unanswered ones at most once.
 pub fn check(bytes: &[u8], model: &Model) -> Result<()> {
     let doubted = |action: &Action| match action {
         Action::Append(number, from) => Some(record(*number).split_off(*from as usize)),
@@ -43,7 +43,7 @@ pub fn check(bytes: &[u8], model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// What is behind something that the client was killed in: all of it, or what the server was killed in.
+/// Skips an unanswered append: all of it, or the part written before the server was killed.
 fn skip_doubted<'a>(rest: &'a [u8], doubts: &mut Vec<Vec<u8>>) -> Option<&'a [u8]> {
     let common = |doubt: &Vec<u8>| doubt.iter().zip(rest).take_while(|(one, other)| one == other).count();
     let (at, len) = doubts.iter().map(common).enumerate().max_by_key(|(_, len)| *len)?;

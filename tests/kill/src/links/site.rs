@@ -1,4 +1,4 @@
-//! What both sides of a link are: the server's and the mount's command lines, and where the client asks.
+//! Both sides of a link: the command lines of server and mount, and the client's address.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,26 +9,26 @@ use crate::args::{Args, Way};
 use crate::failure::{Result, wrong};
 use crate::process::{Home, PATIENCE, Process};
 
-/// The directory of both sides.
+/// Directory of both sides.
 #[derive(Debug)]
 pub struct Site {
-    /// Tree, state and log.
+    /// Directory of tree, state and log.
     pub home: Home,
     way: Way,
 }
 
 impl Site {
-    /// A new one.
+    /// Creates a directory.
     pub fn new(args: &Args) -> Result<Self> {
         Ok(Self { home: Home::new(&args.program, &args.place)?, way: args.way })
     }
 
-    /// What the client asks at: the socket, or the mount point.
+    /// Returns the client's address: the socket, or the mount point.
     pub fn at(&self) -> PathBuf {
         self.home.path(if self.is_mount() { "mnt" } else { "links" })
     }
 
-    /// Whether the client goes through a mount.
+    /// Returns `true` if the client uses a mount.
     pub fn is_mount(&self) -> bool {
         self.way != Way::Library
     }
@@ -44,7 +44,7 @@ impl Site {
         )
     }
 
-    /// Mounts, if the client goes through a mount.
+    /// Mounts, if the client uses a mount.
     pub fn mount(&self) -> Result<()> {
         let source = match self.way {
             Way::Library => return Ok(()),
@@ -54,13 +54,13 @@ impl Site {
         self.home.run(&["mount", source, "mnt"])
     }
 
-    /// Takes the mount away.
+    /// Unmounts.
     pub fn unmount(&self) -> Result<()> {
         if self.is_mount() { self.home.run(&["umount", "mnt"]) } else { Ok(()) }
     }
 }
 
-/// Waits until a server has nothing of any client any more.
+/// Waits until a server has released all memory of its clients.
 pub fn wait_until_free(server: &Process) -> Result<()> {
     let maps = format!("/proc/{}/maps", server.child.id());
     let until = Instant::now() + PATIENCE;
@@ -77,7 +77,7 @@ pub fn wait_until_free(server: &Process) -> Result<()> {
     }
 }
 
-/// Whether a line of the list of mappings names memory of a link; the window is the server's own, and stays.
+/// Returns `true` if a line of the mappings names memory of a link; the server's own window stays.
 fn is_of_a_link(line: &str) -> bool {
     line.contains("memfd:tombolo") && !line.contains("memfd:tombolo-window")
 }

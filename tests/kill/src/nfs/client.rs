@@ -1,5 +1,4 @@
-//! A raw client: when its connection breaks, it sends the very same bytes over the next one, until they are
-//! answered.
+//! A raw client that resends the same bytes over a new connection when its connection breaks, until answered.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +13,7 @@ use tombolo_wire_xdr::{Decode, Decoder};
 
 use crate::failure::{Failure, Result, wrong};
 
-/// How long a call is repeated. The server is down for a fraction of a second.
+/// Time for which a call is repeated. The server is down for a fraction of a second.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -22,12 +21,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Answer {
     record: Vec<u8>,
-    /// How often the call was sent.
+    /// Number of times the call was sent.
     pub sends: u32,
 }
 
 impl Answer {
-    /// The results of the procedure.
+    /// Decodes the results of the procedure.
     pub fn results<'a, T: Decode<'a>>(&'a self) -> Result<T> {
         let mut xdr = Decoder::new(&self.record);
         let header: ReplyHeader<'_> = xdr.value()?;
@@ -37,18 +36,18 @@ impl Answer {
         }
     }
 
-    /// The whole record, in which file data lies where the results say.
+    /// Returns the whole record, with file data at the offsets given in the results.
     pub fn record(&self) -> &[u8] {
         &self.record
     }
 }
 
-/// How a client behaves beside what is asked of it.
+/// Extra behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manners {
-    /// One call, one reply.
+    /// One reply per call.
     Plain,
-    /// Now and then it breaks a connection while a call is under way, or sends a call twice at once.
+    /// Occasionally breaks a connection during a call, or sends a call twice at once.
     Rude,
 }
 
@@ -60,22 +59,22 @@ pub struct Client {
     next_xid: u32,
     random: Rng,
     manners: Manners,
-    /// Calls that were sent more than once because a connection broke.
+    /// Number of calls resent because a connection broke.
     pub resent: u64,
-    /// Calls that were sent twice at once.
+    /// Number of calls sent twice at once.
     pub doubled: u64,
-    /// Replies.
+    /// Number of replies.
     pub answered: u64,
 }
 
 impl Client {
-    /// Not connected yet.
+    /// Creates a client that is not connected yet.
     pub fn new(server: SocketAddr, mut random: Rng, manners: Manners) -> Self {
         let next_xid = random.u64(..) as u32;
         Self { server, stream: None, next_xid, random, manners, resent: 0, doubled: 0, answered: 0 }
     }
 
-    /// Makes a call of the NFS program; `data` is what a WRITE writes.
+    /// Makes a call of the NFS program; `data` is the payload of a WRITE.
     pub fn nfs(&mut self, call: &Call<'_>, data: &[u8]) -> Message {
         Message::nfs(self.fresh_xid(), &Caller::ROOT, call, data)
     }
@@ -126,7 +125,7 @@ impl Client {
             thread::sleep(Duration::from_micros(self.random.u64(..300)));
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "broken by the test").into());
         }
-        // What was sent before may still be under way; a second one certainly is.
+        // An earlier copy may still be executing; a second one certainly is.
         if self.random.usize(..if *sends > 1 { 3 } else { 50 }) != 0 {
             return received(stream, message.xid);
         }
@@ -142,7 +141,7 @@ impl Client {
     }
 }
 
-/// The next reply to a call. Replies to what was given up meanwhile are passed over.
+/// Receives the reply to a call, skipping replies to abandoned calls.
 fn received(stream: &mut Stream, xid: u32) -> Result<Vec<u8>> {
     loop {
         let record = stream.receive()?.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;

@@ -1,5 +1,5 @@
-//! `nfs`: clients work, the server is killed at random moments and started again, and in the end all must be
-//! as was acknowledged.
+//! `nfs`: clients work while the server is killed at random moments and restarted; at the end all
+//! acknowledged state must be present.
 
 pub mod client;
 mod probe;
@@ -24,11 +24,11 @@ use crate::nfs::server::Server;
 use crate::nfs::worker::Worker;
 use fastrand::Rng;
 
-/// The longest that a server lives, and the longest that there is none.
+/// Maximum life of a server, and maximum time without one.
 const LIFE_MAX_MS: u64 = 250;
 const DEATH_MAX_MS: u64 = 30;
 
-/// Runs it, and says what happened.
+/// Runs the test and returns a summary.
 pub fn run(args: &Args) -> Result<String> {
     println!("seed {}", args.seed);
     let mut server = Server::new(&args.program, &args.place)?;
@@ -76,12 +76,12 @@ fn rounds(args: &Args, server: &mut Server) -> Result<String> {
         }
         workers.push(worker);
     }
-    // Without a server no worker is answered: its own failure says more.
+    // Without a server no worker is answered: its own failure explains more.
     killed?;
     stories.iter().for_each(|story| eprintln!("{story}"));
     first.map_or(Ok(()), Err)?;
 
-    // A server that has seen none of it must know every handle, and the host sees what the clients were told.
+    // A fresh server must accept every handle, and the host's tree must match what the clients were told.
     server.kill()?;
     server.start(&[])?;
     for worker in &mut workers {
@@ -112,7 +112,7 @@ fn kill_again_and_again(
     Ok(())
 }
 
-/// The export's root.
+/// Fetches the handle of the export's root.
 pub fn root(client: &mut Client) -> Result<FileHandleBuf> {
     let path = DirPath::new(Server::EXPORT.as_bytes()).ok_or_else(|| Failure::Wrong("a long path".into()))?;
     let call = client.mount(&mount::Call::Mnt(path));

@@ -1,5 +1,5 @@
-//! The write verifier (RFC 1813 §3.3.7): each server process has one of its own, by which clients know that
-//! what they had not committed may be lost.
+//! The write verifier (RFC 1813 §3.3.7): unique to each server process, so that clients notice the loss of
+//! uncommitted data.
 
 use tombolo_wire_nfs3::args::{CreateArgs, CreateHow, DirOpArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{CreateReply, WriteReply};
@@ -8,7 +8,7 @@ use tombolo_wire_nfs3::{Call, Data, FileHandle, FileHandleBuf, Reply, Sattr3, Wr
 use crate::failure::{Failure, Result, refused, wrong};
 use crate::nfs::client::Client;
 
-/// Asks each process for its verifier, and remembers all.
+/// A record of the verifiers of all processes.
 #[derive(Debug)]
 pub struct Probe {
     client: Client,
@@ -17,7 +17,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Makes a file below `root` to write to.
+    /// Creates a file below `root` to write to.
     pub fn new(mut client: Client, root: FileHandle<'_>) -> Result<Self> {
         let location = DirOpArgs { dir: root, name: b"probe" };
         let call = client
@@ -29,7 +29,7 @@ impl Probe {
         Ok(Self { client, file, seen: Vec::new() })
     }
 
-    /// To be called once in the life of each server.
+    /// Checks that the verifier is new. Called once in the life of each server.
     pub fn is_another(&mut self) -> Result<()> {
         let verifier = self.write()?;
         if self.seen.contains(&verifier) {

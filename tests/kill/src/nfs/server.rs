@@ -1,5 +1,4 @@
-//! The server, in a process of its own, started and killed as the test likes. Its tree, its state and its
-//! port stay.
+//! The server process, started and killed by the test. Its tree, state and port are permanent.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -7,29 +6,29 @@ use std::path::{Path, PathBuf};
 use crate::failure::Result;
 use crate::process::{Home, Process};
 
-/// Where a server lives, and the server, when it runs.
+/// A server's home, and its process while it runs.
 #[derive(Debug)]
 pub struct Server {
-    /// Tree, state and log.
+    /// Directory of tree, state and log.
     pub home: Home,
     address: SocketAddr,
     process: Option<Process>,
 }
 
 impl Server {
-    /// A new home in `place`, without a server.
+    /// Creates a home in `place`, without a server.
     pub fn new(program: &Path, place: &Path) -> Result<Self> {
-        // Whatever port is free stays ours through all restarts.
+        // The port is chosen once and reused through all restarts.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         Ok(Self { home: Home::new(program, place)?, address, process: None })
     }
 
-    /// Where it answers.
+    /// Returns its address.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it exports, as the host sees it.
+    /// Returns the exported tree on the host.
     pub fn tree(&self) -> PathBuf {
         self.home.tree()
     }
@@ -37,19 +36,19 @@ impl Server {
     /// The name of its export.
     pub const EXPORT: &'static str = "/tree";
 
-    /// Starts it, below the words of `wrapper` if there are any.
+    /// Starts it under the command `wrapper`, if any.
     pub fn start(&mut self, wrapper: &[&str]) -> Result<()> {
         let options = ["--nfs", &self.address.to_string(), "--squash", "none"];
         self.process = Some(self.home.serve(wrapper, &options)?);
         Ok(())
     }
 
-    /// Kills it on the spot.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.process.take().map_or(Ok(()), Process::kill)
     }
 
-    /// Asks it to end, as an operator does.
+    /// Stops it with SIGTERM, as an operator does.
     pub fn stop(&mut self) -> Result<()> {
         self.process.take().map_or(Ok(()), Process::stop)
     }

@@ -1,5 +1,4 @@
-//! The tree on the host, held against what was acknowledged: nothing is missing, nothing is there that was
-//! not made.
+//! Comparison of the tree on the host with what was acknowledged: nothing missing, nothing extra.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +23,7 @@ pub fn compare(worker: &Worker, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compares the nodes that handles lead to with those that names lead to.
+/// Compares the nodes behind handles with those behind names.
 pub fn compare_numbers(numbers: &[(String, u64)], tree: &Path) -> Result<()> {
     for (path, number) in numbers {
         let found = fs::symlink_metadata(tree.join(path))?.ino();
@@ -76,7 +75,7 @@ fn same_entry(worker: &Worker, path: &Path, entry: &Entry) -> Result<()> {
     }
 }
 
-/// How many nodes of each kind there are, for the summary.
+/// Returns the number of nodes of each kind, for the summary.
 pub fn census(workers: &[Worker]) -> String {
     let mut counts = BTreeMap::new();
     for entry in workers.iter().flat_map(Worker::dirs).flat_map(|dir| dir.entries.values()) {

@@ -1,15 +1,15 @@
-//! What makes, uses and closes descriptors.
+//! Calls that create, use and close descriptors.
 
 use super::Job;
 use crate::process::{Descriptor, Kind};
 use crate::tally::{self as l, Cause, Class};
 use crate::trace::{Call, Pid, descriptor, integer};
 
-/// The most that one READ or WRITE carries.
+/// Maximum size of one READ or WRITE.
 const REQUEST_BYTES_MAX: i64 = 1 << 20;
-/// The kernel's page.
+/// Page size of the kernel.
 const PAGE_BYTES: i64 = 4096;
-/// A piece of a listing has at least so many entries, unless it is the last.
+/// Minimum number of entries in a piece of a listing, except the last.
 const PIECE_ENTRIES_MIN: u64 = 16;
 
 impl Job {
@@ -35,7 +35,7 @@ impl Job {
             }
         }
         if kind == Kind::File && !self.tree.is_file(&place) {
-            // The directory must let it be made.
+            // The directory must permit the creation.
             self.check(1);
             if !flags.contains("O_TMPFILE") {
                 self.tree.make_file(&place);
@@ -47,7 +47,7 @@ impl Job {
         self.put(pid, number, opened);
     }
 
-    /// Calls that make, mark and close descriptors.
+    /// Handles calls that create, mark and close descriptors.
     pub(super) fn descriptors(&mut self, pid: Pid, call: &Call) {
         let Some(old) = call.args.first().and_then(|arg| descriptor(arg)).map(|(number, _)| number) else {
             return;
@@ -107,7 +107,7 @@ impl Job {
         }
     }
 
-    /// Calls about what is open.
+    /// Handles calls on open files.
     pub(super) fn on_descriptor(&mut self, call: &Call) {
         let first = call.args.first().and_then(|arg| descriptor(arg));
         let is_inside = |found: Option<(i32, Option<&str>)>| {
@@ -142,7 +142,7 @@ impl Job {
                     _ => self.tally.add(l::CAPABILITY, 1),
                 }
             }
-            // Between two file systems the kernel refuses by itself.
+            // Between two file systems the kernel itself refuses.
             "copy_file_range" => {}
             "getdents64" => {
                 self.tally.call(l::READDIR);
@@ -155,7 +155,7 @@ impl Job {
                 Some("SEEK_DATA" | "SEEK_HOLE") => self.tally.call(l::SEEK),
                 _ => {}
             },
-            // The kernel's own affair, or answered by the session without the waist.
+            // Handled by the kernel, or by the session without the waist.
             "fadvise64" | "ioctl" | "poll" | "ppoll" | "select" | "pselect6" | "munmap" => {}
             name => {
                 self.unknown.insert(name.to_owned());
@@ -163,7 +163,7 @@ impl Job {
         }
     }
 
-    /// A read or write: one request for each MiB that it asks for, until one comes back short.
+    /// Counts a read or write: one request per MiB, until a short one.
     fn transfer(&mut self, class: Class, split: Cause, asked: i64, call: &Call) {
         let Ok(done) = call.result else { return };
         if asked == 0 {

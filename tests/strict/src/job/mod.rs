@@ -1,4 +1,4 @@
-//! From the system calls of a job to what its kernel asks the server for.
+//! Translation of a job's system calls into its kernel's requests to the server.
 
 mod descriptors;
 mod paths;
@@ -10,15 +10,15 @@ use crate::tally::{self as l, Tally};
 use crate::trace::{Call, Event, Pid, descriptor, unquoted};
 use crate::tree::Tree;
 
-/// A program's pages come in at most so many reads.
+/// Maximum number of reads for the pages of a program.
 const PROGRAM_READS_MAX: i64 = 256;
 
-/// A job as its trace tells it.
+/// A job, reconstructed from its trace.
 #[derive(Debug)]
 pub struct Job {
     tree: Tree,
     kernel_checks: bool,
-    /// Whether files belong to other users than root, as which the job runs.
+    /// `true` if files belong to users other than root, as whom the job runs.
     has_foreign: bool,
     processes: HashMap<Pid, Process>,
     /// Events of children whose parents' clone has not returned yet.
@@ -28,8 +28,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job in the directory `root`, started in `cwd`; both absolute and free of links. Does the kernel of
-    /// the mount check permissions, as it does for `allow_other` and in guests?
+    /// Creates a job in the directory `root`, started in `cwd`; both absolute and free of links.
+    /// `kernel_checks`: the mount's kernel checks permissions, as for `allow_other` and in guests.
     pub fn new(root: &str, cwd: &str, kernel_checks: bool) -> Self {
         let mut job = Self {
             tree: Tree::new(root),
@@ -44,7 +44,7 @@ impl Job {
         job
     }
 
-    /// Takes the events of the whole trace.
+    /// Processes the events of the whole trace.
     pub fn run(&mut self, events: Vec<(Pid, Event)>) {
         if let (Some((first, _)), Some(process)) = (events.first(), self.processes.remove(&0)) {
             self.processes.insert(*first, process);
@@ -54,13 +54,12 @@ impl Job {
         }
     }
 
-    /// What was counted.
+    /// Returns the counts.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Calls on files of the tree whose meaning is not known here. A comparison with any of them proves
-    /// nothing.
+    /// Returns unknown calls on files of the tree. With any of them the comparison proves nothing.
     pub fn unknown(&self) -> &BTreeSet<String> {
         &self.unknown
     }
@@ -123,7 +122,7 @@ impl Job {
             self.tally.add(l::EXEC_OPEN, 1);
             self.tally.add(l::ENDS, 1);
             self.tally.add(l::EXEC_MODE, 1);
-            // May it be dumped, that is, read?
+            // Permission to dump, that is, to read.
             self.check(1);
             self.tally.add(l::EXEC_READ, 2);
             self.tally.add_between(l::PAGES, 1, PROGRAM_READS_MAX);
@@ -156,7 +155,7 @@ impl Job {
         }
     }
 
-    /// Permission checks for which the kernel asks, if it is the one to check.
+    /// Counts permission checks for which the kernel fetches attributes, if it checks.
     fn check(&mut self, count: u64) {
         if self.kernel_checks {
             self.tally.add(l::CHECKS, count.cast_signed());

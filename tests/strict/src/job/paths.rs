@@ -1,10 +1,10 @@
-//! Calls that say by a path what they are about.
+//! Calls with a path.
 
 use super::Job;
 use crate::tally::{self as l, Cause, Class};
 use crate::trace::{Call, Pid, descriptor, unquoted};
 
-/// Calls about what a path names, whose path begins from a descriptor.
+/// Calls whose path is relative to a descriptor.
 const TAKE_A_BASE: &[&str] = &[
     "newfstatat",
     "statx",
@@ -19,7 +19,7 @@ const TAKE_A_BASE: &[&str] = &[
 ];
 
 impl Job {
-    /// Calls about what a path names.
+    /// Handles calls on what a path names.
     pub(super) fn on_path(&mut self, pid: Pid, call: &Call) {
         let name = call.name.as_str();
         let at = TAKE_A_BASE.contains(&name);
@@ -28,7 +28,7 @@ impl Job {
             || name.starts_with("readlink")
             || call.args.iter().any(|arg| arg.contains("AT_SYMLINK_NOFOLLOW")));
         let Some((base, path)) = self.path(pid, call, 0, at) else {
-            // Without a path it is about the descriptor.
+            // Without a path the call is on the descriptor.
             if at && let Some((_, Some(place))) = call.args.first().and_then(|arg| descriptor(arg)) {
                 self.on_place(class, call, place);
             }
@@ -63,7 +63,7 @@ impl Job {
         self.drop_capability(call, &place);
     }
 
-    /// Tells the program, as the mount does, that there are no labels, and gives back if it knew already.
+    /// Records that the program knows of missing labels; returns `true` if it knew already.
     fn tell_of_no_labels(&mut self, pid: Pid) -> bool {
         self.processes
             .get_mut(&pid)
@@ -74,7 +74,7 @@ impl Job {
         self.tree.walk(base, path, follow).path.is_some_and(|place| self.tree.holds(&place))
     }
 
-    /// A call about what needs no walk.
+    /// Counts a call that needs no path walk.
     fn on_place(&mut self, class: Class, call: &Call, place: &str) {
         if self.tree.holds(place) {
             self.tally.call(class);
@@ -82,7 +82,7 @@ impl Job {
         }
     }
 
-    /// chown and truncate take capabilities from a file, if it has any.
+    /// Counts the removal of capabilities by chown and truncate.
     pub(super) fn drop_capability(&mut self, call: &Call, place: &str) {
         let chowns = call.name.contains("chown");
         let owner = call.args.get(if call.name == "fchownat" { 2 } else { 1 });
@@ -93,7 +93,7 @@ impl Job {
         }
     }
 
-    /// Calls that make or remove a name.
+    /// Handles calls that create or remove a name.
     pub(super) fn on_name(&mut self, pid: Pid, call: &Call) {
         let name = call.name.as_str();
         let is_symlink = name.starts_with("symlink");
@@ -141,8 +141,7 @@ impl Job {
         match &call.result {
             Err(error) if is_told_by_look_up(error) => return self.tally.add(failed, -1),
             _ if renames => self.check(2),
-            // With protected_hardlinks, which is a choice of the machine, whether the file could be written
-            // anyway.
+            // With protected_hardlinks, a setting of the machine, also permission to write the file.
             _ => {
                 self.check(1);
                 self.tally.add_between(l::CHECKS, 0, i64::from(self.kernel_checks));
@@ -160,8 +159,7 @@ impl Job {
         }
     }
 
-    /// The directory that the path at `index` begins from, and the path. With `at`, a descriptor stands
-    /// before it.
+    /// Returns the base directory of the path at `index`, and the path. With `at`, a descriptor precedes it.
     pub(super) fn path(&self, pid: Pid, call: &Call, index: usize, at: bool) -> Option<(String, String)> {
         let (base, path) = if at {
             (call.args.get(index)?.as_str(), call.args.get(index + 1)?)
@@ -173,7 +171,7 @@ impl Job {
             base if base.starts_with("AT_FDCWD") => self.cwd(pid),
             base => descriptor(base)?.1?.to_owned(),
         };
-        // The way through /proc leads to the file itself, without a look-up.
+        // A path through /proc leads to the file without a look-up.
         if let Some(number) = path.strip_prefix("/proc/self/fd/")
             && let Some(place) = number.parse().ok().and_then(|number| self.find(pid, number))
         {
@@ -182,7 +180,7 @@ impl Job {
         Some((base, path))
     }
 
-    /// Goes along a path, counts what that asks for, and says where it led beneath the root.
+    /// Walks a path, counts its requests, and returns where it leads below the root.
     pub(super) fn walk(&mut self, base: &str, path: &str, follow: bool) -> Option<String> {
         let walked = self.tree.walk(base, path, follow);
         self.tally.add(l::NAMES, walked.names.cast_signed());
@@ -192,8 +190,7 @@ impl Job {
     }
 }
 
-/// The class of a call about a path, and the cause that takes it away again when a look-up alone tells that
-/// it fails.
+/// Returns the class of a call with a path, and the cause that discounts it when its look-up fails.
 fn class_of(name: &str) -> (Class, Option<Cause>) {
     match name {
         "stat" | "lstat" | "newfstatat" | "statx" => (l::GETATTR, Some(l::STAT_FAILED)),
@@ -205,7 +202,7 @@ fn class_of(name: &str) -> (Class, Option<Cause>) {
     }
 }
 
-/// The label of a file that has none: ENODATA natively, EOPNOTSUPP on the mount.
+/// Returns `true` for a missing label: ENODATA natively, EOPNOTSUPP on the mount.
 fn is_missing_label(call: &Call) -> bool {
     let is_get = matches!(call.name.as_str(), "getxattr" | "lgetxattr");
     let is_label =
@@ -213,7 +210,7 @@ fn is_missing_label(call: &Call) -> bool {
     is_get && is_label && matches!(&call.result, Err(error) if error == "ENODATA")
 }
 
-/// Whether the kernel knows of this failure before it asks for the operation itself.
+/// Returns `true` if the kernel detects this error before it requests the operation itself.
 fn is_told_by_look_up(error: &str) -> bool {
     matches!(
         error,

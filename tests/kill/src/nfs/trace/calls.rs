@@ -1,4 +1,4 @@
-//! The calls that are traced, one after the other.
+//! The calls traced, one after the other.
 
 use tombolo_nfs_tests::client::mode;
 use tombolo_wire_nfs3::args::{
@@ -16,16 +16,16 @@ use super::Wanted;
 use crate::failure::{Failure, Result, refused};
 use crate::nfs::client::{Answer, Client};
 
-/// A call that was answered.
+/// An answered call.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
-    /// In words.
+    /// Description.
     pub what: &'static str,
-    /// What it must have made stable.
+    /// State that it must have made stable.
     pub wanted: Wanted,
 }
 
-/// The calls, and their threads.
+/// The sequence of calls.
 #[derive(Debug)]
 pub struct Calls {
     client: Client,
@@ -34,17 +34,17 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// The client has mounted the root already.
+    /// Creates the sequence for a client that has mounted the root already.
     pub fn new(client: Client, root: FileHandleBuf) -> Self {
         Self { client, root, made: vec![Made { what: "MNT", wanted: Wanted::Nothing }] }
     }
 
-    /// All that was answered.
+    /// Returns all answered calls.
     pub fn made(&self) -> &[Made] {
         &self.made
     }
 
-    /// Makes them.
+    /// Makes all calls.
     pub fn make_all(&mut self) -> Result<()> {
         let root = self.root;
         let root = root.as_handle();
@@ -130,7 +130,7 @@ impl Calls {
         done("RMDIR", &answer.results::<RemoveReply>()?)
     }
 
-    /// What is set once a node is there must be as stable as its name.
+    /// Makes calls that set attributes of a new node, which must be as stable as its name.
     fn attributes_of_new(&mut self, dir: FileHandle<'_>) -> Result<()> {
         let attributes = Sattr3 { mtime: SetTime3::Server, ..mode(0o755) };
         let sized = Sattr3 { size: Some(100), ..mode(0o755) };

@@ -1,5 +1,5 @@
-//! `trace`: that what is answered as stable was synced before the answer. A killed process loses nothing that
-//! the kernel has, so only its system calls can show it.
+//! `trace`: whatever is answered as stable was synced before the answer. A killed process loses nothing that
+//! the kernel has, so only its system calls can show this.
 
 mod calls;
 mod strace;
@@ -15,10 +15,10 @@ use crate::nfs::server::Server;
 use calls::{Calls, Made};
 use strace::{Event, Sync, SyncKind};
 
-/// What a call must have made stable when it is answered.
+/// State that a call must have made stable when it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Nothing, and then it should not take the time either.
+    /// Nothing, so that a sync would only cost time.
     Nothing,
     /// The data of this file.
     Data(&'static str),
@@ -28,13 +28,13 @@ pub enum Wanted {
     Both(&'static str, &'static str),
 }
 
-/// Runs it, and says what was seen.
+/// Runs the test and returns a summary.
 pub fn run(args: &Args) -> Result<String> {
     on_a_disk(args)?;
     let mut server = Server::new(&args.program, &args.place)?;
     let trace = server.home.path("trace");
     let file = trace.to_string_lossy();
-    // With -D the tracer is the child: what we start, and stop, is the server.
+    // With -D the tracer is the child: the process started and stopped is the server.
     server.start(&["strace", "-D", "-f", "-yy", "-q", "-s", "0", "-e", strace::CALLS, "-o", &file])?;
     let mut client = Client::new(server.address(), rng(1, 1), Manners::Plain);
     let root = crate::nfs::root(&mut client)?;
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<String> {
     outcome
 }
 
-/// What lies in memory needs no sync, so nothing can be seen there.
+/// Refuses a directory in memory, which needs no sync, so that nothing would be traced.
 fn on_a_disk(args: &Args) -> Result<()> {
     const TMPFS: i64 = 0x0102_1994;
     let place = rustix::fs::statfs(&args.place).map_err(std::io::Error::from)?;
@@ -64,7 +64,7 @@ fn on_a_disk(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The trace, once the tracer has written the last of it.
+/// Returns the trace, once the tracer has completed it.
 fn finished(trace: &std::path::Path) -> Result<String> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -80,7 +80,7 @@ fn finished(trace: &std::path::Path) -> Result<String> {
     }
 }
 
-/// Cuts the trace at the replies, and looks at what lies before each.
+/// Cuts the trace at the replies, and checks the syncs before each.
 fn judge(made: &[Made], events: &[Event], tree: &str) -> Result<String> {
     let replies = events.iter().filter(|event| **event == Event::Reply).count();
     if replies != made.len() {

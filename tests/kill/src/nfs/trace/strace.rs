@@ -1,29 +1,29 @@
-//! What `strace -f -yy` wrote, as far as it is of use here.
+//! Parser for the output of `strace -f -yy`.
 
 use std::collections::HashMap;
 
-/// What is traced: all that syncs, and all that can carry a reply.
+/// Traced system calls: all that sync, and all that can carry a reply.
 pub const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync,pwritev2,sendto,sendmsg,sendmmsg,write,writev";
 
-/// Something that happened.
+/// A traced event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The server began to send a reply.
+    /// The start of sending a reply.
     Reply,
-    /// A sync was over.
+    /// The end of a sync.
     Synced(Sync),
 }
 
 /// A sync that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sync {
-    /// How much of it.
+    /// Extent of the sync.
     pub kind: SyncKind,
-    /// Of what.
+    /// Path of the node.
     pub path: String,
 }
 
-/// How much is stable then.
+/// Extent of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
     /// A file's data.
@@ -35,7 +35,7 @@ pub enum SyncKind {
 }
 
 impl Event {
-    /// The sync, if it is one.
+    /// Returns the sync, if it is one.
     pub const fn sync(&self) -> Option<&Sync> {
         match self {
             Self::Synced(sync) => Some(sync),
@@ -45,7 +45,7 @@ impl Event {
 }
 
 impl Sync {
-    /// For the report.
+    /// Formats it for the report.
     pub fn told(&self, tree: &str) -> String {
         let path = self.path.strip_prefix(tree).unwrap_or(&self.path);
         let path = if path.is_empty() { "/" } else { path };
@@ -57,7 +57,7 @@ impl Sync {
     }
 }
 
-/// The events of a trace in their order, for a server at `port`.
+/// Returns the events of a trace in order, for a server at `port`.
 pub fn events(text: &str, port: u16) -> Vec<Event> {
     let mut begun: HashMap<&str, &str> = HashMap::new();
     let mut events = Vec::new();
@@ -79,17 +79,17 @@ pub fn events(text: &str, port: u16) -> Vec<Event> {
     events
 }
 
-/// A reply counts from when its sending begins.
+/// Parses a reply, which counts from the start of its sending.
 fn replies(start: &str, port: u16) -> Option<Event> {
     let (name, arguments) = start.split_once('(')?;
     let sends = matches!(name, "sendto" | "sendmsg" | "sendmmsg" | "write" | "writev");
     let (_, target) = described(arguments)?;
-    // Between `TCP:[` and `->` stands the server's own address.
+    // The server's own address stands between `TCP:[` and `->`.
     let from = target.strip_prefix("TCP:[")?.split("->").next()?;
     (sends && from.ends_with(&format!(":{port}"))).then_some(Event::Reply)
 }
 
-/// A sync counts when it is over. Its end may stand on another line than its start.
+/// Parses a sync, which counts at its end, possibly on another line than its start.
 fn synced(start: &str, end: &str) -> Option<Event> {
     let (name, arguments) = start.split_once('(')?;
     let result = end.rsplit_once(" = ")?.1;
@@ -108,11 +108,11 @@ fn synced(start: &str, end: &str) -> Option<Event> {
     Some(Event::Synced(Sync { kind, path: path.to_owned() }))
 }
 
-/// `12</a/path>` as number and path.
+/// Splits `12</a/path>` into number and path.
 fn described(arguments: &str) -> Option<(&str, &str)> {
     let (number, rest) = arguments.split_once('<')?;
     number.parse::<u32>().ok()?;
-    // `->` within the description of a socket, and `(deleted)` behind that of a file.
+    // A socket's description contains `->`, and `(deleted)` may follow that of a file.
     let end = rest.find([',', ')']).unwrap_or(rest.len());
     let description = rest[..end].trim_end();
     Some((number, description.strip_suffix('>').unwrap_or(description)))

@@ -13,7 +13,7 @@ const WRITE_LIMIT: usize = 32 << 10;
 const READ_BYTES: u32 = 64 << 10;
 
 impl Worker {
-    /// Does something with a file.
+    /// Performs a random operation on a file.
     pub(super) fn use_file(&mut self, dir: usize, name: String, file: FileId) -> Result<()> {
         match self.random.usize(..16) {
             0..=3 => self.write(file, StableHow::Unstable),
@@ -43,7 +43,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the verifier if the server may yet forget the bytes.
+    /// Sends a write. Returns the verifier if the server may still lose the bytes.
     fn send_write(
         &mut self,
         file: FileId,
@@ -61,7 +61,7 @@ impl Worker {
             Reply::Ok(ok) if ok.committed < stable => {
                 wrong(format!("WRITE asked for {stable:?} and got {:?}", ok.committed))
             }
-            // With an unstable write pending, an answer that it is stable is no help: it is committed with
+            // With an unstable write pending, an answer that it is stable does not help: it is committed with
             // the others.
             Reply::Ok(ok) if stable == StableHow::Unstable => Ok(Some(ok.verifier)),
             Reply::Ok(_) => Ok(None),
@@ -69,8 +69,8 @@ impl Worker {
         }
     }
 
-    /// Makes a file's content stable as a client must: when the verifier is another one than a write's, that
-    /// write is repeated.
+    /// Makes a file's content stable as a client must: writes whose verifier differs from that of the COMMIT
+    /// are repeated.
     pub(super) fn commit(&mut self, file: FileId) -> Result<()> {
         while let Some(Some(known)) = self.files.get(file.0)
             && !known.pending().is_empty()
@@ -108,7 +108,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads all of a file whose content is certain.
+    /// Reads all of a file with known content.
     fn read(&mut self, file: FileId) -> Result<()> {
         let Some(expected) = self.file(file)?.content().map(<[u8]>::to_vec) else { return Ok(()) };
         let handle = self.file(file)?.handle;

@@ -1,4 +1,4 @@
-//! What a worker has asked, for reports and to be asked again.
+//! A worker's calls, for reports and for repetition.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use crate::nfs::client::Answer;
 const LINES: usize = 40;
 const KEPT: usize = 8;
 
-/// The last calls.
+/// The most recent calls.
 #[derive(Debug, Default)]
 pub struct History {
     lines: VecDeque<String>,
     kept: VecDeque<(Message, Procedure)>,
 }
 
-/// The first word of every result.
+/// The first word of all results.
 struct StatusWord(u32);
 
 impl<'a> Decode<'a> for StatusWord {
@@ -30,7 +30,7 @@ impl<'a> Decode<'a> for StatusWord {
 }
 
 impl History {
-    /// A call goes out.
+    /// Records a call.
     pub fn begin(&mut self, message: &Message, call: &Call<'_>) {
         if self.lines.len() == LINES {
             self.lines.pop_front();
@@ -40,7 +40,7 @@ impl History {
         self.lines.push_back(text);
     }
 
-    /// Its answer came.
+    /// Records its answer.
     pub fn end(&mut self, answer: &Answer) -> Result<()> {
         let StatusWord(status) = answer.results()?;
         if let Some(line) = self.lines.back_mut() {
@@ -49,7 +49,7 @@ impl History {
         Ok(())
     }
 
-    /// A call that succeeded, and may be sent again later.
+    /// Stores a successful call for later repetition.
     pub fn keep(&mut self, message: Message, procedure: Procedure) {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
@@ -57,17 +57,17 @@ impl History {
         self.kept.push_back((message, procedure));
     }
 
-    /// One of the calls that were kept.
+    /// Returns one of the stored calls.
     pub fn kept(&self, pick: impl FnOnce(usize) -> usize) -> Option<(Message, Procedure)> {
         if self.kept.is_empty() { None } else { self.kept.get(pick(self.kept.len())).cloned() }
     }
 
-    /// A line of its own.
+    /// Adds a line.
     pub fn note(&mut self, text: String) {
         self.lines.push_back(text);
     }
 
-    /// The report.
+    /// Returns the lines of the report.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(String::as_str)
     }

@@ -1,6 +1,6 @@
-//! One client's load: random operations in a part of the tree of its own, each answer held against what was
-//! acknowledged before. That a retried operation took effect once shows in its answer (a second `mkdir` would
-//! say EXIST), in what is looked up later, and in the tree in the end.
+//! One client's load: random operations in its own part of the tree, each answer compared with what was
+//! acknowledged before. Double execution of a retried operation shows in its answer (a second `mkdir` fails
+//! with EXIST), in later look-ups, and in the final tree.
 
 mod data;
 mod history;
@@ -23,14 +23,14 @@ use fastrand::Rng;
 use history::History;
 pub use model::{Dir, Entry, File, FileId};
 
-/// Directories of a worker that stay.
+/// Number of a worker's permanent directories.
 const DIRS: usize = 3;
-/// Names in each, few, so that what is removed soon is there again: a removal that runs twice then does harm.
+/// Number of names in each; few, so that removed names soon exist again and a repeated removal does harm.
 const NAMES: usize = 10;
-/// One in so many steps repeats an older call.
+/// Mean number of steps between repetitions of an older call.
 const REPEAT_ONCE_IN: usize = 25;
 
-/// A client and what it knows.
+/// A client with its model of the tree.
 #[derive(Debug)]
 pub struct Worker {
     /// The name of its directory in the export.
@@ -40,12 +40,12 @@ pub struct Worker {
     dirs: Vec<Dir>,
     files: Vec<Option<File>>,
     history: History,
-    /// Older calls that were repeated.
+    /// Count of repeated older calls.
     pub repeated: u64,
 }
 
 impl Worker {
-    /// Makes its directories below `root`.
+    /// Creates its directories below `root`.
     pub fn new(number: usize, root: FileHandle<'_>, client: Client, random: Rng) -> Result<Self> {
         let name = format!("worker-{number}");
         let history = History::default();
@@ -88,12 +88,12 @@ impl Worker {
         (self.random.usize(..DIRS), format!("n{}", self.random.usize(..NAMES)))
     }
 
-    /// The directories that stay, for the comparison in the end.
+    /// Returns the permanent directories, for the final comparison.
     pub fn dirs(&self) -> &[Dir] {
         &self.dirs
     }
 
-    /// A file by its number.
+    /// Returns a file by its number.
     pub fn file(&self, file: FileId) -> Result<&File> {
         self.files
             .get(file.0)
@@ -106,8 +106,8 @@ impl Worker {
         slot.ok_or_else(|| Failure::Wrong(format!("{file:?} is gone")))
     }
 
-    /// Every handle that it holds still leads to the node it was given for: asks for the attributes, and
-    /// returns the nodes' numbers with their paths.
+    /// Checks that every handle still leads to its node: fetches the attributes, and returns file numbers
+    /// with paths.
     pub fn numbers(&mut self) -> Result<Vec<(String, u64)>> {
         let mut nodes = Vec::new();
         for dir in &self.dirs {
@@ -133,12 +133,12 @@ impl Worker {
         Ok(numbers)
     }
 
-    /// The client, for its counters.
+    /// Returns the client, for its counters.
     pub const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The last calls and what was answered.
+    /// Returns the most recent calls and their answers.
     pub fn story(&self) -> String {
         let mut text = format!("the last calls of {}:\n", self.name);
         for line in self.history.lines() {
@@ -147,7 +147,7 @@ impl Worker {
         text
     }
 
-    /// Makes a call, and writes it down.
+    /// Makes a call and records it.
     fn call(&mut self, call: &Call<'_>, data: &[u8]) -> Result<Answer> {
         let message = self.client.nfs(call, data);
         self.history.begin(&message, call);
@@ -189,7 +189,7 @@ impl Worker {
     }
 }
 
-/// The handle of what was made. A server may leave it out; ours never does.
+/// Returns the handle of a new object. The protocol allows a server to omit it; Tombolo never does.
 fn handle_of(object: Option<FileHandle<'_>>) -> Result<FileHandleBuf> {
     match object {
         Some(handle) => Ok(handle.to_owned()),

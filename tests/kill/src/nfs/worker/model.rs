@@ -1,10 +1,10 @@
-//! What a worker knows of its part of the tree: what was acknowledged, and nothing else.
+//! A worker's model of its part of the tree: acknowledged operations only.
 
 use std::collections::BTreeMap;
 
 use tombolo_wire_nfs3::{FileHandleBuf, WriteVerifier};
 
-/// A directory that stays, with what is in it.
+/// A permanent directory, with its entries.
 #[derive(Debug)]
 pub struct Dir {
     pub name: String,
@@ -12,18 +12,18 @@ pub struct Dir {
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// What a name leads to.
+/// The node behind a name.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// A file, possibly with other names too.
     File(FileId),
-    /// A symbolic link, and where it leads.
+    /// A symbolic link, with its target.
     Symlink(FileHandleBuf, String),
-    /// An empty directory, which comes and goes.
+    /// An empty directory, created and removed by the load.
     Dir(FileHandleBuf),
 }
 
-/// Which of a worker's files.
+/// Index of a worker's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub usize);
 
@@ -31,15 +31,15 @@ pub struct FileId(pub usize);
 #[derive(Debug)]
 pub struct File {
     pub handle: FileHandleBuf,
-    /// How many names it has.
+    /// Number of its names.
     pub names: u32,
-    /// What the server has said to be on stable storage.
+    /// Content that the server acknowledged as stable.
     stable: Vec<u8>,
-    /// What it may forget when it dies, oldest first.
+    /// Writes that the server may lose when it dies, oldest first.
     pending: Vec<Pending>,
 }
 
-/// A write that is acknowledged, not committed, and so kept until it is.
+/// An acknowledged but uncommitted write, retained until committed.
 #[derive(Clone, Debug)]
 pub struct Pending {
     pub offset: usize,
@@ -48,41 +48,41 @@ pub struct Pending {
 }
 
 impl File {
-    /// An empty one with one name.
+    /// Creates an empty file with one name.
     pub const fn new(handle: FileHandleBuf) -> Self {
         Self { handle, names: 1, stable: Vec::new(), pending: Vec::new() }
     }
 
-    /// What it must hold; `None` while a part of that is not committed.
+    /// Returns its required content; `None` while writes are uncommitted.
     pub fn content(&self) -> Option<&[u8]> {
         self.pending.is_empty().then_some(&self.stable)
     }
 
-    /// What is not committed.
+    /// Returns the uncommitted writes.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
 
-    /// A write was acknowledged as stable. Nothing may be pending, or an older write could be repeated over
-    /// it.
+    /// Applies a write acknowledged as stable. Nothing may be pending, or an older write could be repeated
+    /// over it.
     pub fn write_stable(&mut self, offset: usize, bytes: &[u8]) {
         assert!(self.pending.is_empty(), "a stable write over a pending one");
         apply(&mut self.stable, offset, bytes);
     }
 
-    /// A write was acknowledged as unstable.
+    /// Adds a write acknowledged as unstable.
     pub fn write_unstable(&mut self, write: Pending) {
         self.pending.push(write);
     }
 
-    /// The length was set, with nothing pending.
+    /// Sets the length, with nothing pending.
     pub fn truncate(&mut self, len: usize) {
         assert!(self.pending.is_empty(), "a truncation over a pending write");
         self.stable.resize(len, 0);
     }
 
-    /// A COMMIT was acknowledged with this verifier. True if the server has lost nothing; if it may have, all
-    /// that is pending must be written again, in order, as later writes lie over earlier ones.
+    /// Applies a COMMIT acknowledged with this verifier. Returns `true` if the server has lost nothing;
+    /// otherwise all pending writes must be repeated in order, as they may overlap.
     pub fn commit(&mut self, verifier: WriteVerifier) -> bool {
         if self.pending.iter().any(|write| write.verifier != verifier) {
             return false;
@@ -93,7 +93,7 @@ impl File {
         true
     }
 
-    /// Takes the pending writes out, to write them again.
+    /// Takes the pending writes, to repeat them.
     pub fn take_pending(&mut self) -> Vec<Pending> {
         std::mem::take(&mut self.pending)
     }

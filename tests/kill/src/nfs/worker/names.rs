@@ -11,7 +11,7 @@ use super::{Entry, File, FileId, Worker, handle_of};
 use crate::failure::{Result, wrong};
 
 impl Worker {
-    /// Puts something where nothing is.
+    /// Creates a random object under a free name.
     pub(super) fn fill(&mut self, dir: usize, name: String) -> Result<()> {
         match self.random.usize(..8) {
             0 | 1 => self.create(dir, name, true),
@@ -24,7 +24,7 @@ impl Worker {
         }
     }
 
-    /// Does something with what is no file.
+    /// Performs a random operation on a non-file.
     pub(super) fn use_other(&mut self, dir: usize, name: &str, entry: &Entry) -> Result<()> {
         match (self.random.usize(..3), entry) {
             (0, entry) => self.is_there(dir, name, entry),
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Renames what some other name leads to; two names of one file would make it a call that does nothing.
+    /// Renames another name to this one, except between two names of one file, where the call does nothing.
     fn move_something_to(&mut self, dir: usize, name: String) -> Result<()> {
         let (from_dir, from_name) = self.place();
         let Some(entry) = self.dirs[from_dir].entries.get(&from_name).cloned() else { return Ok(()) };
@@ -151,7 +151,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A look-up finds nothing: whatever was here is gone for good.
+    /// Checks that a name does not exist.
     fn is_absent(&mut self, dir: usize, name: &str) -> Result<()> {
         let handle = self.dirs[dir].handle;
         let answer =
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// A look-up finds the node that was acknowledged, under the handle that was given for it.
+    /// Checks that a name leads to the acknowledged node, with the handle returned for it.
     pub(super) fn is_there(&mut self, dir: usize, name: &str, entry: &Entry) -> Result<()> {
         let known = match entry {
             Entry::File(file) => self.file(*file)?.handle,
@@ -185,9 +185,8 @@ impl Worker {
         }
     }
 
-    /// Sends a call again that was answered some calls ago, as a network that delays packets does. It must
-    /// get the same answer, and have no effect: what it made may be gone by now, what it removed may be there
-    /// again.
+    /// Resends a call that was answered earlier, like a network that delays packets. It must get the same
+    /// answer and have no effect: its object may be gone by now, or exist again.
     pub(super) fn repeat_older_call(&mut self) -> Result<()> {
         let random = &mut self.random;
         let Some((message, procedure)) = self.history.kept(|len| random.usize(..len)) else { return Ok(()) };
@@ -206,7 +205,7 @@ impl Worker {
         };
         match (status, procedure) {
             (None, _) => Ok(()),
-            // What it made is gone, so there is no handle left to give.
+            // Its object is gone, so no handle is left to return.
             (
                 Some(Status::Stale | Status::NoEnt),
                 Procedure::Create | Procedure::Mkdir | Procedure::Symlink | Procedure::Link,
