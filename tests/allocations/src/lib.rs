@@ -1,8 +1,7 @@
-//! An allocator that counts, for tests of what must not allocate.
+//! A counting allocator, for tests of code that must not allocate.
 //!
-//! A test program takes it for its own; [`of_this_thread`], [`of_all_threads`] and [`live_bytes`] say how it
-//! stands. They only ever count from the start of the program: take the difference. In a program that does
-//! not take it they say 0.
+//! A test program installs it; [`of_this_thread`], [`of_all_threads`] and [`live_bytes`] return its counters.
+//! They count from the start of the program: use differences. In a program without it they return 0.
 //!
 //! ```
 //! #[global_allocator]
@@ -18,7 +17,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The system's allocator, with counts beside it.
+/// The system's allocator, with counters.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -29,30 +28,29 @@ thread_local! {
     static HERE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated.
+/// Returns the number of allocations by this thread.
 pub fn of_this_thread() -> u64 {
     HERE.get()
 }
 
-/// How often all threads have allocated.
+/// Returns the number of allocations by all threads.
 pub fn of_all_threads() -> u64 {
     ALL.load(Ordering::SeqCst)
 }
 
-/// How many bytes are allocated now.
+/// Returns the number of allocated bytes.
 pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
 
-// SAFETY: every call goes to the system's allocator as it came; the counts are numbers beside it, and
-// counting allocates nothing.
+// SAFETY: every call is forwarded unchanged to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALL.fetch_add(1, Ordering::Relaxed);
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // A thread that is ending has no count any more.
+        // A thread that is ending has no counter any more.
         let _ = HERE.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the ones that the system's allocator asks for.
+        // SAFETY: the caller guarantees what the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 

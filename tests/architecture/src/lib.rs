@@ -16,9 +16,9 @@ pub struct Room {
     pub folder: &'static str,
     /// Height: larger is higher up.
     pub row: u32,
-    /// Whether `unsafe` may be written here.
+    /// `true` if `unsafe` may be written in it.
     pub may_be_unsafe: bool,
-    /// Whether libc, rustix, raw pointers and file-descriptor numbers may be named here.
+    /// `true` if libc, rustix, raw pointers and file-descriptor numbers may be named in it.
     pub may_name_the_system: bool,
 }
 
@@ -34,37 +34,38 @@ pub const ROOMS: &[Room] = &[
     room("wire", 3, false, true),
     room("shm", 3, true, true),
     room("host/runtime", 4, false, true),
-    // Devices, links, sessions and VMMs know nothing of each other.
+    // Devices, links, sessions and VMMs are independent of each other.
     room("host/links", 5, false, true),
     room("host/vhost", 5, false, true),
     room("host/tls", 5, false, true),
     room("host/vmm", 5, false, true),
     room("host/rpc", 6, false, true),
-    // Beside what answers and what takes requests in: only what assembles a process names it.
+    // In the row of back ends and front ends: only crates that assemble a process depend on it.
     room("host/service", 7, false, true),
     room("layer", 7, false, false),
     room("back", 7, false, false),
     room("front", 7, false, false),
-    // Before the rest of its folder, as the first that matches counts. Pointers of C come in here.
+    // Precedes its folder's general entry, as the first match counts. It receives pointers from C.
     room("client/c", 8, true, true),
     room("client", 7, false, false),
     room("cli", 8, false, false),
-    // A program of its own: of the row of what ships, so that neither can depend on the other.
+    // A separate program in the row of the shipped ones, so that neither can depend on the other.
     room("bench", 8, false, false),
-    // An allocator cannot be written without.
+    // An allocator requires `unsafe`.
     room("tests/allocations", 9, true, true),
-    // Tests and tools may reach everywhere; nothing may reach them but as a development dependency.
+    // Tests and tools may depend on everything; nothing may depend on them except as a development
+    // dependency.
     room("tests", 9, false, true),
 ];
 
-/// Doors between rooms of one row, or upwards, that are allowed all the same: from, to.
+/// Permitted dependencies within a row, or upwards: from, to.
 pub const DOORS: &[(&str, &str)] = &[
     ("wire/rpc", "wire/xdr"),
     ("wire/nfs3", "wire/xdr"),
     ("wire/nfs3", "wire/rpc"),
-    // A guest that is measured is no part of the product.
+    // The measured guest is no part of the product.
     ("bench", "tests/vhost-driver"),
-    // Nor is a line that is measured over.
+    // Neither is the emulated link.
     ("bench", "tests/wan"),
 ];
 
@@ -78,12 +79,12 @@ pub fn workspace_root() -> PathBuf {
     metadata.workspace_root.into_std_path_buf()
 }
 
-/// The room of a crate that lies at `path` below the workspace.
+/// Returns the room of a crate at `path` below the workspace.
 pub fn room_of(path: &Path) -> Option<&'static Room> {
     ROOMS.iter().find(|room| path.starts_with(room.folder))
 }
 
-/// All Rust sources below `folder`, but for build output.
+/// Returns all Rust sources below `folder`, except build output.
 pub fn sources(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];

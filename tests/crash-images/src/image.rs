@@ -1,4 +1,4 @@
-//! The directory as a loss of power may leave it.
+//! Images of the directory as a power loss may leave it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -11,16 +11,16 @@ use fastrand::Rng;
 
 use crate::log::{Log, Node, What, is_lost};
 
-/// Which image: after so many calls, and what of the calls that are not stable by then is on the disk.
+/// Parameters of an image: the moment of the power loss, and the fate of calls not stable by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// So many steps were made.
+    /// Number of steps before the power loss.
     pub steps: usize,
-    /// 0: all is on the disk; 1: nothing that was not synced; others: parts of it.
+    /// 0: everything is on the disk; 1: only synced data; others: parts of the remainder.
     pub seed: u64,
 }
 
-/// What is on the disk.
+/// The contents of the disk.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Image {
     names: HashMap<Node, BTreeMap<OsString, (Node, bool)>>,
@@ -28,18 +28,18 @@ pub struct Image {
     times: HashMap<Node, (u64, u32)>,
 }
 
-/// What became of a call that was not stable.
+/// The fate of a call that was not stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     Lost,
-    /// Only some pieces of a write are there, of so many bytes.
+    /// Only some pieces of a write are on the disk, each of so many bytes.
     Torn(usize),
-    /// The file has grown, and has zeros there.
+    /// The file has its new length, with zeroes.
     Zeros,
 }
 
-/// Files beyond this are none of a test.
+/// Maximum size of a file in a test.
 const FILE_BYTES_MAX: usize = 1 << 28;
 
 impl std::fmt::Display for Choice {
@@ -49,14 +49,14 @@ impl std::fmt::Display for Choice {
 }
 
 impl Log {
-    /// `count` choices: every moment if there are so many, otherwise moments at random, in order; and all
-    /// kinds of losses.
+    /// Returns `count` choices, in order, with all kinds of losses: every moment if there are enough choices,
+    /// otherwise random moments.
     pub fn choices(&self, count: usize) -> Vec<Choice> {
         let (all, mut random) = (self.steps.len() + 1, Rng::with_seed(count as u64));
         let each = |index: usize| {
             let (from, to) = (index * all / count, (index + 1) * all / count);
             let steps = if to > from { random.usize(from..to) } else { from };
-            // Two in six are those that must never be left out; a run that is longer repeats each moment with
+            // Two in six are the kinds that must never be missing; a longer run repeats each moment with
             // other losses.
             let seed = match index % 6 {
                 kind @ 0..2 => kind as u64,
@@ -67,8 +67,8 @@ impl Log {
         (0..count).map(each).collect()
     }
 
-    /// At each mark with nothing but what was synced, and `count` at random among the moments at which names
-    /// have changed, or something was synced.
+    /// Returns choices with only synced data at each mark, and `count` random ones among the moments at which
+    /// a name changed or a sync ended.
     pub(crate) fn choices_of_names(&self, count: usize) -> Vec<Choice> {
         let after = |wanted: fn(&What) -> bool| {
             let places = self.steps.iter().enumerate().filter(move |(_, step)| wanted(&step.what));
@@ -84,12 +84,12 @@ impl Log {
         marks.chain(others).collect()
     }
 
-    /// After all of it: nothing is on the disk that was not synced.
+    /// Returns the choice after all steps with only synced data.
     pub fn end(&self) -> Choice {
         Choice { steps: self.steps.len(), seed: 1 }
     }
 
-    /// What is on the disk.
+    /// Returns the image of a choice.
     pub fn image(&self, choice: Choice) -> Image {
         let mut random = Rng::with_seed((choice.steps as u64) << 32 ^ choice.seed);
         let fates = self.fates(choice, &mut random);
@@ -114,8 +114,7 @@ impl Log {
         let kind = if choice.seed == 1 { 0 } else { random.u8(1..4) };
         let chosen = open[random.usize(..open.len())];
         let share = [0.1, 0.5, 0.9][random.usize(..3)];
-        // Of the names in a directory the first are there: file systems write changes of a directory in
-        // order.
+        // A prefix of a directory's new names survives: file systems write changes of a directory in order.
         let mut ended = std::collections::HashSet::new();
         for at in open {
             let is_kept = match kind {
@@ -127,7 +126,7 @@ impl Log {
             let (what, is_torn) = (&steps[at].what, random.u8(..4) > 0);
             fates[at] = match what {
                 What::Name { dir, .. } | What::Rename { dir, .. } => {
-                    // One that is kept alone brings those before it.
+                    // A surviving name implies those before it.
                     let is_before = kind == 3 && at < chosen && steps[chosen].what.node() == Some(*dir);
                     if !is_kept && !is_before {
                         ended.insert(*dir);
@@ -148,12 +147,12 @@ impl Log {
 }
 
 impl Image {
-    /// All of a step.
+    /// Applies a step completely.
     pub(crate) fn apply(&mut self, what: &What) {
         self.suffer(what, Fate::Kept, &mut Rng::with_seed(0));
     }
 
-    /// What a file has.
+    /// Returns the contents of a file.
     pub(crate) fn data(&self, node: Node) -> &[u8] {
         self.data.get(&node).map_or(&[], |data| data)
     }
@@ -201,7 +200,7 @@ impl Image {
         }
         match fate {
             Fate::Torn(piece_bytes) => {
-                // The first, the last, or any.
+                // The first pieces, the last, or any.
                 let (first, last) = (at / piece_bytes, (end - 1) / piece_bytes);
                 let (way, cut) = (random.u8(..3), random.usize(first..=last));
                 for piece in first..=last {
@@ -218,7 +217,7 @@ impl Image {
         }
     }
 
-    /// What a directory has, as far as images have it.
+    /// Reads a directory into the form of images.
     pub(crate) fn of(dir: &Path) -> io::Result<BTreeMap<OsString, Option<Vec<u8>>>> {
         let (mut found, mut dirs) = (BTreeMap::new(), vec![dir.to_owned()]);
         while let Some(next) = dirs.pop() {
@@ -236,10 +235,10 @@ impl Image {
         Ok(found)
     }
 
-    /// Makes the directory as it is in the image, with the times that programs have seen.
+    /// Writes the directory as it is in the image, with the times that programs have read.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn write_to(&self, path: &Path) -> io::Result<()> {
         self.write_dir(0, path, &mut HashMap::new())
     }
@@ -257,7 +256,7 @@ impl Image {
                 continue;
             }
             fs::write(&path, self.data(*node))?;
-            // One that nothing has seen is of another day than all others.
+            // A time that no program has read is on another day than all others.
             let (secs, nanos) = self.times.get(node).copied().unwrap_or((1, 0));
             let time = UNIX_EPOCH + Duration::new(secs, nanos);
             File::options().write(true).open(&path)?.set_modified(time)?;

@@ -1,18 +1,18 @@
-//! What power loss may leave of a directory, for tests of what must survive it.
+//! Images of a directory after a power loss, for tests of crash safety.
 //!
-//! A test runs itself again below strace ([`record`], [`recorded`]), with all system calls recorded that
-//! change one directory, in their order and with their data. Of the [`Log`] images of the directory are made
-//! ([`each_image`]): the machine stops after any call, and of what was not synced by then parts are lost.
-//! What may be lost is said in `docs/testing.md`.
+//! A test runs itself again under strace ([`record`], [`recorded`]), which records all system calls that
+//! change one directory, in order and with their data. From the [`Log`], images of the directory are made
+//! ([`each_image`]): the machine stops after any call, and parts of what was not synced by then are lost.
+//! `docs/testing.md` defines the possible losses.
 //!
-//! A call that the recorder does not know fails the test, and what it has seen must add up to the directory
-//! as it is in the end: so nothing changes it unseen.
+//! An unknown call fails the test, and the recorded calls must add up to the final directory: so no change is
+//! missed.
 //!
-//! Not here: stores through shared mappings (SQLite's index of its log, a file `*-shm`, is made anew after a
-//! crash and is in no image), owners and modes of files, and times that no program has looked at. Processes
-//! that are started are recorded too.
+//! Non-goals: stores through shared mappings (SQLite recreates the index of its log, a file `*-shm`, after a
+//! crash; it is in no image), owners and modes of files, and times that no program has read. Child processes
+//! are recorded too.
 //!
-//! Reading order: `strace` (text), `log` (what the calls have done), `image`, `run`.
+//! Reading order: `strace` (text), `log` (effects of the calls), `image`, `run`.
 #![forbid(unsafe_code)]
 
 mod image;

@@ -1,5 +1,5 @@
-//! What recorded calls have done to the directory: steps that name nodes, not paths, so that what was open
-//! under another name is found.
+//! Effects of the recorded calls on the directory: steps that refer to nodes, not paths, so that files opened
+//! under another name are found.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -8,10 +8,10 @@ use std::path::{Component, Path};
 use crate::image::Image;
 use crate::strace::{self, Call};
 
-/// A file or directory, by the order in which they were made. 0 is the recorded directory.
+/// A file or directory, numbered in order of creation. 0 is the recorded directory.
 pub(crate) type Node = usize;
 
-/// All that was done to a directory, in the order in which it was done.
+/// All changes of a directory, in order.
 #[derive(Debug)]
 pub struct Log {
     pub(crate) steps: Vec<Step>,
@@ -21,20 +21,20 @@ pub struct Log {
 #[derive(Debug)]
 pub(crate) struct Step {
     pub what: What,
-    /// The step that made it stable, if one has.
+    /// The step that made it stable, if any.
     pub stable: Option<usize>,
 }
 
 #[derive(Debug)]
 pub(crate) enum What {
-    /// What a name leads to from now on.
+    /// A name leads to this node from now on.
     Name {
         dir: Node,
         name: OsString,
         node: Option<Node>,
         is_dir: bool,
     },
-    /// One name in place of another, of the same directory.
+    /// Rename within a directory.
     Rename {
         dir: Node,
         from: OsString,
@@ -49,13 +49,13 @@ pub(crate) enum What {
         node: Node,
         len: usize,
     },
-    /// Zeros, without a change of the length.
+    /// Zeroes, without a change of the length.
     Punch {
         node: Node,
         at: usize,
         len: usize,
     },
-    /// When a file was changed last, as a program has seen it, or set it.
+    /// Modification time of a file, as read or set by a program.
     Time {
         node: Node,
         time: (u64, u32),
@@ -65,7 +65,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// The node that it changes.
+    /// Returns the node that it changes.
     pub(crate) fn node(&self) -> Option<Node> {
         match self {
             Self::Name { dir, .. } | Self::Rename { dir, .. } => Some(*dir),
@@ -79,7 +79,7 @@ impl What {
 }
 
 impl Log {
-    /// Reads a trace. `root` was empty at its beginning; what is written to `marks` are marks.
+    /// Parses a trace. `root` was empty at its beginning; writes to `marks` are marks.
     pub(crate) fn read(trace: &str, root: &Path, marks: &Path) -> Result<Self, String> {
         let reader = std::cell::RefCell::new(Reader {
             root,
@@ -96,12 +96,12 @@ impl Log {
         Ok(reader.into_inner().log)
     }
 
-    /// All marks.
+    /// Returns all marks.
     pub fn all_marks(&self) -> Vec<&str> {
         self.marks(self.steps.len())
     }
 
-    /// The marks before a step.
+    /// Returns the marks before a step.
     pub(crate) fn marks(&self, before: usize) -> Vec<&str> {
         let marks = self.steps[..before].iter().filter_map(|step| match &step.what {
             What::Mark(text) => Some(&**text),
@@ -114,15 +114,14 @@ impl Log {
 struct Reader<'a> {
     root: &'a Path,
     marks: &'a Path,
-    /// What made the threads of processes that have several.
+    /// Creator of each additional thread of a process.
     threads: HashMap<&'a str, &'a str>,
     names: HashMap<(Node, OsString), Node>,
-    /// What descriptors of processes lead to. Of those that were inherited or sent their paths are known.
+    /// Files of the processes' descriptors. Inherited or received ones are known by their paths.
     open: HashMap<(String, String), Open>,
-    /// What the files have at this moment.
+    /// Present contents of the files.
     now: Image,
-    /// When files were changed last, as far as that is known, and whether all that has changed since is
-    /// synced.
+    /// Modification times as far as known, with `true` if all later changes are synced.
     times: HashMap<Node, (Option<(u64, u32)>, bool)>,
     log: Log,
 }
@@ -130,7 +129,7 @@ struct Reader<'a> {
 #[derive(Clone, Copy)]
 struct Open {
     node: Node,
-    /// Where it stands. What is not known, and what is opened to append, stands at the end.
+    /// File position. Unknown, and for appending: the end.
     at: Option<usize>,
 }
 
@@ -174,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The process of a thread, by its first one.
+    /// Returns the process of a thread, identified by its first thread.
     fn process<'t>(&'t self, call: &'t Call<'_>) -> &'t str {
         let mut thread = call.thread;
         while let Some(maker) = self.threads.get(thread) {
@@ -211,7 +210,7 @@ impl Reader<'_> {
         let known = self.open.get(&key).copied();
         let by_name = || if call.is_nameless(place) { None } else { self.node_at(&path) };
         let Some(Open { node, at }) = known.or_else(|| Some(Open { node: by_name()?, at: None })) else {
-            // Nothing of it is left.
+            // The file is deleted.
             return if call.is_nameless(place) {
                 Ok(())
             } else {
@@ -270,16 +269,16 @@ impl Reader<'_> {
             "lseek" => {
                 self.open.insert(key, Open { node, at: Some(to_usize(call.result)?) });
             }
-            // Locks and flags: nothing of the disk. What is opened once more is known by its path.
+            // Locks and flags, without effect on the disk. Duplicated descriptors are known by their paths.
             "fcntl" | "dup" | "dup2" | "dup3" => {}
-            // What only asks.
+            // Queries only.
             "ioctl" if ["TCGETS", "_IOC(_IOC_READ"].contains(&call.argument(1)?) => {}
             _ => return Err("a call that is not known".into()),
         }
         Ok(())
     }
 
-    /// The modification time in `utimensat(fd, NULL, [accessed, modified], 0)`.
+    /// Returns the modification time in `utimensat(fd, NULL, [accessed, modified], 0)`.
     fn set_time(&self, call: &Call<'_>) -> Option<(u64, u32)> {
         call.arguments
             .get(2)?
@@ -287,7 +286,7 @@ impl Reader<'_> {
             .then(|| call.time("}, {").or_else(|| call.time("UTIME_OMIT, ")))?
     }
 
-    /// What was copied out of another file, which stands where the new one does.
+    /// Returns the data copied from another file, at the same offset.
     fn copied(&self, call: &Call<'_>, at: usize) -> Result<Vec<u8>, String> {
         let (_, from) = call.descriptor(0).ok_or("no file")?;
         let data = match self.node_at(&from) {
@@ -318,7 +317,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What has this name now.
+    /// Returns the node that has this name now.
     fn node_at(&self, path: &Path) -> Option<Node> {
         if path == self.root { Some(0) } else { self.names.get(&self.place(path).ok()?).copied() }
     }
@@ -386,7 +385,7 @@ impl Reader<'_> {
         }
         let (from, to) = (self.place(from)?, self.place(to)?);
         let node = *self.names.get(&from).ok_or("a file that is not known")?;
-        // Of two names of one file neither goes (rename(2)).
+        // A rename between two names of one file has no effect (rename(2)).
         if self.names.get(&to) == Some(&node) {
             return Ok(());
         }
@@ -399,7 +398,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What was done before the sync began is stable when it ends.
+    /// Marks as stable, when a sync ends, what was done before it began.
     fn synced(&mut self, began: usize, covers: impl Fn(&What) -> bool) -> Result<(), String> {
         let number = self.log.steps.len();
         for step in &mut self.log.steps[..began] {
@@ -411,7 +410,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A write with RWF_DSYNC makes nothing stable but itself.
+    /// Marks only the last write as stable, for RWF_DSYNC.
     fn synced_itself(&mut self) {
         let number = self.log.steps.len();
         if let Some(step) = self.log.steps.last_mut() {
@@ -441,7 +440,7 @@ impl Reader<'_> {
     }
 }
 
-/// What SQLite makes anew after a crash.
+/// Returns `true` for files that SQLite recreates after a crash.
 pub(crate) fn is_lost(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"-shm")
 }

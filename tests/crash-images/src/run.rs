@@ -1,4 +1,4 @@
-//! A workload that is recorded, and what is done with each image.
+//! Recording of a workload, and the checks of each image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::strace;
 const DIR: &str = "TOMBOLO_RECORDED_DIR";
 const MARKS: &str = "TOMBOLO_RECORDED_MARKS";
 
-/// Images in the gate, and in the long run.
+/// Number of images in the gate, and in the long run.
 const IMAGES: (usize, usize) = (300, 12_000);
 
-/// In the process that is recorded: the directory that is.
+/// Returns the recorded directory, in the recorded process.
 pub fn recorded() -> Option<PathBuf> {
     std::env::var_os(DIR).map(PathBuf::from)
 }
 
-/// Writes down, in the process that is recorded, that something has happened: with its place among the calls.
+/// Records an event in the recorded process, with its position among the calls.
 ///
 /// # Panics
-/// It cannot be written.
+/// If it cannot be written.
 pub fn mark(text: &str) {
     if let Some(marks) = std::env::var_os(MARKS) {
         fs::write(marks, text).expect("a mark is written");
     }
 }
 
-/// Runs the test that calls this again, in a process of its own in which [`recorded`] gives `dir`, which is
-/// made and must not be there yet.
+/// Runs the calling test again in a separate process, where [`recorded`] returns `dir`, which is created and
+/// must not exist yet.
 ///
 /// # Panics
-/// There is no strace, the process fails, or it has changed the directory in a way that was not seen.
+/// If there is no strace, the process fails, or it changed the directory in a way that was not recorded.
 pub fn record(dir: &Path) -> Log {
     fs::create_dir(dir).expect("a directory for what is recorded");
     let dir = dir.canonicalize().expect("a path");
@@ -73,7 +73,7 @@ pub fn record(dir: &Path) -> Log {
     log
 }
 
-/// All that was seen adds up to the directory as it is.
+/// Checks that the recorded calls add up to the final directory.
 fn check(log: &Log, dir: &Path) {
     let scratch = tempfile::tempdir().expect("a directory");
     log.image(Choice { steps: log.steps.len(), seed: 0 }).write_to(scratch.path()).expect("an image");
@@ -85,14 +85,14 @@ fn check(log: &Log, dir: &Path) {
     assert!(seen.is_empty(), "they are gone, and it was not seen: {:?}", seen.keys());
 }
 
-/// Gives `check` each image, in a directory that it may change, with the marks from before the loss of power;
-/// two at a time.
+/// Calls `check` for each image, in a directory that it may change, with the marks from before the power
+/// loss; two at a time.
 ///
 /// # Panics
-/// `check` does. The image is made once more then, and kept.
+/// If `check` does. The image is then recreated and retained.
 pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
     let choices = log.choices(if std::env::var_os("TOMBOLO_LONG").is_some() { IMAGES.1 } else { IMAGES.0 });
-    // In memory if that can be: what is synced there costs nothing.
+    // In memory where possible: a sync costs nothing there.
     let memory = Path::new("/dev/shm");
     let scratch =
         tempfile::Builder::new().prefix("tombolo-crash-").tempdir_in(memory).or_else(|_| tempfile::tempdir());
@@ -101,7 +101,7 @@ pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(choice) = choices.get(place) else { break };
-            // A short log has some of its images more than once.
+            // A short log has some images more than once.
             let dir = scratch.path().join(place.to_string());
             log.image(*choice).write_to(&dir).expect("an image");
             let marks = log.marks(choice.steps);
@@ -125,13 +125,12 @@ pub fn each_image(log: &Log, check: impl Fn(&Path, Choice, &[&str]) + Sync) {
     });
 }
 
-/// Gives `check` images one after the other that lie where the directory was when it was recorded, so that
-/// what is said in them of their own place is true. They are of the moments at which names have changed, or
-/// something was synced: with nothing but what was synced at each mark, and `counts` others, in the gate and
-/// in the long run.
+/// Calls `check` for images, sequentially, at the path where the directory was recorded, so that paths within
+/// them are valid. They are of the moments at which a name changed or a sync ended: at each mark with only
+/// synced data, and `counts` others, in the gate and in the long run.
 ///
 /// # Panics
-/// `check` does. The image is made once more then, and kept.
+/// If `check` does. The image is then recreated and retained.
 pub fn each_image_at(
     log: &Log,
     place: &Path,

@@ -1,27 +1,28 @@
-//! What `strace -f -xx -y` wrote. All strings and paths in it are hexadecimal, so that marks outside of them
-//! are strace's own.
+//! Parser for the output of `strace -f -xx -y`. All strings and paths in it are hexadecimal, so that
+//! punctuation outside of them is strace's own.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, PathBuf};
 
-/// What is traced: all that changes files, all that gives descriptors of them, and what the recorder refuses.
+/// Traced calls: all that change files, all that return their descriptors, and those that the recorder
+/// refuses.
 pub(crate) const CALLS: &str = "trace=open,openat,openat2,creat,dup,dup2,dup3,fcntl,lseek,chdir,fchdir,\
     close,clone,clone3,execve,statx,utimensat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,syncfs,sync,sync_file_range,\
     mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,mknod,mknodat,\
     mmap,msync,ioctl,copy_file_range,sendfile,splice,io_uring_setup";
 
-/// A call that succeeded.
+/// A successful call.
 pub(crate) struct Call<'a> {
-    /// What made it.
+    /// Calling thread.
     pub thread: &'a str,
     pub name: &'a str,
     pub arguments: Vec<&'a str>,
     pub result: u64,
 }
 
-/// Calls `begin` as each call begins and `end` as it ends, with what `begin` gave for it.
+/// Calls `begin` when each call begins, and `end` with its result when it ends.
 pub(crate) fn calls<T: Default>(
     text: &str,
     mut begin: impl FnMut() -> T,
@@ -52,7 +53,7 @@ pub(crate) fn calls<T: Default>(
     Ok(())
 }
 
-/// Which thread has made each other thread of its process. A process that was made stands for itself.
+/// Returns the creator of each additional thread. Processes have none.
 pub(crate) fn threads(text: &str) -> HashMap<&str, &str> {
     let mut begun = HashMap::new();
     let mut threads = HashMap::new();
@@ -73,7 +74,7 @@ pub(crate) fn threads(text: &str) -> HashMap<&str, &str> {
     threads
 }
 
-/// `None`: it failed, or it is no call.
+/// Parses a call; `None` if it failed, or is no call.
 fn parsed<'a>(thread: &'a str, call: &'a str) -> Option<Call<'a>> {
     let (call, result) = call.rsplit_once(" = ")?;
     let digits = result.split([' ', '<']).next()?;
@@ -86,7 +87,7 @@ fn parsed<'a>(thread: &'a str, call: &'a str) -> Option<Call<'a>> {
     Some(Call { thread, name, arguments, result })
 }
 
-/// Splits at the commas that stand in no brackets.
+/// Splits at commas outside of brackets.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0_u32, 0);
     for (at, byte) in text.bytes().enumerate() {
@@ -120,18 +121,18 @@ impl Call<'_> {
             .is_some_and(|flags| flags.split(|c| "|,={} ".contains(c)).any(|each| each == flag))
     }
 
-    /// A descriptor's number, and the path that it leads to.
+    /// Returns a descriptor's number and path.
     pub(crate) fn descriptor(&self, index: usize) -> Option<(&str, PathBuf)> {
         let (number, rest) = self.arguments.get(index)?.split_once('<')?;
         Some((number, path(&rest[..rest.rfind('>')?])?))
     }
 
-    /// Whether the name is gone by which that descriptor's file was opened.
+    /// Returns `true` if the name by which that descriptor's file was opened is deleted.
     pub(crate) fn is_nameless(&self, index: usize) -> bool {
         self.arguments.get(index).is_some_and(|argument| argument.ends_with("(deleted)"))
     }
 
-    /// The times that stand behind this word.
+    /// Returns the time after this word.
     pub(crate) fn time(&self, word: &str) -> Option<(u64, u32)> {
         let (_, time) = self.arguments.iter().find_map(|argument| argument.split_once(word))?;
         let field = |name: &str| {
@@ -141,7 +142,7 @@ impl Call<'_> {
         Some((field("tv_sec=")?.parse().ok()?, field("tv_nsec=")?.parse().ok()?))
     }
 
-    /// A path that is an argument; relative ones are taken from the directory that argument `from` leads to.
+    /// Returns a path argument; relative ones start at the directory of argument `from`.
     pub(crate) fn path(&self, index: usize, from: Option<usize>) -> Result<PathBuf, String> {
         let quoted = self.argument(index)?.trim_matches('"');
         let path = path(quoted).ok_or_else(|| format!("{quoted} is no path"))?;
@@ -157,7 +158,7 @@ impl Call<'_> {
         Ok(named)
     }
 
-    /// The bytes of a buffer, or of an array of them, as far as the call has taken them.
+    /// Returns the bytes of a buffer or an array of buffers, as far as the call transferred them.
     pub(crate) fn bytes(&self, index: usize) -> Result<Vec<u8>, String> {
         let argument = self.argument(index)?;
         let mut bytes = Vec::new();

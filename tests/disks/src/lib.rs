@@ -1,2 +1,2 @@
-//! Disks over NBD, from end to end: the tests are in `tests/it`.
+//! End-to-end tests of disks over NBD, in `tests/it`.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Any bytes as a FUSE request: the decoder may refuse them, and must not panic or look outside them.
+//! Arbitrary bytes as a FUSE request: the decoder may refuse them, but must neither panic nor read out of
+//! bounds.
 
 use tombolo_wire_fuse::init::{self, Capabilities, Preferences};
 use tombolo_wire_fuse::layout::header::InHeader;

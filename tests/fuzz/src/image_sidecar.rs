@@ -1,5 +1,5 @@
-//! Any bytes as the sidecar of an image, as they are and under a digest that holds: what is read is written
-//! as the same bytes, and says nothing that lies outside of its files.
+//! Arbitrary bytes as the sidecar of an image, as they are and with a valid digest: a decoded sidecar encodes
+//! to the same bytes, and refers to nothing outside of its files.
 
 use tombolo_wire_image::{HEAD_BYTES_MAX, Sidecar, head_bytes, sealed};
 

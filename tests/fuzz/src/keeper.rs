@@ -1,5 +1,5 @@
-//! Any messages of a front end that is kept, with descriptors, to a server that is replaced in between: the
-//! connection ends when the front end has left, and a guest beside it notices nothing of either.
+//! Arbitrary messages of a kept front end, with descriptors, to a server that is replaced in between: the
+//! connection ends when the front end disconnects, and another guest is not affected.
 
 use std::cell::RefCell;
 use std::io::{PipeReader, PipeWriter, Read};
@@ -20,18 +20,18 @@ use tombolo_sys::memfd;
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, FrontEnd, GuestBuffer, message};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a run takes at most.
+/// Maximum number of messages in a run.
 const MESSAGES_MAX: usize = 48;
-/// Of guest memory, in-flight areas and logs.
+/// Size of guest memory, in-flight areas and logs.
 const MEMORY_BYTES: u64 = 1 << 20;
 
-/// In place of a message's number: the server is replaced.
+/// Message number that replaces the server.
 const REPLACE: u8 = 0xff;
-/// Bytes as they are.
+/// Message number of raw bytes.
 const RAW: u8 = 0xfe;
 
-/// Runs the target. A message is its number, a byte of flags (how many descriptors, which kind, whether it
-/// wants an acknowledgement), the length of its body, and that.
+/// Runs the target. A message is its number, a byte of flags (number and kind of descriptors,
+/// acknowledgement), the length of its body, and the body.
 pub fn run(bytes: &[u8]) {
     thread_local! {
         static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
@@ -45,13 +45,13 @@ struct Kept {
     servers: Arc<Servers>,
     server: Option<Server>,
     disk: Arc<dyn BlockDevice>,
-    /// What comes with messages: memory, and the two ends of a pipe to kick and to call by.
+    /// Descriptors of messages: memory, and the two ends of a pipe to kick and to call by.
     memory: OwnedFd,
     pipe: (PipeReader, PipeWriter),
     guest: Option<Guest>,
 }
 
-/// The one beside.
+/// The other guest.
 struct Guest {
     _driver: Driver,
     queue: DriverQueue,
@@ -64,7 +64,7 @@ struct Guest {
 impl Kept {
     fn new() -> Kept {
         static ABORTS: Once = Once::new();
-        // Threads that panic are not this one.
+        // A panic of any other thread aborts the process.
         ABORTS.call_once(|| {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
@@ -73,7 +73,7 @@ impl Kept {
             }));
         });
         let socket = std::env::temp_dir().join(format!("tombolo-fuzz-keeper.{}", std::process::id()));
-        // Of a process that had the number before.
+        // Left by a process with the same id.
         let _ = std::fs::remove_file(&socket);
         let place = Place::beside(&socket).expect("a place");
         let private = place.listener().expect("a listener");
@@ -126,7 +126,7 @@ impl Kept {
             } else {
                 message(kind.into(), 1 | u32::from(flags & 8), body)
             };
-            // It may have been cut off.
+            // The server may have disconnected.
             if front.send_raw(&header, &self.descriptors(flags)).is_err() {
                 break;
             }
@@ -161,7 +161,7 @@ impl Guest {
         Guest { _driver: driver, queue, header, data, status, turn: 0 }
     }
 
-    /// Whether it reads what it has written.
+    /// Checks that it reads back what it wrote.
     fn is_served(&mut self) {
         self.turn = self.turn.wrapping_add(1);
         let written = [self.turn; 512];

@@ -1,5 +1,5 @@
-//! What the fuzz targets do with any bytes, one module for each parser that a peer's bytes can reach. `fuzz/`
-//! runs them under libFuzzer; the tests here run them on the inputs of `fuzz/corpus`.
+//! Bodies of the fuzz targets, one module for each parser of untrusted bytes. `fuzz/` runs them under
+//! libFuzzer; the tests of this crate run them on the inputs of `fuzz/corpus`.
 
 #![forbid(unsafe_code)]
 

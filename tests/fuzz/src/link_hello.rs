@@ -1,6 +1,6 @@
-//! Any bytes as a message of a link, at the socket's door and in a file's page: what decodes must encode to
-//! the same message, a server agrees to nothing beyond its limits, and a client believes nothing that it did
-//! not offer.
+//! Arbitrary bytes as a message of a link, on the socket and in a file's page: decoded messages encode to the
+//! same message, a server agrees to nothing beyond its limits, and a client accepts nothing that it did not
+//! offer.
 
 use tombolo_shm::link::{
     Agreement, Epoch, Features, Hello, Incarnation, Limits, MESSAGE_BYTES_MAX, Message, Welcome,
@@ -9,7 +9,7 @@ use tombolo_shm::link::{
 /// Runs the target.
 pub fn run(bytes: &[u8]) {
     decoded(bytes);
-    // The same behind a sound beginning, which is hard to hit upon.
+    // The same after a valid header, which is hard to find by chance.
     let Some((&kind, rest)) = bytes.split_first() else { return };
     let len = u32::try_from(rest.len() + 16).unwrap_or(u32::MAX);
     let mut framed = b"TMBLLINK".to_vec();
@@ -40,7 +40,7 @@ fn served(hello: &Hello) {
     assert!(agreement.layout.bytes() <= hello.bytes.min(limits.bytes));
     assert!(agreement.features.contains(hello.required));
     assert!(hello.doorbells.contains(agreement.doorbell));
-    // What a server agrees to, an honest client believes.
+    // An honest client accepts a server's agreement.
     assert_eq!(hello.check(&agreement.welcome()), Ok(agreement));
 }
 

@@ -1,4 +1,4 @@
-//! Any bytes as arguments and as results of MOUNT: limits hold, and what decodes encodes to as much as was
+//! Arbitrary bytes as arguments and results of MOUNT: limits hold, and decoded values encode to the length
 //! read.
 
 use tombolo_wire_nfs3::Reply;

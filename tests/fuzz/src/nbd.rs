@@ -1,5 +1,5 @@
-//! Any bytes as each message of NBD, of both sides: what decodes as a request is encoded again as the same
-//! bytes, and what a length announces is bounded.
+//! Arbitrary bytes as each NBD message, of both sides: a decoded request encodes to the same bytes, and
+//! announced lengths are bounded.
 
 use tombolo_wire_nbd::{
     ChunkKind, ClientOption, Greeting, HeaderStyle, NAME_BYTES_MAX, OPTION_BYTES_MAX, OptionHead,

@@ -1,11 +1,11 @@
-//! Any bytes as the arguments of any procedure of NFS: what decodes must encode to what was read, but for the
-//! content of padding, and a WRITE's data must lie in its message.
+//! Arbitrary bytes as the arguments of any NFS procedure: decoded arguments encode to the bytes read, except
+//! for the content of padding, and a WRITE's data must lie in its message.
 
 use tombolo_wire_nfs3::attr::set_attr;
 use tombolo_wire_nfs3::{Call, Procedure};
 use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 
-/// What a server keeps of a long message.
+/// Number of bytes of a long message that a server retains.
 const HEAD_BYTES: usize = 64;
 
 /// Runs the target.

@@ -1,5 +1,5 @@
-//! Any bytes as what a server answers to any procedure of NFS: a client must not panic, must not read beyond,
-//! and must be able to write again what it read.
+//! Arbitrary bytes as results of any NFS procedure: a client must neither panic nor read out of bounds, and
+//! must be able to encode decoded results.
 
 use tombolo_wire_nfs3::attr::{attr, change, fattr3};
 use tombolo_wire_nfs3::results::*;
@@ -81,7 +81,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Reads, writes again, and holds the length against what was read.
+/// Decodes, encodes again, and compares the length with that read.
 fn read<'a, T: Decode<'a> + Encode>(message: &'a [u8]) -> Option<T> {
     let mut xdr = Decoder::new(message);
     let value = T::decode(&mut xdr).ok()?;

@@ -1,5 +1,5 @@
-//! Any bytes as arguments and as results of the side program: what decodes encodes to as much as was read,
-//! and nothing is counted that is not there.
+//! Arbitrary bytes as arguments and results of the side program: decoded values encode to the length read,
+//! and counts do not exceed what is present.
 
 use tombolo_wire_nfs3::Reply;
 use tombolo_wire_nfs3::side::{Call, DigestsReply, LeaseReply, ListReply, PackReply, Procedure};

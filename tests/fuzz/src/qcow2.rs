@@ -1,5 +1,5 @@
-//! Any bytes as damage to a qcow2 image, and as requests to it then: all are answered, somehow. Of an image
-//! without damage each answer, and what another opening finds, is what a plain array would hold.
+//! Arbitrary bytes as damage to a qcow2 image, and then as requests to it: every request is answered. For an
+//! undamaged image each answer, and the content found by another opening, is that of a plain array.
 
 use std::fs;
 use std::path::PathBuf;
@@ -51,8 +51,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// The smallest image that has one of each table, a cluster of data, and one that is said to be zeroes (the
-/// qcow2 specification, version 3).
+/// Returns the smallest image with one of each table, a data cluster and a zero cluster (qcow2 specification,
+/// version 3).
 fn image() -> Vec<u8> {
     const REFCOUNT_TABLE: usize = 1;
     const REFCOUNTS: usize = 2;
@@ -92,7 +92,7 @@ impl Bed {
         let thread = std::thread::current().id();
         let path = PathBuf::from(format!("/dev/shm/tombolo-fuzz-{}-{thread:?}.qcow2", std::process::id()));
         fs::write(&path, image).expect("write");
-        // What the pool would do is done at once, by this thread.
+        // This thread does the pool's work at once.
         let pool = ThreadPool::new("disk", ThreadPoolLimits { threads: 0, ..ThreadPoolLimits::default() });
         Self { path, pool }
     }
@@ -109,7 +109,7 @@ impl Drop for Bed {
     }
 }
 
-/// What the disk holds; nothing is said of what was discarded.
+/// Expected contents of the disk, unspecified where discarded.
 struct Model(Vec<Option<u8>>);
 
 impl Model {

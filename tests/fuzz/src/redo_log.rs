@@ -1,5 +1,5 @@
-//! Any bytes as damage to a redo log, as it is and under a checksum of the header that holds: it is refused,
-//! or each block is one of those that there are.
+//! Arbitrary bytes as damage to a redo log, as they are and with a valid checksum of the header: it is
+//! refused, or each block read is one of the existing ones.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tombolo_mem::{Buffer, Source};
 const BLOCK: usize = 4096;
 const DISK_BYTES: usize = 5 * BLOCK - 512;
 const MARK: &[u8] = b"mark";
-/// In the base, and in the room of the redo log.
+/// Byte of the base, and of the blocks in the redo log.
 const OF_BASE: u8 = 1;
 const OF_LOG: u8 = 2;
 
@@ -41,11 +41,11 @@ pub fn run(bytes: &[u8]) {
         let expected = [OF_LOG, 0, OF_BASE, OF_LOG, OF_BASE];
         assert!(found.chunks(BLOCK).zip(expected).all(|(block, byte)| block.iter().all(|it| *it == byte)));
     }
-    // The room of a block may be damaged itself.
+    // A block's data may be damaged itself.
     let room = log.get(2 * BLOCK..).unwrap_or_default();
     for (block, room) in found.chunks(BLOCK).zip(room.chunks(BLOCK)) {
         let is_known = [0, OF_BASE].iter().any(|byte| block.iter().all(|it| it == byte));
-        // The base may end in its middle.
+        // The base may end within the block.
         assert!(is_known || room.starts_with(block) || block.iter().all(|it| [0, OF_BASE].contains(it)));
     }
 }
@@ -70,7 +70,7 @@ fn read(disk: &dyn BlockDevice, len: usize) -> Vec<u8> {
     buffer.as_slice().expect("ours alone").to_vec()
 }
 
-/// One that has a block, zeroes, and another block.
+/// Returns a log with a block, zeroes, and another block.
 fn sound(sealed: bool) -> Vec<u8> {
     let (size_bytes, base_mark) = (DISK_BYTES as u64, MARK.to_vec());
     let header =

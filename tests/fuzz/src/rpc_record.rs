@@ -1,5 +1,5 @@
-//! Any bytes as a TCP stream of RPC records, and each record as a call and as a reply: what is found must not
-//! depend on how the stream arrived, and a header that decodes must encode to one that means the same.
+//! Arbitrary bytes as a TCP stream of RPC records, and each record as a call and as a reply: the records must
+//! not depend on the segmentation of the stream, and a decoded header encodes to an equivalent one.
 
 use tombolo_wire_rpc::{CallFault, CallHeader, RecordAssembler, ReplyHeader};
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder};
@@ -19,7 +19,7 @@ pub fn run(bytes: &[u8]) {
     headers(stream);
 }
 
-/// The records of a stream that arrives in chunks, up to where it breaks off or breaks the rules.
+/// Returns the records of a stream that arrives in chunks, up to its end or its first violation.
 fn records(stream: &[u8], chunk_bytes: usize) -> Vec<Vec<u8>> {
     let mut assembler = RecordAssembler::new(LIMIT_BYTES);
     let mut found = Vec::new();

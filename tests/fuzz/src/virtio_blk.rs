@@ -1,5 +1,5 @@
-//! Any bytes as a chain for a virtio-blk device, cut anywhere: what comes back, and what lies on the disk
-//! then, is what a second reading of virtio 1.2, §5.2.6 says.
+//! Arbitrary bytes as a virtio-blk chain, split anywhere: the answer and the disk's contents must match an
+//! independent reading of virtio 1.2, §5.2.6.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixListener;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
-/// What lies in the guest's memory before.
+/// Initial content of the guest's memory.
 const UNTOUCHED: u8 = 0xee;
 
 /// Runs the target.
@@ -47,7 +47,7 @@ struct Guest {
     queue: DriverQueue,
     out: GuestBuffer,
     back: GuestBuffer,
-    /// What the disk holds by our reading.
+    /// Expected contents of the disk.
     model: Vec<u8>,
     _server: Server,
 }
@@ -55,7 +55,7 @@ struct Guest {
 impl Guest {
     fn new() -> Guest {
         let path = std::env::temp_dir().join(format!("tombolo-fuzz-blk.{}", std::process::id()));
-        // Of a process that had the number before.
+        // Left by a process with the same id.
         let _ = std::fs::remove_file(&path);
         let disk: Arc<dyn BlockDevice> = Arc::new(MemoryDisk::new(DISK_BYTES as u64).expect("a disk"));
         let make = move |_| {
@@ -96,7 +96,7 @@ impl Guest {
         self.compare();
     }
 
-    /// What is to come back, or the status that says why not; the model has changed then.
+    /// Returns the expected data, or the status of a failure; updates the model.
     fn expected(&mut self, out: &[u8], data_bytes: usize) -> Result<Vec<u8>, u8> {
         let Some((header, payload)) = out.split_first_chunk::<16>() else { return Err(IO_ERROR) };
         let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
@@ -114,8 +114,8 @@ impl Guest {
                 serial.truncate(data_bytes);
                 Ok(serial)
             }
-            // The disk reads as zeroes where it was discarded: nothing else is allowed to a disk in memory
-            // that gives its pages back.
+            // The disk reads as zeroes where it was discarded: a disk in memory that frees its pages has no
+            // other choice.
             11 | 13 => {
                 let range: [u8; 16] = payload.try_into().map_err(|_| IO_ERROR)?;
                 let flags = u32::from_le_bytes([range[12], range[13], range[14], range[15]]);
@@ -138,7 +138,7 @@ impl Guest {
         if len.is_multiple_of(512) { self.model.get_mut(range).ok_or(IO_ERROR) } else { Err(IO_ERROR) }
     }
 
-    /// The disk holds what the model does, and goes on answering.
+    /// Checks that the disk equals the model, and still answers.
     fn compare(&mut self) {
         let half = DISK_BYTES / 8;
         for at in (0..DISK_BYTES).step_by(half) {
@@ -156,7 +156,7 @@ impl Guest {
     }
 }
 
-/// The first `len` bytes in up to three pieces.
+/// Splits the first `len` bytes into up to three pieces.
 fn cut(buffer: GuestBuffer, len: usize, at: usize) -> impl Iterator<Item = GuestBuffer> {
     let first = at.min(len);
     let second = (len - first) / 2;

@@ -1,5 +1,5 @@
-//! Any bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay inside
-//! that memory and keep to its limits, and what it finds must be usable.
+//! Arbitrary bytes as a guest's memory with a descriptor table at its beginning: the walk must end, stay
+//! inside that memory and within its limits, and its results must be usable.
 
 use tombolo_host_vhost::{ChainLimits, DescriptorTable, GuestMemory, MemorySlot};
 use tombolo_mem::Region;
@@ -10,7 +10,7 @@ const LIMITS: ChainLimits = ChainLimits { descriptors_max: 40, bytes_max: 3000 }
 /// Runs the target.
 pub fn run(bytes: &[u8]) {
     let Some((&[head, choices], content)) = bytes.split_first_chunk::<2>() else { return };
-    // Two spans side by side from address 0, so that small numbers are good addresses.
+    // Two adjacent spans from address 0, so that small numbers are valid addresses.
     let slots = (0..2).map(|i| {
         let mut span = content.get(i * SPAN..).unwrap_or_default().to_vec();
         span.resize(SPAN, 0);

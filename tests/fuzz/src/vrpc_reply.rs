@@ -1,5 +1,5 @@
-//! Any bytes as an answer of the waist's native protocol, and as a listing: what decodes must encode to the
-//! very same bytes.
+//! Arbitrary bytes as an answer of the waist's native protocol, and as a listing: decoded values encode to
+//! the same bytes.
 
 use tombolo_wire_vrpc::listing::{Listing, ListingWriter};
 use tombolo_wire_vrpc::{BODY_BYTES, Body, FRAME_BYTES, FrameBuf, Kind, Reply, Returned, encode_failure};

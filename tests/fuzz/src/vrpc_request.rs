@@ -1,5 +1,5 @@
-//! Any bytes as a request of the waist's native protocol: what decodes must encode to the very same bytes,
-//! and what it refers to must lie in its domain.
+//! Arbitrary bytes as a request of the waist's native protocol: a decoded request encodes to the same bytes,
+//! and its references must lie in its domain.
 
 use tombolo_wire_vrpc::{
     BODY_BYTES, Body, Data, Destination, FORGETS_MAX, FRAME_BYTES, FrameBuf, GROUPS_MAX, Kind, Reference,

@@ -1,7 +1,7 @@
-//! What must be there after a loss of power: of each worker all up to its last operation that was made
-//! durable and had ended, as it was at one moment since then; and of what was being written then the old or
-//! the new, byte by byte. Where a file has grown, a file system may have the length before the data, or the
-//! other way round where one was cut off: zeros, then.
+//! Required state after a power loss: for each worker everything up to its last durable operation that had
+//! ended, as of one moment since then; of data being written at that time the old or the new, byte by byte.
+//! Where a file has grown, a file system may have the length before the data, or the reverse where one was
+//! truncated: then zeroes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::Path;
 use crate::Result;
 use crate::history::{History, State, WORKERS};
 
-/// Whether all is there that was answered when the log had `cut` entries. `in_guest`: all operations were
-/// made durable, and zeros may be where a file has grown or shrunk.
+/// Checks that everything is present that was answered when the log had `cut` entries. `in_guest`: all
+/// operations were made durable, and zeroes may appear where a file has grown or shrunk.
 pub fn check(dir: &Path, times: &Path, cut: u64, in_guest: bool) -> Result<()> {
     let times = fs::read_to_string(times)?;
     for worker in 0..WORKERS {
@@ -51,8 +51,8 @@ fn listed(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// Why what was found is not the first of these states: its names, and of each file a length and bytes that
-/// it has there or in a later one.
+/// Describes why a tree is none of these states: it must have the names of the first, and each file a length
+/// and bytes that it has then or later.
 fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State], in_guest: bool) -> Option<String> {
     let names = &all[0].names;
     if !names.keys().eq(found.keys()) {

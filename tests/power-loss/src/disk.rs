@@ -1,9 +1,9 @@
-//! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites`
-//! writes too.
+//! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites` also
+//! writes.
 //!
-//! A block of so many bytes as the header says; then entries, each a block and its data. QEMU enters a
-//! request when it begins: what a file system flushes has ended before the flush begins, and so stands before
-//! it.
+//! A header block, which gives the block size; then entries, each a block and its data. QEMU logs a request
+//! when it begins: a write that a file system flushes has ended before the flush begins, and so precedes it
+//! in the log.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use fastrand::Rng;
 use crate::Result;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
-/// All that has ended before is on the disk.
+/// Everything that ended before is on the disk.
 const FLUSH: u64 = 1;
-/// On the disk when it has ended.
+/// FUA: the write is on the disk when it has ended.
 const FUA: u64 = 2;
-/// No data follow: zeros.
+/// Zeroes, without data.
 const DISCARD: u64 = 4;
-/// A text of a test follows.
+/// A mark: text of a test.
 const MARK: u64 = 8;
 
-/// What a disk writes at once, if at all: ext4 relies on it for its superblock.
+/// Atomic write size of the disk: ext4 relies on it for its superblock.
 const PIECE_BYTES: usize = 4096;
 
 /// The log.
@@ -37,14 +37,14 @@ pub struct Log {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     flags: u64,
-    /// Where on the disk, and how much.
+    /// Offset and length on the disk.
     at: u64,
     len: usize,
-    /// Where in the log its data are.
+    /// Offset of its data in the log.
     data_at: u64,
 }
 
-/// Words of the header.
+/// Reads the fields of the header.
 fn header(file: &File) -> Result<(u64, u64)> {
     let mut bytes = [0; 28];
     file.read_exact_at(&mut bytes, 0)?;
@@ -61,7 +61,7 @@ fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// How many entries there are, up to the latest flush that has ended.
+/// Returns the number of entries, up to the latest completed flush.
 pub fn entries(log: &File) -> Result<u64> {
     Ok(header(log)?.0)
 }
@@ -87,7 +87,7 @@ impl Log {
         Ok(Self { file, entries })
     }
 
-    /// The first bytes of each entry's data.
+    /// Returns the first bytes of each entry's data.
     pub fn beginnings(&self) -> Result<Vec<Vec<u8>>> {
         let beginning = |entry: &Entry| {
             let mut bytes = vec![0; if entry.flags & DISCARD == 0 { entry.len.min(64) } else { 0 }];
@@ -97,7 +97,7 @@ impl Log {
         self.entries.iter().map(beginning).collect()
     }
 
-    /// Losses of power, in order: right before a flush, when most is open, or anywhere.
+    /// Returns power losses in order: right before a flush, when most data are unstable, or anywhere.
     pub fn choices(&self, among: Range<usize>, count: usize) -> Vec<(usize, u64)> {
         let mut random = Rng::with_seed(count as u64);
         let each = |index: usize| {
@@ -109,8 +109,8 @@ impl Log {
         (0..count).map(each).collect()
     }
 
-    /// Makes of a disk as it was before the log what is left when the power fails before entry `cut`: all
-    /// that was flushed, and of what was not flushed by then all (seed 0), nothing (seed 1), or parts.
+    /// Applies to a disk in its initial state what is left if the power fails before entry `cut`: all that
+    /// was flushed, and of the remainder everything (seed 0), nothing (seed 1), or parts.
     pub fn lose_power(&self, cut: usize, seed: u64, disk: &Path) -> Result<()> {
         let disk = File::options().write(true).open(disk)?;
         let entries = self.entries.get(..cut).ok_or("the log is shorter")?;
@@ -120,7 +120,7 @@ impl Log {
         let kind = if seed < 2 { seed } else { random.u64(2..6) };
         for (index, entry) in entries.iter().enumerate() {
             let is_stable = index < flushed || entry.flags & FUA != 0;
-            // How likely a write, or each piece of it, is there.
+            // Probability that a write, or each piece of it, is on the disk.
             let share = match kind {
                 _ if is_stable => 1.0,
                 0 => 1.0,

@@ -1,4 +1,4 @@
-//! What a worker does, and what the tree is after each of its operations. The same each time.
+//! Operations of a worker, and the tree after each of them; always the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-/// Programs at work, each in a directory of its own.
+/// Number of concurrent programs, each in its own directory.
 pub const WORKERS: usize = 2;
 
-/// One operation. Its number says what bytes it writes.
+/// An operation. The bytes that it writes depend on its number.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A new file, under a name that another may have had: written aside and moved there.
+    /// A new file, possibly replacing another: written under a temporary name and renamed.
     Put(String, usize),
     Create(String),
     Write(String, usize, usize),
@@ -22,37 +22,36 @@ pub enum Action {
     Unlink(String),
 }
 
-/// Names, and the files that they lead to.
+/// Names and their files.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub names: BTreeMap<String, usize>,
     pub files: HashMap<usize, Arc<Vec<u8>>>,
 }
 
-/// The operations of a worker, each with whether it is made durable, and the states before each and at the
-/// end.
+/// The operations of a worker, with `true` for those made durable, and the states before each and at the end.
 #[derive(Debug)]
 pub struct History {
     pub actions: Vec<(Action, bool)>,
     pub states: Vec<State>,
 }
 
-/// The origin is away in these, and cannot be asked who may write to its own files.
+/// Operations during which the origin is unreachable and cannot check who may write to its own files.
 const AWAY: Range<usize> = 50..150;
 
-/// Files that the origin has before all work, and their size.
+/// Number of files at the origin before all work, and their size.
 const OLD_FILES: usize = 4;
 const OLD_BYTES: usize = 50_000;
-/// They have the numbers from here on.
+/// Number of the first of them.
 const OLD: usize = 1 << 20;
 
-/// The bytes of operation `number`, which tell where in the file they belong.
+/// Returns the bytes of operation `number`, which depend on their position in the file.
 pub fn bytes(number: usize, at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|at| (number * 7 + at / 512) as u8).collect()
 }
 
 impl State {
-    /// Before all work.
+    /// Returns the initial state.
     pub fn old() -> Self {
         let mut state = Self::default();
         for number in 0..OLD_FILES {
@@ -95,8 +94,8 @@ impl State {
         state
     }
 
-    /// The next operation, and whether it is made durable: what writes always is, since a mount's kernel may
-    /// hold back what was written.
+    /// Chooses the next operation, with `true` if it is made durable: writes always are, as a mount's kernel
+    /// may defer them.
     fn choose(&self, random: &mut Rng, is_away: bool) -> (Action, bool) {
         let names = self.names.iter().filter(|(_, file)| !is_away || **file < OLD);
         let names: Vec<&String> = names.map(|(name, _)| name).collect();
@@ -104,7 +103,7 @@ impl State {
         let free = ('a'..='h').map(|name| format!("{}{name}", if name < 'e' { "" } else { "sub/" }));
         let free: Vec<String> = free.filter(|name| !self.names.contains_key(name)).collect();
         let free = free.get(random.usize(..free.len().max(1))).cloned();
-        // Small ones lie in the journal at first.
+        // Small ones go to the journal at first.
         let len = |random: &mut Rng| match random.bool() {
             true => random.usize(1..9000),
             false => random.usize(17_000..150_000),
@@ -116,7 +115,7 @@ impl State {
             (5, Some(free)) => (Action::Create(free), random.bool()),
             (6, Some(free)) => (Action::Link(one, free), random.bool()),
             (7, Some(free)) => (Action::Rename(one, free), random.bool()),
-            // Two names of one file: a rename does nothing.
+            // Two names of one file: a rename has no effect.
             (8, _) if self.names[&one] != self.names[&other] => (Action::Rename(one, other), random.bool()),
             (9, _) if names.len() > 4 => (Action::Unlink(one), random.bool()),
             (10, _) => (Action::Resize(one, random.usize(..60_000)), true),
@@ -126,7 +125,7 @@ impl State {
 }
 
 impl History {
-    /// Of so many operations of a worker.
+    /// Returns the history of `count` operations of a worker.
     pub fn of(worker: usize, count: usize) -> Self {
         let mut random = Rng::with_seed(worker as u64);
         let (mut actions, mut states) = (Vec::new(), vec![State::old()]);

@@ -1,11 +1,10 @@
-//! `tombolo-power-loss`: the parts of `tests/power-loss/run` and `tests/power-loss/disk` that are no business
-//! of a shell.
+//! `tombolo-power-loss`: helper of the scripts `tests/power-loss/run` and `tests/power-loss/disk`.
 //!
-//! - [`disk`]: the log of all writes to a disk, and disks made of it as a loss of power may leave them.
-//! - [`work`]: programs that work on a mount and write down, for each operation, how far that log was when it
-//!   began and when it ended.
-//! - [`marks`]: the same of those that work in a guest, on the logged disk itself.
-//! - [`check`]: what of that must be there after a loss of power.
+//! - [`disk`]: the log of all writes to a disk, and the disks that a power loss may leave.
+//! - [`work`]: programs that work on a mount and record, for each operation, the length of that log at its
+//!   beginning and end.
+//! - [`marks`]: the same for programs that work in a guest, on the logged disk itself.
+//! - [`check`]: required state after a power loss.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "this is what the shell reads")]
 
@@ -40,7 +39,7 @@ image    makes of DISK, which is as it was before LOG, what a loss of power at C
 check    fails unless DIR has what was answered before CUT.
 check-in-guest  the same of work-in-guest.";
 
-/// Why it does not go on.
+/// Result with the cause of a failure.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
-//! Marks that a guest leaves in the log of the disk that it works on: it writes them past its file system and
-//! its cache, in places that belong to nothing else. All that a finished operation has written or flushed
-//! stands before its mark, and all of the next one after it.
+//! Marks that a guest writes into the log of its disk, bypassing its file system and its cache, in reserved
+//! blocks. All writes and flushes of a finished operation precede its mark in the log, and all of the next
+//! operation follow it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,23 +10,23 @@ use std::path::Path;
 use crate::Result;
 use crate::history::WORKERS;
 
-/// What is written at once.
+/// Size of a write.
 const BLOCK_BYTES: usize = 4096;
-/// Each worker has its own place. The kernel makes one write of two that adjoin.
+/// Distance between the workers' blocks, as the kernel merges adjacent writes.
 const PLACE_BYTES: usize = 4 * BLOCK_BYTES;
 const MAGIC: &[u8; 16] = b"mark of a worker";
 
-/// A worker's place for marks on a disk.
+/// A worker's block for marks on a disk.
 #[derive(Debug)]
 pub struct Marks {
     disk: File,
     at: u64,
-    /// Twice as large as a block: somewhere in it one begins as O_DIRECT wants it.
+    /// Twice the size of a block, so that it contains one aligned for O_DIRECT.
     memory: Vec<u8>,
 }
 
 impl Marks {
-    /// Among those that begin at byte `at` of `disk`, a multiple of 4 KiB.
+    /// Opens a worker's block among those from byte `at` of `disk`, a multiple of 4 KiB.
     pub fn open(disk: &Path, at: u64, worker: usize) -> Result<Self> {
         let flags = rustix::fs::OFlags::DIRECT.bits();
         let disk = File::options().write(true).custom_flags(flags.try_into()?).open(disk)?;
@@ -34,7 +34,7 @@ impl Marks {
         Ok(Self { disk, at, memory: vec![0; 2 * BLOCK_BYTES] })
     }
 
-    /// Writes down that an operation has ended.
+    /// Records that an operation has ended.
     pub fn ended(&mut self, worker: usize, number: usize) -> Result<()> {
         let begin = self.memory.as_ptr().align_offset(BLOCK_BYTES);
         let block = &mut self.memory[begin..begin + BLOCK_BYTES];
@@ -43,7 +43,7 @@ impl Marks {
     }
 }
 
-/// The places as they are before all work: not empty, as an image may keep no room for what is.
+/// Returns the initial contents of the blocks: not empty, as an image may leave empty ones unallocated.
 pub fn blank() -> Vec<u8> {
     vec![0xff; WORKERS * PLACE_BYTES]
 }
@@ -56,15 +56,15 @@ fn encode(worker: usize, number: usize) -> [u8; 32] {
     bytes
 }
 
-/// Worker and number, if these bytes begin with a mark.
+/// Decodes worker and number, if these bytes begin with a mark.
 fn decode(bytes: &[u8]) -> Option<(u64, u64)> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (words, _) = rest.as_chunks::<8>();
     Some((u64::from_le_bytes(*words.first()?), u64::from_le_bytes(*words.get(1)?)))
 }
 
-/// What `tombolo-power-loss check` wants to know: a line for each operation with its worker, its number, and
-/// how many entries the log had before and after it. `data` are the first bytes of each entry.
+/// Returns the input of `tombolo-power-loss check`: a line for each operation with its worker, its number,
+/// and the number of log entries before and after it. `data` are the first bytes of each entry.
 pub fn times(data: impl Iterator<Item = Vec<u8>>) -> Result<Vec<String>> {
     let (mut begun, mut lines) = (HashMap::new(), Vec::new());
     for (index, bytes) in data.enumerate() {

@@ -1,4 +1,4 @@
-//! Programs at work on a mount.
+//! Programs that work on a mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::disk::entries;
 use crate::history::{Action, History, State, WORKERS, bytes};
 use crate::marks::Marks;
 
-/// Makes what is there before all work.
+/// Creates the initial state.
 pub fn make_old(dir: &Path) -> Result<()> {
     let old = State::old();
     for worker in 0..WORKERS {
@@ -25,8 +25,8 @@ pub fn make_old(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Performs some operations of each worker, and adds a line to `times` for each: worker, number, and how many
-/// entries the log had before and after it.
+/// Performs some operations of each worker, and adds a line to `times` for each: worker, number, and the
+/// number of log entries before and after it.
 pub fn perform(dir: &Path, log: &Path, times: &Path, numbers: Range<usize>) -> Result<()> {
     let times = Mutex::new(File::options().create(true).append(true).open(times)?);
     let one = |worker: usize| -> std::result::Result<(), String> {
@@ -50,9 +50,9 @@ pub fn perform(dir: &Path, log: &Path, times: &Path, numbers: Range<usize>) -> R
     each_worker(one)
 }
 
-/// Performs some operations of each worker, on a file system that lies on `disk`, and marks there when each
-/// has ended. Each is made durable: on a disk's own file system no operation makes those on other files
-/// durable too.
+/// Performs some operations of each worker on a file system on `disk`, and marks on the disk when each has
+/// ended. Each is made durable: on a disk's own file system no operation makes those on other files durable
+/// too.
 pub fn perform_in_guest(dir: &Path, disk: &Path, at: u64, count: usize) -> Result<()> {
     let one = |worker: usize| -> std::result::Result<(), String> {
         let said = |error: &dyn std::fmt::Display| format!("worker {worker}: {error}");
@@ -67,7 +67,7 @@ pub fn perform_in_guest(dir: &Path, disk: &Path, at: u64, count: usize) -> Resul
     each_worker(one)
 }
 
-/// At the same time.
+/// Runs all workers concurrently.
 fn each_worker(one: impl Fn(usize) -> std::result::Result<(), String> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let one = &one;

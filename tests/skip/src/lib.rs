@@ -1,8 +1,7 @@
-//! The end of tests that cannot run on a machine.
+//! Skipping of tests that cannot run on a machine.
 #![forbid(unsafe_code)]
 
-/// A variable of the environment that allows tests to be skipped. Machines that have everything leave it
-/// unset.
+/// Environment variable that allows tests to be skipped. Machines that have everything leave it unset.
 const ALLOWS: &str = "TOMBOLO_ALLOW_SKIP";
 
 /// Returns from a test, or with the default from a function that sets one up, and prints the reason, which is

@@ -1,5 +1,5 @@
-//! What a job's system calls make the kernel ask for: per class of operation the calls themselves, and every
-//! difference with its cause.
+//! Expected requests of a job: per class of operation the system calls themselves, and every difference with
+//! its cause.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 /// A class of operations: system calls on one side, operations of the waist on the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// Its name, in the report.
+    /// Its name in the report.
     pub name: &'static str,
-    /// The waist's operations, as the control socket names them.
+    /// The waist's operations, by their names on the control socket.
     pub operations: &'static [&'static str],
 }
 
@@ -23,9 +23,9 @@ macro_rules! classes {
 }
 
 classes! {
-    /// Names on the way to a file; no system call asks for one alone.
+    /// Path components of a file; no system call requests one alone.
     LOOKUP = "lookup": ["lookup"];
-    /// stat(2) and its kin.
+    /// stat(2) and similar calls.
     GETATTR = "getattr": ["getattr"];
     /// chmod, chown, utimensat, truncate.
     SETATTR = "setattr": ["setattr"];
@@ -39,9 +39,9 @@ classes! {
     RELEASE = "release": ["release"];
     /// close(2) of a file.
     FLUSH = "flush": ["flush"];
-    /// read(2) and its kin.
+    /// read(2) and similar calls.
     READ = "read": ["read"];
-    /// write(2) and its kin.
+    /// write(2) and similar calls.
     WRITE = "write": ["write"];
     /// fsync, fdatasync, msync.
     FSYNC = "fsync": ["fsync"];
@@ -75,10 +75,10 @@ classes! {
     COPY = "copy": ["copy"];
 }
 
-/// A cause of differences: why the server sees more, or less, than the calls of a class.
+/// A cause for which the server receives more or fewer requests than there are calls of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cause {
-    /// The class that it changes.
+    /// The affected class.
     pub class: Class,
     /// Its name, as in `docs/protocols/fuse.md`.
     pub name: &'static str,
@@ -88,34 +88,34 @@ macro_rules! causes {
     ($($(#[$doc:meta])* $id:ident = $class:ident, $name:literal;)+) => {
         $($(#[$doc])* pub const $id: Cause = Cause { class: $class, name: $name };)+
 
-        /// Every difference that is expected. There are no others.
+        /// All expected differences.
         #[cfg(test)]
         pub const CAUSES: &[Cause] = &[$($id),+];
     };
 }
 
 causes! {
-    /// No name is kept, so each use of each name in a path is a look-up.
+    /// No name is cached, so each use of each name in a path is a look-up.
     NAMES = LOOKUP, "names in paths";
-    /// stat, chmod, open… of what is not there end with the look-up.
+    /// stat, chmod, open… of a missing file end with the look-up.
     STAT_FAILED = GETATTR, "failed at a look-up";
-    /// lseek(SEEK_END) asks where the end is.
+    /// lseek(SEEK_END) fetches the size.
     SEEK_END = GETATTR, "lseek to the end";
-    /// The kernel looks at a file's mode before it runs it, or says that it may be run.
+    /// The kernel checks a file's mode before it executes it or grants execution.
     EXEC_MODE = GETATTR, "execute permission";
-    /// Where the kernel checks permissions, it asks for owner and mode each time.
+    /// A kernel that checks permissions fetches owner and mode each time.
     CHECKS = GETATTR, "permission checks";
     /// As [`STAT_FAILED`].
     SETATTR_FAILED = SETATTR, "failed at a look-up";
     /// As [`STAT_FAILED`].
     ACCESS_FAILED = ACCESS, "failed at a look-up";
-    /// Where the kernel checks permissions, it knows.
+    /// A kernel that checks permissions answers by itself.
     CHECKED = ACCESS, "checked by the kernel";
-    /// chdir(2) asks whether it may.
+    /// chdir(2) checks access.
     CHDIR = ACCESS, "chdir";
     /// As [`STAT_FAILED`].
     READLINK_FAILED = READLINK, "failed at a look-up";
-    /// A link in a path is read, to be followed.
+    /// A link in a path is read in order to follow it.
     FOLLOWED = READLINK, "links in paths";
     /// As [`STAT_FAILED`].
     OPEN_FAILED = OPEN, "failed at a look-up";
@@ -125,26 +125,24 @@ causes! {
     EXEC_OPEN = OPEN, "execve";
     /// Every opening ends once.
     ENDS = RELEASE, "openings that ended";
-    /// What exec, exit and dup2 close, no call closes.
+    /// exec, exit and dup2 close descriptors without a call of close.
     IMPLICIT = FLUSH, "closed by exec, exit, dup2";
-    /// A read of more than a request holds.
+    /// A read larger than a request.
     READ_SPLIT = READ, "calls of over 1 MiB";
     /// execve reads the head of the program.
     EXEC_READ = READ, "execve";
-    /// Pages of mapped files are read as the kernel likes.
+    /// The kernel decides when to read pages of mapped files.
     PAGES = READ, "pages of mappings";
-    /// A write of more than a request holds.
+    /// A write larger than a request.
     WRITE_SPLIT = WRITE, "calls of over 1 MiB";
-    /// A listing with attributes, and one that is made at once, comes in smaller pieces than the program asks
-    /// for.
+    /// A reply has at most 64 KiB, and entries with attributes are larger than those of getdents64.
     PIECES = READDIR, "smaller pieces";
-    /// What takes capabilities from a program asks first whether it has any.
+    /// Operations that remove the capabilities of a file first query whether it has any.
     CAPABILITY = XATTR, "security.capability";
-    /// `ls` asks for no more labels once it was told that the file system has none. The calls that it spares
-    /// are no look-ups and no permission checks either.
+    /// `ls` requests no more labels once told that the file system has none. The calls saved are no look-ups
+    /// and no permission checks either.
     LABEL = XATTR, "security.selinux, after which nobody asks";
-    /// Where the kernel checks permissions of files that are not the caller's, it asks for their access ACL
-    /// too.
+    /// A kernel that checks permissions of another user's files fetches their access ACL too.
     ACL = XATTR, "access ACLs of others' files";
     /// At the end of the file the kernel knows that there is nothing to copy.
     COPY_END = COPY, "at the end of the file";
@@ -162,7 +160,7 @@ causes! {
     SYMLINK_FAILED = SYMLINK, "failed at a look-up";
 }
 
-/// What was counted.
+/// Counts of a job.
 #[derive(Debug, Default)]
 pub struct Tally {
     calls: BTreeMap<Class, u64>,
@@ -170,17 +168,17 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A system call of this class.
+    /// Counts a system call of this class.
     pub fn call(&mut self, class: Class) {
         *self.calls.entry(class).or_default() += 1;
     }
 
-    /// So many operations more, or less, by this cause.
+    /// Adds `count` operations for this cause; negative for fewer.
     pub fn add(&mut self, cause: Cause, count: i64) {
         self.add_between(cause, count, count);
     }
 
-    /// Between so many operations more and so many, by this cause.
+    /// Adds between `least` and `most` operations for this cause.
     pub fn add_between(&mut self, cause: Cause, least: i64, most: i64) {
         if (least, most) == (0, 0) {
             return;
@@ -189,17 +187,17 @@ impl Tally {
         *sum = sum.start() + least..=sum.end() + most;
     }
 
-    /// System calls of this class.
+    /// Returns the number of system calls of this class.
     pub fn calls(&self, class: Class) -> u64 {
         self.calls.get(&class).copied().unwrap_or_default()
     }
 
-    /// The differences of this class.
+    /// Returns the differences of this class.
     pub fn differences(&self, class: Class) -> impl Iterator<Item = (&Cause, &RangeInclusive<i64>)> {
         self.causes.iter().filter(move |(cause, _)| cause.class == class)
     }
 
-    /// How many operations of this class the server must have seen.
+    /// Returns how many operations of this class the server must have received.
     pub fn expected(&self, class: Class) -> RangeInclusive<i64> {
         let calls = self.calls(class).cast_signed();
         self.differences(class)

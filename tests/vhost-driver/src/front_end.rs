@@ -47,21 +47,21 @@ const FLAG_REPLY: u32 = 1 << 2;
 const FLAG_NEED_REPLY: u32 = 1 << 3;
 const HEADER_LEN: usize = 12;
 
-/// One line of a memory table.
+/// An entry of a memory table.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryEntry {
     /// Guest-physical address.
     pub guest_address: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Where the front end claims to have it.
+    /// Address at which the front end claims to map it.
     pub user_address: u64,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub file_offset: u64,
 }
 
 impl MemoryEntry {
-    /// As the specification lays it out.
+    /// Encodes it according to the specification.
     pub fn encode(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         let words = [self.guest_address, self.size, self.user_address, self.file_offset];
@@ -72,7 +72,7 @@ impl MemoryEntry {
     }
 }
 
-/// The messages of a front end. Methods that post wait for the acknowledgement, once that is negotiated.
+/// The messages of a front end. Methods that post wait for the acknowledgement, if negotiated.
 #[derive(Debug)]
 pub struct FrontEnd {
     stream: UnixStream,
@@ -80,17 +80,17 @@ pub struct FrontEnd {
 }
 
 impl FrontEnd {
-    /// Speaks over a connected socket.
+    /// Creates a front end on a connected socket.
     pub fn new(stream: UnixStream) -> FrontEnd {
         FrontEnd { stream, acknowledged: false }
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Sends bytes as they are, with descriptors; for messages that are not well-formed.
+    /// Sends raw bytes with descriptors, for malformed messages.
     pub fn send_raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -101,7 +101,7 @@ impl FrontEnd {
         self.stream.write_all(bytes.get(sent..).unwrap_or_default())
     }
 
-    /// Sends a message and waits for nothing.
+    /// Sends a message without waiting.
     pub fn send(&mut self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.send_raw(&message(request, VERSION, payload), fds)
     }
@@ -125,7 +125,7 @@ impl FrontEnd {
         self.receive(request)
     }
 
-    /// Asks for a number.
+    /// Requests a number.
     pub fn ask_u64(&mut self, request: u32) -> io::Result<u64> {
         let reply = self.ask(request, &[])?;
         reply.as_slice().try_into().map(u64::from_le_bytes).map_err(io::Error::other)
@@ -141,7 +141,7 @@ impl FrontEnd {
         self.post(request, &state(index, value), &[])
     }
 
-    /// Accepts protocol features; acknowledgements are asked for from then on, if among them.
+    /// Accepts protocol features; from then on acknowledgements are requested, if among them.
     pub fn set_protocol_features(&mut self, features: u64) -> io::Result<()> {
         self.post_u64(request::SET_PROTOCOL_FEATURES, features)?;
         self.acknowledged = features & PROTOCOL_REPLY_ACK != 0;
@@ -167,8 +167,8 @@ impl FrontEnd {
         self.post(request, &payload, files)
     }
 
-    /// Says where a queue's descriptor table, used ring and available ring lie, in the front end's addresses,
-    /// and where the used ring is to be logged, in the guest's.
+    /// Sets the addresses of a queue's descriptor table, used ring and available ring in the front end's
+    /// address space, and that of the used ring's log in the guest's.
     pub fn set_vring_addresses(
         &mut self,
         index: u32,
@@ -181,14 +181,14 @@ impl FrontEnd {
         self.post(request::SET_VRING_ADDR, &payload, &[])
     }
 
-    /// Shares a dirty log: so many bytes of a file. It is in use when this returns.
+    /// Shares `len` bytes of a file as the dirty log, which is in use when this returns.
     pub fn set_log(&mut self, len: u64, file_offset: u64, file: BorrowedFd<'_>) -> io::Result<()> {
         let payload = [len.to_le_bytes(), file_offset.to_le_bytes()].concat();
         self.send(request::SET_LOG_BASE, &payload, &[file])?;
         self.receive(request::SET_LOG_BASE).map(drop)
     }
 
-    /// Hands over one of a queue's eventfds, or says that there is none.
+    /// Sends one of a queue's eventfds, or that there is none.
     pub fn set_vring_fd(&mut self, request: u32, index: u16, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         const NO_DESCRIPTOR: u64 = 1 << 8;
         let value = u64::from(index) | if fd.is_none() { NO_DESCRIPTOR } else { 0 };
@@ -216,7 +216,7 @@ impl FrontEnd {
         self.post(request::SET_CONFIG, &payload, &[])
     }
 
-    /// Opens a way for the device's own messages; what it sends comes out of the socket.
+    /// Opens a socket for the device's own messages, and returns its end.
     pub fn open_way_back(&mut self) -> io::Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair()?;
         self.post(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
@@ -239,7 +239,7 @@ impl FrontEnd {
     }
 }
 
-/// A whole message: header and payload.
+/// Returns a complete message: header and payload.
 pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_LEN + payload.len());
     [request, flags, payload.len() as u32].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
@@ -247,7 +247,7 @@ pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The payload "vring state": an index and a number.
+/// Returns the payload "vring state": an index and a number.
 pub(super) fn state(index: u32, value: u32) -> [u8; 8] {
     (u64::from(index) | u64::from(value) << 32).to_le_bytes()
 }

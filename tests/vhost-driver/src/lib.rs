@@ -1,16 +1,16 @@
-//! The other end of vhost-user: a front end and a virtio driver inside one process, for tests and
+//! The front-end side of vhost-user: a front end and a virtio driver in one process, for tests and
 //! measurements.
 //!
-//! It plays the virtual machine monitor (messages over the socket, a memfd as guest memory) and the guest's
-//! driver (split virtqueues with event index and indirect descriptors). It shares no code with the serving
-//! side but memory regions, so that neither hides the other's mistakes; it can say things that no honest
-//! guest says; and it drives any vhost-user server, virtiofsd for one.
+//! It acts as the virtual machine monitor (messages over the socket, a memfd as guest memory) and as the
+//! guest's driver (split virtqueues with event index and indirect descriptors). It shares no code with the
+//! serving side except memory regions, so that neither hides the other's mistakes; it can send what no honest
+//! guest sends; and it drives any vhost-user server, for example virtiofsd.
 //!
 //! - [`Driver`], [`DriverSettings`]: connects, negotiates, starts the queues.
 //! - [`DriverQueue`]: submits chains and collects answers, by polling or sleeping; `Send`, one thread each.
 //! - [`FrontEnd`]: raw messages.
 //!
-//! Not here: a device. The product never depends on this crate, but for its tests.
+//! Non-goals: a device. The product never depends on this crate, except for its tests.
 //!
 //! Reading order: this file, `front_end`, `queue`, `dirty_log`.
 #![forbid(unsafe_code)]
@@ -41,31 +41,31 @@ const FEATURE_EVENT_INDEX: u64 = 1 << 29;
 const FEATURE_VERSION_1: u64 = 1 << 32;
 const FEATURE_PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// How a driver sets itself up.
+/// Settings of a driver.
 #[derive(Debug, Clone, Copy)]
 pub struct DriverSettings {
     /// Virtqueues to start, from the first on.
     pub queues: u16,
-    /// Entries of each; a power of two.
+    /// Number of entries in each; a power of two.
     pub queue_size: u16,
     /// Guest memory per queue for rings and buffers, in bytes; a multiple of the page size.
     pub queue_memory_bytes: usize,
-    /// Negotiate the event index.
+    /// `true`: negotiate the event index.
     pub event_index: bool,
-    /// Negotiate and use indirect descriptors.
+    /// `true`: negotiate and use indirect descriptors.
     pub indirect: bool,
-    /// Whether to sleep for answers (on an eventfd, as a guest's interrupt) or to poll the used ring.
+    /// Waiting by sleeping (on an eventfd, as for a guest's interrupt) or by polling the used ring.
     pub wait: Wait,
     /// Feature bits of the device to accept, where offered.
     pub device_features: u64,
 }
 
-/// How a driver waits for answers.
+/// Method of waiting for answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Looks at the used ring all the time, and asks for no interrupts.
+    /// Poll the used ring continuously, without interrupts.
     Poll,
-    /// Sleeps until interrupted.
+    /// Sleep until interrupted.
     Event,
 }
 
@@ -83,24 +83,25 @@ impl Default for DriverSettings {
     }
 }
 
-/// Where the driver's guest memory begins, in the guest's addresses: not at 0, so that a stray 0 is outside.
+/// Start of the driver's guest memory in guest addresses: not 0, so that a stray 0 is outside.
 pub const GUEST_BASE: u64 = 0x4000_0000;
 
-/// Where it claims to have it in its own address space. Nothing is there: no server may care.
+/// Claimed address of that memory in the driver's address space. Nothing is mapped there: no server may rely
+/// on it.
 pub const USER_BASE: u64 = 0x7fff_0000_0000;
 
 /// A connected front end with its guest memory.
 #[derive(Debug)]
 pub struct Driver {
-    /// The connection, for messages of one's own.
+    /// The connection, for other messages.
     pub front: FrontEnd,
     settings: DriverSettings,
     features: u64,
     memory: OwnedFd,
     region: Region,
-    /// Where servers write down what they have under way.
+    /// Area in which servers record requests in flight.
     in_flight: Option<OwnedFd>,
-    /// Where servers mark the pages that they write, and whether they are to.
+    /// Log in which servers mark pages that they write.
     log: Option<Region>,
     is_logging: bool,
 }
@@ -115,7 +116,7 @@ impl Driver {
         Ok((driver, queues))
     }
 
-    /// Negotiates features and makes the guest's memory, but shares nothing yet.
+    /// Negotiates features and creates the guest's memory, without sharing it yet.
     pub fn open(stream: UnixStream, settings: DriverSettings) -> io::Result<Driver> {
         let (front, features) = Self::negotiated(stream, settings)?;
         let memory = memfd_create("tombolo-driver", MemfdFlags::CLOEXEC)?;
@@ -157,8 +158,7 @@ impl Driver {
         Ok((front, features))
     }
 
-    /// Has servers write down from now on which requests they have under way, in an area of so many bytes. No
-    /// queue may run.
+    /// Makes servers record the requests in flight, in an area of `area_len` bytes. No queue may run.
     pub fn keep_requests(&mut self, area_len: u64) -> io::Result<()> {
         let area = memfd_create("tombolo-in-flight", MemfdFlags::CLOEXEC)?;
         ftruncate(&area, area_len)?;
@@ -176,8 +176,8 @@ impl Driver {
         self.front.post(request::SET_INFLIGHT_FD, &payload, &[area.as_fd()])
     }
 
-    /// Goes on with another server, as if the guest had noticed nothing: the same memory, the same queues,
-    /// and what was under way.
+    /// Switches to another server transparently to the guest: with the same memory and queues, and the
+    /// requests in flight.
     pub fn go_on_with(&mut self, path: &Path, queues: &mut [&mut DriverQueue]) -> io::Result<()> {
         let (front, features) = Self::negotiated(UnixStream::connect(path)?, self.settings)?;
         if features != self.features {
@@ -193,7 +193,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The guest's memory as a table of one entry.
+    /// Returns the guest's memory as a table of one entry.
     pub fn memory_table(&self) -> Vec<MemoryEntry> {
         vec![MemoryEntry {
             guest_address: GUEST_BASE,
@@ -208,22 +208,22 @@ impl Driver {
         self.front.set_memory(&self.memory_table(), &[self.memory.as_fd()])
     }
 
-    /// The file that is the guest's memory.
+    /// Returns the file of the guest's memory.
     pub fn memory_file(&self) -> &OwnedFd {
         &self.memory
     }
 
-    /// The guest's memory itself.
+    /// Returns the guest's memory itself.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// What was negotiated.
+    /// Returns the negotiated features.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// Sets a queue up from nothing and starts it at a position of its rings.
+    /// Initialises a queue and starts it at a position of its rings.
     pub fn start_queue(&mut self, index: u16, base: u16) -> io::Result<DriverQueue> {
         let start = self.settings.queue_memory_bytes * usize::from(index);
         let layout = Layout::new(start, self.settings.queue_size);
@@ -251,7 +251,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Starts a queue again that was stopped, as it is, at a position of its rings.
+    /// Restarts a stopped queue, unchanged, at a position of its rings.
     pub fn restart_queue(&mut self, index: u16, base: u16, queue: &DriverQueue) -> io::Result<()> {
         self.hand_over(index, base, queue)
     }
@@ -261,7 +261,7 @@ impl Driver {
         self.front.set_vring_addresses(index, queue.ring_addresses(), log)
     }
 
-    /// Stops a queue; where its rings are to go on.
+    /// Stops a queue and returns the position at which its rings continue.
     pub fn stop_queue(&mut self, index: u16) -> io::Result<u16> {
         let reply = self.front.ask(request::GET_VRING_BASE, &front_end::state(u32::from(index), 0))?;
         let base = reply.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes);

@@ -16,38 +16,38 @@ pub struct GuestBuffer {
     pub len: u32,
 }
 
-/// One descriptor's worth of a chain.
+/// A part of a chain, as in one descriptor.
 #[derive(Debug, Clone, Copy)]
 pub struct Part {
     /// Guest-physical address.
     pub address: u64,
     /// Length in bytes.
     pub len: u32,
-    /// Whether the device writes there; otherwise it reads.
+    /// `true` if the device writes it; otherwise it reads it.
     pub writable: bool,
 }
 
-/// A chain that came back.
+/// A completed chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
-    /// The number that [`DriverQueue::submit`] gave it.
+    /// Its number, as returned by [`DriverQueue::submit`].
     pub head: u16,
-    /// Bytes that the device says it wrote.
+    /// Number of bytes that the device claims to have written.
     pub written: u32,
 }
 
 impl GuestBuffer {
-    /// As a part that the device reads.
+    /// Returns it as a part that the device reads.
     pub fn readable(self) -> Part {
         Part { address: self.address, len: self.len, writable: false }
     }
 
-    /// As a part that the device writes.
+    /// Returns it as a part that the device writes.
     pub fn writable(self) -> Part {
         Part { address: self.address, len: self.len, writable: true }
     }
 
-    /// Its first `len` bytes.
+    /// Returns its first `len` bytes.
     pub fn first(self, len: u32) -> GuestBuffer {
         GuestBuffer { address: self.address, len: len.min(self.len) }
     }
@@ -60,14 +60,14 @@ pub struct DriverQueue {
     layout: Layout,
     options: Options,
     eventfds: EventFds,
-    /// Unused memory for buffers: from, to.
+    /// Range of unused memory for buffers.
     arena: (usize, usize),
     free: Vec<u16>,
-    /// For each head: its chain's descriptors, by number of the next and count.
+    /// For each head: its next descriptor, and the number of descriptors.
     next: Vec<u16>,
     count: Vec<u16>,
     available: u16,
-    /// The available index when we last looked whether to ring.
+    /// Available index at the last decision whether to ring.
     announced: u16,
     used: u16,
 }
@@ -86,7 +86,7 @@ pub(super) struct EventFds {
     pub(super) error: OwnedFd,
 }
 
-/// Where the parts of a queue lie in the guest's memory, as offsets.
+/// Offsets of a queue's parts in the guest's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     pub(super) size: u16,
@@ -100,7 +100,7 @@ pub(super) struct Layout {
 const FLAG_NEXT: u16 = 1;
 const FLAG_WRITE: u16 = 2;
 const FLAG_INDIRECT: u16 = 4;
-/// Descriptors in each head's indirect table.
+/// Number of descriptors in each head's indirect table.
 const INDIRECT_MAX: usize = 16;
 
 impl Layout {
@@ -138,7 +138,7 @@ impl DriverQueue {
             announced: base,
             used: base,
         };
-        // A queue that was in use before: both rings begin anew.
+        // For a queue that was in use before, both rings restart.
         queue.set_available_index(base).map_err(io::Error::other)?;
         queue.store(queue.layout.used + 2, base).map_err(io::Error::other)?;
         if options.wait == Wait::Poll {
@@ -147,13 +147,13 @@ impl DriverQueue {
         Ok(queue)
     }
 
-    /// The queue's size.
+    /// Returns the queue's size.
     pub fn size(&self) -> u16 {
         self.layout.size
     }
 
-    /// Takes `len` bytes of guest memory for a buffer, on an 8-byte boundary; from 4 KiB on, on a page.
-    /// Buffers are not given back: use them again.
+    /// Allocates `len` bytes of guest memory for a buffer, aligned to 8 bytes, and from 4 KiB on to a page.
+    /// Buffers are never freed: reuse them.
     pub fn alloc(&mut self, len: u32) -> Option<GuestBuffer> {
         let align = if len >= 4096 { 4096 } else { 8 };
         let start = self.arena.0.next_multiple_of(align);
@@ -162,12 +162,12 @@ impl DriverQueue {
         Some(GuestBuffer { address: GUEST_BASE + start as u64, len })
     }
 
-    /// Writes to a buffer from its beginning; says how many bytes fitted.
+    /// Writes to a buffer from its beginning, and returns the number of bytes that fit.
     pub fn write(&self, buffer: GuestBuffer, bytes: &[u8]) -> usize {
         self.sink(buffer).write_at(0, bytes)
     }
 
-    /// Reads a buffer from its beginning; says how many bytes there were.
+    /// Reads a buffer from its beginning, and returns the number of bytes.
     pub fn read(&self, buffer: GuestBuffer, out: &mut [u8]) -> usize {
         let mut source = Source::new();
         match source.push(&self.region, self.offset(buffer), buffer.len as usize) {
@@ -176,23 +176,23 @@ impl DriverQueue {
         }
     }
 
-    /// A buffer's memory.
+    /// Returns a buffer's memory.
     pub fn sink(&self, buffer: GuestBuffer) -> Sink {
         let mut sink = Sink::new();
-        // A buffer of another driver gives an empty sink.
+        // The sink of another driver's buffer is empty.
         let _ = sink.push(&self.region, self.offset(buffer), buffer.len as usize);
         sink
     }
 
-    /// Hands a chain to the device, and rings if it asks for that. The chain's number, or `None` if there are
-    /// not enough free descriptors.
+    /// Submits a chain to the device, and rings if the device requests it. Returns the chain's number, or
+    /// `None` if there are not enough free descriptors.
     pub fn submit(&mut self, parts: &[Part]) -> Option<u16> {
         let head = self.add(parts)?;
         self.kick();
         Some(head)
     }
 
-    /// Hands a chain to the device without ringing; [`kick`](Self::kick) does, for many at once.
+    /// Adds a chain without ringing; [`kick`](Self::kick) rings for many at once.
     pub fn add(&mut self, parts: &[Part]) -> Option<u16> {
         let indirect = self.options.indirect && parts.len() > 1 && parts.len() <= INDIRECT_MAX;
         let count = if indirect { 1 } else { parts.len() };
@@ -207,7 +207,7 @@ impl DriverQueue {
         Some(head)
     }
 
-    /// A chain that came back, if there is one.
+    /// Returns a completed chain, if there is one.
     pub fn try_used(&mut self) -> Option<Used> {
         let index = self.load(self.layout.used + 2, Ordering::Acquire).ok()?;
         if index == self.used {
@@ -223,7 +223,7 @@ impl DriverQueue {
         Some(used)
     }
 
-    /// Waits for a chain to come back; fails with `TimedOut`.
+    /// Waits for a completed chain; fails with `TimedOut`.
     pub fn wait_used(&mut self, timeout: Duration) -> io::Result<Used> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -241,7 +241,7 @@ impl DriverQueue {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             if self.options.wait == Wait::Poll {
-                // The server may need this very core. A short sleep gives it away without losing our turn.
+                // The server may need this core. A short sleep yields it without losing this thread's turn.
                 std::thread::sleep(Duration::from_micros(1));
             }
             if self.options.wait == Wait::Event && !self.ask_for_interrupt().map_err(io::Error::other)? {
@@ -250,7 +250,7 @@ impl DriverQueue {
         }
     }
 
-    /// Rings if the device asks for it since the last time.
+    /// Rings if the device has requested it since the last call.
     pub fn kick(&mut self) {
         fence(Ordering::SeqCst);
         let n = usize::from(self.layout.size);
@@ -267,24 +267,24 @@ impl DriverQueue {
         }
     }
 
-    /// Rings, asked or not.
+    /// Rings unconditionally.
     pub fn kick_always(&self) {
-        // Full means rung already.
+        // A full counter has been rung already.
         let _ = rustix::io::write(&self.eventfds.kick, &1u64.to_ne_bytes());
     }
 
-    /// Whether the device reports within the time that the queue is broken.
+    /// Returns `true` if the device reports within the time-out that the queue is broken.
     pub fn wait_broken(&self, timeout: Duration) -> bool {
         wait_for(&self.eventfds.error, timeout).unwrap_or(false)
     }
 
-    /// How many times the device has interrupted since this was last asked, in polling mode.
+    /// Returns the number of interrupts since the last call, in polling mode.
     pub fn interrupts(&self) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(&self.eventfds.call, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }
 
-    /// Writes a descriptor as it is.
+    /// Writes a raw descriptor.
     pub fn set_descriptor(
         &mut self,
         index: u16,
@@ -297,36 +297,37 @@ impl DriverQueue {
         self.region.write_at(at, &encode(address, len, flags, next))
     }
 
-    /// Puts a head on the available ring, whatever it is.
+    /// Puts any head on the available ring.
     pub fn offer(&mut self, head: u16) -> Result<(), OutOfBounds> {
         let slot = usize::from(self.available & (self.layout.size - 1));
         self.store(self.layout.available + 4 + slot * 2, head)?;
         self.set_available_index(self.available.wrapping_add(1))
     }
 
-    /// Claims to have handed over chains up to this index.
+    /// Sets the available index, regardless of chains.
     pub fn set_available_index(&mut self, index: u16) -> Result<(), OutOfBounds> {
         self.available = index;
         self.region.store_u16(self.layout.available + 2, index.to_le(), Ordering::Release)
     }
 
-    /// The available index.
+    /// Returns the available index.
     pub fn available_index(&self) -> u16 {
         self.available
     }
 
-    /// The used index, as the device has it.
+    /// Returns the used index in the device's ring.
     pub fn used_index(&self) -> u16 {
         self.load(self.layout.used + 2, Ordering::Acquire).unwrap_or(self.used)
     }
 
-    /// Where the used ring lies: guest address and length in bytes.
+    /// Returns guest address and length in bytes of the used ring.
     pub fn used_ring(&self) -> GuestBuffer {
         let len = 4 + u32::from(self.layout.size) * 8 + 2;
         GuestBuffer { address: GUEST_BASE + self.layout.used as u64, len }
     }
 
-    /// Where descriptor table, used ring and available ring lie, in the front end's addresses.
+    /// Returns the addresses of descriptor table, used ring and available ring, in the front end's address
+    /// space.
     pub fn ring_addresses(&self) -> [u64; 3] {
         [self.layout.table, self.layout.used, self.layout.available].map(|offset| USER_BASE + offset as u64)
     }
@@ -362,7 +363,7 @@ impl DriverQueue {
         Some(index)
     }
 
-    /// Takes a chain's descriptors back. A head that was never handed over is ignored.
+    /// Frees a chain's descriptors. A head that was never submitted is ignored.
     fn release(&mut self, head: u16) {
         let count = self.count.get_mut(usize::from(head)).map_or(0, std::mem::take);
         let mut index = head;
@@ -372,7 +373,7 @@ impl DriverQueue {
         }
     }
 
-    /// Asks to be interrupted by the next chain that comes back; whether one is there already.
+    /// Requests an interrupt for the next completed chain; returns `true` if one is completed already.
     fn ask_for_interrupt(&mut self) -> Result<bool, OutOfBounds> {
         let n = usize::from(self.layout.size);
         self.interrupts();
@@ -388,7 +389,7 @@ impl DriverQueue {
     fn refuse_interrupts(&mut self) -> Result<(), OutOfBounds> {
         let n = usize::from(self.layout.size);
         if self.options.event_index {
-            // Just behind the index: passed only after a whole round of 65,536.
+            // Right behind the index: reached only after a full cycle of 65,536.
             self.store(self.layout.available + 4 + n * 2, self.used.wrapping_sub(1))
         } else {
             self.store(self.layout.available, 1)
@@ -408,7 +409,7 @@ impl DriverQueue {
     }
 }
 
-/// Looks at the used ring before others may have the core: some 50 µs.
+/// Number of polls of the used ring before yielding the core: some 50 µs.
 const LOOKS: u32 = 1024;
 
 impl Part {

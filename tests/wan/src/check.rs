@@ -1,4 +1,4 @@
-//! A line measures itself.
+//! Self-measurement of a WAN link.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::wan::Wan;
 
-/// What a line was found to be.
+/// Measured properties of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// The quickest of several round trips.
+    /// The fastest of several round trips.
     pub round_trip: Duration,
-    /// What a bulk stream carried, in bits a second.
+    /// Throughput of a bulk stream, in bits per second.
     pub rate_bits_per_s: f64,
-    /// How much of what the line carries in this time the stream had; the rest is TCP's beginning and the
-    /// headers.
+    /// Share of the link's capacity that the stream used; the remainder is TCP's slow start and the headers.
     pub took: Duration,
 }
 
-/// Sends so many bytes to each that connects, and then so many single bytes back and forth.
+/// Server that sends `bytes` bytes to each client, and then exchanges single bytes.
 const SERVER: &str = "
 import socket, sys
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('0.0.0.0', 9)); s.listen(1); print('ready', flush=True)
@@ -40,10 +39,11 @@ while True:
 print(best, n * 8 / (time.monotonic() - t), time.monotonic() - t)";
 
 impl Wan {
-    /// Measures the round trip, and the rate by a stream of so many bytes from the far end. Takes python3.
+    /// Measures the round trip, and the throughput of a stream of `bytes` bytes from the far end. Requires
+    /// python3.
     ///
     /// # Errors
-    /// The programs at both ends could not be run.
+    /// If the programs at both ends cannot be run.
     pub fn check(&self, bytes: u64) -> io::Result<Check> {
         let begun = Instant::now();
         let mut server = self.far().command("python3");

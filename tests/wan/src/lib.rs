@@ -1,11 +1,11 @@
-//! A wide-area network: two network namespaces, a TUN device in each, and two threads of ours between them
-//! that forward IP packets.
+//! An emulated wide-area network: two network namespaces with a TUN device each, and two threads that forward
+//! IP packets between them.
 //!
-//! Each direction serialises at a rate, holds what waits in a queue of one bandwidth-delay product that drops
-//! at its tail, delays by a fixed time, and may lose at random. TCP is the kernel's, from end to end. Nothing
-//! of the host's own network changes; what was made is gone with the [`Wan`].
+//! Each direction serialises at a rate, queues at most one bandwidth-delay product and drops at the tail,
+//! delays by a fixed time, and may lose packets at random. TCP is the kernel's, from end to end. The host's
+//! own network does not change; everything is removed with the [`Wan`].
 //!
-//! Not here: jitter, reordering, more than two ends.
+//! Non-goals: jitter, reordering, more than two ends.
 //!
 //! Main types: [`Profile`], [`Wan`], [`Check`]. Reading order: `profile`, `shaper` (no I/O), `line` (the
 //! threads), `wan`.

@@ -1,4 +1,4 @@
-//! A thread that carries packets in one direction.
+//! A thread that forwards packets in one direction.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use rustix::io::Errno;
 use crate::profile::Profile;
 use crate::shaper::Shaper;
 
-/// What both directions and their owner share.
+/// State shared by both directions and their owner.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub is_over: AtomicBool,
-    /// All packets are dropped.
+    /// `true`: all packets are dropped.
     pub is_down: AtomicBool,
-    /// Packets that were carried, and those of them that were late.
+    /// Number of packets forwarded, and of those that were late.
     pub carried: AtomicU64,
     pub late: AtomicU64,
 }
 
-/// Later than this, and a packet counts as late.
+/// Delay from which a packet counts as late.
 const LATE: Duration = Duration::from_millis(2);
 
-/// How soon a thread sees that it is to end.
+/// Maximum time until a thread notices that it must end.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The largest packet.
+/// Maximum size of a packet.
 const PACKET_BYTES: usize = 65_536;
 
 pub(crate) fn start(
@@ -40,10 +40,10 @@ pub(crate) fn start(
 ) -> std::io::Result<JoinHandle<()>> {
     let (mut shaper, shared) = (Shaper::new(profile, name.len() as u64), shared.clone());
     thread::Builder::new().name(name.into()).spawn(move || {
-        // A line is not slower where the programs at its ends have the processors. Without the right to that,
-        // what comes late is counted.
+        // A link does not slow down when the programs at its ends occupy the processors. Without the
+        // privilege, late packets are counted.
         let _ = tombolo_sys::scheduling::run_realtime();
-        // A timer of the thread's own accuracy.
+        // High-resolution timers for this thread.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let start = Instant::now();
         let mut buffer = vec![0; PACKET_BYTES];
@@ -73,7 +73,7 @@ pub(crate) fn start(
     })
 }
 
-/// Reads all packets that are there.
+/// Reads all available packets.
 fn take_in(from: &OwnedFd, buffer: &mut [u8], mut take: impl FnMut(&[u8])) {
     loop {
         match rustix::io::read(from, &mut *buffer) {

@@ -1,5 +1,5 @@
-//! `tombolo-wan PROFILE`: makes a line, says how to run programs at its ends, and keeps it until its input
-//! ends. `down` and `up` on the input cut it and join it again.
+//! `tombolo-wan PROFILE`: creates a link, prints how to run programs at its ends, and keeps it until its
+//! input ends. `down` and `up` on the input interrupt and restore it.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people and scripts")]
 

@@ -1,5 +1,5 @@
-//! One direction of a line, without I/O: packets in, and out when they are due. Times are microseconds of any
-//! clock that only rises.
+//! One direction of a link, without I/O: packets enter, and leave when they are due. Times are of any
+//! monotonic clock.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(crate) struct Shaper {
     queue_bytes: u64,
     lost_one_in: u32,
     random: fastrand::Rng,
-    /// Until then the line is busy with what came before.
+    /// Time until which the link is busy with earlier packets.
     busy_until_ns: u64,
     under_way: VecDeque<(u64, Vec<u8>)>,
     dropped: u64,
@@ -33,7 +33,7 @@ impl Shaper {
         }
     }
 
-    /// A packet that arrives at this end. False if it is dropped.
+    /// Accepts a packet at this end; `false` if it is dropped.
     pub(crate) fn push(&mut self, now_ns: u64, packet: Vec<u8>) -> bool {
         let waiting_ns = self.busy_until_ns.saturating_sub(now_ns);
         let waiting_bytes = waiting_ns * (self.rate_bits_per_s / 8) / 1_000_000_000;
@@ -48,17 +48,17 @@ impl Shaper {
         true
     }
 
-    /// When the next packet is due at the other end.
+    /// Returns when the next packet is due at the other end.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.under_way.front().map(|(due, _)| *due)
     }
 
-    /// A packet that is due, and since when.
+    /// Returns a due packet, with the time at which it was due.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
         self.under_way.pop_front_if(|(due, _)| *due <= now_ns)
     }
 
-    /// Drops all that is under way.
+    /// Drops all packets in flight.
     pub(crate) fn clear(&mut self) {
         self.dropped += self.under_way.len() as u64;
         self.under_way.clear();
@@ -95,7 +95,7 @@ mod tests {
         let mut shaper = shaper(0);
         let taken = (0..1000).filter(|_| shaper.push(0, vec![0; 1000])).count() as u64;
         assert_eq!(taken, Profile::WAN.queue_bytes() / 1000);
-        // A packet's time later there is room for one.
+        // One packet's time later the queue has space for one.
         assert!(!shaper.push(10_000, vec![0; 1000]) && shaper.push(101_000, vec![0; 1000]));
     }
 

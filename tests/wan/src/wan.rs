@@ -1,4 +1,4 @@
-//! Two networks and the line between them.
+//! Two networks and the link between them.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use tombolo_sys::tun;
 use crate::line::{self, Shared};
 use crate::profile::Profile;
 
-/// A line between two networks. Dropping it takes all away.
+/// A link between two networks. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Wan {
     near: Side,
@@ -29,14 +29,14 @@ pub struct Side {
     address: Ipv4Addr,
 }
 
-/// Tells the lines of one process apart.
+/// Distinguishes the links of one process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl Wan {
-    /// Makes both networks and begins to carry packets. Needs root and /dev/net/tun.
+    /// Creates both networks and begins to forward packets. Requires root and /dev/net/tun.
     ///
     /// # Errors
-    /// What could not be made; all that was is gone then.
+    /// If something cannot be created; everything else is removed then.
     pub fn new(profile: &Profile) -> io::Result<Self> {
         let tag = format!("{:x}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let side = |end: &str, last| Side {
@@ -54,23 +54,23 @@ impl Wan {
         Ok(wan)
     }
 
-    /// The end where users are.
+    /// Returns the end of the users.
     pub fn near(&self) -> &Side {
         &self.near
     }
 
-    /// The end where the origin is.
+    /// Returns the end of the origin.
     pub fn far(&self) -> &Side {
         &self.far
     }
 
-    /// Cuts the line, or joins it again.
+    /// Interrupts the link, or restores it.
     pub fn set_down(&self, is_down: bool) {
         self.shared.is_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// Of the packets that were carried so far, the part that came more than 2 ms late: then this machine was
-    /// too busy, and what was measured is void.
+    /// Returns the share of packets forwarded so far that were more than 2 ms late: then this machine was too
+    /// busy, and measurements are void.
     pub fn late(&self) -> f64 {
         let (late, carried) = (&self.shared.late, &self.shared.carried);
         late.load(Ordering::Relaxed) as f64 / (carried.load(Ordering::Relaxed).max(1) as f64)
@@ -88,17 +88,17 @@ impl Drop for Wan {
 }
 
 impl Side {
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// What ip(8) calls it.
+    /// Returns its name for ip(8).
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// A command that runs in this network.
+    /// Creates a command that runs in this network.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.namespace)).arg("--").arg(program);
@@ -112,7 +112,7 @@ impl Side {
         run("ip", &["link", "set", device, "netns", name])?;
         let (own, peer) = (self.address.to_string(), peer.to_string());
         run("ip", &["-n", name, "address", "add", &own, "peer", &peer, "dev", device])?;
-        // As long as the queue of the line itself.
+        // As long as the link's own queue.
         for device in ["lo", device] {
             run("ip", &["-n", name, "link", "set", device, "up", "txqueuelen", "1000"])?;
         }

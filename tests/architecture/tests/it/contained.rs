@@ -1,4 +1,4 @@
-//! Processes that a test has started (`tests/contained`).
+//! Processes left behind by a test (`tests/contained`).
 
 use std::io::Read;
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The time that a process which was left behind runs for: longer than it takes to end one on any machine.
+/// Run time of a process left behind: longer than it takes to end one on any machine.
 const LEFT_SECONDS: u32 = 1200;
 
-/// The time in which everything that a test has started has ended.
+/// Maximum time until every process of a test has ended.
 const ENDED: Duration = Duration::from_secs(600);
 
-/// A test that starts a process of a session of its own, which has the test's output, and comes to its own
-/// end.
+/// Runs a test that starts a process in its own session, which shares the test's output, and then ends by
+/// itself.
 fn ends_with(end: &str) -> Option<i32> {
     let contained = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contained");
     let script = format!("setsid sleep {LEFT_SECONDS} & echo started; {end}");
@@ -28,7 +28,7 @@ fn ends_with(end: &str) -> Option<i32> {
         running.kill().expect("killed");
     }
     let code = running.wait().expect("its end").code();
-    // It ends when the last process has ended that could write to it.
+    // The output ends with the last process that could write to it.
     let (ended, has_ended) = mpsc::channel();
     thread::spawn(move || ended.send(output.read_to_end(&mut Vec::new())));
     let end_of_output = has_ended.recv_timeout(ENDED).expect("nothing is left that could write");

@@ -1,11 +1,11 @@
-//! Fails on an upward edge, a door between two rooms of one row, or a leak of `unsafe` or libc.
+//! Fails on an upward dependency, one between two rooms of one row, or a leak of `unsafe` or libc.
 
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use tombolo_architecture::{DOORS, room_of, sources};
 
-/// Longest file that reads well, in lines.
+/// Maximum length of a readable file, in lines.
 const FILE_LINES_MAX: usize = 700;
 
 fn metadata() -> Metadata {
@@ -34,8 +34,8 @@ fn dependencies_point_down_and_rooms_of_one_row_have_no_door() {
                 path.strip_prefix(&metadata.workspace_root).expect("a dependency outside the workspace");
             let Some(to) = room_of(to_folder.as_std_path()) else { continue };
             let for_tests_only = dependency.kind == DependencyKind::Development;
-            // Tests of a front end or a layer need something behind the waist, and a layer that makes it slow
-            // or faulty; and a room may test its optional parts.
+            // Tests of a front end or a layer need a back end, and a layer that makes it slow or faulty; and
+            // a room may test its optional parts.
             let own = to_folder.as_std_path() == from_folder;
             let is_for_tests = to.folder.starts_with("tests") || ["back", "layer"].contains(&to.folder);
             if for_tests_only && (own || is_for_tests) {
@@ -57,7 +57,7 @@ fn unsafe_and_the_system_stay_in_their_rooms() {
     for package in metadata.workspace_packages() {
         let crate_folder = folder(&metadata, package);
         let Some(room) = room_of(&crate_folder) else { continue };
-        // Only what ships: a test may, say, count allocations, which takes an `unsafe impl`.
+        // Shipped code only: a test may, say, count allocations, which requires an `unsafe impl`.
         let shipped = metadata.workspace_root.as_std_path().join(&crate_folder).join("src");
         for path in sources(&shipped).expect("readable sources") {
             let text = std::fs::read_to_string(&path).expect("readable source");
@@ -125,7 +125,7 @@ fn forbidden_words(may_be_unsafe: bool, may_name_the_system: bool) -> Vec<&'stat
     words
 }
 
-/// The part of a line before a comment.
+/// Returns the part of a line before a comment.
 fn code_of(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }

@@ -47,7 +47,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Comments of all revised sources, with their places.
+/// Returns the comments of all revised sources, with their places.
 fn revised_comments() -> Vec<(String, Comment)> {
     let files = revised_sources();
     let place = |path: &Path, comment: &Comment| format!("{}:{}", path.display(), comment.line);

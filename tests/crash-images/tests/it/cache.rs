@@ -1,4 +1,4 @@
-//! The store of a cache after a loss of power.
+//! A cache's store after a power loss.
 
 use std::collections::HashMap;
 use std::fs;
@@ -32,7 +32,7 @@ fn cached(area: &Path, dir: &Path, capacity_bytes: u64) -> (Origin, Cached) {
     (origin, cached)
 }
 
-/// A file is one however it is called: of its name all before the point stays.
+/// Returns the identity of a file: its name before the first point, which renames preserve.
 fn id_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
@@ -41,7 +41,7 @@ fn old_files() -> impl Iterator<Item = String> {
     (0..12).map(|n| format!("old-{n}"))
 }
 
-/// Marks which number and which handle a file was given.
+/// Marks the number and handle given to a file.
 fn see(cached: &Cached, name: &str) {
     let session = &cached.session;
     let node = session.lookup(name).expect("there").node;
@@ -51,15 +51,15 @@ fn see(cached: &Cached, name: &str) {
     mark(&format!("{name} {} {} {bytes}", node.0, handle.kind));
 }
 
-/// Reads, changes and evicts, in three lives; the last one just ends.
+/// Reads, changes and evicts in three lives; the last one ends abruptly.
 fn work(dir: &Path) {
     let area = dir.parent().expect("an area");
     for life in 0..3_u8 {
-        // The second has room for less than it reads.
+        // The second has a smaller capacity than it reads.
         let (_origin, cached) = cached(area, dir, if life == 1 { 200_000 } else { 4 << 20 });
         let session = &cached.session;
         if life == 2 {
-            // What was changed before is kept from now on.
+            // Earlier changes are old enough to be cached from now on.
             grow_old();
         }
         for (n, text) in old_files().enumerate() {
@@ -91,7 +91,7 @@ fn work(dir: &Path) {
 }
 
 struct Given {
-    /// To which file each number was given.
+    /// File to which each number was given.
     numbers: HashMap<u64, String>,
     handles: Vec<(PersistentHandle, String)>,
 }

@@ -1,4 +1,4 @@
-//! A cache on a disk that is full, and on one of another kind.
+//! A cache on a full disk, and on an overlay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Drop for Mounted {
 const FILES: u8 = 24;
 const FILE_BYTES: usize = 400_000;
 
-/// More than there is room for; and then something else takes what is left.
+/// More files than fit; then another program takes the remaining space.
 #[test]
 fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
@@ -46,7 +46,7 @@ fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
         let reads = origin.asked("read");
         read(&cached, FILES - 1);
         assert_eq!(origin.asked("read"), reads, "room was made for the last");
-        // Now the cache cannot write at all, neither data nor its index.
+        // Now the cache can write neither data nor its index.
         let rest = vec![1; 1 << 20];
         let mut file = fs::File::create(&other).expect("create");
         while std::io::Write::write(&mut file, &rest).is_ok() {}
@@ -71,13 +71,13 @@ fn a_cache_on_an_overlay_is_as_any_other() {
         origin.direct.put(&format!("file-{n}"), &pattern(50_000, n));
     }
     grow_old();
-    // An overlay cannot lie on every file system: on one in memory it can.
+    // Overlays need a suitable upper file system: one in memory is.
     let _memory = Mounted::new(&["-t", "tmpfs", "memory"], dir.path());
     let [lower, upper, work, over] = ["lower", "upper", "work", "over"].map(|name| dir.path().join(name));
     for dir in [&lower, &upper, &work, &over] {
         fs::create_dir(dir).expect("mkdir");
     }
-    // Some of it lies below, as in an image that was made with a warm cache: what is changed is copied up.
+    // Part of the cache is in the lower layer, like an image with a warm cache: changes are copied up.
     let read_all = |cache_dir: &Path, capacity_bytes: u64| {
         let options = Options { contract: Contract::Exclusive, ..Options::default() };
         let store = StoreOptions { capacity_bytes, ..StoreOptions::default() };
@@ -97,7 +97,7 @@ fn a_cache_on_an_overlay_is_as_any_other() {
     let cached = read_all(&over.join("cache"), 8 << 20);
     let more = origin.asked("read") - reads;
     assert!(0 < more && more < u64::from(FILES), "{more} were read anew, and what lay below was used");
-    // What lies below is replaced.
+    // Data in the lower layer are replaced.
     (0..FILES / 2).for_each(|n| cached.session.put(&format!("file-{n}"), &pattern(60_000, n + 100)));
     drop(cached);
     read_all(&over.join("cache"), 8 << 20);

@@ -1,4 +1,4 @@
-//! What images are made of what was done.
+//! Construction of images from calls.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use tombolo_crash_images::{each_image, mark, record, recorded};
 
-/// A file that is replaced as a whole, and one that is written in place.
+/// Replaces one file as a whole, and writes another in place.
 fn work(dir: &Path) {
     for version in 1..=3_u8 {
         let mut fresh = File::create(dir.join("new")).expect("create");
@@ -130,7 +130,7 @@ fn links_and_what_other_processes_write_are_there_and_times_as_far_as_they_were_
         let place = all.iter().position(|time| *time == time_of(&one)).expect("one of its times");
         seen.lock().expect("no panic").insert((marks.len(), place));
     });
-    // Data alone were synced: the time may be the old one.
+    // Only data were synced: the time may be the old one.
     let seen = seen.into_inner().expect("no panic");
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(1, 0), (1, 1), (2, 0), (2, 1)]);
 }

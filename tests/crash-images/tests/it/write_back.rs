@@ -1,4 +1,4 @@
-//! What write-back has answered as stable, after a loss of power.
+//! Data that write-back acknowledged as stable, after a power loss.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -21,7 +21,7 @@ use tombolo_mem::Source;
 
 use crate::world::{Cached, Origin, Session, attach, name};
 
-/// One operation of the workload; its number is the byte that it writes.
+/// An operation of the workload; it writes its number as bytes.
 #[derive(Clone, Debug)]
 enum Action {
     Create(String),
@@ -30,11 +30,11 @@ enum Action {
     Rename(String, String),
     Link(String, String),
     Unlink(String),
-    /// fsync of a file: all that was done before is stable.
+    /// fsync of a file: everything before is stable.
     Sync(String),
 }
 
-/// What the tree is to be: names, and the files that they lead to.
+/// Expected state of the tree: names and their files.
 #[derive(Clone, Debug, Default)]
 struct State {
     names: BTreeMap<String, usize>,
@@ -90,7 +90,7 @@ impl State {
     }
 }
 
-/// The workload, and the state before each action and at the end. The same each time.
+/// Returns the workload, and the state before each action and at the end; always the same.
 fn history() -> (Vec<(Action, bool)>, Vec<State>) {
     let (mut random, mut states, mut actions) = (Rng::with_seed(5), vec![State::first()], Vec::new());
     for number in 1..=ACTIONS {
@@ -106,7 +106,7 @@ fn history() -> (Vec<(Action, bool)>, Vec<State>) {
             (4, Some(free)) => Action::Rename(any, free),
             (5, _) => {
                 let other = names[random.usize(..names.len())].clone();
-                // Two names of one file: a rename does nothing.
+                // Two names of one file: a rename has no effect.
                 match state.names[&other] == state.names[&any] {
                     true => Action::Sync(any),
                     false => Action::Rename(any, other),
@@ -137,7 +137,7 @@ fn proxy(area: &Path, dir: &Path) -> Proxy {
     let origin = Origin::of(Arc::new(export));
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cached = origin.cached_with(&dir.join("cache"), options, StoreOptions::default());
-    // What was brought to the origin after the loss of power is no part of an image.
+    // Images do not include the origin, so nothing is sent to it.
     let never = Duration::from_secs(1 << 20);
     let options = WriteBackOptions { idle: never, delay_max: never, ..WriteBackOptions::default() };
     let write_back = tombolo_layer_write_back::over(&cached.cache, &dir.join("write-back"), options);
@@ -201,7 +201,7 @@ fn find(session: &Session, path: &str) -> Result<NodeId> {
     Ok(session.fs.lookup(&session.cx, dir, name).wait()?.node)
 }
 
-/// The directory of a path, and the last name.
+/// Returns the directory of a path, and its last name.
 fn place<'a>(session: &Session, path: &'a str) -> (NodeId, Name<'a>) {
     match path.split_once('/') {
         Some((dir, last)) => (find(session, dir).expect("there"), name(last)),
@@ -216,7 +216,7 @@ fn open(session: &Session, path: &str, flags: OpenFlags) -> File {
     File { node, open: opened.open }
 }
 
-/// Two lives; the second just ends.
+/// Works in two lives; the second ends abruptly.
 fn work(dir: &Path) {
     let area = dir.parent().expect("an area");
     let (actions, states) = history();
@@ -268,8 +268,8 @@ fn listed(session: &Session, dir: &str) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Why what was found is not one of the states `all`: names and sizes of the first, each byte of that or a
-/// later one.
+/// Describes why a tree is none of the states `all`: it must have the names and sizes of the first, and each
+/// byte of that or a later one.
 fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String> {
     let state = &all[0];
     let wanted: Vec<_> = state.names.iter().map(|(name, file)| (name, state.files[file].len())).collect();
@@ -325,7 +325,7 @@ fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
     });
 }
 
-/// Small writes, which the journal takes itself, in more bytes than the 8 MiB that it takes.
+/// Number and size of small writes, which go to the journal itself; together more than its 8 MiB.
 const SMALL_WRITES: (usize, usize) = (520, 16 << 10);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Images, servers of them, and clients.
+//! Images, their servers, and clients.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ impl Bed {
         ImageFile::open(&self.image(), &options, self.pool.lane()).unwrap()
     }
 
-    /// Our server of this disk.
+    /// Starts Tombolo's server of this disk.
     pub fn serve(&self, disk: Arc<dyn BlockDevice>) -> Server {
         let (mut listeners, mut exports) = (Listeners::default(), Exports::default());
         listeners.add_unix(&self.socket(), 0o600).unwrap();
@@ -63,7 +63,7 @@ impl Bed {
         NbdDisk::connect(Address::Unix(self.socket()), None, "disk").unwrap()
     }
 
-    /// Another's server of the image, once it listens.
+    /// Starts a foreign server of the image, and waits until it listens.
     pub fn foreign(&self, program: &str, arguments: &[&str]) -> Foreign {
         let child = Command::new(program).args(arguments).stdout(Stdio::null()).spawn().expect(program);
         let foreign = Foreign(child);
@@ -72,10 +72,9 @@ impl Bed {
     }
 }
 
-/// Waits until a program listens at this socket, which has its name a moment before; a connection could be
-/// the only one that it takes.
+/// Waits until a program listens at this socket, without connecting: a server may accept only one connection.
 fn wait_for_listener(path: &Path) {
-    // proc_net_unix(5): the flag of one that listens, and the path in the last column.
+    // proc_net_unix(5): the flag of a listening socket, and the path in the last column.
     let is_there =
         |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", path.display()));
     let end = Instant::now() + Duration::from_secs(60);
@@ -85,7 +84,7 @@ fn wait_for_listener(path: &Path) {
     }
 }
 
-/// Is killed when it is dropped.
+/// A foreign server, killed on drop.
 pub struct Foreign(Child);
 
 impl Drop for Foreign {
@@ -109,7 +108,7 @@ pub fn write(disk: &dyn BlockDevice, offset: u64, stability: Stability, bytes: &
     answer.wait()
 }
 
-/// The extents of a range, all of them.
+/// Returns all extents of a range.
 pub fn extents(disk: &dyn BlockDevice, mut range: Range) -> Vec<Extent> {
     let mut all = Vec::new();
     while range.len_bytes > 0 {

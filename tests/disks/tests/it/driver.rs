@@ -1,4 +1,4 @@
-//! Our device of virtio-blk under another's driver, the crate virtio-driver.
+//! Tombolo's virtio-blk device under a foreign driver, the crate virtio-driver.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,20 +17,20 @@ use virtio_driver::{
 use crate::common::{Bed, SIZE};
 
 const QUEUES: usize = 2;
-/// Requests under way in a queue at a time.
+/// Number of requests in flight per queue.
 const DEPTH: usize = 32;
-/// The largest request, and the room of each, in bytes.
+/// Maximum size of a request, and the memory reserved for each, in bytes.
 const ROOM: usize = 64 << 10;
 const BLOCK: usize = 512;
 
-/// A request that is under way: what it is to find.
+/// The expected result of a request in flight.
 enum Expected {
     Bytes { slot: usize, bytes: Vec<u8> },
     Nothing,
 }
 
-/// What the driver takes for memory of its own is what the device sees through a file: the driver only makes
-/// places in the one out of places in the other.
+/// Guest memory: the driver's memory is only an address range, which it translates to offsets in the file
+/// that the device maps.
 struct Memory {
     addresses: Vec<u8>,
     file: File,
@@ -70,8 +70,8 @@ fn served(bed: &Bed) -> Server {
     Server::start(listener, Settings::default(), Box::new(make)).unwrap()
 }
 
-/// What a request touches: its slot's part of the disk, so that the order of those under way does not matter.
-/// Where, and how much.
+/// Returns offset and length of a request within its slot's part of the disk, so that the order of requests
+/// in flight does not matter.
 fn part_of(slot: usize) -> (usize, usize) {
     let room = SIZE as usize / (QUEUES * DEPTH);
     let len = BLOCK * fastrand::usize(1..=room.min(ROOM) / BLOCK);
@@ -82,7 +82,7 @@ struct Guest {
     transport: Box<VirtioBlkTransport>,
     queues: Vec<VirtioBlkQueue<'static, Expected>>,
     memory: Memory,
-    /// What the disk holds.
+    /// Expected contents of the disk.
     model: Vec<u8>,
 }
 
@@ -124,7 +124,7 @@ impl Guest {
         .unwrap();
     }
 
-    /// Waits for all that is under way in a queue.
+    /// Waits for all requests in flight of a queue.
     fn await_all(&mut self, number: usize) {
         let end = Instant::now() + Duration::from_secs(20);
         let mut answered = 0;

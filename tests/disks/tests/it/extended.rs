@@ -1,5 +1,5 @@
-//! Extended headers of NBD, by a client of others: QEMU's from 8.2 on speaks them. `tests/disks/setup`
-//! unpacks one.
+//! Extended headers of NBD with a foreign client: QEMU supports them from 8.2 on. `tests/disks/setup` unpacks
+//! one.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::common::Bed;
 
-/// What one of the tools says, and its trace of NBD.
+/// Returns a tool's output, and its trace of NBD.
 fn traced(tools: &OsString, program: &str, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(Path::new(tools).join(program));
     let output = command.args(["--trace", "nbd_*"]).args(arguments).output().expect(program);
@@ -18,7 +18,7 @@ fn traced(tools: &OsString, program: &str, arguments: &[&str]) -> (String, Strin
     (said, trace)
 }
 
-/// The directory of qemu-img and qemu-io of version 10.
+/// Returns the directory of qemu-img and qemu-io of version 10.
 fn tools() -> Option<OsString> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/qemu-10/usr/bin");
     let said = std::env::var_os("TOMBOLO_QEMU_10").filter(|tools| !tools.is_empty());

@@ -1,4 +1,4 @@
-//! Servers that die, and come again.
+//! Servers that die and restart.
 
 use tombolo_core::block::BlockDevice;
 use tombolo_core::{Error, Stability};

@@ -1,5 +1,5 @@
-//! Disks and what others make of them: the client of NBD with our server and with those of others; another's
-//! driver of virtio-blk; images of QEMU.
+//! Disks together with foreign programs: the NBD client with Tombolo's and other servers; a foreign driver of
+//! virtio-blk; images of QEMU.
 
 mod common;
 mod driver;

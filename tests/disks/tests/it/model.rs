@@ -1,4 +1,4 @@
-//! Every case of the block waist over the client.
+//! All conformance cases of the block waist over the NBD client.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tombolo_core::block::{Allocation, BlockDevice, Range};
 
 use crate::common::{Bed, SIZE, cx, extents, read, write};
 
-/// A disk that the cases run on, behind one of our servers; and a second server that has it from the first.
+/// Runs the cases on a disk behind `chain` servers, each a client of the one before.
 fn over_our_servers(chain: usize) {
     let kept = Mutex::new(Vec::new());
     let make = |Wanted { size_bytes, read_only }| -> Arc<dyn BlockDevice> {

@@ -1,4 +1,4 @@
-//! A server whose disk has no whole number of sectors, as nbdkit's may, or claims to have more than there is.
+//! A server whose disk has a fractional number of sectors, as nbdkit's may, or claims more than exists.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,8 +15,8 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-/// Serves these bytes to one client as a disk that has `size_bytes`, with neither structured replies nor more
-/// commands than READ, WRITE and FLUSH.
+/// Serves these bytes to one client as a disk of `size_bytes`, without structured replies and with READ,
+/// WRITE and FLUSH only.
 fn serve(socket: &UnixListener, size_bytes: u64, bytes: &Mutex<Vec<u8>>) -> std::io::Result<()> {
     let (mut client, _) = socket.accept()?;
     client.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
@@ -35,7 +35,7 @@ fn serve(socket: &UnixListener, size_bytes: u64, bytes: &Mutex<Vec<u8>>) -> std:
             client.write_all(&reply(0x8000_0001, &[]))?;
             continue;
         }
-        // HAS_FLAGS and SEND_FLUSH; blocks from one byte on.
+        // HAS_FLAGS and SEND_FLUSH; minimum block size of one byte.
         let export = [&[0, 0][..], &size_bytes.to_be_bytes(), &[0, 5]].concat();
         let sizes =
             [&[0, 3][..], &1_u32.to_be_bytes(), &4096_u32.to_be_bytes(), &(1_u32 << 25).to_be_bytes()];
@@ -76,7 +76,7 @@ fn connect(size_bytes: u64, bytes: &Arc<Mutex<Vec<u8>>>) -> Result<Arc<NbdDisk>,
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let (socket, bytes) = (UnixListener::bind(&path).unwrap(), bytes.clone());
-    // It ends with its client.
+    // Ends with its client.
     thread::spawn(move || serve(&socket, size_bytes, &bytes));
     NbdDisk::connect(Address::Unix(path), None, "disk")
 }

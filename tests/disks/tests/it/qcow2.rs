@@ -1,4 +1,4 @@
-//! Images of the format qcow2, which QEMU's tools make and judge.
+//! qcow2 images, created and checked by QEMU's tools.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub struct Images {
     pool: ThreadPool,
 }
 
-/// What one of QEMU's tools says; it must end well.
+/// Returns the output of one of QEMU's tools, which must succeed.
 pub fn qemu(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -33,7 +33,7 @@ pub fn text(path: &Path) -> &str {
 }
 
 impl Images {
-    /// In memory: what is made durable is another test's.
+    /// Creates a directory in memory: durability has its own tests.
     pub fn new() -> Self {
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         Self { dir: tempfile::tempdir_in("/dev/shm").expect("a directory"), pool }
@@ -43,7 +43,7 @@ impl Images {
         self.dir.path().join(name)
     }
 
-    /// A new image, by `qemu-img create` with these options.
+    /// Creates an image by `qemu-img create` with these options.
     pub fn create(&self, name: &str, options: &[&str], size_bytes: u64) -> PathBuf {
         let (path, size) = (self.path(name), size_bytes.to_string());
         let sizes: &[&str] = if size_bytes == 0 { &[] } else { &[&size] };
@@ -138,7 +138,7 @@ fn an_image_stands_on_nothing_that_was_not_allowed_or_whose_format_is_a_guess() 
     let mut bytes = std::fs::read(&unsaid).unwrap();
     let says_format =
         bytes.windows(4).position(|word| word == [0xE2, 0x79, 0x2A, 0xCA]).expect("an extension");
-    // One that is not known is passed over.
+    // An unknown header extension is skipped.
     bytes[says_format] = 0x12;
     std::fs::write(&unsaid, &bytes).unwrap();
     assert!(matches!(images.open(&unsaid, false), Err(Qcow2OpenError::FormatUnspecified { .. })));
@@ -154,14 +154,14 @@ fn a_damaged_image_is_an_error_and_nothing_else() {
     qemu("qemu-io", &["-c", "write -P 7 0 4M", text(&path)]);
     let whole = std::fs::read(&path).unwrap();
     let damaged = images.path("damaged.qcow2");
-    // The header, then what it says of tables, then the tables themselves.
+    // The header, then the fields that describe tables, then the tables themselves.
     for at in (0..112).chain((1 << 16..5 << 16).step_by(4099)) {
         for value in [0xFF, 0x01] {
             let mut bytes = whole.clone();
             bytes[at] ^= value;
             std::fs::write(&damaged, &bytes).unwrap();
             let Ok(disk) = images.open(&damaged, false) else { continue };
-            // An answer of any kind, and soon.
+            // Any answer will do, but it must arrive soon.
             let end = disk.geometry().size_bytes.min(SIZE);
             for offset in (0..end).step_by(1 << 20) {
                 let _ = read(&*disk, offset, 4096.min(end as usize));

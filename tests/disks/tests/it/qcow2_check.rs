@@ -1,4 +1,4 @@
-//! Damage to the tables of qcow2 images, which `qemu-img check` judges too.
+//! Damage to the tables of qcow2 images, compared with `qemu-img check`.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn of_qemu(path: &Path) -> Verdict {
     }
 }
 
-/// An image with data, zeroes that have room and compressed data, in small clusters.
+/// Creates an image with data, allocated zeroes and compressed data, in small clusters.
 fn image(images: &Images, options: &[&str]) -> Vec<u8> {
     let path = images.create("disk.qcow2", options, 1 << 20);
     let steps = [

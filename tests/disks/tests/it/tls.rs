@@ -1,4 +1,4 @@
-//! The client over TLS.
+//! The NBD client over TLS.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use tombolo_host_tls::{Authority, ClientTls, Request, ServerTls, TlsError};
 
 use crate::common::{Bed, SIZE, read, write};
 
-/// An authority, and what it has issued.
+/// A certificate authority, with the certificates that it issued.
 struct World(tempfile::TempDir);
 
 impl World {
@@ -28,7 +28,7 @@ impl World {
         for (name, hosts) in [("server", hosts), ("alice", Vec::new())] {
             authority.issue(&Request { name: name.into(), hosts, until }, &world.dir(name)).unwrap();
         }
-        // The names that QEMU looks for.
+        // File names that QEMU requires.
         for (ours, theirs) in
             [("ca.pem", "ca-cert.pem"), ("cert.pem", "server-cert.pem"), ("key.pem", "server-key.pem")]
         {
@@ -45,7 +45,7 @@ impl World {
         ClientTls::open_for_nbd(&self.dir("alice"), server.parse().unwrap()).unwrap()
     }
 
-    /// Our server of this disk, and where it is.
+    /// Starts Tombolo's server of this disk, and returns its address.
     fn serve(&self, disk: Arc<dyn BlockDevice>) -> (Server, Address) {
         let mut listeners = Listeners::default();
         let at = listeners.add_tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -107,7 +107,7 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
         Some(ConnectError::Tls(TlsError::UnknownIssuer))
     ));
     assert!(matches!(connect(Some(world.alice("elsewhere"))), Some(ConnectError::Tls(TlsError::WrongName))));
-    // It trusts the server, which does not trust it.
+    // The client trusts the server, which does not trust it.
     fs::copy(world.dir("alice").join("ca.pem"), other.dir("alice").join("ca.pem")).unwrap();
     fs::copy(world.dir("alice").join("crl.pem"), other.dir("alice").join("crl.pem")).unwrap();
     let refused = connect(Some(other.alice("127.0.0.1")));
@@ -121,8 +121,7 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
 #[test]
 fn a_lost_connection_is_made_anew_with_tls() {
     let (world, disk_of_server) = (World::new(), memory());
-    // An address of this test's own: at one that all use the port may be another's by the time the server
-    // comes back.
+    // An address of this test alone: on a shared one the port may be taken by the time the server restarts.
     let [high, low, ..] = std::process::id().to_le_bytes();
     let mut at = SocketAddr::from((Ipv4Addr::new(127, 17, high, low.max(1)), 0));
     let mut serve = || {

@@ -1,6 +1,5 @@
-//! Any bytes as what a server sends to the NFS client during a short session of operations: it must not
-//! panic, must not write beside the memory that a reader gave it, and each operation must come to an end: by
-//! an answer, an error, or the clock.
+//! Arbitrary bytes as a server's replies to the NFS client during a short session: it must neither panic nor
+//! write outside of a reader's memory, and each operation must end: by an answer, an error, or a time-out.
 
 mod session;
 mod wire;

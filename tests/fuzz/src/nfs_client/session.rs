@@ -1,4 +1,4 @@
-//! What the client does meanwhile: one operation after the other, each turned by this thread until it ends.
+//! The client's operations, one after the other, each driven by this thread until it ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,19 +18,19 @@ use tombolo_wire_nfs3::{FileHandle, PROGRAM, VERSION};
 
 use super::wire::Fuzzed;
 
-/// More turns than any operation takes whose server ends or falls silent.
+/// Maximum number of turns of an operation whose server ends or falls silent.
 const TURNS_MAX: usize = 100_000;
 const ROOM: usize = 4096;
-/// So many turns without a call, and nothing more comes.
+/// Number of turns without a call after which no more are expected.
 const QUIET_TURNS: usize = 8;
 
-/// The client, and what turns it.
+/// The client and its engine.
 struct Turned {
     wire: Arc<Fuzzed>,
     engine: Engine,
 }
 
-/// Runs all operations over a server that answers with these bytes.
+/// Runs all operations with a server that answers with these bytes.
 pub fn run(bytes: &[u8]) {
     let wire = Arc::new(Fuzzed::new(bytes));
     let address = ([127, 0, 0, 1], 2049).into();
@@ -55,7 +55,7 @@ pub fn run(bytes: &[u8]) {
     client.finish(&rpc);
 }
 
-/// One session of an export.
+/// Runs one session of an export.
 fn session(client: &mut Turned, export: &NfsExport) {
     let session = SessionId(1);
     let attached = Client { session, label: "fuzz".to_owned(), checks: PermissionCheck::BackEnd };
@@ -108,7 +108,7 @@ fn operations(client: &mut Turned, fs: &dyn FileSystem, cx: &Ctx) {
 }
 
 impl Turned {
-    /// Reads into the middle of a buffer, whose rest must stay as it is.
+    /// Reads into the middle of a buffer, of which the other parts must stay unchanged.
     fn read(&mut self, fs: &dyn FileSystem, cx: &Ctx, file: File, offset: u64) {
         let mut buffer = Buffer::new(3 * ROOM);
         let read = self.wait(fs.read(cx, file, offset, buffer.sink(ROOM..2 * ROOM)));
@@ -150,7 +150,7 @@ impl Turned {
         }
     }
 
-    /// Turns the engine until the answer is there. What would wait for ever, or turn for ever, is a finding.
+    /// Drives the engine until the answer arrives. Waiting or turning forever is a finding.
     fn turn<T>(&mut self, mut later: Pin<Box<dyn Future<Output = Result<T>> + Send + '_>>) -> Result<T> {
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..TURNS_MAX {
@@ -162,8 +162,7 @@ impl Turned {
         panic!("an operation without an end");
     }
 
-    /// Has the engine do what comes next: what a socket has to say, or what it is time for. False if nothing
-    /// comes.
+    /// Lets the engine process the next socket event or deadline; `false` if there is none.
     fn step(&mut self) -> bool {
         let ready = self.wire.ready();
         if ready.is_empty() {
@@ -177,7 +176,7 @@ impl Turned {
         true
     }
 
-    /// Turns until no abandoned call is under way any more.
+    /// Drives the engine until no abandoned call is in flight.
     fn finish(&mut self, rpc: &RpcClient) {
         let mut quiet = 0;
         for _ in 0..TURNS_MAX {

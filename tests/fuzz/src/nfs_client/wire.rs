@@ -1,7 +1,7 @@
-//! A server whose answers are the fuzzer's, and a clock that moves only when all threads wait for it.
+//! A server with the fuzzer's answers, and a clock that advances only when all threads wait for it.
 //!
-//! The input is a list: a byte that says what is done with a call, and where it takes bytes their number (two
-//! bytes) and the bytes. When it is used up the server is gone.
+//! The input is a list of entries: a byte that selects the reaction to a call, and where needed a number of
+//! bytes (two bytes) and the bytes. The server closes when the input is used up.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ pub struct Fuzzed {
 /// One connection.
 struct Stream {
     input: Arc<Mutex<VecDeque<u8>>>,
-    /// What came from the client and is no whole record yet.
+    /// An incomplete record from the client.
     calls: Mutex<(Vec<u8>, RecordAssembler)>,
     answers: Mutex<VecDeque<u8>>,
     closed: AtomicBool,
@@ -39,7 +39,7 @@ impl Fuzzed {
         Self { input, origin: Instant::now(), passed: Mutex::default(), sockets: Mutex::default() }
     }
 
-    /// The sockets that have something to say.
+    /// Returns the sockets with pending events.
     pub fn ready(&self) -> Vec<(SocketToken, Event)> {
         let sockets = lock(&self.sockets);
         let event = |stream: &Stream| {
@@ -50,12 +50,12 @@ impl Fuzzed {
         let told = sockets.iter().map(|(token, stream)| (*token, event(stream)));
         let ready: Vec<_> = told.filter(|(_, event)| event.readable || event.writable).collect();
         drop(sockets);
-        // An end is told once.
+        // An end is reported once.
         lock(&self.sockets).retain(|(_, stream)| !stream.closed.load(Ordering::Relaxed));
         ready
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn sleep_until(&self, instant: Instant) {
         let mut passed = lock(&self.passed);
         *passed = (*passed).max(instant.saturating_duration_since(self.origin));
@@ -131,7 +131,7 @@ impl Socket for Held {
 }
 
 impl Stream {
-    /// Does with a call what the input says next.
+    /// Reacts to a call as the input specifies.
     fn answer(&self, xid: Xid) {
         let mut input = lock(&self.input);
         let Some(what) = input.pop_front() else {
@@ -139,7 +139,7 @@ impl Stream {
             return;
         };
         match what % 8 {
-            // Success, and results; most of all, so that a session goes on.
+            // Success with results; the most frequent reaction, so that sessions continue.
             0..=3 => {
                 let results = chunk(&mut input);
                 self.record(&ReplyHeader::success(xid), &results);
@@ -175,7 +175,7 @@ impl Stream {
     }
 }
 
-/// A number of bytes, and so many bytes, as far as there are any.
+/// Takes a byte count, and as many bytes as available.
 fn chunk(input: &mut VecDeque<u8>) -> Vec<u8> {
     let len =
         u16::from_le_bytes([input.pop_front().unwrap_or_default(), input.pop_front().unwrap_or_default()]);

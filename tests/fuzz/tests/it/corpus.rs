@@ -1,4 +1,4 @@
-//! Runs each fuzz target on its corpus: inputs that once reached something new in its parser.
+//! Runs each fuzz target on its corpus: inputs that covered new code in its parser.
 
 use std::path::Path;
 
@@ -110,7 +110,7 @@ fn vrpc_request() {
     replay("vrpc_request", targets::vrpc_request::run);
 }
 
-/// The programs themselves are built by `make lint` and `make test-long` only: each has to be this line.
+/// The programs are built only by `make lint` and `make test-long`: each must consist of this line.
 #[test]
 fn each_fuzz_program_runs_its_target() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");

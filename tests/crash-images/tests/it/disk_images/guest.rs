@@ -1,4 +1,4 @@
-//! The guest: requests that follow from a seed, a few of them under way at a time.
+//! The guest: requests derived from a seed, a few of them in flight at a time.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,16 +15,16 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer};
 
 use super::{REQUESTS, SECTOR_BYTES, SECTORS};
 
-/// Requests under way at a time. Those do not touch the same sectors, so their order is known.
+/// Number of requests in flight. They do not overlap, so their order is known.
 const WINDOW: usize = 4;
 const SECTORS_MAX: u64 = 24;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the driver asks for, of these sectors.
+/// A request of the driver, with its sectors.
 #[derive(Clone, Debug)]
 pub enum Request {
     Write(Range<u64>),
-    /// Whether the room may go.
+    /// With `true` if the sectors may be unmapped.
     Zero(Range<u64>, bool),
     Discard(Range<u64>),
     Flush,
@@ -38,7 +38,7 @@ impl Request {
         }
     }
 
-    /// Its header, and what follows that (virtio 1.2, §5.2.6).
+    /// Returns its header and payload (virtio 1.2, §5.2.6).
     fn encode(&self, number: usize) -> ([u8; 16], Vec<u8>) {
         let sectors = self.sectors();
         let range = |flags: u32| {
@@ -59,7 +59,7 @@ impl Request {
     }
 }
 
-/// What request `number` writes to a sector: no two halves of different writes pass for one.
+/// Returns the content that request `number` writes to a sector; it differs for all requests.
 pub fn content(number: usize, sector: u64) -> [u8; SECTOR_BYTES] {
     let word = (number as u64 + 1) << 32 | sector;
     let mut bytes = [0; SECTOR_BYTES];
@@ -67,7 +67,7 @@ pub fn content(number: usize, sector: u64) -> [u8; SECTOR_BYTES] {
     bytes
 }
 
-/// All requests, in order: the same each time.
+/// Returns all requests in order, always the same.
 pub fn requests() -> Vec<Request> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut requests: Vec<Request> = Vec::new();
@@ -93,7 +93,7 @@ pub fn requests() -> Vec<Request> {
     requests
 }
 
-/// Where a request lies in the guest's memory.
+/// Guest memory of a request.
 #[derive(Clone, Copy)]
 struct Slot {
     header: GuestBuffer,
@@ -104,7 +104,7 @@ struct Slot {
 struct Guest {
     queue: DriverQueue,
     slots: Vec<Slot>,
-    /// Chain and number, and of a flush what it covers.
+    /// Chain and number; for a flush also the requests that it covers.
     under_way: Vec<(u16, usize, Vec<usize>)>,
     answered: Vec<usize>,
     durable: HashSet<usize>,
@@ -146,7 +146,7 @@ impl Guest {
         self.queue.submit(&parts).expect("room")
     }
 
-    /// Waits for an answer, and marks what is durable by it.
+    /// Waits for an answer, and marks the requests that it makes durable.
     fn wait(&mut self) {
         let used = self.queue.wait_used(PATIENCE).expect("an answer");
         let place = self.under_way.iter().position(|(chain, ..)| *chain == used.head).expect("asked for");
@@ -167,7 +167,7 @@ impl Guest {
 }
 
 /// Performs all requests as a guest whose driver has accepted these features, and marks which of them it may
-/// take for durable from then on, by their numbers.
+/// regard as durable, by their numbers.
 pub fn work(disk: Arc<dyn BlockDevice>, features: Features) {
     assert!(disk.profile().has_cache, "what is in memory cannot be made durable");
     let dir = tempfile::tempdir().expect("a directory");

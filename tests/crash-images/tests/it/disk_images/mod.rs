@@ -1,7 +1,7 @@
-//! A guest's disk after a loss of power: a driver writes, zeroes, discards and flushes at random, the host
-//! stops after any system call that the server has made on the image, and of what it had not synced by then
-//! parts are lost. What the guest was told is durable must be there, and of each sector that was written
-//! since it has an old or the new content, never a mix.
+//! A guest's disk after a power loss: a driver writes, zeroes, discards and flushes at random, the host stops
+//! after any of the server's system calls on the image, and parts of what was not synced by then are lost.
+//! Data acknowledged as durable must be present, and each sector written since then has an old or the new
+//! content, never a mix.
 
 mod guest;
 
@@ -20,16 +20,16 @@ use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use guest::Request;
 
 const SECTOR_BYTES: usize = 512;
-/// Small, so that the same sectors are written again and again.
+/// Small, so that the same sectors are written repeatedly.
 const SECTORS: u64 = 2048;
 const REQUESTS: usize = 240;
 
-/// On a disk, also where temporary files are in memory: there is nothing to be flushed there.
+/// Returns a directory on a disk, even where temporary files are in memory: no flush is needed there.
 fn area() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }
 
-/// Puts the image that the test has made at its place, for good: it is what was there before.
+/// Copies the test's image to its place durably, as the initial state.
 fn put(from: &Path, dir: &Path) -> PathBuf {
     let to = dir.join(from.file_name().expect("a name"));
     fs::write(&to, fs::read(from).expect("read")).expect("write");
@@ -42,10 +42,10 @@ fn opened(image: &Path, pool: &ThreadPool) -> Arc<dyn BlockDevice> {
     ImageFile::open(image, &OpenOptions::default(), pool.lane()).expect("opened")
 }
 
-/// What every sector may be.
+/// Permitted contents of every sector.
 struct Promise {
     requests: Vec<Request>,
-    /// Which requests have changed each sector, in order.
+    /// Requests that changed each sector, in order.
     changes: Vec<Vec<usize>>,
 }
 
@@ -58,7 +58,7 @@ impl Promise {
         Self { requests, changes }
     }
 
-    /// Whether this is what the latest durable request has left in a sector, or one since then.
+    /// Returns `true` if a sector has the content of its latest durable request, or of a later one.
     fn allows(&self, bytes: &[u8], sector: usize, durable: &HashSet<usize>) -> bool {
         let is_zero = bytes.iter().all(|byte| *byte == 0);
         for &number in self.changes[sector].iter().rev() {
@@ -67,7 +67,7 @@ impl Promise {
                 Request::Write(_) => !is_zero && bytes == guest::content(number, sector as u64),
                 _ => is_zero,
             };
-            // What is discarded may stay.
+            // Discarded data may remain.
             let is_settled = durable.contains(&number) && !matches!(request, Request::Discard(_));
             if is_there || is_settled {
                 return is_there;
@@ -76,7 +76,7 @@ impl Promise {
         is_zero
     }
 
-    /// All that the marks promise is there.
+    /// Checks that everything marked as durable is present.
     fn check(&self, found: &[u8], marks: &[&str]) {
         let numbers = marks.iter().flat_map(|mark| mark.split(' ')).filter_map(|number| number.parse().ok());
         let durable: HashSet<usize> = numbers.collect();
@@ -92,8 +92,7 @@ impl Promise {
     }
 }
 
-/// Records a driver that has accepted these features at work on a raw image, and looks at all that a loss of
-/// power may leave.
+/// Records a driver with these features on a raw image, and checks all possible results of a power loss.
 fn lose_power_of_raw(features: Features) {
     if let Some(dir) = recorded() {
         let image = put(&dir.with_file_name("disk.img"), &dir);
@@ -126,7 +125,7 @@ fn what_a_killed_server_has_left_is_durable_when_the_next_one_has_flushed() {
         let cx = Ctx::root(SessionId(1));
         let write =
             |disk: Arc<dyn BlockDevice>| disk.write(&cx, 0, Stability::Unstable, LEFT.to_vec().into());
-        // What ends without a flush leaves what a kill leaves.
+        // Ending without a flush leaves the same state as a kill.
         write(opened(&image, &pool)).wait().expect("written");
         opened(&image, &pool).flush(&cx).wait().expect("flushed");
         return mark("flushed");
