@@ -192,7 +192,7 @@ impl Reader<'_> {
             let refused = ["creat", "truncate", "symlink", "mknod", "io_uring_setup", "msync", "utimensat"];
             let is_refused =
                 refused.iter().any(|name| call.name.starts_with(name)) || call.name.starts_with("renameat");
-            return if is_refused { Err("a call that is not known".into()) } else { Ok(()) };
+            return if is_refused { Err("an unknown call".into()) } else { Ok(()) };
         };
         if path == self.marks && call.name.contains("write") {
             let text = String::from_utf8(call.bytes(1)?).map_err(|error| error.to_string())?;
@@ -204,18 +204,14 @@ impl Reader<'_> {
         }
         if call.name == "mmap" {
             let is_read = !call.has_flag(2, "PROT_WRITE") || call.has_flag(3, "MAP_PRIVATE");
-            return if is_read { Ok(()) } else { Err("stores through a mapping are not seen".into()) };
+            return if is_read { Ok(()) } else { Err("stores through a mapping are not recorded".into()) };
         }
         let key = (self.process(call).to_owned(), number.to_owned());
         let known = self.open.get(&key).copied();
         let by_name = || if call.is_nameless(place) { None } else { self.node_at(&path) };
         let Some(Open { node, at }) = known.or_else(|| Some(Open { node: by_name()?, at: None })) else {
             // The file is deleted.
-            return if call.is_nameless(place) {
-                Ok(())
-            } else {
-                Err("a descriptor that is not known".into())
-            };
+            return if call.is_nameless(place) { Ok(()) } else { Err("an unknown descriptor".into()) };
         };
         let to_usize = |number: u64| usize::try_from(number).map_err(|error| error.to_string());
         let len = self.now.data(node).len();
@@ -262,7 +258,7 @@ impl Reader<'_> {
             }
             "syncfs" => self.synced(began, |_| true)?,
             "utimensat" => {
-                let time = self.set_time(call).ok_or("times that are not known")?;
+                let time = self.set_time(call).ok_or("unknown times")?;
                 self.times.insert(node, (Some(time), false));
                 self.step(What::Time { node, time });
             }
@@ -273,7 +269,7 @@ impl Reader<'_> {
             "fcntl" | "dup" | "dup2" | "dup3" => {}
             // Queries only.
             "ioctl" if ["TCGETS", "_IOC(_IOC_READ"].contains(&call.argument(1)?) => {}
-            _ => return Err("a call that is not known".into()),
+            _ => return Err("an unknown call".into()),
         }
         Ok(())
     }
@@ -328,13 +324,13 @@ impl Reader<'_> {
         }
         let refused = ["O_SYNC", "O_DSYNC", "O_TMPFILE", "O_DIRECT"];
         if let Some(flag) = refused.into_iter().find(|flag| call.has_flag(flags, flag)) {
-            return Err(format!("{flag} is not known"));
+            return Err(format!("unknown flag {flag}"));
         }
         let known = self.node_at(path);
         let node = match known {
             Some(node) => node,
             None if call.has_flag(flags, "O_CREAT") => self.new_node(path, false)?,
-            None => return Err("a file that is not known".into()),
+            None => return Err("an unknown file".into()),
         };
         if call.has_flag(flags, "O_TRUNC") && known.is_some() {
             self.step(What::Truncate { node, len: 0 });
@@ -372,7 +368,7 @@ impl Reader<'_> {
         if !from.starts_with(self.root) && !to.starts_with(self.root) {
             return Ok(());
         }
-        let node = self.node_at(from).ok_or("a file that is not known")?;
+        let node = self.node_at(from).ok_or("an unknown file")?;
         let (dir, name) = self.place(to)?;
         self.names.insert((dir, name.clone()), node);
         self.step(What::Name { dir, name, node: Some(node), is_dir: false });
@@ -384,14 +380,14 @@ impl Reader<'_> {
             return Ok(());
         }
         let (from, to) = (self.place(from)?, self.place(to)?);
-        let node = *self.names.get(&from).ok_or("a file that is not known")?;
+        let node = *self.names.get(&from).ok_or("an unknown file")?;
         // A rename between two names of one file has no effect (rename(2)).
         if self.names.get(&to) == Some(&node) {
             return Ok(());
         }
         self.names.remove(&from);
         if from.0 != to.0 {
-            return Err("a rename to another directory is not known".into());
+            return Err("a rename to another directory is not supported".into());
         }
         self.names.insert(to.clone(), node);
         self.step(What::Rename { dir: from.0, from: from.1, to: to.1 });
@@ -426,9 +422,9 @@ impl Reader<'_> {
             if components.peek().is_none() {
                 return Ok((dir, name.to_owned()));
             }
-            dir = *self.names.get(&(dir, name.to_owned())).ok_or("a directory that is not known")?;
+            dir = *self.names.get(&(dir, name.to_owned())).ok_or("an unknown directory")?;
         }
-        Err(format!("{} is not known", path.display()))
+        Err(format!("unknown path {}", path.display()))
     }
 
     fn step(&mut self, what: What) {

@@ -36,7 +36,7 @@ pub fn mark(text: &str) {
 /// # Panics
 /// If there is no strace, the process fails, or it changed the directory in a way that was not recorded.
 pub fn record(dir: &Path) -> Log {
-    fs::create_dir(dir).expect("a directory for what is recorded");
+    fs::create_dir(dir).expect("a directory for the recording");
     let dir = dir.canonicalize().expect("a path");
     let (trace, marks) = (dir.with_extension("trace"), dir.with_extension("marks"));
     fs::write(&marks, "").expect("a file for marks");
@@ -80,9 +80,9 @@ fn check(log: &Log, dir: &Path) {
     let (mut seen, there) = (Image::of(scratch.path()).expect("list"), Image::of(dir).expect("list"));
     for (path, data) in &there {
         let recorded = seen.remove(path);
-        assert!(recorded.as_ref() == Some(data), "{}: changed in a way that was not seen", path.display());
+        assert!(recorded.as_ref() == Some(data), "{}: changed, but not recorded", path.display());
     }
-    assert!(seen.is_empty(), "they are gone, and it was not seen: {:?}", seen.keys());
+    assert!(seen.is_empty(), "removed, but not recorded: {:?}", seen.keys());
 }
 
 /// Calls `check` for each image, in a directory that it may change, with the marks from before the power

@@ -61,13 +61,13 @@ pub const USAGE: &str = "usage: tombolo-kill nfs PROGRAM [--rounds N] [--seed N]
        tombolo-kill trace PROGRAM [--dir DIR]
        tombolo-kill links PROGRAM [--way library|socket|file] [--rounds N] [--seed N] [--dir DIR]
 
-nfs    kills and restarts PROGRAM (`tombolo`) N times (20) under NFS clients that write; each request must take effect once, and what
-       was acknowledged must be there.
-trace  runs it below strace, and looks whether what is said to be stable was synced before the answer. DIR must lie on a disk.
-links  kills, stops (SIGSTOP) and starts the server and the client of a link N times (50) under load. WAY is what the client is: the
+nfs    kills and restarts PROGRAM (`tombolo`) N times (20) under NFS clients that write; each request must take effect once, and
+       acknowledged data must be present.
+trace  runs it under strace, and checks that data acknowledged as stable were synced before the answer. DIR must be on a disk.
+links  kills, stops (SIGSTOP) and starts the server and the client of a link N times (50) under load. WAY is the client: the
        library over a socket, or system calls on a mount over a socket or a file.
 
-DIR is for temporary files. A seed repeats the choices, not the moments.";
+DIR is for temporary files. A seed repeats the choices, not the timing.";
 
 impl Command {
     /// Parses the arguments after the program's name; `None` if they are invalid.

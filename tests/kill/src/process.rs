@@ -96,7 +96,7 @@ impl Home {
     /// Retains the directory for inspection after a failed run.
     pub fn keep(&mut self) {
         self.dir.disable_cleanup(true);
-        eprintln!("the end of the log:\n{}\nall is kept in {}", self.log_end(), self.dir.path().display());
+        eprintln!("the end of the log:\n{}\nfiles retained in {}", self.log_end(), self.dir.path().display());
     }
 }
 

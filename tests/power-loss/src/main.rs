@@ -29,15 +29,15 @@ const USAGE: &str = "usage: tombolo-power-loss old DIR
        tombolo-power-loss check DIR TIMES CUT
        tombolo-power-loss check-in-guest DIR TIMES CUT
 
-old      makes what is there before all work.
-blank    makes the places for marks, at byte AT of DISK.
-work     performs the operations FROM to TO of each worker in DIR, and adds to TIMES when they began and ended, in entries of LOG.
+old      creates the initial state.
+blank    clears the blocks for marks, at byte AT of DISK.
+work     performs the operations FROM to TO of each worker in DIR, and adds their beginnings and ends to TIMES, in entries of LOG.
 work-in-guest  performs COUNT operations of each worker in DIR, makes each durable, and marks their ends at AT of DISK.
-times    prints what work would have added to TIMES, by the marks in LOG.
-choices  names COUNT losses of power between two entries of LOG: each as CUT and SEED.
-image    makes of DISK, which is as it was before LOG, what a loss of power at CUT leaves.
-check    fails unless DIR has what was answered before CUT.
-check-in-guest  the same of work-in-guest.";
+times    prints the lines that work would have added to TIMES, from the marks in LOG.
+choices  prints COUNT power losses between two entries of LOG: each as CUT and SEED.
+image    applies to DISK, in its state before LOG, what a power loss at CUT leaves.
+check    fails unless DIR has everything that was answered before CUT.
+check-in-guest  the same for work-in-guest.";
 
 /// Result with the cause of a failure.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

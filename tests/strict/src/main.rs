@@ -50,12 +50,12 @@ fn compare(arguments: &[String], print: impl FnMut(String)) -> Result<bool, Stri
     };
     let read = |path: &String| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
     let counts = |path: &String| {
-        Counts::parse(&read(path)?).ok_or(format!("{path}: not what `tombolo top --once --json` says"))
+        Counts::parse(&read(path)?).ok_or(format!("{path}: not an output of `tombolo top --once --json`"))
     };
     let mut job = Job::new(root, cwd, kernel_checks);
     job.run(trace::events(&read(trace)?));
     if !job.unknown().is_empty() {
-        return Err(format!("the job makes calls that are not known here: {:?}", job.unknown()));
+        return Err(format!("the job makes unknown calls: {:?}", job.unknown()));
     }
     Ok(report::compare(job.tally(), &counts(after)?.since(&counts(before)?), print))
 }

@@ -13,7 +13,7 @@ pub struct Check {
     pub round_trip: Duration,
     /// Throughput of a bulk stream, in bits per second.
     pub rate_bits_per_s: f64,
-    /// Share of the link's capacity that the stream used; the remainder is TCP's slow start and the headers.
+    /// Duration of the measurement, with the start of both programs.
     pub took: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Wan {
             }),
             _ => {
                 io::stderr().write_all(&client.stderr)?;
-                Err(io::Error::other("the line carried nothing"))
+                Err(io::Error::other("the link carried nothing"))
             }
         }
     }

@@ -112,6 +112,6 @@ mod tests {
         drop(held);
         drop(granted);
         assert!(permits.try_take().is_some());
-        assert!(!is_pending(pin!(permits.take(9)).as_mut()), "more than there are counts as all");
+        assert!(!is_pending(pin!(permits.take(9)).as_mut()), "more than the total counts as the total");
     }
 }

@@ -24,7 +24,7 @@ fn names(tree: &Path, model: &Model) -> Result<()> {
         if let Ok(number) = name.parse::<u64>() {
             there.insert(number, entry.file_type()?.is_dir());
         } else if name != LOG && name != BLOCKS {
-            return Err(Failure::Tree(format!("{name} is there, which was never made")));
+            return Err(Failure::Tree(format!("{name} exists, but was never created")));
         }
     }
     for (name, is_dir) in &model.names {
@@ -45,7 +45,7 @@ fn names(tree: &Path, model: &Model) -> Result<()> {
             Action::Rename(from, to) => {
                 let both = (there.remove(from).is_some(), there.remove(to).is_some());
                 if both.0 == both.1 {
-                    return Err(Failure::Tree(format!("of {from} and {to} one must be there: {both:?}")));
+                    return Err(Failure::Tree(format!("one of {from} and {to} must exist: {both:?}")));
                 }
             }
             Action::Append(..) | Action::Write(..) => {}
@@ -53,7 +53,7 @@ fn names(tree: &Path, model: &Model) -> Result<()> {
     }
     match there.first_key_value() {
         None => Ok(()),
-        Some((name, _)) => Err(Failure::Tree(format!("{name} is there, which must not be"))),
+        Some((name, _)) => Err(Failure::Tree(format!("{name} must not exist"))),
     }
 }
 
@@ -63,7 +63,7 @@ fn blocks(bytes: &[u8], model: &Model) -> Result<()> {
         let at = (which * BLOCK_BYTES) as usize;
         let there = bytes.get(at..at + BLOCK_BYTES as usize).unwrap_or_default();
         if there != block(*number) && !model.doubts.iter().any(doubted) {
-            return Err(Failure::Tree(format!("block {which} is not what was made durable as {number}")));
+            return Err(Failure::Tree(format!("block {which} differs from its durable content {number}")));
         }
     }
     Ok(())

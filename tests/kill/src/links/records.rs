@@ -37,7 +37,7 @@ pub fn check(bytes: &[u8], model: &Model) -> Result<()> {
     while !rest.is_empty() {
         rest = skip_doubted(rest, &mut doubts).ok_or_else(|| {
             let there = String::from_utf8_lossy(rest.get(..24).unwrap_or(rest)).into_owned();
-            Failure::Tree(format!("{} bytes behind the last record: {there:?}", rest.len()))
+            Failure::Tree(format!("{} bytes after the last record: {there:?}", rest.len()))
         })?;
     }
     Ok(())

@@ -178,7 +178,7 @@ impl Calls {
         match answer.results::<CreateReply<'_>>()? {
             Reply::Ok(made) => {
                 let handle = made.object.map(FileHandle::to_owned);
-                handle.ok_or_else(|| Failure::Wrong(format!("{what} gives no handle")))
+                handle.ok_or_else(|| Failure::Wrong(format!("{what} returns no handle")))
             }
             Reply::Failed(status, _) => refused(what, status),
         }

@@ -101,9 +101,9 @@ fn judge(made: &[Made], events: &[Event], tree: &str) -> Result<String> {
         report.push(line);
     }
     if unsynced.is_empty() {
-        return Ok(format!("{}\neach answer that says stable came after the sync", report.join("\n")));
+        return Ok(format!("{}\neach answer of stable data followed the sync", report.join("\n")));
     }
-    Err(Failure::Wrong(format!("not what was wanted before the answer:\n{}", unsynced.join("\n"))))
+    Err(Failure::Wrong(format!("missing syncs before the answer:\n{}", unsynced.join("\n"))))
 }
 
 fn satisfied(wanted: Wanted, syncs: &[&Sync], tree: &str) -> bool {

@@ -59,7 +59,7 @@ impl Worker {
         match answer.results::<WriteReply>()? {
             Reply::Ok(ok) if ok.count != count => wrong(format!("WRITE of {count} bytes wrote {}", ok.count)),
             Reply::Ok(ok) if ok.committed < stable => {
-                wrong(format!("WRITE asked for {stable:?} and got {:?}", ok.committed))
+                wrong(format!("WRITE requested {stable:?} and got {:?}", ok.committed))
             }
             // With an unstable write pending, an answer that it is stable does not help: it is committed with
             // the others.

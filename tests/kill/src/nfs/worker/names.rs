@@ -158,7 +158,7 @@ impl Worker {
             self.call(&Call::Lookup(DirOpArgs { dir: handle.as_handle(), name: name.as_bytes() }), &[])?;
         match answer.results::<LookupReply<'_>>()? {
             Reply::Failed(Status::NoEnt, _) => Ok(()),
-            other => wrong(format!("LOOKUP of {name}, which is not there: {other:?}")),
+            other => wrong(format!("LOOKUP of {name}, which must not exist: {other:?}")),
         }
     }
 
