@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# A disk whose writes are logged; source it after tests/mount/lib.sh. $scratch/base is what it has at first.
+# A disk whose writes are logged; source it after tests/mount/lib.sh. $scratch/base is its initial content.
 
 need_packages fuse3 e2fsprogs qemu-system-common
 power_loss=$(program tombolo-power-loss)
 kept=${TMPDIR:-/tmp}/tombolo-power-loss
 daemon=
 
-# Mounts a file system that lies in a file, where all of this machine lies.
+# Mounts a file system in a file, among the other data of this machine.
 mount_disk() { # FILE [OPTIONS]
     mount -o "loop${2:+,$2}" "$1" "$scratch/tree"
     mounts+=("$scratch/tree")
 }
 
-# From here on what is written to the file `export` is written to `logged`, and entered in `log`; fsync is a flush.
+# From here on writes to the file `export` go to `logged`, with an entry in `log`; fsync is a flush.
 start_log() {
     local begun=$SECONDS
     cp --sparse=always "$scratch/base" "$scratch/logged"
@@ -30,10 +30,10 @@ start_log() {
     mounts+=("$scratch/export")
 }
 
-# Entries of the log so far.
+# Prints the number of entries in the log so far.
 entries() { od -An -t u8 -j 16 -N 8 "$scratch/log" | tr -d ' '; }
 
-# All that was written is in the log.
+# Waits until all writes are in the log.
 end_log() {
     kill "$daemon"
     wait "$daemon" || true
@@ -48,7 +48,7 @@ make_image() { # FILE CUT SEED
     "$power_loss" image "$scratch/log" "$2" "$3" "$1"
 }
 
-# Tries some losses of power among these entries of the log: calls `recover CUT SEED` for each.
+# Simulates some power losses among these entries of the log: calls `recover CUT SEED` for each.
 losing=
 lose_power() { # FROM TO COUNT
     local choices
@@ -58,21 +58,21 @@ lose_power() { # FROM TO COUNT
         recover $losing
     done
     losing=
-    echo "${#choices[@]} losses of power among $(($2 - $1)) writes and flushes"
+    echo "${#choices[@]} power losses among $(($2 - $1)) writes and flushes"
 }
 
-# Keeps what is being tried, if it failed.
+# Retains the files of a failed case.
 keep_failure() { # WHAT FILE...
     [ -n "$losing" ] || return 0
     mkdir -p "$kept"
     echo "$scratch" >"$scratch/place"
     (cd "$scratch" && cp --sparse=always base log times place "${@:2}" "$kept")
-    echo "it failed after entry and seed $losing: $1 $losing tries it again" >&2
+    echo "failed at CUT and SEED $losing; to retry: $1 $losing" >&2
 }
 
-# Goes on from what a failure has kept.
+# Continues with the files retained by a failure.
 take_kept() {
-    # A server knows a tree by its path.
+    # A server identifies a tree by its path.
     mv "$scratch" "$(cat "$kept/place")"
     scratch=$(cat "$kept/place")
     cp --sparse=always "$kept"/* "$scratch"

@@ -1,11 +1,11 @@
 /*
- * Looks at files as `git status` does: lstat of each tracked path, again and again.
+ * Checks files as `git status` does: lstat of each tracked path, repeatedly.
  *
  *   cc -O2 git-status-walk.c -o git-status-walk $(pkg-config --cflags --libs tombolo)
  *   git -C DIR ls-files -z | ./git-status-walk [-n PASSES] [-d DIR] SOCKET [EXPORT]
  *
- * The server is `tombolo serve DIR --shm SOCKET --host-watch`. Each pass says how many paths changed since the one before it and what it
- * took; -d DIR compares with lstat(2) of the same paths below DIR.
+ * The server is `tombolo serve DIR --shm SOCKET --host-watch`. Each pass prints the number of paths changed since the previous one and
+ * its duration; -d DIR compares with lstat(2) of the same paths below DIR.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <tombolo.h>
@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What git's index has of a file, by which it sees whether it may have changed. */
+/* Attributes in git's index, which reveal changes of a file. */
 struct snapshot {
     int result; /* 0 or a negative error number */
     int64_t mtime_sec, ctime_sec;
@@ -82,7 +82,7 @@ static struct snapshot look_here(int dir, const char *path)
     return seen;
 }
 
-/* All paths of the standard input, each with a zero at its end. */
+/* Reads zero-terminated paths from the standard input. */
 static char **read_paths(size_t *count)
 {
     char **paths = NULL, *path = NULL;

@@ -1,4 +1,4 @@
-/* Calls each function of tombolo.h once: api SOCKET EXPORT, of a tree with `a/b/file` and the link `a/link` to it. C99 and C++. */
+/* Calls each function of tombolo.h once: api SOCKET EXPORT, on a tree with `a/b/file` and the link `a/link` to it. C99 and C++. */
 #include "tombolo.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The layout that the library has; the same figures are in header.rs. */
+/* The library's layout; header.rs has the same figures. */
 #define ASSERT(name, condition) typedef char assert_##name[(condition) ? 1 : -1]
 ASSERT(time_size, sizeof(struct tombolo_time) == 16);
 ASSERT(time_nsec, offsetof(struct tombolo_time, nsec) == 8);

@@ -30,7 +30,7 @@ const USAGE: &str = "usage: tombolo-power-loss old DIR
        tombolo-power-loss check-in-guest DIR TIMES CUT
 
 old      creates the initial state.
-blank    clears the blocks for marks, at byte AT of DISK.
+blank    initialises the blocks for marks, at byte AT of DISK.
 work     performs the operations FROM to TO of each worker in DIR, and adds their beginnings and ends to TIMES, in entries of LOG.
 work-in-guest  performs COUNT operations of each worker in DIR, makes each durable, and marks their ends at AT of DISK.
 times    prints the lines that work would have added to TIMES, from the marks in LOG.
