@@ -110,6 +110,8 @@ impl TomboloTree {
     }
 }
 
+/// Returns the attributes of a path.
+///
 /// # Safety
 /// As [`tombolo_stat`].
 #[inline]

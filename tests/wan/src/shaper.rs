@@ -1,4 +1,4 @@
-//! One direction of a link, without I/O: packets enter, and leave when they are due. Times are of any
+//! One direction of a link, without I/O: packets enter, and leave when they are due. Times are nanoseconds of any
 //! monotonic clock.
 
 use std::collections::VecDeque;

@@ -59,7 +59,6 @@ impl Default for CacheOptions {
 /// same cache. Any number of threads may query it concurrently; no lock is held during a request. Cached
 /// answers retain nodes of the session; all are released with the last reference, and when the session
 /// reaches its limit of nodes.
-/// has no room for more.
 #[derive(Clone)]
 pub struct CachedTree(Arc<Cache>);
 

@@ -31,7 +31,7 @@ pub(super) enum AtTarget {
     /// Nothing.
     Free,
     Taken,
-    /// A file that is left as it is.
+    /// An object that is left as it is.
     Left(Node),
 }
 

@@ -79,7 +79,7 @@ impl Work {
         }
     }
 
-    /// Walks a directory depth first, handing subdirectories to idle walkers. So memory is bounded by the
+    /// Walks a directory depth first, handing subdirectories to idle walkers. Memory is thus bounded by the
     /// depth, and directories are created while others are listed.
     async fn walk(self: &Arc<Self>, top: Level) {
         let mut levels = vec![top];

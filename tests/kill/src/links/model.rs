@@ -71,7 +71,7 @@ pub struct Model {
     pub names: BTreeMap<u64, bool>,
     /// The number last written to each block.
     pub blocks: BTreeMap<u64, u64>,
-    /// Answered appends in order: record, and its first and last byte.
+    /// Answered appends in order: record, first byte in it, and number of bytes.
     pub records: Vec<(u64, u64, u64)>,
     /// Actions of unknown outcome: the client was killed during them.
     pub doubts: Vec<Action>,
