@@ -203,7 +203,7 @@ impl FrontEnd {
         payload.resize(payload.len() + len as usize, 0);
         let reply = self.ask(request::GET_CONFIG, &payload)?;
         if reply.len() != payload.len() {
-            return Err(io::Error::other("the configuration space cannot be read there"));
+            return Err(io::Error::other("the configuration space cannot be read at this offset"));
         }
         Ok(reply.get(12..).unwrap_or_default().to_vec())
     }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let wan = match Wan::new(&profile) {
         Ok(wan) => wan,
         Err(error) => {
-            eprintln!("tombolo-wan: cannot make the line: {error}");
+            eprintln!("tombolo-wan: cannot create the link: {error}");
             return ExitCode::FAILURE;
         }
     };

@@ -88,7 +88,7 @@ fn what_is_remembered_is_counted_and_a_change_of_the_host_is_seen() {
     tree.stat("a/b/file").unwrap();
     let warm = tree.counts();
     if warm.asked != 1 {
-        tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
+        tombolo_skip::skip!("this user or file system cannot watch the host's changes");
     }
     assert_eq!((warm.from_memory, warm.requests), (1, cold.requests));
     for size in 1..20 {
@@ -114,7 +114,7 @@ fn host(served: &Served, what: &str) {
 fn within_a_second(what: &str, mut is_seen: impl FnMut() -> bool) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(1);
     while !is_seen() {
-        assert!(std::time::Instant::now() < until, "{what} is not seen");
+        assert!(std::time::Instant::now() < until, "{what} is not noticed");
     }
 }
 
@@ -231,7 +231,7 @@ fn attributes_that_are_remembered_allocate_nothing() {
     let allocated = tombolo_allocations::of_this_thread() - before;
     let counts = tree.counts();
     if counts.from_memory != 2 {
-        tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
+        tombolo_skip::skip!("this user or file system cannot watch the host's changes");
     }
     assert_eq!(allocated, 0);
 }

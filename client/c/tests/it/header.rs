@@ -33,7 +33,7 @@ fn folder() -> &'static Path {
 fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a path");
     let library = test.with_file_name("libtombolo.so");
-    assert!(library.exists(), "{} is not there", library.display());
+    assert!(library.exists(), "{} does not exist", library.display());
     library
 }
 
@@ -76,7 +76,7 @@ fn a_program_in_c_calls_each_function() {
 #[test]
 fn a_program_in_cpp_calls_each_function() {
     if Command::new("c++").arg("--version").output().is_err() {
-        tombolo_skip::skip!("there is no c++");
+        tombolo_skip::skip!("c++ is not installed");
     }
     calls_each_function("c++", &["-std=c++11", "-x", "c++"]);
 }

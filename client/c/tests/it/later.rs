@@ -53,7 +53,7 @@ fn the_callback_is_called_once_later_and_at_once_when_the_answer_is_remembered()
         let again = if flags == 0 { tree.stat(path) } else { tree.lstat(path) };
         assert_eq!(again, expected);
         if tree.counts().from_memory == 0 {
-            tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
+            tombolo_skip::skip!("this user or file system cannot watch the host's changes");
         }
         let (result, told) = ask(&tree, path, flags);
         assert_eq!(result, DONE, "{path}");

@@ -80,9 +80,9 @@ mod tests {
         assert_eq!(
             read(&source, &marked(&source, 7 << 20, (7 << 20) - 1)),
             0,
-            "the part is shorter than it says"
+            "the part is shorter than its mark"
         );
-        assert_eq!(read(&source, &source), 0, "a file that was never marked");
+        assert_eq!(read(&source, &source), 0, "an unmarked file");
         assert_eq!(of(&source, u64::MAX).1, UNITS_MAX << 20);
     }
 

@@ -54,7 +54,7 @@ fn names_that_are_known_are_not_asked_for_again() {
         world.cached.stat(FILE).wait().expect("the file");
         let before = world.spy.requests();
         world.cached.stat(b"top//a/./b/c/../c/file").wait().expect("the file");
-        assert_eq!(world.spy.requests(), before, "another path by the same names");
+        assert_eq!(world.spy.requests(), before, "another path with the same names");
         world.other.chmod("top/a/b/c/file", 0o600);
         assert_eq!(world.cached.stat(FILE).wait().unwrap().mode, Mode::new(0o600));
         assert_eq!(world.spy.requests(), before + 1, "only the file has changed");

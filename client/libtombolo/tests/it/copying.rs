@@ -144,7 +144,7 @@ fn existing_files_are_replaced_whole_or_left() {
     let (tally, watch) = copy(&source, "file", &target, "dir", Options::default());
     assert_eq!((tally.failed, watch.failures.lock().unwrap()[0].step), (1, Step::OtherKind));
     let left: Vec<_> = fs::read_dir(to.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 3, "no part is left behind: {left:?}");
+    assert_eq!(left.len(), 3, "no part remains: {left:?}");
 }
 
 #[test]

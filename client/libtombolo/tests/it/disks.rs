@@ -123,7 +123,7 @@ impl BlockDevice for Spied {
     fn flush(&self, _cx: &Ctx) -> Answer<()> {
         if self.flushes.fetch_add(1, Ordering::Relaxed) == self.lost_at {
             put(&self.now, 0, &self.stable());
-            return Answer::err(Error::io("the server was another meanwhile"));
+            return Answer::err(Error::io("the server was restarted meanwhile"));
         }
         *self.stable.lock().expect("stable") = self.bytes();
         self.later(Answer::ok(()))
@@ -212,7 +212,7 @@ fn zeroes_are_left_out_of_a_blank_disk_and_written_over_what_was_there() {
 
     let old = Spied::holding(&vec![0xaa; bytes.len()]);
     block_on(copy_of(&from, &old).run(|_| Ok(()))).expect("copied");
-    assert!(old.bytes() == bytes, "what was there shows");
+    assert!(old.bytes() == bytes, "old data remain");
     // Within a hole of one disk, and within data.
     put(&old.now, 5 * MIB as u64, &[0; 512]);
     assert_eq!(compared(&from, &old), None);

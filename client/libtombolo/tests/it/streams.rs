@@ -97,7 +97,7 @@ fn each_side_of_a_stream_says_what_is_wrong_with_it() {
     let mut read = Vec::new();
     let failed = block_on(file.read_to(0, &mut read, StreamOptions::default()));
     assert!(matches!(failed, Err(StreamError::File(Error::Stale))), "{failed:?}");
-    assert!(read == noise(2 << 20, 2)[..read.len()], "what came out before is the beginning of the file");
+    assert!(read == noise(2 << 20, 2)[..read.len()], "earlier output is a prefix of the file");
     let failed = block_on(file.read_to(0, &mut Full, StreamOptions::default()));
     assert!(matches!(failed, Err(StreamError::Stream(_))), "{failed:?}");
 }

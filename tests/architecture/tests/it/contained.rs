@@ -31,7 +31,7 @@ fn ends_with(end: &str) -> Option<i32> {
     // The output ends with the last process that could write to it.
     let (ended, has_ended) = mpsc::channel();
     thread::spawn(move || ended.send(output.read_to_end(&mut Vec::new())));
-    let end_of_output = has_ended.recv_timeout(ENDED).expect("nothing is left that could write");
+    let end_of_output = has_ended.recv_timeout(ENDED).expect("no process remains that could write");
     end_of_output.expect("the end of its output");
     code
 }

@@ -25,7 +25,7 @@ fn dependencies_point_down_and_rooms_of_one_row_have_no_door() {
     for package in metadata.workspace_packages() {
         let from_folder = folder(&metadata, package);
         let Some(from) = room_of(&from_folder) else {
-            faults.push(format!("{} stands in no room", from_folder.display()));
+            faults.push(format!("{} is in no room", from_folder.display()));
             continue;
         };
         for dependency in &package.dependencies {
@@ -65,7 +65,7 @@ fn unsafe_and_the_system_stay_in_their_rooms() {
                 for (number, line) in text.lines().enumerate() {
                     if code_of(line).contains(word) {
                         faults.push(format!(
-                            "{}:{}: `{word}` does not belong here",
+                            "{}:{}: `{word}` is not allowed in this crate",
                             path.display(),
                             number + 1
                         ));

@@ -171,7 +171,11 @@ fn after_a_loss_of_power_no_byte_is_wrong_no_number_is_given_again_and_no_data_a
         let store = await_store(dir, || Store::open_existing(dir));
         let info = store.info();
         let all_bytes = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        assert!(info.kept_bytes <= all_bytes, "{} bytes are said to be kept of {all_bytes}", info.kept_bytes);
+        assert!(
+            info.kept_bytes <= all_bytes,
+            "{} bytes are reported as cached of {all_bytes}",
+            info.kept_bytes
+        );
         drop(store);
         let found = data_files(dir);
         assert!(
@@ -183,5 +187,5 @@ fn after_a_loss_of_power_no_byte_is_wrong_no_number_is_given_again_and_no_data_a
     });
     let (all_read, warm) = (all_read.into_inner(), warm.into_inner());
     eprintln!("{warm} {all_read}");
-    assert!(all_read == 1 || warm > 0, "data were kept in none of {all_read} images");
+    assert!(all_read == 1 || warm > 0, "no data were cached in any of {all_read} images");
 }

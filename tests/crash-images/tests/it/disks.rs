@@ -45,7 +45,7 @@ fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
         (0..FILES).for_each(|n| read(&cached, n));
         let reads = origin.asked("read");
         read(&cached, FILES - 1);
-        assert_eq!(origin.asked("read"), reads, "room was made for the last");
+        assert_eq!(origin.asked("read"), reads, "the latest files were cached");
         // Now the cache can write neither data nor its index.
         let rest = vec![1; 1 << 20];
         let mut file = fs::File::create(&other).expect("create");
@@ -61,7 +61,7 @@ fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
     (0..FILES).for_each(|n| read(&cached, n));
     let reads = origin.asked("read");
     read(&cached, FILES - 1);
-    assert_eq!(origin.asked("read"), reads, "data are kept again");
+    assert_eq!(origin.asked("read"), reads, "data are cached again");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_cache_on_an_overlay_is_as_any_other() {
     let reads = origin.asked("read");
     let cached = read_all(&over.join("cache"), 8 << 20);
     let more = origin.asked("read") - reads;
-    assert!(0 < more && more < u64::from(FILES), "{more} were read anew, and what lay below was used");
+    assert!(0 < more && more < u64::from(FILES), "{more} were read again, and the lower layer was used");
     // Data in the lower layer are replaced.
     (0..FILES / 2).for_each(|n| cached.session.put(&format!("file-{n}"), &pattern(60_000, n + 100)));
     drop(cached);

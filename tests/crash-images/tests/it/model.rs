@@ -59,7 +59,7 @@ fn what_was_synced_is_there_and_all_else_may_be_or_not() {
                 assert!((promised..=3).contains(&bytes[0]), "{} after {promised}", bytes[0]);
                 see(if bytes[0] > promised { "newer than promised" } else { "as promised" });
             }
-            None => assert!(promised == 0 || marks.contains(&"written"), "it was there"),
+            None => assert!(promised == 0 || marks.contains(&"written"), "it existed"),
         }
         let Ok(bytes) = fs::read(dir.join("sub/file")) else {
             assert!(!marks.contains(&"written"));
@@ -144,7 +144,7 @@ fn a_call_that_is_not_known_fails_the_test() {
     }
     let area = tempfile::tempdir().expect("a directory");
     let recorded = std::panic::catch_unwind(|| record(&area.path().join("dir")));
-    let error = recorded.expect_err("it is not known");
+    let error = recorded.expect_err("an unknown call");
     let error = error.downcast_ref::<String>().expect("text");
     assert!(error.contains("symlink"), "{error}");
 }

@@ -79,7 +79,7 @@ fn wait_for_listener(path: &Path) {
         |line: &str| line.contains(" 00010000 ") && line.ends_with(&format!(" {}", path.display()));
     let end = Instant::now() + Duration::from_secs(60);
     while !std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_there) {
-        assert!(Instant::now() < end, "{} never came", path.display());
+        assert!(Instant::now() < end, "no listener at {}", path.display());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

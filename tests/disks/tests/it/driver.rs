@@ -154,5 +154,5 @@ fn another_s_driver_finds_in_two_queues_what_it_has_left() {
         }
         (0..QUEUES).for_each(|number| guest.await_all(number));
     }
-    assert!(std::fs::read(bed.image()).unwrap() == guest.model, "the image is another");
+    assert!(std::fs::read(bed.image()).unwrap() == guest.model, "the image differs");
 }

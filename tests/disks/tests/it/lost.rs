@@ -41,7 +41,7 @@ fn a_flush_after_a_lost_connection_fails_once_if_something_was_not_durable() {
     let _server = bed.serve(bed.opened());
     assert_eq!(read(&*disk, 0, 512).unwrap(), [2; 512], "connected again");
     assert!(matches!(disk.flush(&cx()).wait(), Err(Error::Io { .. })));
-    disk.flush(&cx()).wait().expect("it is told once");
+    disk.flush(&cx()).wait().expect("reported once");
 }
 
 #[test]

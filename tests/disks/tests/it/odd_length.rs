@@ -96,7 +96,7 @@ fn a_servers_disk_of_no_whole_sectors_is_padded() {
     write(&*disk, 4096, Stability::DataSync, &[b"tail".to_vec(), vec![0; 508]].concat()).unwrap();
     assert_eq!(bytes.lock().unwrap()[4096..], *b"tail");
     let lost = write(&*disk, 4096, Stability::DataSync, &[7; 512]);
-    assert!(matches!(lost, Err(Error::NoSpace)), "{lost:?}: the server has no room for it");
+    assert!(matches!(lost, Err(Error::NoSpace)), "{lost:?}: beyond the server's disk");
     let last = Range { offset: 4096, len_bytes: 512 };
     disk.write_zeroes(&cx(), last, Zeroing::default()).wait().unwrap();
     disk.discard(&cx(), last).wait().unwrap();
@@ -110,5 +110,5 @@ fn a_server_that_claims_a_disk_without_end_is_refused() {
         let refused = connect(size_bytes, &Arc::default());
         assert!(matches!(refused, Err(ConnectError::Size(said)) if said == size_bytes));
     }
-    connect(1 << 55, &Arc::default()).expect("long, but there may be such");
+    connect(1 << 55, &Arc::default()).expect("long, but possible");
 }

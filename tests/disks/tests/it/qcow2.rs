@@ -96,7 +96,7 @@ fn qemu_reads_what_was_written_and_the_other_way_round() {
     write(&*disk, 3 << 20, Stability::DataSync, &[9; 100 << 10]).unwrap();
     disk.discard(&cx(), Range { offset: 1 << 20, len_bytes: 1 << 20 }).wait().unwrap();
     disk.resize().expect("it can").set_size(&cx(), 2 * SIZE).wait().unwrap();
-    assert!(matches!(images.open(&path, true), Err(Qcow2OpenError::InUse { .. })), "QEMU is kept out too");
+    assert!(matches!(images.open(&path, true), Err(Qcow2OpenError::InUse { .. })), "QEMU is locked out too");
     disk.flush(&cx()).wait().unwrap();
     drop(disk);
     qemu("qemu-img", &["check", "-q", text(&path)]);

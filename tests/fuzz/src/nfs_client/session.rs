@@ -115,7 +115,7 @@ impl Turned {
         assert!(read.map_or(0, |done| done.count) <= ROOM);
         let bytes = buffer.as_slice().expect("the buffer is free after the answer");
         let (before, after) = (&bytes[..ROOM], &bytes[2 * ROOM..]);
-        assert!(before.iter().chain(after).all(|&byte| byte == 0), "written beside the reader's memory");
+        assert!(before.iter().chain(after).all(|&byte| byte == 0), "written outside the reader's memory");
     }
 
     /// Lists the root, up to a hundred pages.

@@ -31,9 +31,7 @@ fn names(tree: &Path, model: &Model) -> Result<()> {
         match there.remove(name) {
             Some(found) if found == *is_dir => {}
             found => {
-                return Err(Failure::Tree(format!(
-                    "{name} must be there, as a directory: {is_dir}; {found:?}"
-                )));
+                return Err(Failure::Tree(format!("{name} must exist, as a directory: {is_dir}; {found:?}")));
             }
         }
     }

@@ -29,7 +29,7 @@ fn without_versions_every_question_asks() {
             let ask = |ask: &dyn Fn()| {
                 let before = spy.requests();
                 ask();
-                assert!(spy.requests() > before, "{title}, round {round}: a question was not asked");
+                assert!(spy.requests() > before, "{title}, round {round}: a query sent no request");
             };
             ask(&|| {
                 let plain = plainly(&other, FILE, Last::Follow).ok();
@@ -43,7 +43,7 @@ fn without_versions_every_question_asks() {
         }
         assert!(cached.is_empty() && cached.counts().from_memory == 0);
         assert_eq!(cached.content_bytes(), 0);
-        assert_eq!(spy.look_ups().0, 0, "{title}: what is not remembered is not kept");
+        assert_eq!(spy.look_ups().0, 0, "{title}: uncached nodes are released");
     }
 }
 
@@ -83,7 +83,7 @@ fn what_the_host_changes_is_seen_soon() {
             })
         };
         while !is_told() {
-            assert!(Instant::now() < deadline, "{what} is not seen");
+            assert!(Instant::now() < deadline, "{what} is not noticed");
             sleep(Duration::from_millis(1));
         }
     }

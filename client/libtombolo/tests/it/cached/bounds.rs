@@ -32,7 +32,7 @@ fn memory_is_bounded_and_nodes_are_given_back() {
             assert!(!cached.exists(format!("none/{number}").as_bytes()).wait().unwrap());
             assert!(cached.len() <= 256 + 32, "{} paths", cached.len());
             assert!(cached.content_bytes() <= 64 << 10, "{} bytes", cached.content_bytes());
-            assert!(spy.look_ups().0 <= 800, "{} nodes are kept", spy.look_ups().0);
+            assert!(spy.look_ups().0 <= 800, "{} nodes are retained", spy.look_ups().0);
         }
     }
     assert!(spy.look_ups().0 > 0);

@@ -155,7 +155,7 @@ fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
                 scope.spawn(|| {
                     while running.strong_count() > 0 {
                         let before = answered.load(Ordering::SeqCst);
-                        let bytes = world.cached.read(FILE).wait().expect("there is one").expect("small");
+                        let bytes = world.cached.read(FILE).wait().expect("a file").expect("small");
                         assert!(
                             number(&bytes) >= before,
                             "{}: {} after {before} was answered",

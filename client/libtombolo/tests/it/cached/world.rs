@@ -42,7 +42,7 @@ impl World {
         let world = Self::of("local-dir", export, Some(dir), USER, CacheOptions::default());
         world.cached.stat(b"/").wait().expect("the top");
         if world.cached.is_empty() {
-            tombolo_skip::skip!("this user or this file system cannot be told of what the host changes");
+            tombolo_skip::skip!("this user or file system cannot watch the host's changes");
         }
         Some(world)
     }
@@ -69,8 +69,8 @@ impl World {
     pub fn warm<T>(&self, what: &str, ask: impl FnOnce(&CachedTree) -> Answer<T>) -> Result<T> {
         let before = (self.spy.requests(), self.cached.counts());
         let answer = ask(&self.cached);
-        assert!(answer.is_done(), "{}: {what} is not there at once", self.title);
-        assert_eq!(self.spy.requests(), before.0, "{}: {what} took requests", self.title);
+        assert!(answer.is_done(), "{}: {what} is not cached", self.title);
+        assert_eq!(self.spy.requests(), before.0, "{}: {what} sent requests", self.title);
         let counts = self.cached.counts();
         assert_eq!((counts.from_memory, counts.asked), (before.1.from_memory + 1, before.1.asked));
         answer.wait()

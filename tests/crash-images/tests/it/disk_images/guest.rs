@@ -169,7 +169,7 @@ impl Guest {
 /// Performs all requests as a guest whose driver has accepted these features, and marks which of them it may
 /// regard as durable, by their numbers.
 pub fn work(disk: Arc<dyn BlockDevice>, features: Features) {
-    assert!(disk.profile().has_cache, "what is in memory cannot be made durable");
+    assert!(disk.profile().has_cache, "a disk in memory has no durable state");
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("socket");
     let make = move |_| {

@@ -96,7 +96,7 @@ fn judge(made: &[Made], events: &[Event], tree: &str) -> Result<String> {
         let line =
             format!("{:<32} {}", made.what, if seen.is_empty() { "-".into() } else { seen.join(", ") });
         if !satisfied(made.wanted, &syncs, tree) {
-            unsynced.push(format!("{line}, where {:?} was wanted", made.wanted));
+            unsynced.push(format!("{line}, where {:?} was required", made.wanted));
         }
         report.push(line);
     }

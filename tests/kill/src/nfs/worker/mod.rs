@@ -98,12 +98,12 @@ impl Worker {
         self.files
             .get(file.0)
             .and_then(Option::as_ref)
-            .ok_or_else(|| Failure::Wrong(format!("{file:?} is gone")))
+            .ok_or_else(|| Failure::Wrong(format!("{file:?} does not exist")))
     }
 
     fn file_mut(&mut self, file: FileId) -> Result<&mut File> {
         let slot = self.files.get_mut(file.0).and_then(Option::as_mut);
-        slot.ok_or_else(|| Failure::Wrong(format!("{file:?} is gone")))
+        slot.ok_or_else(|| Failure::Wrong(format!("{file:?} does not exist")))
     }
 
     /// Checks that every handle still leads to its node: fetches the attributes, and returns file numbers
