@@ -22,7 +22,7 @@ const DONE: c_int = 1;
 /// `TOMBOLO_LATER`.
 const LATER: c_int = 0;
 
-/// Fetches attributes and calls back; documented in the header.
+/// Requests attributes and calls back; documented in the header.
 ///
 /// # Safety
 /// `tree` is null or an open tree, `path` null or a string; `callback` is null or may be called with

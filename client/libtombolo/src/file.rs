@@ -41,7 +41,7 @@ impl File {
         self.attr.as_ref().or_else(|| self.node.attr_found())
     }
 
-    /// Fetches the current attributes.
+    /// Requests the current attributes.
     pub fn attr_now(&self) -> Answer<Attr> {
         let tree = self.node.tree();
         tree.fs().getattr(&tree.cx(), self.node.id(), Some(self.opening()))

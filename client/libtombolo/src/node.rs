@@ -58,7 +58,7 @@ impl Node {
         self.0.attr.as_ref()
     }
 
-    /// Fetches its current attributes.
+    /// Requests its current attributes.
     pub fn attr_now(&self) -> Answer<Attr> {
         self.tree().fs().getattr(&self.tree().cx(), self.id(), None)
     }

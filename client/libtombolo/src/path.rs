@@ -130,7 +130,7 @@ impl Way {
         Ok(())
     }
 
-    /// Goes to the directory at which a link's target begins.
+    /// Enters the directory at which a link's target begins.
     fn begin_target(&mut self, target: &[u8]) -> Result<()> {
         if begins_at_top(target)? {
             self.nodes.clear();

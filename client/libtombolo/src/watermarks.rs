@@ -24,7 +24,7 @@ const BYTES_MAX: usize = 4096;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Tree {
-    /// Fetches the progress of the changes of all clients of the tree. [`Error::NoAttribute`] where changes
+    /// Requests the progress of the changes of all clients of the tree. [`Error::NoAttribute`] where changes
     /// are not deferred.
     pub fn watermarks(&self) -> Answer<Watermarks> {
         let name = match XattrName::new(Watermarks::XATTR) {

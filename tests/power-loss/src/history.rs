@@ -94,8 +94,8 @@ impl State {
         state
     }
 
-    /// Chooses the next operation, with `true` if it is made durable: writes always are, as a mount's kernel
-    /// may defer them.
+    /// Returns a random next operation, with `true` if it is made durable: writes always are, as a mount's
+    /// kernel may defer them.
     fn choose(&self, random: &mut Rng, is_away: bool) -> (Action, bool) {
         let names = self.names.iter().filter(|(_, file)| !is_away || **file < OLD);
         let names: Vec<&String> = names.map(|(name, _)| name).collect();

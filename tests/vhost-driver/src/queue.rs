@@ -297,7 +297,7 @@ impl DriverQueue {
         self.region.write_at(at, &encode(address, len, flags, next))
     }
 
-    /// Puts any head on the available ring.
+    /// Adds any head on the available ring.
     pub fn offer(&mut self, head: u16) -> Result<(), OutOfBounds> {
         let slot = usize::from(self.available & (self.layout.size - 1));
         self.store(self.layout.available + 4 + slot * 2, head)?;

@@ -1,5 +1,5 @@
-//! One direction of a link, without I/O: packets enter, and leave when they are due. Times are nanoseconds of any
-//! monotonic clock.
+//! One direction of a link, without I/O: packets enter, and leave when they are due. Times are nanoseconds of
+//! any monotonic clock.
 
 use std::collections::VecDeque;
 

@@ -15,7 +15,7 @@ pub(super) struct Claim {
 }
 
 impl Claims {
-    /// Claims a part, unless another file's copy has it.
+    /// Acquires the claim on a part, unless another file's copy has it.
     pub fn take(&self, dir: NodeId, part: &NameBuf) -> Option<Claim> {
         let part = (dir, part.clone());
         self.lock().insert(part.clone()).then(|| Claim { claims: self.clone(), part })

@@ -64,7 +64,7 @@ fn told(error: &Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-/// With and without attributes to set at the end, and a copy aborted half way down.
+/// Copies with and without attributes to set at the end, and a copy aborted half way down.
 #[test]
 fn a_tree_may_be_as_deep_as_its_file_system_allows() {
     limit_descriptors();

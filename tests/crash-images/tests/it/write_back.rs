@@ -216,7 +216,7 @@ fn open(session: &Session, path: &str, flags: OpenFlags) -> File {
     File { node, open: opened.open }
 }
 
-/// Works in two lives; the second ends abruptly.
+/// Performs the workload in two lives; the second ends abruptly.
 fn work(dir: &Path) {
     let area = dir.parent().expect("an area");
     let (actions, states) = history();

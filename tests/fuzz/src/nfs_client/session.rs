@@ -150,7 +150,7 @@ impl Turned {
         }
     }
 
-    /// Drives the engine until the answer arrives. Waiting or turning forever is a finding.
+    /// Runs the engine until the answer arrives. Waiting or turning forever is a finding.
     fn turn<T>(&mut self, mut later: Pin<Box<dyn Future<Output = Result<T>> + Send + '_>>) -> Result<T> {
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..TURNS_MAX {
@@ -162,7 +162,7 @@ impl Turned {
         panic!("an operation without an end");
     }
 
-    /// Lets the engine process the next socket event or deadline; `false` if there is none.
+    /// Makes the engine process the next socket event or deadline; `false` if there is none.
     fn step(&mut self) -> bool {
         let ready = self.wire.ready();
         if ready.is_empty() {
@@ -176,7 +176,7 @@ impl Turned {
         true
     }
 
-    /// Drives the engine until no abandoned call is in flight.
+    /// Runs the engine until no abandoned call is in flight.
     fn finish(&mut self, rpc: &RpcClient) {
         let mut quiet = 0;
         for _ in 0..TURNS_MAX {

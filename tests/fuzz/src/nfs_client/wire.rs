@@ -131,7 +131,7 @@ impl Socket for Held {
 }
 
 impl Stream {
-    /// Reacts to a call as the input specifies.
+    /// Handles a call as the input specifies.
     fn answer(&self, xid: Xid) {
         let mut input = lock(&self.input);
         let Some(what) = input.pop_front() else {

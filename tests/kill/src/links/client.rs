@@ -14,7 +14,7 @@ use crate::links::model::Action;
 use crate::links::records::record;
 use crate::process::PATIENCE;
 
-/// Works until its standard input is closed.
+/// Performs requests until its standard input is closed.
 pub fn work(args: &ClientArgs) -> Result<String> {
     let History { mut model, mut number, .. } = History::read(&args.log)?;
     let mut log = Log::open(&args.log)?;

@@ -125,7 +125,7 @@ fn client(site: &Site, seed: u64) -> Result<Process> {
     Process::start("client", command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(site.home.log()?))
 }
 
-/// Tells the client to leave, and waits until it has.
+/// Stops the client through its input, and waits until it has.
 fn leave_when_told(mut client: Process) -> Result<()> {
     drop(client.child.stdin.take());
     let until = Instant::now() + PATIENCE;

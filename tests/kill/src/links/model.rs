@@ -111,7 +111,7 @@ impl Model {
         self.doubts.iter().filter_map(block).collect()
     }
 
-    /// Chooses request `number`.
+    /// Returns a random request, number `number`.
     pub fn choose(&self, number: u64, random: &mut Rng) -> Action {
         let some = |random: &mut Rng| {
             let at = random.usize(..self.names.len());

@@ -43,7 +43,7 @@ pub fn check(bytes: &[u8], model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Skips an unanswered append: all of it, or the part written before the server was killed.
+/// Passes over an unanswered append: all of it, or the part written before the server was killed.
 fn skip_doubted<'a>(rest: &'a [u8], doubts: &mut Vec<Vec<u8>>) -> Option<&'a [u8]> {
     let common = |doubt: &Vec<u8>| doubt.iter().zip(rest).take_while(|(one, other)| one == other).count();
     let (at, len) = doubts.iter().map(common).enumerate().max_by_key(|(_, len)| *len)?;

@@ -61,7 +61,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Works until told to stop; then makes everything stable.
+    /// Performs steps until told to stop; then makes everything stable.
     pub fn run(&mut self, stop: &Arc<AtomicBool>) -> Result<()> {
         let steps = |worker: &mut Self| {
             while !stop.load(Ordering::Relaxed) {

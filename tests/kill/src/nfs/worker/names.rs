@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Resends a call that was answered earlier, like a network that delays packets. It must get the same
+    /// Repeats a call that was answered earlier, like a network that delays packets. It must get the same
     /// answer and have no effect: its object may be gone by now, or exist again.
     pub(super) fn repeat_older_call(&mut self) -> Result<()> {
         let random = &mut self.random;
