@@ -1,4 +1,4 @@
-//! Where a test runs: a server over one tree, and a client of it.
+//! Test fixture: a server of one tree and a client of it.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ pub struct Fixture {
     tree: Option<tempfile::TempDir>,
 }
 
-/// A directory that is gone at the end of the test, in memory.
+/// Creates a directory in memory that is removed at the end of the test.
 pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a scratch directory")
 }
 
-/// A directory of the host as an export.
+/// Opens a host directory as an export.
 pub fn local_dir(path: &Path) -> Arc<dyn Export> {
     Arc::new(LocalDir::open(path, Options::default()).expect("the export"))
 }
@@ -41,18 +41,18 @@ pub fn on_each(test: impl Fn(&Fixture)) {
 }
 
 impl Fixture {
-    /// Over the reference model.
+    /// Starts a server over the reference model.
     pub fn in_memory() -> Self {
         Self::new(Plan::over(Arc::new(Memory::default())), None)
     }
 
-    /// Over a directory of the host.
+    /// Starts a server over a host directory.
     pub fn on_host() -> Self {
         let tree = scratch();
         Self::new(Plan::over(local_dir(tree.path())), Some(tree))
     }
 
-    /// A server as planned, whose first export is `/export`.
+    /// Starts a server as planned; its first export must be `/export`.
     pub fn new(plan: Plan, tree: Option<tempfile::TempDir>) -> Self {
         let server = plan.start();
         let nfs = server.nfs();
@@ -60,12 +60,12 @@ impl Fixture {
         Self { server, nfs, root, tree }
     }
 
-    /// The tree on the host, where it is one.
+    /// Returns the path of `name` on the host if the tree is a host directory.
     pub fn on_disk(&self, name: &str) -> Option<PathBuf> {
         self.tree.as_ref().map(|tree| tree.path().join(name))
     }
 
-    /// The same client as another caller.
+    /// Returns the client acting as another user.
     pub fn as_user(&self, uid: u32) -> Nfs {
         self.nfs.as_caller(Caller::user(uid))
     }
@@ -94,13 +94,13 @@ impl Fixture {
         self.nfs.mkdir(&self.root, name.as_bytes(), mode(0o755)).done().handle()
     }
 
-    /// Attributes.
+    /// Returns an object's attributes.
     #[track_caller]
     pub fn attr(&self, object: &FileHandleBuf) -> Fattr3 {
         self.nfs.getattr(object).done()
     }
 
-    /// All of a file.
+    /// Reads a whole file.
     #[track_caller]
     pub fn contents(&self, file: &FileHandleBuf) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -113,7 +113,7 @@ impl Fixture {
         }
     }
 
-    /// All entries of a directory but the dots, by READDIR.
+    /// Lists a directory by READDIR, without `.` and `..`.
     #[track_caller]
     pub fn list(&self, dir: &FileHandleBuf) -> Vec<ListedEntry> {
         let (mut entries, mut cookie, mut verifier) = (Vec::new(), Cookie3(0), CookieVerifier::default());
@@ -129,7 +129,7 @@ impl Fixture {
         }
     }
 
-    /// The names in the root, sorted.
+    /// Returns the names in the root, sorted.
     #[track_caller]
     pub fn names(&self) -> Vec<String> {
         let text = |entry: ListedEntry| String::from_utf8_lossy(&entry.name).into_owned();
@@ -139,7 +139,7 @@ impl Fixture {
     }
 }
 
-/// What of a node's attributes tells whether it changed.
+/// Returns the attributes from which a client recognises a change of the node.
 pub fn weak(attr: &Fattr3) -> WccAttr {
     WccAttr { size: attr.size, mtime: attr.mtime, ctime: attr.ctime }
 }
@@ -151,14 +151,14 @@ pub fn assert_around(fixture: &Fixture, object: &FileHandleBuf, before: &Fattr3,
     assert_eq!(wcc.after, Some(fixture.attr(object)), "what it is now");
 }
 
-/// Attributes from around an operation that reads: but for the access time, those of the node.
+/// Asserts that a reading operation returned the object's attributes, except for the access time.
 #[track_caller]
 pub fn assert_seen(fixture: &Fixture, object: &FileHandleBuf, told: Option<Fattr3>) {
     let now = fixture.attr(object);
     assert_eq!(told.map(|told| Fattr3 { atime: now.atime, ..told }), Some(now));
 }
 
-/// After a failure: the node as it is, if its handle was good.
+/// Asserts that a failed operation reported the object's attributes and left them unchanged.
 #[track_caller]
 pub fn assert_unchanged(fixture: &Fixture, object: &FileHandleBuf, wcc: &WccData) {
     let now = fixture.attr(object);
@@ -172,7 +172,7 @@ pub fn assert_one_of<T: PartialEq + Debug>(value: &T, expected: &[T]) {
     assert!(expected.contains(value), "{value:?} is none of {expected:?}");
 }
 
-/// Removed files of a tree that this process, and with it the server, has open.
+/// Returns the removed files of a tree that this process, and so the server, has open.
 pub fn removed_and_open(tree: &Path) -> Vec<PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").expect("the server's descriptors, which are ours");
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

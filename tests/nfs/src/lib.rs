@@ -1,10 +1,9 @@
-//! The NFS server from its clients' side.
+//! The NFS server, tested from its clients' side.
 //!
-//! - [`test_server`]: a server for each test. [`fixture`]: one with a client, and what tests say often.
-//! - [`client`]: a thin, blocking NFSv3 and MOUNT client for tests, which can also send what no client
-//!   should.
+//! - [`test_server`]: a server for each test. [`fixture`]: a server with a client and common assertions.
+//! - [`client`]: a thin, blocking NFSv3 and MOUNT client for tests, which can also send malformed calls.
 //!
-//! The tests are in `tests/`. Not here: a client to mount with; that is `back/nfs-client`.
+//! The tests are in `tests/`. Non-goal: a client to mount with; that is `back/nfs-client`.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -15,26 +15,26 @@ use tombolo_host_runtime::signing_keys::Keys;
 
 use crate::client::{Nfs, Stream, Transport};
 
-/// The path of the only export, where there is but one.
+/// Path of the export of servers with one export.
 pub const PATH: &str = "/export";
 
-/// What a server is to be like.
+/// Configuration of a test server.
 pub struct Plan {
     /// Paths, trees, and how their callers are squashed.
     pub exports: Vec<(String, Arc<dyn Export>, Squash)>,
-    /// What handles are signed with.
+    /// Keys that sign handles.
     pub keys: Keys,
     /// The addresses that may call.
     pub allow: AllowList,
     /// Looks the groups of users up, instead of believing the callers.
     pub groups: Option<Groups>,
-    /// What is stable when it is answered.
+    /// Durability of changes when they are answered.
     pub durability: Durability,
     /// The leases that clients may hold.
     pub leases: Option<Arc<LeaseTable>>,
     /// The clients that may.
     pub lease_holders: LeaseHolders,
-    /// How it listens.
+    /// Transport options.
     pub rpc: RpcOptions,
     /// Where, if it is not to be anywhere.
     pub address: Option<SocketAddr>,
@@ -45,18 +45,18 @@ pub struct TestServer {
     server: NfsServer,
 }
 
-/// No squashing.
+/// Returns the policy without squashing.
 pub fn no_squash() -> Squash {
     Squash { mode: SquashMode::None, ..Squash::default() }
 }
 
 impl Plan {
-    /// One export, `/export`, that trusts all callers.
+    /// Plans one export, `/export`, that trusts all callers.
     pub fn over(export: Arc<dyn Export>) -> Self {
         Self::empty().and(PATH, export, no_squash())
     }
 
-    /// No exports yet, and a key of its own.
+    /// Plans a server without exports, with keys of its own.
     pub fn empty() -> Self {
         Self {
             exports: Vec::new(),
@@ -71,13 +71,13 @@ impl Plan {
         }
     }
 
-    /// One export more.
+    /// Adds an export.
     pub fn and(mut self, path: &str, export: Arc<dyn Export>, squash: Squash) -> Self {
         self.exports.push((path.to_owned(), export, squash));
         self
     }
 
-    /// The same, squashing callers so in all exports.
+    /// Sets the squash policy of all exports.
     pub fn squashing(mut self, squash: Squash) -> Self {
         self.exports.iter_mut().for_each(|export| export.2 = squash);
         self
@@ -91,7 +91,7 @@ impl Plan {
         TestServer { server: NfsServer::start(bound, self.rpc, &service).expect("the server starts") }
     }
 
-    /// The service, for a transport that brings it calls.
+    /// Builds the service for a transport of the caller's.
     ///
     /// # Errors
     /// The exports cannot be served.
@@ -115,32 +115,32 @@ impl Plan {
 }
 
 impl TestServer {
-    /// A server of one export that trusts all callers.
+    /// Starts a server of one export that trusts all callers.
     pub fn over(export: impl Export + 'static) -> Self {
         Plan::over(Arc::new(export)).start()
     }
 
-    /// Where it is.
+    /// Returns the server's address.
     pub fn address(&self) -> SocketAddr {
         self.server.tcp_addresses()[0]
     }
 
-    /// A client over TCP, as the superuser.
+    /// Connects a client over TCP as the superuser.
     pub fn nfs(&self) -> Nfs {
         self.nfs_over(Transport::Tcp)
     }
 
-    /// A client.
+    /// Connects a client.
     pub fn nfs_over(&self, transport: Transport) -> Nfs {
         Nfs::connect(transport, self.address()).expect("the server takes connections")
     }
 
-    /// A bare connection.
+    /// Connects without a client, for raw bytes.
     pub fn stream(&self) -> Stream {
         Stream::connect(self.address()).expect("the server takes connections")
     }
 
-    /// What the server has counted.
+    /// Returns the server's counters.
     pub fn counts(&self) -> Counts {
         self.server.counts()
     }

@@ -1,4 +1,4 @@
-//! What procedures answer, where the codec's own types borrow from the message.
+//! Owned results of procedures, where the codec's own types borrow from the message.
 
 use tombolo_wire_nfs3::listing::{ReaddirOk, ReaddirplusOk};
 use tombolo_wire_nfs3::results::{CreateOk, LookupOk, ReadOk, ReadlinkOk};
@@ -46,13 +46,16 @@ impl From<CreateOk<'_>> for New {
 }
 
 impl New {
-    /// The handle, which a server of ours always gives.
+    /// Returns the new node's handle.
+    ///
+    /// # Panics
+    /// If the reply has none; Tombolo's server always sends it.
     pub fn handle(&self) -> FileHandleBuf {
         self.handle.expect("the handle of what was made")
     }
 }
 
-/// Where a symbolic link leads.
+/// Target of a symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkTarget {
     /// The link's attributes.
@@ -67,12 +70,12 @@ impl From<ReadlinkOk<'_>> for LinkTarget {
     }
 }
 
-/// What READ brought.
+/// Data of a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bytes {
     /// The file's attributes.
     pub attributes: PostOpAttr,
-    /// Whether the file ends with them.
+    /// `true` if the data ends at the end of the file.
     pub eof: bool,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -85,7 +88,7 @@ pub struct ListedEntry {
     pub fileid: u64,
     /// The name.
     pub name: Vec<u8>,
-    /// Where the listing goes on.
+    /// Cookie with which the listing continues.
     pub cookie: Cookie3,
     /// READDIRPLUS: the node's attributes.
     pub attributes: PostOpAttr,
@@ -102,14 +105,14 @@ pub struct Listing {
     pub verifier: CookieVerifier,
     /// The entries.
     pub entries: Vec<ListedEntry>,
-    /// Whether the directory ends here.
+    /// `true` if the directory ends with this page.
     pub eof: bool,
     /// Bytes that the results took, without the status.
     pub result_bytes: usize,
 }
 
 impl Listing {
-    /// From READDIR.
+    /// Converts the results of READDIR.
     pub fn plain(ok: ReaddirOk<'_>, result_bytes: usize) -> Self {
         let entries = ok.entries.into_iter().map(|entry| ListedEntry {
             fileid: entry.fileid,
@@ -122,7 +125,7 @@ impl Listing {
         Self { dir_attributes, verifier, entries: entries.collect(), eof, result_bytes }
     }
 
-    /// From READDIRPLUS.
+    /// Converts the results of READDIRPLUS.
     pub fn plus(ok: ReaddirplusOk<'_>, result_bytes: usize) -> Self {
         let entries = ok.entries.into_iter().map(|plus| ListedEntry {
             fileid: plus.entry.fileid,
@@ -135,14 +138,14 @@ impl Listing {
         Self { dir_attributes, verifier, entries: entries.collect(), eof, result_bytes }
     }
 
-    /// The names, without the dots.
+    /// Returns the names except `.` and `..`.
     pub fn names(&self) -> Vec<String> {
         let names = self.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned());
         names.filter(|name| name != "." && name != "..").collect()
     }
 }
 
-/// The results of a READ, whose data is the end of the message.
+/// Decodes the results of a READ, whose data is the end of the message.
 pub(super) fn read_bytes(answer: &Answer) -> Reply<Bytes, PostOpAttr> {
     let results = answer.result_bytes();
     let mut xdr = Decoder::new(results);
@@ -168,17 +171,17 @@ pub(super) fn map<T, U, F>(reply: Reply<T, F>, change: impl FnOnce(T) -> U) -> R
     }
 }
 
-/// What tests ask of a reply.
+/// Expectation of success or of a failure with a given status.
 pub trait Expect<T, F> {
-    /// The results of a success.
+    /// Returns the results of a success.
     ///
     /// # Panics
-    /// When the procedure failed.
+    /// If the procedure failed.
     fn done(self) -> T;
-    /// What came with a failure.
+    /// Returns the results of a failure with status `expected`.
     ///
     /// # Panics
-    /// When the procedure succeeded, or failed otherwise.
+    /// If the procedure succeeded or failed with another status.
     fn failed(self, expected: Status) -> F;
 }
 

@@ -1,15 +1,15 @@
-//! On whose behalf calls are made.
+//! Callers and their credentials.
 
 use tombolo_wire_xdr::Encoder;
 
 use super::message::Auth;
 
-/// A caller, as its credential tells.
+/// A caller as its credential describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// Anonymous: AUTH_NONE.
     Anonymous,
-    /// The superuser of a client that a stamp tells from others at its address: AUTH_SYS.
+    /// Superuser with AUTH_SYS and this stamp, which distinguishes clients behind one address.
     Stamped(u32),
     /// A user: AUTH_SYS.
     User {
@@ -17,7 +17,7 @@ pub enum Caller {
         uid: u32,
         /// Group id.
         gid: u32,
-        /// Supplementary groups. The protocol carries 16; nothing here stops more.
+        /// Supplementary groups. The protocol carries at most 16; tests may pass more.
         groups: Vec<u32>,
     },
 }
@@ -26,17 +26,17 @@ impl Caller {
     /// The superuser.
     pub const ROOT: Self = Self::User { uid: 0, gid: 0, groups: Vec::new() };
 
-    /// A user with a group of the same number.
+    /// Returns a user whose group has the same number.
     pub const fn user(id: u32) -> Self {
         Self::User { uid: id, gid: id, groups: Vec::new() }
     }
 
-    /// A user with groups.
+    /// Returns a user with supplementary groups.
     pub fn with_groups(uid: u32, gid: u32, groups: &[u32]) -> Self {
         Self::User { uid, gid, groups: groups.to_vec() }
     }
 
-    /// The credential (RFC 5531 §10.1 and appendix A).
+    /// Encodes the credential (RFC 5531 §10.1 and appendix A).
     pub fn credential(&self) -> Auth {
         let (stamp, uid, gid, groups) = match self {
             Self::Anonymous => return Auth::NONE,

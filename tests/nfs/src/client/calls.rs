@@ -9,10 +9,10 @@ use tombolo_wire_nfs3::{Call, Cookie3, CookieVerifier, Data, FileHandle, Sattr3,
 
 use super::nfs::mode;
 
-/// What the WRITE among the calls writes.
+/// Data written by the WRITE among the calls.
 pub const DATA: &[u8] = b"data!";
 
-/// A call of each procedure that takes a handle: this one, and names in it.
+/// Returns a call of each procedure that takes a handle: on `object`, or on `name` in it.
 pub fn calls_on<'a>(object: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>> {
     let mut calls = calls_with_names(object, name);
     let (cookie, verifier) = (Cookie3(0), CookieVerifier::default());
@@ -40,14 +40,14 @@ pub fn calls_on<'a>(object: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>> {
     calls
 }
 
-/// A call of each procedure that takes a name.
+/// Returns a call of each procedure that takes a name.
 pub fn calls_with_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>> {
     let mut calls = vec![Call::Lookup(DirOpArgs { dir, name })];
     calls.extend(changes_of_names(dir, name));
     calls
 }
 
-/// A call of each procedure that changes a name: those that make it come first.
+/// Returns a call of each procedure that changes a name, creating ones first.
 pub fn changes_of_names<'a>(dir: FileHandle<'a>, name: &'a [u8]) -> Vec<Call<'a>> {
     let location = DirOpArgs { dir, name };
     let device = SpecData3 { major: 1, minor: 3 };

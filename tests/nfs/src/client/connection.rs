@@ -8,7 +8,7 @@ use super::datagrams::Datagrams;
 use super::message::{Answer, Message};
 use super::stream::Stream;
 
-/// How calls go.
+/// Transport of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// Records in a stream.
@@ -38,7 +38,7 @@ impl Connection {
     /// Sends a call and waits for its reply.
     ///
     /// # Panics
-    /// When there is none, or it answers another call: nothing else is under way here.
+    /// If no reply arrives or it has another xid: only one call is outstanding on a connection.
     pub fn call(&mut self, message: &Message) -> Answer {
         let bytes = message.to_bytes();
         let reply = match self {
@@ -57,7 +57,7 @@ impl Connection {
     }
 }
 
-/// An xid that no other call of this process has.
+/// Returns an xid that no other call of this process uses.
 pub fn fresh_xid() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0x7000_0001);
     NEXT.fetch_add(1, Ordering::Relaxed)

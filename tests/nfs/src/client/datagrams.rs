@@ -26,7 +26,7 @@ impl Datagrams {
         self.socket.send(bytes).map(|_| ())
     }
 
-    /// The next one.
+    /// Receives the next datagram.
     pub fn receive(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 1 << 16];
         let len = self.socket.recv(&mut bytes)?;
@@ -34,7 +34,7 @@ impl Datagrams {
         Ok(bytes)
     }
 
-    /// Whether nothing arrives for so long.
+    /// Returns `true` if nothing arrives within `time`.
     pub fn is_quiet_for(&self, time: Duration) -> bool {
         self.socket.set_read_timeout(Some(time)).expect("a time-out");
         let waited = self.socket.recv(&mut [0; 1 << 16]);

@@ -1,4 +1,4 @@
-//! Calls and replies as bytes. Calls are put together word by word, so that each word can be wrong.
+//! Calls and replies as bytes. Calls are encoded word by word, so that a test can corrupt each word.
 
 use tombolo_wire_nfs3::{Call, Procedure, Status, mount};
 use tombolo_wire_rpc::{Accepted, Rejected, ReplyBody, ReplyHeader, Xid};
@@ -9,7 +9,7 @@ use super::Caller;
 /// A credential or verifier: any bytes of any flavor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auth {
-    /// How to read it.
+    /// Authentication flavor.
     pub flavor: u32,
     /// The bytes.
     pub body: Vec<u8>,
@@ -37,14 +37,14 @@ pub struct Message {
     pub procedure: u32,
     /// The caller.
     pub credential: Auth,
-    /// Nothing, with the credentials that there are.
+    /// Verifier; empty for all flavors in use.
     pub verifier: Auth,
     /// The procedure's arguments, encoded.
     pub arguments: Vec<u8>,
 }
 
 impl Message {
-    /// A call of any program.
+    /// Builds a call of any program, without arguments.
     pub fn new(xid: u32, program: u32, version: u32, procedure: u32, caller: &Caller) -> Self {
         Self {
             xid,
@@ -59,7 +59,7 @@ impl Message {
         }
     }
 
-    /// An NFS call; a WRITE takes its data from the end.
+    /// Builds an NFS call; a WRITE's data is appended.
     pub fn nfs(xid: u32, caller: &Caller, call: &Call<'_>, data: &[u8]) -> Self {
         let mut message = Self::new(
             xid,
@@ -76,7 +76,7 @@ impl Message {
         message
     }
 
-    /// A MOUNT call.
+    /// Builds a MOUNT call.
     pub fn mount(xid: u32, caller: &Caller, call: &mount::Call<'_>) -> Self {
         let procedure = call.procedure().number();
         let mut message = Self::new(xid, mount::PROGRAM, mount::VERSION, procedure, caller);
@@ -84,13 +84,13 @@ impl Message {
         message
     }
 
-    /// The same call with these arguments.
+    /// Replaces the arguments.
     pub fn with_arguments(mut self, arguments: &[u8]) -> Self {
         self.arguments = arguments.to_vec();
         self
     }
 
-    /// The bytes of the record.
+    /// Encodes the record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut xdr = Encoder::new(&mut bytes);
@@ -104,7 +104,7 @@ impl Message {
     }
 }
 
-/// What a call comes to before its procedure's results.
+/// RPC-level outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was looked at.
@@ -118,7 +118,7 @@ pub enum Verdict {
 pub struct Answer {
     /// The call that it answers.
     pub xid: u32,
-    /// What it came to.
+    /// RPC-level outcome.
     pub verdict: Verdict,
     bytes: Vec<u8>,
     results_at: usize,
@@ -142,18 +142,18 @@ impl Answer {
         Self { xid, verdict, bytes, results_at }
     }
 
-    /// The whole record.
+    /// Returns the whole record.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes of the results.
+    /// Returns the encoded results.
     pub fn result_bytes(&self) -> &[u8] {
         assert_eq!(self.verdict, Verdict::Accepted(Accepted::Success), "the call was not carried out");
         &self.bytes[self.results_at..]
     }
 
-    /// The status that every procedure's results begin with but NULL's; 0 is success.
+    /// Returns the status with which the results of every procedure except NULL begin; 0 is success.
     pub fn status(&self) -> Result<(), Status> {
         let bytes = self.result_bytes().first_chunk().expect("a status");
         match u32::from_be_bytes(*bytes) {
@@ -162,10 +162,10 @@ impl Answer {
         }
     }
 
-    /// The results, all of the bytes.
+    /// Decodes the results, which must take all of the bytes.
     ///
     /// # Panics
-    /// When the call was not carried out, or the bytes are not such results.
+    /// If the call was not executed or the bytes do not decode.
     pub fn results<'a, T: Decode<'a>>(&'a self) -> T {
         let mut xdr = Decoder::new(self.result_bytes());
         let results = xdr.value().expect("the procedure's results");

@@ -1,7 +1,7 @@
-//! A thin, blocking client: one call, one reply, and every byte under control.
+//! A thin, blocking client with control over every byte.
 //!
-//! [`Nfs`] has a method for each procedure. [`Message`] is a call word by word, [`Stream`] and [`Datagrams`]
-//! send it, or anything else.
+//! [`Nfs`] has a method for each procedure. [`Message`] is a call word by word; [`Stream`] and [`Datagrams`]
+//! send it or arbitrary bytes.
 
 mod answers;
 mod caller;

@@ -7,7 +7,7 @@ use super::Nfs;
 use super::connection::fresh_xid;
 use super::message::{Answer, Message};
 
-/// The root of an export, as MNT tells it.
+/// Root of an export, as returned by MNT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     /// The root's handle.
@@ -22,12 +22,12 @@ impl Nfs {
         self.send(&Message::mount(fresh_xid(), self.caller(), call))
     }
 
-    /// MOUNT's NULL.
+    /// Calls MOUNT's NULL.
     pub fn mount_null(&self) {
         self.mount_call(&Call::Null).results::<()>();
     }
 
-    /// MNT.
+    /// Calls MNT.
     pub fn mnt(&self, path: &str) -> Reply<Mounted, (), Status> {
         match self.mount_call(&Call::Mnt(dir_path(path))).results::<MntReply<'_>>() {
             Reply::Ok(ok) => {
@@ -38,10 +38,10 @@ impl Nfs {
         }
     }
 
-    /// The root of an export that there is.
+    /// Returns the root of an existing export.
     ///
     /// # Panics
-    /// When it cannot be mounted.
+    /// If MNT fails.
     #[track_caller]
     pub fn root(&self, path: &str) -> FileHandleBuf {
         match self.mnt(path) {
@@ -50,24 +50,24 @@ impl Nfs {
         }
     }
 
-    /// DUMP: clients and paths.
+    /// Calls DUMP; returns clients and paths.
     pub fn dump(&self) -> Vec<(String, String)> {
         let answer = self.mount_call(&Call::Dump);
         let mounts = answer.results::<DumpReply<'_>>();
         mounts.into_iter().map(|mount| (text(mount.client.as_bytes()), text(mount.path.as_bytes()))).collect()
     }
 
-    /// UMNT.
+    /// Calls UMNT.
     pub fn umnt(&self, path: &str) {
         self.mount_call(&Call::Umnt(dir_path(path))).results::<()>();
     }
 
-    /// UMNTALL.
+    /// Calls UMNTALL.
     pub fn umnt_all(&self) {
         self.mount_call(&Call::UmntAll).results::<()>();
     }
 
-    /// EXPORT: paths and the hosts that may mount them.
+    /// Calls EXPORT; returns paths and the hosts that may mount them.
     pub fn exports(&self) -> Vec<(String, Vec<String>)> {
         let answer = self.mount_call(&Call::Export);
         let exports = answer.results::<ExportReply<'_>>();

@@ -37,7 +37,7 @@ struct Pool {
     idle: Mutex<Vec<Connection>>,
 }
 
-/// Attributes for what is made: this mode, and nothing else.
+/// Returns attributes that set only the mode.
 pub fn mode(bits: u32) -> Sattr3 {
     Sattr3 { mode: Some(bits), ..Sattr3::default() }
 }
@@ -49,17 +49,17 @@ impl Nfs {
         Ok(Self { pool: Arc::new(Pool { transport, address, idle }), caller: Caller::ROOT })
     }
 
-    /// The same client on behalf of another caller.
+    /// Returns a client that shares the connection and acts for another caller.
     pub fn as_caller(&self, caller: Caller) -> Self {
         Self { caller, ..self.clone() }
     }
 
-    /// The caller.
+    /// Returns the caller.
     pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Where the server is.
+    /// Returns the server's address.
     pub fn address(&self) -> SocketAddr {
         self.pool.address
     }
@@ -76,7 +76,7 @@ impl Nfs {
         answer
     }
 
-    /// The message of a call.
+    /// Builds the message of a call.
     pub fn message(&self, call: &Call<'_>, data: &[u8]) -> Message {
         Message::nfs(fresh_xid(), &self.caller, call, data)
     }
@@ -85,17 +85,17 @@ impl Nfs {
         self.send(&self.message(call, &[]))
     }
 
-    /// NULL.
+    /// Calls NULL.
     pub fn null(&self) {
         self.call(&Call::Null).results::<()>();
     }
 
-    /// GETATTR.
+    /// Calls GETATTR.
     pub fn getattr(&self, object: &FileHandleBuf) -> Reply<Fattr3, ()> {
         self.call(&Call::Getattr(object.as_handle())).results()
     }
 
-    /// SETATTR.
+    /// Calls SETATTR.
     pub fn setattr(
         &self,
         object: &FileHandleBuf,
@@ -106,30 +106,30 @@ impl Nfs {
         self.call(&Call::Setattr(SetattrArgs { object, attributes, guard })).results()
     }
 
-    /// LOOKUP.
+    /// Calls LOOKUP.
     pub fn lookup(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<Found, PostOpAttr> {
         let answer = self.call(&Call::Lookup(dir_op_args(dir, name)));
         map(answer.results::<LookupReply<'_>>(), Found::from)
     }
 
-    /// ACCESS.
+    /// Calls ACCESS.
     pub fn access(&self, object: &FileHandleBuf, access: AccessBits) -> Reply<AccessOk, PostOpAttr> {
         self.call(&Call::Access(AccessArgs { object: object.as_handle(), access })).results()
     }
 
-    /// READLINK.
+    /// Calls READLINK.
     pub fn readlink(&self, link: &FileHandleBuf) -> Reply<LinkTarget, PostOpAttr> {
         let answer = self.call(&Call::Readlink(link.as_handle()));
         map(answer.results::<ReadlinkReply<'_>>(), LinkTarget::from)
     }
 
-    /// READ.
+    /// Calls READ.
     pub fn read(&self, file: &FileHandleBuf, offset: u64, count: u32) -> Reply<Bytes, PostOpAttr> {
         let file = file.as_handle();
         read_bytes(&self.call(&Call::Read(ReadArgs { file, offset, count })))
     }
 
-    /// WRITE of all of `data`.
+    /// Calls WRITE with all of `data`.
     pub fn write(
         &self,
         file: &FileHandleBuf,
@@ -140,7 +140,7 @@ impl Nfs {
         self.write_counted(file, offset, data.len() as u32, data, stable)
     }
 
-    /// WRITE that announces `count` bytes, whatever the data.
+    /// Calls WRITE with `count` as the announced length, independent of `data`.
     pub fn write_counted(
         &self,
         file: &FileHandleBuf,
@@ -154,17 +154,17 @@ impl Nfs {
         self.send(&self.message(&call, data)).results()
     }
 
-    /// CREATE.
+    /// Calls CREATE.
     pub fn create(&self, dir: &FileHandleBuf, name: &[u8], how: CreateHow) -> Reply<New, WccData> {
         self.make(&Call::Create(CreateArgs { location: dir_op_args(dir, name), how }))
     }
 
-    /// MKDIR.
+    /// Calls MKDIR.
     pub fn mkdir(&self, dir: &FileHandleBuf, name: &[u8], attributes: Sattr3) -> Reply<New, WccData> {
         self.make(&Call::Mkdir(MkdirArgs { location: dir_op_args(dir, name), attributes }))
     }
 
-    /// SYMLINK.
+    /// Calls SYMLINK.
     pub fn symlink(
         &self,
         dir: &FileHandleBuf,
@@ -175,7 +175,7 @@ impl Nfs {
         self.make(&Call::Symlink(SymlinkArgs { location: dir_op_args(dir, name), attributes, target }))
     }
 
-    /// MKNOD.
+    /// Calls MKNOD.
     pub fn mknod(&self, dir: &FileHandleBuf, name: &[u8], what: MknodKind) -> Reply<New, WccData> {
         self.make(&Call::Mknod(MknodArgs { location: dir_op_args(dir, name), what }))
     }
@@ -184,17 +184,17 @@ impl Nfs {
         map(self.call(call).results::<CreateReply<'_>>(), New::from)
     }
 
-    /// REMOVE.
+    /// Calls REMOVE.
     pub fn remove(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
         self.call(&Call::Remove(dir_op_args(dir, name))).results()
     }
 
-    /// RMDIR.
+    /// Calls RMDIR.
     pub fn rmdir(&self, dir: &FileHandleBuf, name: &[u8]) -> Reply<WccData, WccData> {
         self.call(&Call::Rmdir(dir_op_args(dir, name))).results()
     }
 
-    /// RENAME.
+    /// Calls RENAME.
     pub fn rename(
         &self,
         from_dir: &FileHandleBuf,
@@ -206,13 +206,13 @@ impl Nfs {
         self.call(&Call::Rename(RenameArgs { from, to })).results()
     }
 
-    /// LINK.
+    /// Calls LINK.
     pub fn link(&self, file: &FileHandleBuf, dir: &FileHandleBuf, name: &[u8]) -> Reply<LinkWcc, LinkWcc> {
         let (file, link) = (file.as_handle(), dir_op_args(dir, name));
         self.call(&Call::Link(LinkArgs { file, link })).results()
     }
 
-    /// READDIR.
+    /// Calls READDIR.
     pub fn readdir(
         &self,
         dir: &FileHandleBuf,
@@ -226,7 +226,7 @@ impl Nfs {
         map(answer.results::<ReaddirReply<'_>>(), |ok| Listing::plain(ok, result_bytes))
     }
 
-    /// READDIRPLUS.
+    /// Calls READDIRPLUS.
     pub fn readdirplus(
         &self,
         dir: &FileHandleBuf,
@@ -242,29 +242,29 @@ impl Nfs {
         map(answer.results::<ReaddirplusReply<'_>>(), |ok| Listing::plus(ok, result_bytes))
     }
 
-    /// FSSTAT.
+    /// Calls FSSTAT.
     pub fn fsstat(&self, root: &FileHandleBuf) -> Reply<FsstatOk, PostOpAttr> {
         self.call(&Call::Fsstat(root.as_handle())).results()
     }
 
-    /// FSINFO.
+    /// Calls FSINFO.
     pub fn fsinfo(&self, root: &FileHandleBuf) -> Reply<FsinfoOk, PostOpAttr> {
         self.call(&Call::Fsinfo(root.as_handle())).results()
     }
 
-    /// PATHCONF.
+    /// Calls PATHCONF.
     pub fn pathconf(&self, object: &FileHandleBuf) -> Reply<PathconfOk, PostOpAttr> {
         self.call(&Call::Pathconf(object.as_handle())).results()
     }
 
-    /// COMMIT.
+    /// Calls COMMIT.
     pub fn commit(&self, file: &FileHandleBuf, offset: u64, count: u32) -> Reply<CommitOk, WccData> {
         let file = file.as_handle();
         self.call(&Call::Commit(CommitArgs { file, offset, count })).results()
     }
 }
 
-/// A name in a directory.
+/// Returns the location of `name` in `dir`.
 pub fn dir_op_args<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.as_handle(), name }
 }

@@ -1,4 +1,4 @@
-//! Records over TCP, and whatever else can be sent down a connection.
+//! TCP connections: records and arbitrary bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-/// How long a reply may take before the test has failed.
+/// Maximum wait for a reply before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection.
@@ -36,7 +36,7 @@ impl Stream {
         Ok(Self { socket })
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -65,7 +65,7 @@ impl Stream {
         self.socket.shutdown(Shutdown::Write)
     }
 
-    /// The next record; `None` when the connection is closed, by whatever means.
+    /// Receives the next record; `None` if the connection is closed in any way.
     pub fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut record = Vec::new();
         loop {
@@ -85,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// Whether nothing arrives for so long. A connection that is closed meanwhile has something to say.
+    /// Returns `true` if nothing arrives within `time`. Closing the connection counts as an arrival.
     pub fn is_quiet_for(&mut self, time: Duration) -> bool {
         self.socket.set_read_timeout(Some(time)).expect("a time-out");
         let waited = self.socket.peek(&mut [0]);
@@ -93,7 +93,7 @@ impl Stream {
         matches!(waited, Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()))
     }
 
-    /// False when the connection was closed before the bytes were there.
+    /// Fills `bytes`; returns `false` if the connection is closed first.
     fn fill(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
         match self.socket.read_exact(bytes) {
             Ok(()) => Ok(true),
@@ -103,7 +103,7 @@ impl Stream {
     }
 }
 
-/// Whether an error means that the peer has closed the connection.
+/// Returns `true` if the error kind means that the peer has closed the connection.
 pub fn closes(kind: ErrorKind) -> bool {
     [
         ErrorKind::UnexpectedEof,
@@ -114,7 +114,7 @@ pub fn closes(kind: ErrorKind) -> bool {
     .contains(&kind)
 }
 
-/// One fragment with its mark (RFC 5531 §11).
+/// Encodes one fragment with its record mark (RFC 5531 §11).
 pub fn fragment(bytes: &[u8], last: bool) -> Vec<u8> {
     let mark = bytes.len() as u32 | u32::from(last) << 31;
     [&mark.to_be_bytes(), bytes].concat()

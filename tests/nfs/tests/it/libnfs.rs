@@ -6,13 +6,13 @@ use tombolo_nfs_tests::client::{Expect, mode};
 use tombolo_nfs_tests::fixture::{Fixture, scratch};
 use tombolo_nfs_tests::test_server::PATH;
 
-/// Where libnfs finds a file of the export.
+/// Returns libnfs's URL of a file of the export.
 fn url(fixture: &Fixture, path: &str) -> String {
     let port = fixture.server.address().port();
     format!("nfs://127.0.0.1{PATH}/{path}?nfsport={port}&mountport={port}&version=3")
 }
 
-/// Runs a program; `None`, and the reason told, where it is not installed.
+/// Runs a program; returns `None` and logs the reason if it is not installed.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(program).args(arguments).output() {
         Ok(output) => Some(output),

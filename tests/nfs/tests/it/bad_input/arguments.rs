@@ -9,7 +9,7 @@ use tombolo_wire_rpc::Accepted;
 
 use crate::bad_input::{assert_garbage, assert_well};
 
-/// A good call of each procedure of both programs that takes arguments.
+/// Returns a valid call of each procedure of both programs that takes arguments.
 fn messages(fixture: &Fixture) -> Vec<Message> {
     let calls = calls_on(fixture.root.as_handle(), b"name");
     let mut messages: Vec<_> = calls.iter().map(|call| fixture.nfs.message(call, DATA)).collect();
@@ -50,8 +50,7 @@ fn arguments_that_are_cut_off_are_garbage_in_datagrams() {
     });
 }
 
-/// Each word of each procedure's arguments, replaced by numbers that are too large for most that they could
-/// mean.
+/// Replaces each word of each procedure's arguments by numbers beyond most of their valid ranges.
 #[test]
 fn corrupt_argument_words_do_no_harm() {
     on_each(|fixture| {
@@ -100,7 +99,7 @@ fn noise_does_no_harm() {
             let len = next() as usize % 600;
             let noise: Vec<u8> = (0..len).map(|_| next() as u8).collect();
             let mut stream: Stream = fixture.server.stream();
-            // Behind a mark of its own, or as it is.
+            // With a valid record mark, or without one.
             let sent = if len.is_multiple_of(2) { stream.send(&noise) } else { stream.send_bytes(&noise) };
             // It is answered or cut off, and does not stay.
             match sent.and_then(|()| stream.finish()).and_then(|()| stream.receive()) {

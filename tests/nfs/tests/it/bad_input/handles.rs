@@ -1,4 +1,4 @@
-//! Handles that are none, or not of here.
+//! Invalid and foreign handles.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn handle(bytes: &[u8]) -> FileHandleBuf {
     FileHandle::new(bytes).expect("at most 64 bytes").to_owned()
 }
 
-/// Every procedure refuses the handle so.
+/// Asserts that every procedure refuses the handle with `expected`.
 #[track_caller]
 fn assert_refused(fixture: &Fixture, bad: &FileHandleBuf, expected: Status) {
     for call in calls_on(bad.as_handle(), b"name") {
@@ -68,7 +68,7 @@ fn an_over_long_handle_is_garbage() {
     });
 }
 
-/// Any bit that is not as it was signed.
+/// Flips each bit of a signed handle.
 #[test]
 fn a_forged_handle_is_bad() {
     on_each(|fixture| {
@@ -78,7 +78,7 @@ fn a_forged_handle_is_bad() {
             let mut forged = bytes.to_vec();
             forged[bit / 8] ^= 1 << (bit % 8);
             let status = fixture.nfs.getattr(&handle(&forged)).status().copied();
-            // With other bits where the export's number is, it is of an export that may have been there once.
+            // With the export's number altered, the handle may name an export that has been removed.
             let expected = [Some(Status::BadHandle), Some(Status::Stale)];
             assert!(expected.contains(&status), "bit {bit}: {status:?}");
         }
@@ -93,7 +93,7 @@ fn a_forged_handle_is_bad() {
     });
 }
 
-/// The bytes of the file, with the number of the other export in front of them.
+/// Combines a file's handle with the other export's number.
 #[test]
 fn a_handle_is_of_its_own_export_only() {
     let memory = || Arc::new(Memory::default());
@@ -102,7 +102,7 @@ fn a_handle_is_of_its_own_export_only() {
     let mine = fixture.file("file", b"secret");
     let mut mixed = mine.as_handle().as_bytes().to_vec();
     let theirs = other.as_handle().as_bytes();
-    // Whatever of the two roots differs, up to the proof (`docs/formats/handles.md`).
+    // All bytes in which the two roots may differ, up to the signature (`docs/formats/handles.md`).
     mixed[..6].copy_from_slice(&theirs[..6]);
     assert_refused(&fixture, &handle(&mixed), Status::BadHandle);
     assert_ne!(fixture.root, other);
@@ -161,7 +161,7 @@ fn a_handle_whose_file_is_gone_is_stale() {
     });
 }
 
-/// MOUNT hands nothing out that it should not, whatever the path's length.
+/// Sends MOUNT paths of excessive length; no handle may be returned.
 #[test]
 fn a_path_that_is_too_long_to_mount_is_garbage() {
     on_each(|fixture| {

@@ -9,13 +9,12 @@ use tombolo_wire_rpc::{Accepted, AuthStat, Rejected};
 
 use crate::bad_input::assert_well;
 
-/// A call that would succeed.
+/// Returns a call that would succeed.
 fn good(fixture: &Fixture) -> Message {
     fixture.nfs.message(&Call::Getattr(fixture.root.as_handle()), b"")
 }
 
-/// What is not as RFC 5531 §9 and §10 and appendix A have it, and what a server says of it; connection and
-/// server go on.
+/// Sends headers that violate RFC 5531 §9, §10 and appendix A; connection and server must continue.
 #[test]
 fn malformed_headers_get_the_answer_of_their_fault() {
     let mut cases: Vec<(Message, Verdict)> = Vec::new();
@@ -49,8 +48,8 @@ fn malformed_headers_get_the_answer_of_their_fault() {
     let whole = sys(4, 2).body;
     let mut bad: Vec<Auth> =
         (0..whole.len()).map(|len| Auth { flavor: 1, body: whole[..len].to_vec() }).collect();
-    // Too many groups, a machine name of 256 bytes, a body of more than 400, bytes behind the end, and counts
-    // that are not there.
+    // Too many groups, a machine name of 256 bytes, a body of more than 400 bytes, trailing bytes, and counts
+    // beyond the body.
     bad.extend([sys(4, 17), sys(4, 80), sys(256, 0), sys(255, 60)]);
     bad.push(Auth { flavor: 1, body: [whole.as_slice(), &[0; 4]].concat() });
     bad.push(Auth { flavor: 1, body: encoded(&(u32::MAX)).repeat(10) });
@@ -67,7 +66,7 @@ fn malformed_headers_get_the_answer_of_their_fault() {
     }
 }
 
-/// An AUTH_SYS credential of these groups.
+/// Returns an AUTH_SYS credential with this many groups.
 fn sys(machine_len: usize, groups: usize) -> Auth {
     let mut body = Vec::new();
     let mut xdr = tombolo_wire_xdr::Encoder::new(&mut body);
@@ -78,7 +77,7 @@ fn sys(machine_len: usize, groups: usize) -> Auth {
     Auth { flavor: 1, body }
 }
 
-/// Truncated anywhere: answered, or the connection closed; other clients are not affected.
+/// Truncates a call at each byte: the server answers or closes the connection; other clients are unaffected.
 #[test]
 fn a_call_that_is_cut_off_anywhere_does_no_harm() {
     on_each(|fixture| {

@@ -1,4 +1,4 @@
-//! READDIR and READDIRPLUS with too little room, and with cookies from nowhere.
+//! READDIR and READDIRPLUS with too small counts and with unknown cookies.
 
 use tombolo_nfs_tests::client::{Expect, Listing};
 use tombolo_nfs_tests::fixture::{Fixture, on_each};
@@ -17,7 +17,7 @@ fn filled(fixture: &Fixture) -> FileHandleBuf {
     dir
 }
 
-/// The same page by either procedure.
+/// Reads the same page by either procedure.
 fn both(fixture: &Fixture, dir: &FileHandleBuf, cookie: Cookie3, verifier: CookieVerifier) -> [Page; 2] {
     [
         fixture.nfs.readdir(dir, cookie, verifier, 4096),
@@ -55,14 +55,14 @@ fn a_cookie_with_the_wrong_verifier_is_bad() {
         for page in both(fixture, &dir, cookie, page.verifier) {
             page.done();
         }
-        // At the start there is nothing to be verified.
+        // The start of a listing needs no verifier.
         for page in both(fixture, &dir, START, CookieVerifier(wrong)) {
             page.done();
         }
     });
 }
 
-/// A cookie that was never given out is no way to crash a server, nor to see what is not there.
+/// Sends cookies that the server never issued: no crash, and no entries that do not exist.
 #[test]
 fn an_unknown_cookie_lists_existing_entries_or_is_bad() {
     on_each(|fixture| {

@@ -1,5 +1,5 @@
-//! What bad input gets: the status that RFC 1813 and RFC 5531 name, or a closed connection where they leave
-//! no other. The server stays up, and others do not notice.
+//! Replies to bad input: the status that RFC 1813 and RFC 5531 name, or a closed connection where they name
+//! none. The server keeps serving, and other clients are unaffected.
 
 mod arguments;
 mod handles;
@@ -13,12 +13,12 @@ use tombolo_nfs_tests::fixture::Fixture;
 use tombolo_wire_nfs3::Call;
 use tombolo_wire_rpc::Accepted;
 
-/// The reply to a call, whatever it is.
+/// Sends a call and returns its reply.
 fn send(nfs: &Nfs, call: &Call<'_>) -> Answer {
     nfs.send(&nfs.message(call, DATA))
 }
 
-/// Another client, and a new one, are served as ever.
+/// Asserts that an existing and a new client are served.
 #[track_caller]
 fn assert_well(fixture: &Fixture) {
     fixture.attr(&fixture.root);

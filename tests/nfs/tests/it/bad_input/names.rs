@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::{Call, Status};
 
 use crate::bad_input::{assert_garbage, assert_well, send};
 
-/// Every procedure refuses the name with one of these, and nothing is made, moved or removed.
+/// Asserts that every procedure refuses the name with one of `expected` and changes nothing.
 #[track_caller]
 fn assert_refused(fixture: &Fixture, name: &[u8], expected: &[Status]) {
     for call in calls_with_names(fixture.root.as_handle(), name) {

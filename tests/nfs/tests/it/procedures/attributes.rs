@@ -10,7 +10,7 @@ use tombolo_nfs_tests::test_server::{Plan, TestServer};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{FileType3, NfsTime3, Sattr3, SetTime3, Status};
 
-/// Longer than the clock of any file system here stands still.
+/// Sleeps for longer than the timestamp granularity of any file system in use.
 fn pause() {
     sleep(Duration::from_millis(20));
 }
@@ -87,7 +87,7 @@ fn write_permission_allows_truncation_as_linux_sends_it() {
     let (open, closed) = (fixture.file("open", b"12345"), fixture.file("closed", b"12345"));
     fixture.nfs.setattr(&open, mode(0o666), None).done();
     let user = fixture.nfs.as_caller(Caller::user(1000));
-    // O_TRUNC: the time is the server's, which only the owner may ask for by itself.
+    // O_TRUNC: the server's time, which only the owner may set alone.
     let cut = Sattr3 { size: Some(0), mtime: SetTime3::Server, ..Sattr3::default() };
     user.setattr(&open, cut, None).done();
     assert_eq!(fixture.contents(&open), b"");

@@ -7,7 +7,7 @@ use tombolo_wire_nfs3::{Call, Data, Sattr3, Status, WccData};
 
 const STABLE: [StableHow; 3] = [StableHow::Unstable, StableHow::DataSync, StableHow::FileSync];
 
-/// Bytes that repeat at no power of two.
+/// Returns bytes with a period that is no power of two.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index % 251) as u8).collect()
 }
@@ -153,7 +153,7 @@ fn write_by_another_user_drops_set_user_id() {
     });
 }
 
-/// As with local file systems of Linux since 6.2: where the group may not execute, its members keep the bit.
+/// Follows Linux's local file systems since 6.2: without group execute, the file's group keeps the bit.
 #[test]
 fn writes_by_other_groups_drop_set_group_id() {
     on_each(|fixture| {

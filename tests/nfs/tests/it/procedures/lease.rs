@@ -140,13 +140,13 @@ fn what_others_read_and_what_the_holder_changes_recalls_nothing() {
         // One question of a holder waits at a time: a second one ends the first.
         let second = scope.spawn(|| holder.ask(LeaseOperation::Keep, epoch).state);
         assert_eq!(first.join().expect("answered"), LeaseState::Held);
-        // Its own number is not known any more: it is answered at once.
+        // The server no longer knows the lease's number and answers at once.
         holder.granted();
         assert_ne!(second.join().expect("answered"), LeaseState::Recalled);
     });
 }
 
-/// Until a call waits for something, of those that are counted.
+/// Waits until the server has counted a waiting call.
 fn until_one_waits(fixture: &Fixture) {
     while fixture.server.counts().later == 0 {
         thread::yield_now();
@@ -320,7 +320,7 @@ fn what_is_wrong_with_a_call_is_said() {
 
 #[test]
 fn one_host_stalls_others_once_whatever_its_stamps() {
-    // Long enough for all to ask while the first holds its own.
+    // Long enough for all requests to be sent before the first lease expires.
     let term = 5 * SHORT;
     let fixture = leased(term);
     let file = Holder::new(&fixture, 1).file(b"file", b"old");

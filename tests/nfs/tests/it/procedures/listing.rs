@@ -17,7 +17,7 @@ fn fill(fixture: &Fixture, dir: &FileHandleBuf, count: usize) -> BTreeSet<String
     names
 }
 
-/// All pages from the start.
+/// Reads all pages from the start.
 fn pages(mut next: impl FnMut(Cookie3, CookieVerifier) -> Listing) -> Vec<Listing> {
     let (mut pages, mut cookie, mut verifier): (Vec<Listing>, _, _) = (Vec::new(), START, NONE);
     loop {
@@ -102,8 +102,8 @@ fn cookies_stay_good_while_the_directory_changes() {
         let names = fill(fixture, &dir, 60);
         let first = fixture.nfs.readdir(&dir, START, NONE, 1000).done();
         let seen = first.names();
-        // What was listed goes: the listing goes on behind it all the same, and where an index counts, it
-        // would jump.
+        // Listed names are removed: the listing must continue behind them, where a server that counts entries
+        // by index would skip some.
         for name in &seen {
             fixture.nfs.remove(&dir, name.as_bytes()).done();
         }

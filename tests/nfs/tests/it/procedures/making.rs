@@ -10,7 +10,7 @@ const MINE: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"\x01\xffmine\0\x7
 const NEXT: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"\x01\xffmine\0\x7e"));
 const THEIRS: CreateHow = CreateHow::Exclusive(CreateVerifier(*b"theirs!!"));
 
-/// What was made is what LOOKUP finds, and the directory's change is told.
+/// Asserts that LOOKUP finds the new node and that the reply reports the directory's change.
 #[track_caller]
 fn assert_made(fixture: &Fixture, name: &[u8], before: &Fattr3, new: &New) {
     let found = fixture.nfs.lookup(&fixture.root, name).done();
@@ -18,7 +18,7 @@ fn assert_made(fixture: &Fixture, name: &[u8], before: &Fattr3, new: &New) {
     assert_around(fixture, &fixture.root, before, &new.dir_wcc);
 }
 
-/// The name is taken, and nothing happens.
+/// Asserts that the reply is `status` and that the root is unchanged.
 #[track_caller]
 fn assert_refused(fixture: &Fixture, reply: Reply<New, WccData>, status: Status) {
     let wcc = reply.failed(status);
@@ -71,7 +71,7 @@ fn an_exclusive_create_is_idempotent_with_its_verifier_and_exists_with_another()
         for other in [THEIRS, NEXT] {
             assert_refused(fixture, fixture.nfs.create(&fixture.root, b"file", other), Status::Exist);
         }
-        // What the client does next; then it is a file like any other.
+        // A client's next call; afterwards it is an ordinary file.
         fixture.nfs.setattr(&new.handle(), mode(0o644), None).done();
         assert_eq!(fixture.attr(&new.handle()).mode, 0o644);
         fixture.file("plain", b"");
@@ -190,7 +190,7 @@ fn link_of_a_directory_is_refused() {
         let dir = fixture.dir("dir");
         match fixture.nfs.link(&dir, &fixture.root, b"again") {
             Reply::Ok(_) => panic!("a directory has two names"),
-            // POSIX says the one, RFC 1813 §3.3.15 lists the other.
+            // EPERM is POSIX's error, EISDIR is RFC 1813's (§3.3.15).
             Reply::Failed(status, _) => assert_one_of(&status, &[Status::Perm, Status::IsDir]),
         }
         let file = fixture.file("file", b"");

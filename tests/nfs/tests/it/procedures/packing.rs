@@ -29,7 +29,7 @@ fn ask(nfs: &Nfs, file: &FileHandleBuf, parts: &[Range<u64>]) -> Result<(Fattr3,
     }
 }
 
-/// UNPACK.
+/// Builds an UNPACK call.
 pub fn unpack(nfs: &Nfs, file: &FileHandleBuf, offset: u64, count: u32, frame: &[u8]) -> Message {
     let procedure = side::Procedure::Unpack.number();
     let mut message = Message::new(7, side::PROGRAM, side::VERSION, procedure, nfs.caller());
@@ -82,7 +82,7 @@ fn what_is_wrong_with_a_call_is_said() {
     });
 }
 
-/// UNPACK of a frame that is said to hold `count` bytes.
+/// Sends an UNPACK of a frame announced as `count` bytes.
 fn put(nfs: &Nfs, file: &FileHandleBuf, offset: u64, count: u32, frame: &[u8]) -> UnpackReply {
     nfs.send(&unpack(nfs, file, offset, count, frame)).results()
 }

@@ -27,7 +27,7 @@ fn remove_takes_a_name_away() {
     });
 }
 
-/// The server keeps files open between calls; one that is gone takes no space for that.
+/// Removes a file that the server keeps open between calls; its space must be freed.
 #[test]
 fn a_removed_file_gives_its_space_back() {
     let fixture = Fixture::on_host();
@@ -58,7 +58,7 @@ fn remove_of_a_directory_is_refused() {
         fixture.dir("dir");
         match fixture.nfs.remove(&fixture.root, b"dir") {
             Reply::Ok(_) => panic!("a directory was removed"),
-            // Linux says the one, POSIX the other.
+            // One is Linux's error, the other POSIX's.
             Reply::Failed(status, wcc) => {
                 assert_one_of(&status, &[Status::IsDir, Status::Perm]);
                 assert_unchanged(fixture, &fixture.root, &wcc);
@@ -149,8 +149,8 @@ fn rename_refuses_impossible_moves() {
     });
 }
 
-/// The server knows the directory still; a client that is told of a missing name would not look its path up
-/// again.
+/// Expects ESTALE, since the server still has the directory open: upon ENOENT a client would not resolve the
+/// path again.
 #[test]
 fn names_in_a_removed_directory_are_stale() {
     let fixture = Fixture::on_host();

@@ -12,7 +12,7 @@ const START: Cookie3 = Cookie3(0);
 const NONE: CookieVerifier = CookieVerifier([0; 8]);
 const BITS: AccessBits = AccessBits::READ.union(AccessBits::LOOKUP);
 
-/// A directory as LIST tells of it.
+/// A directory in a reply to LIST.
 #[derive(Debug)]
 struct Dir {
     handle: FileHandleBuf,
@@ -57,7 +57,7 @@ fn list(nfs: &Nfs, dir: &FileHandleBuf, bytes_max: u32) -> Vec<Dir> {
     dirs.expect("a listing")
 }
 
-/// `top` with `a` and `b` in it, three files each, and `a/deep`.
+/// Creates `top` with `a` and `b` in it, three files each, and `a/deep`.
 fn tree(fixture: &Fixture) -> [FileHandleBuf; 4] {
     let mkdir = |dir: &FileHandleBuf, name: &str| {
         fixture.nfs.mkdir(dir, name.as_bytes(), tombolo_nfs_tests::client::mode(0o755)).done().handle()

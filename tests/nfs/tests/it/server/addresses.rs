@@ -19,7 +19,7 @@ fn server() -> TestServer {
     plan.start()
 }
 
-/// What a call from this address comes to; `None` if the connection is closed.
+/// Sends a call from this address; returns `None` if the connection is closed.
 fn answer_to(server: &TestServer, from: IpAddr, message: &Message) -> Option<Answer> {
     let mut stream = Stream::connect_from(from, server.address()).ok()?;
     stream.send(&message.to_bytes()).ok()?;
@@ -31,7 +31,7 @@ fn mnt() -> Message {
     Message::mount(fresh_xid(), &Caller::ROOT, &MountCall::Mnt(path))
 }
 
-/// The root's handle out of the answer to MNT.
+/// Extracts the root's handle from a reply to MNT.
 fn root(answer: &Answer) -> Vec<u8> {
     let bytes = answer.result_bytes();
     let len = u32::from_be_bytes(bytes[4..8].try_into().expect("a length")) as usize;

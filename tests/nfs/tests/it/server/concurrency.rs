@@ -11,10 +11,10 @@ use tombolo_nfs_tests::test_server::{Plan, no_squash};
 use tombolo_wire_nfs3::args::{CreateHow, StableHow};
 use tombolo_wire_nfs3::{Call, FileHandleBuf};
 
-/// So long that also a busy machine answers quick calls meanwhile.
+/// Delay of the slow export; long enough for a busy machine to answer quick calls within it.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// A quick export, and one that takes its time for everything.
+/// Starts a server of a quick export and of one that delays every operation.
 fn quick_and_slow() -> (Fixture, FileHandleBuf) {
     let slow = delay::over(Arc::new(Memory::default()), SLOW).expect("a timer");
     let plan = Plan::over(Arc::new(Memory::default())).and("/slow", Arc::new(slow), no_squash());

@@ -1,6 +1,5 @@
-//! What is said to be stable is made stable first (RFC 1813 §1.5, §3.3.7, §4.8), as seen from between the
-//! server and the back end. That the back end does as it is told is for `tests/kill`, which reads its system
-//! calls.
+//! Syncs before replies that promise stability (RFC 1813 §1.5, §3.3.7, §4.8), observed between server and
+//! back end. `tests/kill` verifies the back end's own system calls.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,19 +24,19 @@ use tombolo_wire_nfs3::args::{
 use tombolo_wire_nfs3::attr::stability;
 use tombolo_wire_nfs3::{Call as NfsCall, CreateVerifier, Sattr3, SetTime3, Status};
 
-/// Notes what comes by.
+/// Records syncs and writes.
 #[derive(Default)]
 struct Spy(Arc<Mutex<Seen>>);
 
 #[derive(Default, Debug)]
 struct Seen {
     syncs: usize,
-    /// How stable the last write was.
+    /// Stability of the last write.
     write: Option<Stability>,
 }
 
 impl Spy {
-    /// What was seen since the last time.
+    /// Returns the records since the last call.
     fn take(&self) -> Seen {
         std::mem::take(&mut lock(&self.0))
     }
@@ -73,7 +72,7 @@ fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) 
     (Fixture::new(plan, None), spy)
 }
 
-/// On a disk: a tree in memory is stable as soon as it is written, whatever was asked.
+/// Uses a disk: a tree in memory is stable as soon as it is written.
 #[test]
 fn a_write_is_as_stable_in_the_back_end_as_the_reply_says() {
     let tree = tempfile::tempdir().expect("a scratch directory");
@@ -142,7 +141,7 @@ fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
     assert!(syncs.iter().all(|count| *count == 0), "relaxed is what was asked for: {syncs:?}");
 }
 
-/// What is set after a node was made is in the node, and the directory's sync need not take it along.
+/// Requires a sync of the node too: the directory's need not include attributes set after creation.
 #[test]
 fn a_create_syncs_its_node_and_directory() {
     let (fixture, spy) = spied_upon(Durability::Stable);

@@ -20,7 +20,7 @@ fn owned(fixture: &Fixture, name: &str, uid: u32, gid: u32, bits: u32) -> FileHa
     file
 }
 
-/// Whether a client reads, and whether it writes.
+/// Returns whether a client may read and whether it may write.
 fn may(nfs: &Nfs, file: &FileHandleBuf) -> (bool, bool) {
     let granted = |status: Option<&Status>| match status {
         None => true,
@@ -65,7 +65,7 @@ fn the_mode_decides_for_owner_group_and_others() {
     });
 }
 
-/// RFC 1813 §4.4: it may have the file open since before its mode was changed.
+/// Follows RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
 #[test]
 fn the_owner_reads_and_writes_whatever_the_mode() {
     on_each(|fixture| {
@@ -74,13 +74,13 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
         assert_eq!(may(&fixture.as_user(2000), &file), (false, false));
         let cut = Sattr3 { size: Some(3), ..Sattr3::default() };
         fixture.as_user(1000).setattr(&file, cut, None).done();
-        // A client that opens it now is told the truth.
+        // ACCESS, which a client calls upon open, reports the mode's permissions.
         let access = fixture.as_user(1000).access(&file, AccessBits::all()).done().access;
         assert_eq!(access, AccessBits::empty());
     });
 }
 
-/// RFC 1813 §4.4: a client's kernel pages a program in by reading it.
+/// Follows RFC 1813 §4.4: a client's kernel pages a program in by READ.
 #[test]
 fn execute_permission_allows_reading() {
     on_each(|fixture| {
@@ -114,7 +114,7 @@ fn auth_none_callers_are_anonymous() {
     });
 }
 
-/// A fixture whose callers are squashed, with files of root, of user 1000, and of nobody.
+/// Starts a server that squashes callers, with files of root, of user 1000, and of nobody.
 fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     let memory: Arc<Memory> = Arc::default();
     let plan = Plan::over(memory.clone());
@@ -128,7 +128,7 @@ fn squashed(squash: Squash) -> (Fixture, [FileHandleBuf; 3]) {
     (Fixture::new(plan, None), files)
 }
 
-/// The owner of what this client makes.
+/// Returns the owner of a file that this client creates.
 fn owner_of_new(nfs: &Nfs, root: &FileHandleBuf, name: &str) -> (u32, u32) {
     let new = nfs.create(root, name.as_bytes(), CreateHow::Guarded(mode(0o644))).done();
     let attr = new.attributes.expect("attributes");
@@ -192,7 +192,7 @@ fn all_squashed_are_one_user() {
     assert_eq!(owner_of_new(&fixture.as_user(1000), &fixture.root, "new"), (4000, 4001));
 }
 
-/// A user of this machine other than the superuser, and its group.
+/// Returns a user of this machine other than the superuser, and its group.
 fn local_user() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").expect("the user database");
     let parse = |line: &str| {

@@ -1,4 +1,4 @@
-//! How often a WRITE goes down to the back end.
+//! Number of back-end operations per WRITE.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,12 @@ use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::StableHow;
 use tombolo_wire_nfs3::{FileHandleBuf, Reply, Sattr3, Status, WccData};
 
-/// Counts the operations that come by.
+/// Counts operations.
 #[derive(Default)]
 struct Count(Mutex<Vec<Op>>);
 
 impl Count {
-    /// Those since the last time.
+    /// Returns the operations since the last call.
     fn take(&self) -> Vec<Op> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -95,7 +95,7 @@ fn a_write_to_a_removed_file_is_stale() {
     });
 }
 
-/// Removed on the host, of which the server is not told: the opening is still there.
+/// Removes the file on the host without the server's knowledge; the server's descriptor stays open.
 #[test]
 fn a_write_to_a_file_that_was_removed_on_the_host_changes_nothing() {
     for uid in [1000, 0] {

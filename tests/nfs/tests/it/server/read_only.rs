@@ -11,7 +11,7 @@ use tombolo_nfs_tests::test_server::Plan;
 use tombolo_wire_nfs3::args::{AccessBits, StableHow};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandleBuf, Sattr3, Status};
 
-/// A tree of one file, which was made before.
+/// Starts a server of a tree with one existing file.
 fn fixture() -> (Fixture, FileHandleBuf) {
     let memory: Arc<Memory> = Arc::default();
     let plan = Plan::over(memory.clone());

@@ -1,4 +1,4 @@
-//! A request that comes twice is done once, and gets the same answer.
+//! Duplicate requests: executed once, with the same reply for each copy.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -18,7 +18,7 @@ use tombolo_wire_nfs3::args::{
 };
 use tombolo_wire_nfs3::{Call, Sattr3, Status};
 
-/// A tree whose requests are done once.
+/// Serves a tree through the reply layer.
 fn once_over(inner: Arc<dyn Export>) -> Fixture {
     let export = replies::over(inner, &replies::Options::default());
     Fixture::new(Plan::over(Arc::new(export)), None)
@@ -40,7 +40,8 @@ fn send_over(stream: &mut Stream, message: &Message) -> Answer {
     Answer::new(stream.receive().expect("a reply").expect("an open connection"))
 }
 
-/// The call is done; sent again from another port, it gets what it got, and nothing is done.
+/// Asserts that the call succeeds, and that its repetition from another port returns the same reply and
+/// changes nothing.
 #[track_caller]
 fn assert_once(fixture: &Fixture, call: &Call<'_>) {
     let message = fixture.nfs.message(call, b"");
@@ -95,7 +96,7 @@ fn a_created_node_is_replayed_with_its_handle() {
     });
 }
 
-/// What a client does over UDP when nothing has come for a while.
+/// Repeats a datagram, as a client does over UDP after a time-out.
 #[test]
 fn a_datagram_that_is_sent_again_is_done_once() {
     on_each(|fixture| {
@@ -153,7 +154,7 @@ fn a_replayed_unchecked_create_returns_the_same_file() {
     });
 }
 
-/// What was answered holds, whatever became of the file that the call named.
+/// Replays a reply after the file that the call named was removed.
 #[test]
 fn a_failed_link_is_replayed_though_its_file_is_gone() {
     on_each(|fixture| {
@@ -216,7 +217,7 @@ fn a_duplicate_waits_for_the_pending_reply() {
     assert_eq!(seen.hits_in_progress + seen.hits_done, 3, "{seen:?}");
 }
 
-/// A server as it comes up after a crash, with the state file of the one before.
+/// Starts a server as after a crash, with its predecessor's state file.
 fn restarted(tree: &Path, state: &Path, keys: &Keys) -> Fixture {
     let path = state.join("replies");
     let export = replies::open(local_dir(tree), &replies::Options::default(), &path).expect("the state file");

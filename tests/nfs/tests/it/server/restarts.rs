@@ -1,4 +1,4 @@
-//! What outlives a server, and what must not.
+//! Server state across restarts.
 
 use std::time::{Duration, Instant};
 
@@ -27,14 +27,14 @@ impl Site {
         state.files_of("server").expect("the server's files")
     }
 
-    /// A server after its start: it knows what is in its directories.
+    /// Starts a server over the site's directories.
     fn start(&self) -> Fixture {
         let mut plan = Plan::over(local_dir(self.tree.path()));
         plan.keys = handle_keys::open(&self.files()).expect("the keys");
         Fixture::new(plan, None)
     }
 
-    /// Files of some kinds, with their contents.
+    /// Creates files of some kinds; returns handles and contents.
     fn fill(&self, fixture: &Fixture) -> Vec<(FileHandleBuf, Vec<u8>)> {
         let dir = fixture.dir("dir");
         let inner = fixture.file_in(&dir, "inner", b"deep");
@@ -192,7 +192,7 @@ fn an_exclusive_create_is_idempotent_over_a_restart() {
     after.nfs.setattr(&file, mode(0o644), None).done();
 }
 
-/// A client reconnects, and goes on where it was.
+/// Restarts a server on the same address; a client reconnects and continues.
 #[test]
 fn the_same_address_can_be_served_again_at_once() {
     let site = Site::new();
