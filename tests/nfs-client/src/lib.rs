@@ -1,7 +1,7 @@
-//! The NFS client against servers good and bad.
+//! The NFS client against correct and faulty servers.
 //!
-//! [`server`] is a server that says what a test wants it to. [`wire`] is a network that a seed repeats. The
-//! tests are in `tests/`.
+//! [`server`] is a server that answers as a test's script says. [`wire`] is a simulated network, reproducible
+//! from a seed. The tests are in `tests/`.
 #![forbid(unsafe_code)]
 
 pub mod linked;

@@ -14,18 +14,18 @@ use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout, Protocol};
 
-/// What the links are like.
+/// Configuration of the links.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
     /// Requests under way at a time.
     pub slots: u32,
     /// Bulk memory of either side, in bytes.
     pub bulk_bytes: u64,
-    /// How both sides wait.
+    /// Doorbell mode of both sides.
     pub mode: Mode,
     /// The clients' credentials, as from the server's kernel.
     pub credentials: Option<VerifiedPeer>,
-    /// Which export they ask for.
+    /// Name of the requested export.
     pub export: String,
 }
 
@@ -48,14 +48,14 @@ pub struct LinkServer {
 }
 
 impl LinkServer {
-    /// A server of what the plan says, without links.
+    /// Creates a server of the plan's exports, without links.
     pub fn new(mut plan: Plan, links: LinkPlan) -> Arc<Self> {
         let names = plan.exports.iter().map(|(name, ..)| name.clone()).collect();
         let service = plan.service().expect("the service");
         Self::of(rpc(service, names), links)
     }
 
-    /// A server of anything.
+    /// Creates a server of any service.
     pub fn of(service: Arc<dyn Service>, plan: LinkPlan) -> Arc<Self> {
         Arc::new(Self {
             server: Mutex::new(server(service)),
@@ -67,47 +67,47 @@ impl LinkServer {
         })
     }
 
-    /// The way to it.
+    /// Returns a route to the server.
     pub fn route(self: &Arc<Self>) -> Arc<Route> {
         Route::start(Dialing(self.clone()), "server").expect("a link")
     }
 
-    /// Its export, mounted.
+    /// Mounts the server's first export.
     pub fn mounted(self: &Arc<Self>, options: Options) -> Arc<NfsExport> {
         Arc::new(NfsExport::mount_over(&self.route(), PATH, options).expect("the server can be mounted"))
     }
 
-    /// From now on links lead to another server.
+    /// Directs new links to another server.
     pub fn replace(&self, service: Arc<dyn Service>) {
         *self.server.lock().expect("no test panics here") = server(service);
     }
 
-    /// Cuts all links there are, as when the server's process has ended. Both sides are told, as by a socket.
+    /// Cuts all links, as at the end of the server's process. Both sides are notified, as by a socket.
     pub fn cut(&self) {
         let links = std::mem::take(&mut *self.links.lock().expect("no test panics here"));
         links.iter().flatten().for_each(|link| link.cut(End::Died));
         let lines = std::mem::take(&mut *self.lines.lock().expect("no test panics here"));
         lines.iter().for_each(|line| line.cut(End::Died));
-        // Waits for their threads: nothing is performed any more that came over them, but for what pends.
+        // Joins their threads: afterwards no request of theirs is executed except pending ones.
         links.into_iter().flatten().for_each(LinkHandle::stop);
     }
 
-    /// Why the newest link has ended; none while it goes on.
+    /// Returns why the newest link has ended, or `None` while it is up.
     pub fn end(&self) -> Option<End> {
         self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
     }
 
-    /// Why the newest link has ended, as its client sees it; none while it goes on.
+    /// Returns why the newest link has ended according to its client, or `None` while it is up.
     pub fn client_end(&self) -> Option<End> {
         self.lines.lock().expect("no test panics here").last().and_then(Line::end)
     }
 
-    /// How many links there have been.
+    /// Returns the number of links dialed.
     pub fn dialed(&self) -> usize {
         self.dialed.load(Ordering::SeqCst)
     }
 
-    /// A link: the client's ends of it.
+    /// Establishes a link and returns the client's ends.
     pub fn ends(&self) -> Result<Ends, DialError> {
         if self.away.load(Ordering::SeqCst) {
             return Err("the server is down".into());
@@ -130,13 +130,13 @@ impl LinkServer {
     }
 }
 
-/// What brings calls of links to an NFS server with these exports.
+/// Returns the service that carries RPC calls of links to an NFS server with these exports.
 pub fn rpc(service: Arc<NfsService>, exports: Vec<String>) -> Arc<dyn Service> {
     Arc::new(RpcLinks::new(service, exports, BufferLimits::default()))
 }
 
 fn server(service: Arc<dyn Service>) -> Server {
-    // Of vrpc nothing is asked here.
+    // The tests send no vrpc requests.
     Server::new(service.clone()).speaking(Protocol::OncRpc, service)
 }
 

@@ -11,12 +11,12 @@ use tombolo_core::fs::{Export, Name, PermissionCheck};
 use tombolo_host_rpc::client::{Options as RpcOptions, Recovery, Transport};
 use tombolo_nfs_tests::test_server::PATH;
 
-/// A client that waits for its server as long as it takes, and believes no attribute longer than a call.
+/// Returns the options of a hard mount that caches no attributes.
 pub fn hard() -> Options {
     Options { attributes: AttributeTimes::NONE, ..Options::default() }
 }
 
-/// The same, but for its patience: about a second.
+/// Returns the options of a soft mount with a time-out of about one second.
 pub fn soft() -> Options {
     let mut options = hard();
     options.rpc = RpcOptions {
@@ -28,7 +28,7 @@ pub fn soft() -> Options {
     options
 }
 
-/// A server that answers MOUNT and NFS at one port.
+/// Returns the address of a server that answers MOUNT and NFS at one port.
 pub fn server(address: SocketAddr, transport: Transport) -> Server {
     let name = address.ip().to_string();
     Server { name, address: address.ip(), ports: Ports::One(address.port()), transport, tls: None }
@@ -43,14 +43,14 @@ pub fn mounted(address: SocketAddr, options: Options) -> Arc<NfsExport> {
     Arc::new(export.expect("the server can be mounted"))
 }
 
-/// A session of an export in a directory of its own, as the superuser.
+/// Opens a session of the export as the superuser, in a directory of its own.
 pub fn world(export: Arc<dyn Export>) -> World {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("world-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     World::new(export, PermissionCheck::BackEnd, &name)
 }
 
-/// A name that is known to be one.
+/// Converts a valid name.
 pub fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a good name")
 }

@@ -1,8 +1,7 @@
-//! vrpc end to end: the client and the server over links, without processes or sockets unless a test asks for
-//! them.
+//! vrpc end to end: client and server over links, mostly without processes and sockets.
 //!
-//! [`test_host`] puts a server behind an export; [`made_up`] is for tests that bring a server of their own;
-//! at a [`site`] servers come and go.
+//! [`test_host`] serves an export; [`made_up`] serves a test's own service; at a [`site`] servers are
+//! replaced and links cut.
 #![forbid(unsafe_code)]
 
 pub mod made_up;

@@ -11,7 +11,7 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
 
-/// What a good server could say of a session: all is offered, and eight callers have numbers.
+/// Returns valid session terms: all features offered, eight caller numbers.
 pub fn terms() -> Terms {
     let profile = Profile {
         permission_check: PermissionCheck::BackEnd,
@@ -25,7 +25,7 @@ pub fn terms() -> Terms {
     Terms { profile, offers, volume, transfer_bytes_max: 1 << 20, callers_max: 8 }
 }
 
-/// An answer: number, body, frame.
+/// Encodes a reply as number, body and frame.
 pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
     let (mut body, mut memory) = ([0; 48], [0; 4096]);
     let mut frame = FrameBuf::new(&mut memory);

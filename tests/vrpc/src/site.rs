@@ -1,4 +1,4 @@
-//! A place where servers of one export come and go, and links that are cut.
+//! Consecutive servers of one export, and links that are cut.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -16,14 +16,14 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout, RefusalCode, Refused};
 use tombolo_shm::window::WindowReader;
 
-/// What is at the site, and how its links are.
+/// Configuration of a site and its links.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Requests under way at a time.
     pub slots: u32,
     /// Bulk memory of either side, in bytes.
     pub bulk_bytes: u64,
-    /// What sessions may ask for.
+    /// Session options.
     pub options: Options,
     /// Each link is cut by its so many-th request; 0 for never. Every other time before it is served,
     /// otherwise after.
@@ -43,7 +43,7 @@ pub struct Site {
     plan: Mutex<Plan>,
     session_ids: Arc<AtomicU64>,
     refuses: AtomicBool,
-    /// How many links were asked for.
+    /// Number of links requested.
     asked: AtomicU32,
     cuts: Arc<AtomicU64>,
 }
@@ -64,7 +64,7 @@ impl Life {
 }
 
 impl Site {
-    /// An empty place.
+    /// Creates a site without a server.
     #[must_use]
     pub fn new(plan: Plan) -> Arc<Self> {
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Site {
         })
     }
 
-    /// A place with a server.
+    /// Creates a site with a server of `export`.
     #[must_use]
     pub fn serving(export: Arc<dyn Export>, plan: Plan) -> Arc<Self> {
         let site = Self::new(plan);
@@ -86,7 +86,7 @@ impl Site {
         site
     }
 
-    /// A server begins to serve, in the place of the one before.
+    /// Starts a server of `export` in place of the current one.
     pub fn start(&self, export: Arc<dyn Export>) {
         let plan = *lock(&self.plan);
         let service = VrpcServer::new()
@@ -96,18 +96,18 @@ impl Site {
         self.start_any(Arc::new(service));
     }
 
-    /// As [`start`](Self::start), whatever that server says.
+    /// Starts a server of any service in place of the current one.
     pub fn start_any(&self, service: Arc<dyn Service>) {
         let life = Life { server: Arc::new(Server::new(service)), links: Vec::new() };
-        // In place before the links of the former one are cut: a client that is told of the end connects at
-        // once, and finds this one.
+        // Replaces the server before its links are cut: a notified client reconnects at once and must find
+        // the new one.
         let former = lock(&self.life).replace(life);
         if let Some(former) = former {
             former.end();
         }
     }
 
-    /// The server ends, as when its process is killed.
+    /// Ends the server, as when its process is killed.
     pub fn kill(&self) {
         let life = lock(&self.life).take();
         if let Some(life) = life {
@@ -115,7 +115,7 @@ impl Site {
         }
     }
 
-    /// Cuts the links that there are; the server stays.
+    /// Cuts all links; the server stays.
     pub fn cut(&self) {
         if let Some(life) = &*lock(&self.life) {
             for link in &life.links {
@@ -126,29 +126,29 @@ impl Site {
         }
     }
 
-    /// What the links of later lives are like.
+    /// Replaces the configuration of future links and servers.
     pub fn plan(&self, plan: Plan) {
         *lock(&self.plan) = plan;
     }
 
-    /// Refuses further links: there is no such export.
+    /// Refuses further links with "no such export".
     pub fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// How many links were asked for.
+    /// Returns the number of links requested.
     #[must_use]
     pub fn asked(&self) -> u32 {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// How many links were cut for their number of requests.
+    /// Returns the number of links cut by `cut_every`.
     #[must_use]
     pub fn cuts(&self) -> u64 {
         self.cuts.load(Ordering::SeqCst)
     }
 
-    /// The export as its clients see it.
+    /// Returns the export as its clients see it.
     pub fn export(self: &Arc<Self>, patience: Patience) -> VrpcExport {
         VrpcExport::new(Dial(self.clone())).with_patience(patience)
     }
@@ -157,7 +157,7 @@ impl Site {
 /// Asks for links.
 struct Dial(Arc<Site>);
 
-/// Ends the server's side once the client's is gone.
+/// Ends the server's side when the client's is dropped.
 struct HangUp(Arc<Mutex<Option<LinkHandle>>>);
 
 impl Connect for Dial {
@@ -193,7 +193,7 @@ impl Connect for Dial {
         if let Some(window) = window {
             line.set_window(WindowReader::map(window)?);
         }
-        // There is no socket whose end would be seen.
+        // Without a socket, the server's end of the link must be reported by the session.
         watched.line.get_or_init(|| line.clone());
         Ok(Connected { line, keep: Box::new(HangUp(link)) })
     }
@@ -209,7 +209,7 @@ impl Drop for HangUp {
     }
 }
 
-/// A session that tells the client's side of its end, and brings that about.
+/// A session that cuts its link by `cut_every` and notifies the client's side of the end.
 struct Watched {
     inner: Arc<dyn Session>,
     line: OnceLock<Line>,

@@ -14,16 +14,16 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Incarnation, Layout};
 use tombolo_shm::window::WindowReader;
 
-/// What the links are like.
+/// Configuration of the links.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Requests under way at a time.
     pub slots: u32,
     /// Bulk memory of either side, in bytes.
     pub bulk_bytes: u64,
-    /// How both sides wait.
+    /// Doorbell mode of both sides.
     pub mode: Mode,
-    /// What sessions may ask for.
+    /// Session options.
     pub options: Options,
 }
 
@@ -46,19 +46,19 @@ pub struct TestHost {
 pub const EXPORT: &str = "export";
 
 impl TestHost {
-    /// A server of `export`, without links.
+    /// Creates a server of `export`, without links.
     pub fn new(export: Arc<dyn Export>, plan: Plan) -> Arc<Self> {
         let service = VrpcServer::new().with_export(EXPORT, export, plan.options);
         let (links, count) = (Mutex::default(), AtomicU32::new(0));
         Arc::new(Self { server: Server::new(Arc::new(service)), plan, links, count })
     }
 
-    /// The export as its clients see it.
+    /// Returns the export as its clients see it.
     pub fn export(self: &Arc<Self>) -> VrpcExport {
         VrpcExport::new(Dial(self.clone()))
     }
 
-    /// The client's ends of a new link that is served.
+    /// Establishes a served link and returns the client's ends.
     pub fn ends(&self) -> Result<Ends, ConnectError> {
         self.dial().map(|dialled| dialled.ends)
     }
@@ -82,7 +82,7 @@ impl TestHost {
         Ok(Dialled { ends: client, window, index: links.len() - 1 })
     }
 
-    /// Ends all links there are, as a server that stops does.
+    /// Ends all links, as a stopping server does.
     pub fn stop(&self) {
         let links = std::mem::take(&mut *self.links.lock().expect("no test panics here"));
         links.into_iter().flatten().for_each(LinkHandle::stop);
@@ -95,13 +95,13 @@ impl TestHost {
         }
     }
 
-    /// What each link that there is has done, as the server counts.
+    /// Returns the server's counters of each link that is up.
     pub fn counts(&self) -> Vec<Counts> {
         let links = self.links.lock().expect("no test panics here");
         links.iter().flatten().filter_map(LinkHandle::counts).collect()
     }
 
-    /// Why the newest link has ended; none while it goes on.
+    /// Returns why the newest link has ended, or `None` while it is up.
     pub fn end(&self) -> Option<End> {
         self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
     }
@@ -115,10 +115,10 @@ struct Dialled {
     index: usize,
 }
 
-/// Makes links in memory. There is no socket, so the server's side is told when the client's is gone.
+/// Dialer of in-memory links. Without a socket, the server's side is ended when the client's is dropped.
 struct Dial(Arc<TestHost>);
 
-/// Ends the server's side once the client's is gone.
+/// Ends the server's side when the client's is dropped.
 struct HangUp {
     host: Arc<TestHost>,
     index: usize,
@@ -145,12 +145,12 @@ impl Drop for HangUp {
     }
 }
 
-/// A client that has its permissions checked by the back end.
+/// Returns a client whose permissions the back end checks.
 pub fn client() -> Client {
     Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd }
 }
 
-/// The superuser's context.
+/// Returns the superuser's context.
 pub fn root() -> Ctx {
     Ctx::root(SessionId(1))
 }

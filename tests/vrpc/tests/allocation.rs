@@ -1,4 +1,4 @@
-//! What is asked most allocates nothing, on either side: client, link, server and back end together.
+//! Absence of allocations in frequent operations, on client, link, server and back end together.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The fewest allocations of many tries: an answer that was a moment late pends, and that allocates its
+/// Returns the fewest allocations of many tries: an answer that is slightly late pends, which allocates its
 /// future.
 fn fewest(mut call: impl FnMut() -> bool) -> Option<u64> {
     let mut fewest = None;

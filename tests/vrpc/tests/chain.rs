@@ -1,5 +1,5 @@
-//! Three domains in a row: a program, one in the middle that serves what it has from another, and that other.
-//! What the program writes goes through the middle by reference.
+//! A chain of three domains: a program, a middle server, and the last server behind it. The program's data
+//! pass the middle by reference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn dial(path: &Path, offered: Features) -> VrpcExport {
     VrpcExport::new(socket).with_patience(Patience::None)
 }
 
-/// What the one in the middle exports, and its sessions, for a test to look at.
+/// Export of the middle server, with its sessions for inspection.
 struct Middle {
     export: VrpcExport,
     sessions: Mutex<Vec<Arc<VrpcFileSystem>>>,
@@ -71,7 +71,7 @@ struct Chain {
 const BOTH: fn() -> Features = || Features::FORWARDED_REGIONS | Features::REGION_FORWARDING;
 
 impl Chain {
-    /// What the program and the middle offer on their links, and what the last one serves.
+    /// Builds a chain in which program and middle offer these features and the last server serves `last`.
     fn new(program: Features, middle: Features, last: Arc<dyn Export>) -> Chain {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("a directory");
@@ -105,7 +105,7 @@ impl Chain {
         self.middle.sessions.lock().expect("unpoisoned").iter().map(|session| session.counts().named).sum()
     }
 
-    /// Writes a little until the last one knows the program's memory.
+    /// Writes until the program's memory is forwarded to the last server.
     fn introduce(&self, file: File) {
         let little = [7; 4096];
         until("the memory is introduced", || {
@@ -119,8 +119,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
 }
 
-/// How many pages of each mapping of memory of that name are mapped in this process, of those for reading
-/// only.
+/// Returns the number of resident pages of each read-only mapping of this memory in this process.
 fn pages_of_readers(inode: u64) -> Vec<usize> {
     use std::os::unix::fs::FileExt;
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
@@ -175,8 +174,8 @@ fn the_middle_one_touches_none_of_the_data() {
     assert!(readers.is_empty(), "only the program's memory is read by two");
     pages.sort_unstable();
     assert!(pages[1] >= 256, "the last one has read a mebibyte: {pages:?} pages");
-    // Header, ring, and a little that was copied before the memory was known; the kernel maps up to 16 pages
-    // at a time.
+    // Header, ring, and data copied before the memory was forwarded; the kernel maps up to 16 pages at a
+    // time.
     assert!(pages[0] < 128, "the one in the middle has touched the data: {pages:?} pages");
 }
 

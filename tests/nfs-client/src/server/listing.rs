@@ -5,16 +5,16 @@ use tombolo_wire_xdr::Encoder;
 
 use super::{ReceivedCall, ScriptedReply};
 
-/// What a page of a directory holds.
+/// One page of a directory.
 pub struct Page {
     /// Names and cookies.
     pub entries: Vec<(String, u64)>,
-    /// Whether it is the last.
+    /// `true` for the last page.
     pub eof: bool,
 }
 
-/// Answers READDIR and READDIRPLUS with pages made from the cookie that is asked for. READDIRPLUS brings a
-/// node with these attributes for each entry, or none.
+/// Answers READDIR and READDIRPLUS with the page of the requested cookie. READDIRPLUS returns handle and
+/// attributes of `node` with each entry, or neither.
 pub fn listing(
     node: Option<Fattr3>,
     page: impl Fn(u64) -> Page,

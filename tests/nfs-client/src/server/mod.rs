@@ -1,13 +1,12 @@
-//! A server that says what a test wants it to.
+//! A server that answers as a script says.
 //!
-//! [`Scripted`] stands between a client and an honest server. Of each call it shows the script an
-//! [`ReceivedCall`], and the script answers with what to [`ScriptedReply`]: the truth, the truth with some
-//! bytes changed, any bytes at all, nothing. Most of what a client meets is honest so, with good handles and
-//! true attributes, and the scripted change is the only fault.
+//! [`Scripted`] is a proxy between a client and a correct server. It passes each call to the script as a
+//! [`ReceivedCall`]; the script returns a [`ScriptedReply`]: the server's reply, an edited reply, arbitrary
+//! bytes, or none. All other replies are the server's, so that the scripted change is the only fault.
 //!
-//! Not here: lost and doubled datagrams, and time; the simulated wire has those.
+//! Non-goals: lost and duplicated datagrams, and simulated time; see [`wire`](crate::wire).
 //!
-//! Reading order: `asked`, `say`, `scripted`, `behind`, `speaker`.
+//! Reading order: `received_call`, `scripted_reply`, `scripted`, `upstream`, `speaker`.
 
 mod listing;
 mod received_call;

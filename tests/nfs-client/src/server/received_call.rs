@@ -1,4 +1,4 @@
-//! A call, as it came.
+//! Calls as received.
 
 use tombolo_wire_nfs3::{self as nfs3, Call, Procedure, mount};
 use tombolo_wire_rpc::{CallHeader, ReplyHeader, Xid};
@@ -6,7 +6,7 @@ use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 
 use super::ScriptedReply;
 
-/// A call, as it came.
+/// A call as received.
 #[derive(Debug)]
 pub struct ReceivedCall<'a> {
     /// Names the call.
@@ -17,7 +17,7 @@ pub struct ReceivedCall<'a> {
     pub procedure: u32,
     /// Over which connection, counted from 0.
     pub connection: usize,
-    /// How many calls of this procedure there were with this one: 1 for the first.
+    /// Number of calls of this procedure so far, including this one.
     pub nth: usize,
     message: &'a [u8],
     arguments_at: usize,
@@ -40,34 +40,34 @@ impl<'a> ReceivedCall<'a> {
         })
     }
 
-    /// Whether it is this procedure of NFS.
+    /// Returns `true` for a call of this NFS procedure.
     pub fn is(&self, procedure: Procedure) -> bool {
         self.program == nfs3::PROGRAM && self.procedure == procedure.number()
     }
 
-    /// Whether it asks for an export's root.
+    /// Returns `true` for MNT.
     pub fn is_mnt(&self) -> bool {
         self.program == mount::PROGRAM && self.procedure == mount::Procedure::Mnt.number()
     }
 
-    /// The call of NFS that it is.
+    /// Decodes the NFS call; returns `None` for other programs and malformed arguments.
     pub fn call(&self) -> Option<Call<'a>> {
         let procedure = Procedure::from_number(self.procedure).filter(|_| self.program == nfs3::PROGRAM)?;
         let arguments = self.arguments();
         Call::decode(procedure, &mut Decoder::new(arguments), arguments.len()).ok()
     }
 
-    /// The arguments' bytes.
+    /// Returns the encoded arguments.
     pub fn arguments(&self) -> &'a [u8] {
         self.message.get(self.arguments_at..).unwrap_or_default()
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     pub(super) fn message(&self) -> &'a [u8] {
         self.message
     }
 
-    /// A reply to it that says success, and then `results`, whatever they are.
+    /// Builds a success reply with arbitrary `results`.
     pub fn reply(&self, results: &[u8]) -> Vec<u8> {
         let mut reply = Vec::new();
         Encoder::new(&mut reply).value(&ReplyHeader::success(self.xid)).raw(results);

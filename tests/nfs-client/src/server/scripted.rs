@@ -18,10 +18,10 @@ use super::{ReceivedCall, ScriptedReply};
 
 /// Larger than any datagram.
 const DATAGRAM_BYTES_MAX: usize = 1 << 16;
-/// How often a thread that waits for datagrams looks whether it is to end.
+/// Interval at which a thread that waits for datagrams checks for shutdown.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A server that says what its script says. It is gone, with its connections, when dropped.
+/// A server that answers as its script says. Dropping it closes its connections.
 pub struct Scripted {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -72,10 +72,10 @@ impl Scripted {
         Self::over(sockets(), behind, script)
     }
 
-    /// The same, at this port.
+    /// Starts at this port, in front of the server at `behind`.
     ///
     /// # Panics
-    /// When another server has taken its place.
+    /// If the port is in use.
     pub fn start_at(
         port: u16,
         behind: SocketAddr,
@@ -114,17 +114,17 @@ impl Scripted {
         Self { shared, threads }
     }
 
-    /// Where it is.
+    /// Returns the server's address.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
 
-    /// From the next call on, it says what this script says. Calls are counted from 1 again.
+    /// Replaces the script from the next call on and restarts the count of calls.
     pub fn now(&self, script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) {
         *lock(&self.shared.script) = Script::new(script);
     }
 
-    /// The same, for calls of a procedure of NFS. To others it says the truth.
+    /// Replaces the script for one NFS procedure; other calls are forwarded.
     pub fn on(
         &self,
         procedure: Procedure,
@@ -133,7 +133,7 @@ impl Scripted {
         self.now(move |asked| if asked.is(procedure) { script(asked) } else { ScriptedReply::Forward });
     }
 
-    /// From the next call on, it says the truth.
+    /// Forwards all calls from the next one on.
     pub fn be_honest(&self) {
         self.now(|_| ScriptedReply::Forward);
     }
@@ -153,24 +153,24 @@ impl Scripted {
         }
     }
 
-    /// All calls so far.
+    /// Returns all calls received so far.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.shared.seen).clone()
     }
 
-    /// The calls of a procedure of NFS so far.
+    /// Returns the calls of an NFS procedure received so far.
     pub fn seen_of(&self, procedure: Procedure) -> Vec<Seen> {
         let mut seen = self.seen();
         seen.retain(|seen| seen.program == nfs3::PROGRAM && seen.procedure == procedure.number());
         seen
     }
 
-    /// How many calls of a procedure of NFS there were.
+    /// Returns the number of calls of an NFS procedure received so far.
     pub fn count_of(&self, procedure: Procedure) -> usize {
         self.seen_of(procedure).len()
     }
 
-    /// How many connections were made.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
@@ -194,7 +194,7 @@ impl Shared {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// What to say.
+    /// Records the call and runs the script.
     fn decide(&self, asked: &mut ReceivedCall<'_>) -> ScriptedReply {
         let ReceivedCall { xid, program, procedure, connection, .. } = *asked;
         lock(&self.seen).push(Seen { xid, program, procedure, connection });
@@ -206,7 +206,7 @@ impl Shared {
     }
 }
 
-/// One number for both transports.
+/// Binds TCP and UDP sockets to one free port.
 fn sockets() -> (TcpListener, UdpSocket) {
     for _ in 0..50 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -1,4 +1,4 @@
-//! What a scripted server does with a call.
+//! Replies of a scripted server.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 /// A change of a reply's results.
 pub type Edit = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
-/// What a scripted server does with a call.
+/// Reply of a scripted server to a call.
 pub enum ScriptedReply {
     /// It answers what the honest server answers.
     Forward,
     /// The same, but for a change of the results (what follows the header of a reply).
     Edited(Edit),
-    /// It says that all went well, and these are the results.
+    /// A success reply with these results.
     Results(Vec<u8>),
     /// It answers with this message, in one record, or one datagram.
     Record(Vec<u8>),
@@ -20,7 +20,7 @@ pub enum ScriptedReply {
     Bytes(Vec<u8>),
     /// It sends these bytes so many times.
     Repeated(Vec<u8>, usize),
-    /// It says nothing.
+    /// No reply.
     Silence,
     /// It closes the connection.
     Close,
@@ -35,12 +35,12 @@ pub enum ScriptedReply {
 }
 
 impl ScriptedReply {
-    /// The truth with other results.
+    /// Forwards the call and edits the results.
     pub fn edited(edit: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Self {
         Self::Edited(Box::new(edit))
     }
 
-    /// The truth with other bytes at `at` of the results.
+    /// Forwards the call and overwrites the results at `at`.
     pub fn patched(at: usize, bytes: &[u8]) -> Self {
         let bytes = bytes.to_vec();
         Self::edited(move |results| {
@@ -49,7 +49,7 @@ impl ScriptedReply {
         })
     }
 
-    /// The same, after a while.
+    /// Delays the reply.
     pub fn after(self, time: Duration) -> Self {
         Self::After(time, Box::new(self))
     }

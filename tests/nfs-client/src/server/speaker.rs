@@ -1,4 +1,4 @@
-//! Carries out what a script says.
+//! Execution of scripted replies.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use tombolo_wire_rpc::Mark;
 use super::upstream::Upstream;
 use super::{ReceivedCall, ScriptedReply};
 
-/// The next record of a stream. An error at its end.
+/// Reads the next record of a stream; fails at its end.
 pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut message = Vec::new();
     loop {
@@ -27,13 +27,13 @@ pub(super) fn record(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Where answers go.
+/// Destination of replies.
 pub(super) trait ReplySink {
-    /// A message.
+    /// Sends a message as a record or datagram.
     fn record(&mut self, message: &[u8]) -> io::Result<()>;
-    /// Any bytes.
+    /// Sends arbitrary bytes.
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// No more.
+    /// Closes the connection, with RST if `reset`.
     fn close(&mut self, reset: bool) -> io::Result<()>;
 }
 
@@ -74,7 +74,7 @@ impl ReplySink for &TcpStream {
 
     fn close(&mut self, reset: bool) -> io::Result<()> {
         if reset {
-            // What is dropped then says RST instead of FIN.
+            // Dropping the socket now sends RST instead of FIN.
             set_socket_linger(*self, Some(Duration::ZERO))?;
         } else {
             self.shutdown(Shutdown::Both)?;
@@ -95,7 +95,7 @@ impl ReplySink for Datagrams<'_> {
         self.0.send_to(bytes, self.1).map(drop)
     }
 
-    /// There is nothing to close.
+    /// Ignores the request: datagram sockets have no connection.
     fn close(&mut self, _reset: bool) -> io::Result<()> {
         Ok(())
     }

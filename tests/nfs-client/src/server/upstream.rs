@@ -17,7 +17,8 @@ impl Upstream {
         Self { address, stream: None }
     }
 
-    /// Asks, and waits for the reply. An error if the server is gone: so is the client's connection then.
+    /// Forwards a call and waits for the reply. Fails if the server is down; the client's connection is
+    /// closed then.
     pub(super) fn ask(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         let stream = match &mut self.stream {
             Some(stream) => stream,

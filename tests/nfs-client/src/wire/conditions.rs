@@ -4,32 +4,32 @@ use std::time::Duration;
 
 use super::rng::Rng;
 
-/// What goes on all the time. Chances are in thousandths.
+/// Constant properties of the network. Probabilities are in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// How long something is under way, one way.
+    /// One-way delay.
     pub delay: (Duration, Duration),
-    /// How often something takes a hundred times as long: on a stream, a lost segment that is sent again.
+    /// Probability of a hundredfold delay: on a stream, a retransmitted segment.
     pub spikes: u32,
     /// The longest piece of a stream that travels in one, in bytes.
     pub segment_max: usize,
-    /// How often a stream is cut into pieces of a few bytes.
+    /// Probability that a stream is cut into pieces of a few bytes.
     pub crumbs: u32,
-    /// How often a socket takes or gives less than it could.
+    /// Probability of a short send or receive.
     pub short_transfers: u32,
     /// Bytes that a direction of a stream holds.
     pub window: usize,
-    /// How often a datagram is lost.
+    /// Probability that a datagram is lost.
     pub loss: u32,
-    /// How often one comes twice.
+    /// Probability that a datagram is duplicated.
     pub duplicates: u32,
-    /// How often a piece of a stream is the last one before a reset.
+    /// Probability that a reset follows a piece of a stream.
     pub resets: u32,
-    /// How long a receiver stays asleep after data have come.
+    /// Wake-up latency of a receiver after data have arrived.
     pub wake_up: (Duration, Duration),
-    /// How long the server takes to begin a call, and after that to answer it.
+    /// Delay before the server executes a call, and again before it replies.
     pub service: (Duration, Duration),
-    /// How long one of the server's file operations takes.
+    /// Duration of one of the server's file operations.
     pub operation: (Duration, Duration),
 }
 
@@ -38,7 +38,7 @@ const fn us(least: u64, most: u64) -> (Duration, Duration) {
 }
 
 impl Conditions {
-    /// Nothing goes wrong.
+    /// Conditions without faults.
     pub const CALM: Self = Self {
         delay: us(50, 100),
         spikes: 0,
@@ -54,7 +54,7 @@ impl Conditions {
         operation: us(0, 0),
     };
 
-    /// Bad conditions of some kind.
+    /// Draws random bad conditions.
     pub fn draw(rng: &mut Rng) -> Self {
         let often = *rng.pick(&[0, 0, 5, 20, 100]);
         Self {
@@ -73,7 +73,7 @@ impl Conditions {
         }
     }
 
-    /// The same with one thing less that goes wrong, each in turn.
+    /// Returns variants with one kind of fault less each.
     pub fn calmer(&self) -> Vec<Self> {
         let calm = Self::CALM;
         let candidates = [
@@ -93,7 +93,7 @@ impl Conditions {
         candidates.into_iter().filter(|candidate| candidate != self).collect()
     }
 
-    /// The time that something is under way now.
+    /// Draws a one-way delay.
     pub(super) fn delay(&self, rng: &mut Rng) -> Duration {
         let delay = rng.between(self.delay);
         if rng.chance(self.spikes) { delay * 100 } else { delay }
@@ -109,12 +109,12 @@ pub enum Fault {
     Cut {
         /// Towards the server, or from it.
         to_server: bool,
-        /// How many bytes still get through.
+        /// Number of bytes delivered before the break.
         after_bytes: usize,
     },
     /// Every stream ends in order, after what is under way.
     Close,
-    /// Nothing gets through on the streams that there are, for ever, and neither side is told. New ones work.
+    /// Existing streams deliver nothing any more, and neither side is notified. New ones work.
     HalfOpen,
     /// Nothing gets through for a while. Streams go on after it.
     Partition(Duration),
@@ -124,11 +124,11 @@ pub enum Fault {
     Freeze(Duration),
     /// The server ends and starts again some time later.
     Restart {
-        /// How long the server is down.
+        /// Downtime of the server.
         down: Duration,
-        /// Its machine fails: clients are told nothing before it is back.
+        /// The server's machine fails: clients receive no resets before it is up again.
         power: bool,
-        /// How many of the writes that were not yet stable are lost, in thousandths.
+        /// Share of unstable writes that are lost, in thousandths.
         lost: u32,
         /// Handles of before are no longer good.
         new_handles: bool,
@@ -136,7 +136,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Any of them.
+    /// Draws a random fault.
     pub fn draw(rng: &mut Rng) -> Self {
         match rng.below(10) {
             0 | 1 => Self::Reset,
@@ -154,7 +154,7 @@ impl Fault {
         }
     }
 
-    /// Some restart. Handles stay good.
+    /// Draws a random restart that keeps handles valid.
     pub fn draw_restart(rng: &mut Rng) -> Self {
         let lost = *rng.pick(&[0, 500, 1000, 1000]);
         Self::Restart { down: a_while(rng), power: rng.chance(300), lost, new_handles: false }

@@ -1,4 +1,4 @@
-//! Datagrams: each comes once, twice, later than the next, or never.
+//! Datagrams: delivered once, twice, out of order, or lost.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub(super) struct DatagramSocket {
 }
 
 impl Network {
-    /// A socket of a client that sends datagrams to the server. It is told that there is room.
+    /// Opens a client's socket to the server and notifies the client that it is writable.
     pub fn open_datagrams(&self, client: u16) -> SocketId {
         let mut state = self.state();
         let socket = SocketId { client, number: state.number() };
@@ -52,7 +52,7 @@ impl Network {
         Ok(())
     }
 
-    /// Receives a client's next datagram. EAGAIN when there is none.
+    /// Receives a client's next datagram. EAGAIN if none has arrived.
     pub fn receive_datagram(&self, socket: SocketId) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let own = state.datagrams.get_mut(&socket).ok_or(Errno::BADF)?;
@@ -109,7 +109,7 @@ impl State {
         }
     }
 
-    /// The client's socket is looked at now.
+    /// Delivers the pending readiness of the client's socket.
     pub(super) fn notify_datagrams(&mut self, socket: SocketId) -> Happening {
         match self.datagrams.get_mut(&socket).and_then(|own| own.notified.take()) {
             Some(ready) => Happening::Client(socket, ready),

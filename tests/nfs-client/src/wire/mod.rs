@@ -1,12 +1,10 @@
-//! A simulated wire: a network, its clock, and the server's side of it, all in one thread, so that a seed
-//! gives the same run each time.
+//! A simulated network, its clock and the server's side, all in one thread, so that a seed reproduces a run.
 //!
-//! [`Network`] carries streams, which it cuts, delays, resets and forgets, and datagrams, which it loses,
-//! doubles and mixes up; how much of that goes on is its [`Conditions`], and what happens once is a
-//! [`Fault`]. Time passes only when the test lets the next event happen ([`Network::step`]). [`ServerSide`]
-//! has a real RPC service answer what arrives.
+//! [`Network`] carries streams, which it splits, delays and resets, and datagrams, which it loses, duplicates
+//! and reorders. [`Conditions`] set the constant rates; a [`Fault`] happens once. Time advances only when the
+//! test processes the next event ([`Network::step`]). [`ServerSide`] has a real RPC service answer calls.
 //!
-//! Not here: what a run does and what has to hold in it. That is in `tests/simulation`.
+//! Non-goals: the workload of a run and its invariants, which are in `tests/simulation`.
 //!
 //! Reading order: `conditions`, `network`, `stream`, `datagrams`, `socket`, `server`.
 

@@ -33,7 +33,7 @@ impl fmt::Display for SocketId {
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<State>>);
 
-/// What a step came to: something that its owner is to pass on.
+/// Result of a step, for its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
     /// No event for an endpoint.
@@ -48,12 +48,12 @@ pub enum Happening {
     Datagram(SocketId, Vec<u8>),
 }
 
-/// What a socket is ready for.
+/// Readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// There are bytes, an end or an error to be received.
     pub readable: bool,
-    /// There is room again, or the connection stands.
+    /// There is buffer space again, or the connection is established.
     pub writable: bool,
 }
 
@@ -64,7 +64,7 @@ impl Ready {
     }
 }
 
-/// What is under way.
+/// A pending event of the network.
 pub(super) enum Event {
     Syn(SocketId),
     Opened(SocketId, bool),
@@ -98,7 +98,7 @@ pub(super) struct State {
 }
 
 impl Network {
-    /// A network of this seed; its events are recorded as text on request.
+    /// Creates a network from a seed; records its events as text if `is_read`.
     pub fn new(seed: u64, conditions: Conditions, is_read: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             origin: Instant::now(),
@@ -118,23 +118,23 @@ impl Network {
         })))
     }
 
-    /// The time since the beginning.
+    /// Returns the simulated time since the start.
     pub fn now(&self) -> Duration {
         self.state().now
     }
 
-    /// The same as an `Instant`.
+    /// Returns the simulated time as an `Instant`.
     pub fn instant(&self) -> Instant {
         let state = self.state();
         state.origin + state.now
     }
 
-    /// The time of an instant of this network.
+    /// Converts an instant of this network to simulated time.
     pub fn time_of(&self, instant: Instant) -> Duration {
         instant.saturating_duration_since(self.state().origin)
     }
 
-    /// When something happens next, if anything is under way.
+    /// Returns the time of the next pending event.
     pub fn next_at(&self) -> Option<Duration> {
         self.state().queue.first_key_value().map(|(key, _)| key.0)
     }
@@ -156,34 +156,34 @@ impl Network {
                 event => (state.happen(event), None),
             }
         };
-        // No lock is held: a woken task may send.
+        // Without the lock: a woken task may send.
         waker.into_iter().for_each(Waker::wake);
         Some(happening)
     }
 
-    /// A future that is ready after this time.
+    /// Returns a future that completes after `time`.
     pub fn sleep(&self, time: Duration) -> Sleep {
         Sleep { network: self.clone(), time: Some(time), alarm: 0 }
     }
 
-    /// Has a step happen at that time at the latest.
+    /// Schedules a step at `at` at the latest.
     pub fn nudge(&self, at: Duration) {
         let mut state = self.state();
         let at = at.max(state.now);
         state.schedule(at, Event::Alarm(0));
     }
 
-    /// Changes what goes on all the time.
+    /// Replaces the conditions.
     pub fn set_weather(&self, conditions: Conditions) {
         self.state().conditions = conditions;
     }
 
-    /// What goes on all the time.
+    /// Returns the conditions.
     pub fn conditions(&self) -> Conditions {
         self.state().conditions
     }
 
-    /// A time from the range.
+    /// Draws a duration from the range.
     pub fn random_between(&self, range: (Duration, Duration)) -> Duration {
         self.state().rng.between(range)
     }
@@ -195,17 +195,17 @@ impl Network {
         state.trace.add(now, 0, number, words);
     }
 
-    /// What happened so far, in words.
+    /// Returns the recorded events as text.
     pub fn trace(&self) -> String {
         self.state().trace.to_string()
     }
 
-    /// A number that tells one run from another.
+    /// Returns a digest of the run's events.
     pub fn digest(&self) -> u64 {
         self.state().trace.digest()
     }
 
-    /// Everything passes from now on: no partition, no refusal.
+    /// Ends partitions, refusals and pending cuts.
     pub fn heal(&self) {
         let mut state = self.state();
         let now = state.now;
@@ -222,14 +222,14 @@ impl Network {
 }
 
 impl State {
-    /// Has something happen later.
+    /// Schedules an event.
     pub fn schedule(&mut self, at: Duration, event: Event) {
         let number = self.number();
         self.queue.insert((at, number), event);
     }
 
-    /// What is under way to the server as datagrams gets lost. One that outlives a restart meets a server
-    /// that no longer knows that it has answered it: NFS over UDP has nothing against that.
+    /// Drops datagrams in flight to the server. A duplicate delivered after a restart would be executed
+    /// again, since the server has lost its replies; NFS over UDP permits that.
     pub fn lose_datagrams_to_server(&mut self) {
         self.queue.retain(|_, event| !matches!(event, Event::Datagram { to: End::Server, .. }));
     }
@@ -239,7 +239,7 @@ impl State {
         self.last_number
     }
 
-    /// When something arrives that is sent now.
+    /// Draws the arrival time of something sent now.
     pub fn arrival(&mut self) -> Duration {
         let (conditions, sent_at) = (self.conditions, self.now.max(self.partition_until));
         sent_at + conditions.delay(&mut self.rng)

@@ -7,18 +7,17 @@ use std::time::Duration;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The numbers of this seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Numbers of its own for a part of the run, so that one part that asks more often does not change the
-    /// others.
+    /// Returns a separate generator for a part of the run, so that its draws do not change other parts.
     pub fn fork(&mut self) -> Self {
         Self(self.next_u64())
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,28 +25,28 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Draws a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         if end == 0 { 0 } else { self.next_u64() % end }
     }
 
-    /// A length from 1 to `max`.
+    /// Draws a length from 1 to `max`.
     pub fn up_to(&mut self, max: usize) -> usize {
         1 + self.below(max as u64) as usize
     }
 
-    /// True so many times in a thousand.
+    /// Returns `true` with a probability of `per_mille` thousandths.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.below(1000) < u64::from(per_mille)
     }
 
-    /// A time from `range`, both ends included.
+    /// Draws a duration from `range`, both ends included.
     pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
         let span_us = most.saturating_sub(least).as_micros() as u64;
         least + Duration::from_micros(self.below(span_us + 1))
     }
 
-    /// One of these.
+    /// Draws one of `choices`.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

@@ -21,7 +21,7 @@ use super::stream::End;
 /// The longest record that is taken, in bytes.
 const RECORD_MAX_BYTES: usize = 2 << 20;
 
-/// What one look receives at most, in bytes.
+/// Maximum number of bytes per receive.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// The longest datagram, in bytes.
@@ -38,7 +38,7 @@ pub struct ServerSide<S> {
     last_call: u64,
     woken: Arc<Woken>,
     frozen_until: Duration,
-    /// What happened while it was frozen.
+    /// Events received while frozen.
     held: VecDeque<Happening>,
 }
 
@@ -75,7 +75,7 @@ impl Woken {
 }
 
 impl<S: Service> ServerSide<S> {
-    /// A server that runs.
+    /// Creates a running server.
     pub fn new(network: &Network, service: Arc<S>) -> Self {
         Self {
             network: network.clone(),
@@ -112,13 +112,13 @@ impl<S: Service> ServerSide<S> {
         }
     }
 
-    /// Does nothing for a while.
+    /// Freezes the server for `time`.
     pub fn freeze(&mut self, time: Duration) {
         self.frozen_until = self.network.now() + time;
         self.network.nudge(self.frozen_until);
     }
 
-    /// Ends: what it does is given up wherever it is. Its machine goes down with it for `power`, if any.
+    /// Stops the server and abandons its calls. With `power`, its machine is down for that time.
     pub fn stop(&mut self, power: Option<Duration>) -> Option<Arc<S>> {
         let ended = self.service.take();
         let mut state = self.network.state();
@@ -145,12 +145,12 @@ impl<S: Service> ServerSide<S> {
         self.network.state().listening = true;
     }
 
-    /// Whether it runs.
+    /// Returns `true` while the server runs.
     pub fn is_up(&self) -> bool {
         self.service.is_some()
     }
 
-    /// How many calls are being answered.
+    /// Returns the number of calls in progress.
     pub fn calls(&self) -> usize {
         self.calls.len()
     }
@@ -158,7 +158,7 @@ impl<S: Service> ServerSide<S> {
     fn act_on(&mut self, happening: Happening) {
         match happening {
             Happening::Accepted(socket) => self.accept(socket),
-            // It came while no server was listening.
+            // Connected before this server was listening.
             Happening::Server(socket, _) if !self.connections.contains_key(&socket) => self.close(socket),
             Happening::Server(socket, ready) => {
                 if ready.readable {
@@ -292,7 +292,7 @@ impl<S: Service> ServerSide<S> {
     }
 }
 
-/// The address that the server sees. A client keeps it, and each of its sockets has a port.
+/// Returns the address that the server sees: one per client, with a port per socket.
 fn address_of(socket: SocketId) -> SocketAddr {
     let [_, _, high, low] = u32::from(socket.client).to_be_bytes();
     let port = 512 + (socket.number % 60_000) as u16;

@@ -24,17 +24,17 @@ pub struct ClientWire {
     tokens: Arc<Tokens>,
 }
 
-/// What an engine calls its sockets.
+/// An engine's tokens of its sockets.
 type Tokens = Mutex<BTreeMap<SocketId, SocketToken>>;
 
 impl ClientWire {
-    /// A client's way into the network. Two clients have different addresses.
+    /// Creates a client's access to the network. Each client has an address of its own.
     pub fn new(network: &Network, client: u16, rng: Rng) -> Arc<Self> {
         Arc::new(Self { network: network.clone(), client, rng: Mutex::new(rng), tokens: Arc::default() })
     }
 
-    /// What an engine is to be told when this socket is ready. None when it is not, or no longer, this
-    /// client's.
+    /// Returns the event by which an engine learns that this socket is ready; `None` if the socket is not, or
+    /// no longer, this client's.
     pub fn event(&self, socket: SocketId, ready: Ready) -> Option<(SocketToken, Event)> {
         let token = *lock(&self.tokens).get(&socket)?;
         Some((token, Event { readable: ready.readable, writable: ready.writable }))
@@ -136,7 +136,7 @@ impl Drop for Datagrams {
     }
 }
 
-/// Fills the sinks one after the other; how many bytes went in.
+/// Fills the sinks in order; returns the number of bytes stored.
 fn scatter(bytes: &[u8], into: &[&Sink]) -> usize {
     let mut rest = bytes;
     for sink in into {

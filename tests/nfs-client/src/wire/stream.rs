@@ -1,4 +1,4 @@
-//! Streams: bytes in order, cut and glued as it comes, until something breaks.
+//! Streams: bytes in order, split and joined at random, until the connection breaks.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum End {
 }
 
 impl End {
-    /// The other one.
+    /// Returns the other end.
     pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     stands: bool,
     /// Nothing gets through any more.
     pub silent: bool,
-    /// What is on its way to each end, and how that end is.
+    /// Direction towards each end, with that end's state.
     to_client: Pipe,
     to_server: Pipe,
 }
@@ -46,17 +46,17 @@ struct Pipe {
     under_way: usize,
     /// When the last of what is under way arrives.
     last_due: Duration,
-    /// So many bytes get through before the connection breaks.
+    /// Number of bytes delivered before the connection breaks.
     cut_after: Option<usize>,
-    /// The sender was told that there is no room.
+    /// The sender found the buffer full.
     sender_waits: bool,
     /// The end of the stream has arrived.
     ended: bool,
     /// The receiver has closed its end.
     closed: bool,
-    /// The receiver will be, or was, told that the connection is broken.
+    /// Error that the receiver has been or will be notified of.
     error: Option<Errno>,
-    /// The receiver is about to be told that it can read or write.
+    /// Readiness of which the receiver is about to be notified.
     notified: Option<Ready>,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
     }
 }
 
-/// What clients and the server do with streams.
+/// Stream operations of clients and the server.
 impl Network {
     /// Begins a connection. The socket is ready for writing once it stands, or for reading when it failed.
     pub fn connect(&self, client: u16) -> SocketId {
@@ -96,7 +96,7 @@ impl Network {
         socket
     }
 
-    /// Whether a connection stands; why it does not when it failed.
+    /// Returns `true` once the connection is established, or the error with which it failed.
     pub fn is_connected(&self, socket: SocketId) -> Result<bool, Errno> {
         let mut state = self.state();
         let connection = state.connections.get_mut(&socket).ok_or(Errno::BADF)?;
@@ -106,7 +106,7 @@ impl Network {
         }
     }
 
-    /// Sends the beginning of `bytes` from an end; how much of it went. EAGAIN when there is no room.
+    /// Sends a prefix of `bytes` from an end and returns its length. EAGAIN if the buffer is full.
     pub fn send(&self, socket: SocketId, from: End, bytes: &[u8]) -> Result<usize, Errno> {
         let mut state = self.state();
         let (conditions, to) = (state.conditions, from.other());
@@ -128,7 +128,7 @@ impl Network {
         Ok(count)
     }
 
-    /// Receives up to `limit` bytes at an end: none at the end of the stream. EAGAIN when nothing is there.
+    /// Receives up to `limit` bytes at an end; none at the end of the stream. EAGAIN if none have arrived.
     pub fn receive(&self, socket: SocketId, at: End, limit: usize) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let conditions = state.conditions;
@@ -157,7 +157,7 @@ impl Network {
         Ok(bytes)
     }
 
-    /// Says that an end has been looked at: it is told again if there is still something to be had.
+    /// Acknowledges a notification: the end is notified again if something is still to be received.
     pub fn looked_at(&self, socket: SocketId, end: End) {
         let mut state = self.state();
         let Some(connection) = state.connections.get_mut(&socket) else { return };
@@ -167,8 +167,8 @@ impl Network {
         }
     }
 
-    /// Closes an end. What it sent before still arrives, unless it leaves something unread: then the other
-    /// end is told of a broken connection.
+    /// Closes an end. Bytes already sent still arrive, unless unread bytes remain: then the other end gets a
+    /// reset.
     pub fn close(&self, socket: SocketId, end: End) {
         let mut state = self.state();
         let Some(connection) = state.connections.get_mut(&socket) else { return };
@@ -190,7 +190,7 @@ impl Network {
         state.forget_if_over(socket);
     }
 
-    /// How many connections there are whose client's end is open.
+    /// Returns the number of sockets that clients have open, datagram sockets included.
     pub fn open_clients(&self) -> usize {
         let state = self.state();
         let streams = state.connections.values().filter(|connection| !connection.to_client.closed).count();
@@ -221,13 +221,13 @@ impl State {
             let at = self.arrival_in_order(socket, to);
             self.schedule(at, Event::Arrive { socket, to, bytes: piece.to_vec() });
         }
-        // What follows the break never arrives, but was taken.
+        // Bytes behind the break were accepted but never arrive.
         if broken {
             self.break_off(socket, to);
         }
     }
 
-    /// Both ends find out, each in its time, that the connection is broken.
+    /// Breaks the connection; each end is notified after a delay of its own.
     fn break_off(&mut self, socket: SocketId, last_piece_to: End) {
         self.note(3, socket.number, || format!("{socket} breaks"));
         let at = self.arrival_in_order(socket, last_piece_to);
@@ -236,7 +236,7 @@ impl State {
         self.schedule(at, Event::Break { socket, to: last_piece_to.other() });
     }
 
-    /// When a piece arrives that is sent now to that end, after those before it.
+    /// Draws the arrival time of a piece sent now to that end; not before earlier pieces.
     fn arrival_in_order(&mut self, socket: SocketId, to: End) -> Duration {
         let at = self.arrival();
         let Some(connection) = self.connections.get_mut(&socket) else { return at };
@@ -297,7 +297,7 @@ impl State {
         Happening::Nothing
     }
 
-    /// Bytes for an end that is closed: its machine says so, if there is one.
+    /// Answers bytes for a closed end with a reset; redelivers them later while the server's machine is down.
     fn reject(&mut self, socket: SocketId, to: End, bytes: Vec<u8>) -> Happening {
         if to == End::Server && self.is_host_down() {
             let again = self.host_down_until + Duration::from_millis(200);
@@ -340,7 +340,7 @@ impl State {
         Happening::Nothing
     }
 
-    /// An end is told soon that it is ready.
+    /// Notifies an end after its wake-up latency.
     fn tell(&mut self, socket: SocketId, to: End, ready: Ready) {
         let conditions = self.conditions;
         let at = self.now + self.rng.between(conditions.wake_up);
@@ -382,10 +382,9 @@ impl State {
     }
 }
 
-/// What is done to all streams at once.
+/// Operations on all streams.
 impl Network {
-    /// Does what the fault says to the network. What it does to the server is
-    /// [`ServerSide`](super::ServerSide)'s business.
+    /// Applies the network's part of a fault; [`ServerSide`](super::ServerSide) applies the server's.
     pub fn strike(&self, fault: Fault) {
         self.note(1, || format!("fault: {fault:?}"));
         match fault {
@@ -415,8 +414,7 @@ impl Network {
         self.state().connections.values_mut().for_each(change);
     }
 
-    /// The server's ends are forgotten, as by a machine that lost its power. Clients find out when they send
-    /// something.
+    /// Forgets the server's ends, as after a power failure. Clients find out when they send.
     pub fn forget_server_ends(&self) {
         self.each_stream(|state, socket| {
             if let Some(connection) = state.connections.get_mut(&socket) {
@@ -436,7 +434,7 @@ impl Network {
     }
 }
 
-/// Unguessable bytes, for tests.
+/// Returns pseudo-random bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     std::iter::repeat_with(|| rng.next_u64().to_le_bytes()).flatten().take(len).collect()

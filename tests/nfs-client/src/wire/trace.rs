@@ -1,4 +1,4 @@
-//! What happened, in order.
+//! Events of a run, in order.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Trace {
         }
     }
 
-    /// A number that is the same for two runs in which the same happened.
+    /// Returns a digest; runs with the same events have the same digest.
     pub fn digest(&self) -> u64 {
         self.digest
     }

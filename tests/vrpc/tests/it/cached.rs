@@ -1,5 +1,4 @@
-//! Programs that remember what they were told over a link: nothing that changed is believed, whatever becomes
-//! of links and servers.
+//! Sessions with a cache over a link: stale data are never used, across lost links and servers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ struct Served {
     cached: CachedTree,
 }
 
-/// A directory behind a link; none, with the reason printed, where its host cannot be watched.
+/// Serves a directory over a link; returns `None` and prints the reason if the host cannot watch directories.
 fn served() -> Option<Served> {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     std::fs::create_dir_all(dir.path().join("a/b/c/d")).expect("made");
@@ -55,7 +54,7 @@ impl Served {
         assert!(self.cached.stat(b"a/b/absent").is_done());
     }
 
-    /// As another session finds it.
+    /// Looks the path up in another session.
     fn found(&self, path: &[u8]) -> Node {
         let other = Tree::attach(&self.site.export(Patience::Hard), user()).expect("a session");
         block_on(other.find(path, Last::Keep)).expect("found")

@@ -71,7 +71,7 @@ fn many_threads_on_one_link_whose_answers_come_later() {
     crowd(Arc::new(export), Plan::default());
 }
 
-/// Links come and go, each with one caller, which often has to sleep: the wake-ups are what is tested.
+/// Opens and closes links with one caller each, which often sleeps: the wake-ups are under test.
 #[test]
 fn one_thread_on_each_of_many_links() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());

@@ -1,4 +1,4 @@
-//! What a session holds is given back when its link ends, whatever it was waiting for.
+//! Release of a session's resources at the end of its link.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +32,7 @@ fn take(fs: &VrpcFileSystem, file: File, owner: u64) -> Result<(), Error> {
     fs.locks().expect("locks").lock(&root(), file, &lock(owner), false).wait()
 }
 
-/// A session that waits for a lock is not kept by its waiting: when its link is cut it ends, and its own lock
-/// is free.
+/// Cuts the link of a session that waits for a lock: the session must end and release its own lock.
 #[test]
 fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
@@ -65,7 +64,7 @@ fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     }
 }
 
-/// What a session held is free once it is dropped.
+/// Verifies that dropping a session releases its locks.
 #[test]
 fn locks_of_an_ended_session_are_given_back() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());

@@ -38,7 +38,7 @@ enum Event {
     WriteEnded,
 }
 
-/// What happens at an export, where writes end when they are let go, and not before.
+/// Events at an export whose writes end only when the test lets them.
 #[derive(Default)]
 struct Watch(Mutex<Watched>);
 
@@ -119,8 +119,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The write is not held back by anything but the server's door, so this is what keeps it from overwriting
-/// what comes after it.
+/// Tests the reconnect fence alone: nothing else keeps the former link's write from overwriting later data.
 #[test]
 fn the_next_link_waits_for_a_write_under_way_and_others_do_not() {
     let watch = Arc::<Watch>::default();
@@ -180,7 +179,7 @@ fn peer(incarnation: u8, export: &str) -> Peer {
     Peer { export: export.into(), credentials: None, client, label: "client".into() }
 }
 
-/// A client may notice first that its link is lost.
+/// Reconnects before the server has noticed the loss of the link.
 #[test]
 fn a_client_that_links_again_has_left_its_former_link() {
     let server = Idle::new();
@@ -195,7 +194,7 @@ fn a_client_that_links_again_has_left_its_former_link() {
     }
 }
 
-/// Between the welcome and the link of one that is asked for twice.
+/// Requests a second session between the first one's welcome and its link.
 #[test]
 fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
     let server = Idle::new();
@@ -207,7 +206,7 @@ fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
     server.link(server.open(1, "a").expect("the former has gone"));
 }
 
-/// A guest may be killed between the welcome and its link.
+/// Repeats the handshake, as after a guest was killed between the welcome and its link.
 #[test]
 fn a_client_welcomed_in_memory_that_did_not_link_may_claim_again() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");

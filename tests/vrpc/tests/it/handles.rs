@@ -1,4 +1,4 @@
-//! Persistent handles come back with a proof, or not at all.
+//! Persistent handles: signed when issued, refused without a valid signature.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn a_handle_that_a_peer_made_itself_leads_nowhere() {
     std::fs::write(dir.path().join("file"), "data").expect("a file");
     let export: Arc<dyn Export> =
         Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("the export"));
-    // What name_to_handle_at(2) gives to any program.
+    // A session that skips the signature, as name_to_handle_at(2) lets any program.
     let beside = export.attach(&client()).expect("a session");
     let name = Name::new(b"file").expect("a name");
     let node = beside.lookup(&root(), NodeId::ROOT, name).wait().expect("a file").node;

@@ -1,5 +1,5 @@
-//! What a server does with a client that breaks the protocol above the ring: the link is cut, and other
-//! clients do not notice.
+//! A server against clients that violate the protocol above the ring: it cuts the link, and other clients are
+//! unaffected.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tombolo_wire_vrpc::{
     Body, CallerId, Data, Destination, FrameBuf, Groups, Header, Kind, Reference, Reply, Request, Status,
 };
 
-/// A client that says what it likes.
+/// A client that sends arbitrary requests.
 struct HostilePeer {
     host: Arc<TestHost>,
     line: Line,
@@ -28,7 +28,7 @@ impl HostilePeer {
         Self { host, line }
     }
 
-    /// One that is known as the superuser.
+    /// Connects a client that has introduced itself as the superuser.
     fn introduced() -> Self {
         let hostile = Self::new();
         let request = Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) };
@@ -49,7 +49,7 @@ impl HostilePeer {
             if let Some(outcome) = call.now() {
                 return outcome;
             }
-            // There is no socket that would tell of the link's end.
+            // Without a socket, the test reports the link's end.
             if let Some(end) = self.host.end() {
                 self.line.cut(end);
             }
@@ -57,7 +57,7 @@ impl HostilePeer {
         }
     }
 
-    /// The link is cut with this reason, and a client of the same server goes on.
+    /// Asserts that the link was cut for this reason and that another client is still served.
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.host.end() {

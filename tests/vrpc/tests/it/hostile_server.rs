@@ -1,5 +1,5 @@
-//! What a client does with a server that breaks the protocol above the ring: the call fails, the link is cut,
-//! and every later call fails. No violation becomes data.
+//! A client against servers that violate the protocol above the ring: the call fails, the link is cut, and
+//! every later call fails. No violation is taken for data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_vrpc_tests::test_host::{client, root};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Reply, Returned, Session as Terms};
 
-/// What a hostile peer answers: kind, body, frame.
+/// Reply of a hostile peer to a kind of request: number, body, frame.
 type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
 
-/// Says of the session what a good server could say, or not, and breaks the protocol after that.
+/// Service that opens a session with these terms and then violates the protocol.
 #[derive(Clone, Copy)]
 struct HostilePeer {
     terms: Terms,
@@ -72,7 +72,7 @@ fn facing(reply: HostileReply) -> Arc<VrpcFileSystem> {
     export.with_patience(Patience::None).attach_session(&client()).expect("a session")
 }
 
-/// The call failed, and the link is of no use any more.
+/// Asserts that the call failed and that the link is unusable.
 fn is_lost<T: std::fmt::Debug>(fs: &VrpcFileSystem, result: &Result<T, Error>) {
     assert!(matches!(result, Err(Error::Io { .. })), "{result:?}");
     assert!(fs.end().is_some(), "the link goes on");
@@ -175,7 +175,7 @@ fn more_written_than_was_sent_is_refused() {
     is_lost(&fs, &result);
 }
 
-/// A listing with one entry of this name.
+/// Encodes a listing with one entry of this name.
 fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
     let mut memory = [0; 512];
     let mut frame = FrameBuf::new(&mut memory);
@@ -203,7 +203,7 @@ fn names_with_slashes_or_nul_in_a_listing_are_refused() {
     let fs = facing(|kind| listing(kind, b"a\0b"));
     let result = list(&fs, 4096);
     is_lost(&fs, &result);
-    // What the last two have in common with this one is not why they were refused.
+    // Control: the same listing with a valid name is accepted.
     let fs = facing(|kind| listing(kind, b"a-b"));
     assert_eq!(list(&fs, 4096).expect("a page").len(), 1);
 }
@@ -218,7 +218,7 @@ fn a_listing_of_more_than_the_page_holds_gives_what_fits_and_no_end() {
     assert!(page.is_empty() && !page.is_end());
 }
 
-/// Sixteen entries with nodes that were never named before.
+/// Encodes sixteen entries with new nodes.
 fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
     static LAST: AtomicU64 = AtomicU64::new(1000);
     let mut memory = [0; 4096];
@@ -240,7 +240,7 @@ fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
     said(kind, &Reply::Readdir(Returned::Inline(&bytes), false))
 }
 
-/// The kernel keeps each node that a listing brings, until its own memory runs short.
+/// Bounds the nodes of one listing: the kernel retains each until its own memory runs short.
 #[test]
 fn a_directory_without_end_brings_few_nodes() {
     let fs = facing(|kind| match kind {
@@ -257,7 +257,7 @@ fn a_directory_without_end_brings_few_nodes() {
         }
         assert!(nodes <= 200_000, "there is no end to it");
     };
-    // Names alone were asked for then, and it sent nodes all the same.
+    // Beyond the bound the client requested names only, but the server sent nodes.
     is_lost(&fs, &refused);
     assert!((100_000..=131_072 + 16).contains(&nodes), "{nodes}");
 }

@@ -27,7 +27,7 @@ const OTHER: u32 = 54_322;
 /// The process's group, and another that it has.
 const GROUP: u32 = 54_300;
 const SECOND: u32 = 54_301;
-/// One that it has not.
+/// A group that the process does not have.
 const FOREIGN: u32 = 54_302;
 
 /// A directory with a file of each of the users, under rules.
@@ -62,7 +62,7 @@ impl TestServer {
         TestServer { dir, _listener: listener }
     }
 
-    /// A session of a process of [`USER`].
+    /// Attaches as a process of [`USER`].
     fn session(&self) -> Arc<VrpcFileSystem> {
         let options = ConnectOptions::new("tree", "test", Incarnation([1; 16])).expect("a layout");
         let socket =
@@ -104,13 +104,13 @@ fn a_process_that_is_not_root_acts_as_itself_only() {
         let foreign = may_open(&*fs, &groups, "users");
         assert!(matches!(foreign, Err(Error::NotPermitted)), "in a group that it has not: {foreign:?}");
     }
-    // The link goes on.
+    // The link stays up.
     may_open(&*fs, &named(USER, SECOND, &[]), "users").expect("its own, in another of its groups");
 }
 
 #[test]
 fn root_in_a_process_that_is_not_root_is_that_process() {
-    // Also where the server was told to leave permissions to the other side.
+    // Also if the server leaves permission checks to the client.
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
         let place =
             TestServer::new("[[allow]]\neverybody = true\n", Options { checks, ..Options::default() });
@@ -140,8 +140,7 @@ fn whom_a_rule_believes_acts_as_it_says() {
     assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
 }
 
-/// Also where the server was told to leave permissions to the other side, which asks as root for what it has
-/// checked.
+/// Includes servers that leave permission checks to the client, which sends checked requests as root.
 #[test]
 fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");

@@ -16,7 +16,7 @@ fn data_in_the_links_own_memory_are_written_and_read_where_they_lie() {
     let created = fs.create(&root(), NodeId::ROOT, name, &how).wait().expect("create");
     let file = File { node: created.entry.node, open: created.open };
     let bytes: Vec<u8> = (0..70_000_u32).map(|at| at as u8).collect();
-    // Oftener than there is room for at a time: all of it comes back.
+    // More rounds than fit at a time: all memory must be returned.
     for round in 0..100_u64 {
         let lent = fs.lend(bytes.len()).expect("there is room");
         assert_eq!(lent.sink().expect("memory").write_at(0, &bytes), bytes.len());

@@ -41,8 +41,8 @@ fn say(responder: Responder, kind: Kind, reply: &Reply<'_>) {
     responder.send(number, body, &frame);
 }
 
-/// The caller may go away before the answer comes. No other caller gets the number that the request bears
-/// until it has come, or the server could perform it for the wrong user.
+/// Abandons a pending request. Its caller number must not be reused before the reply: the server could
+/// execute the request for the wrong user.
 #[test]
 fn the_number_of_an_abandoned_request_is_not_reused() {
     let server = Slow::default();

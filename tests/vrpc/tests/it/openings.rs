@@ -1,5 +1,5 @@
-//! Directories that are opened without a request, by sessions that are told of changes: only where the server
-//! would have said yes.
+//! Directories opened without a request by sessions with change notices, only where the server would have
+//! granted it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-/// A session that is told of changes, another one, and the directory `dir` with the name `in it`.
+/// A session with change notices, another session, and the directory `dir` with an entry `in it`.
 struct Told {
     site: Arc<Site>,
     fs: Arc<VrpcFileSystem>,
@@ -60,7 +60,7 @@ impl Told {
         Ok(File { node: self.dir, open: opened.open })
     }
 
-    /// Opens and closes; whether the server was asked. None where the user may not.
+    /// Opens and closes `dir`; returns `true` if that sent a request, `None` if access was denied.
     fn asks(&self, cx: &Ctx) -> Option<bool> {
         let before = self.fs.counts().calls;
         match self.open(cx) {
@@ -99,7 +99,7 @@ fn a_directory_that_was_opened_before_is_opened_without_a_request() {
     let file = told.open(&user()).expect("opened");
     assert_eq!(told.list(&user(), file), ["in it"], "the server opens it when it is listed");
     told.fs.release(&user(), file);
-    // A session that is not told asks.
+    // A session without notices sends a request.
     let asks = || {
         let before = told.other.counts().calls;
         let opened = told.other.open(&root(), told.dir_of_other, LISTING).wait().expect("opened");

@@ -1,5 +1,4 @@
-//! A server that goes and comes back under a session: what was open stays open, what was asked is answered,
-//! once.
+//! Server restarts under a session: open files stay open, and each request is answered once.
 
 use std::future::Future;
 use std::path::Path;
@@ -61,7 +60,7 @@ impl Tree {
         Tree { dir, site, fs }
     }
 
-    /// Another life of the server, which remembers nothing.
+    /// Restarts the server without any state.
     fn restart(&self) {
         self.site.start(local(&self.dir));
     }
@@ -104,7 +103,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether an answer that pends is there now.
+/// Returns `true` if the answer is ready.
 fn is_ready<T>(answer: &mut Answer<T>) -> bool {
     match answer {
         Answer::Done(_) => true,
@@ -155,7 +154,7 @@ fn a_node_is_the_same_whether_it_is_met_by_name_or_by_handle() {
     tree.restart();
     let by_handle = handles.resolve(&root(), &handle).wait().expect("found").node;
     assert_eq!(by_handle, other.node);
-    // Forgotten as often as it was given, it is gone, and comes again as a new one.
+    // After as many forgets as look-ups the node is gone; resolving it again gives a new one.
     tree.fs.release(&root(), other);
     tree.fs.forget(&root(), &[(other.node, 2)]);
     assert!(matches!(tree.fs.getattr(&root(), other.node, None).wait(), Err(Error::Stale)));
@@ -176,7 +175,7 @@ fn nodes_removed_meanwhile_are_stale_and_renamed_ones_are_not() {
     assert_eq!(std::fs::read(tree.dir.path().join("there")).expect("there"), b"on");
 }
 
-/// The file is neither cut nor made anew, though it was opened to be.
+/// Reopens with the flags of an open that truncated; the file must keep its data.
 #[test]
 fn openings_are_opened_as_they_were_and_nothing_else_happens() {
     let tree = Tree::new();
@@ -189,7 +188,7 @@ fn openings_are_opened_as_they_were_and_nothing_else_happens() {
     tree.restart();
     assert_eq!(tree.write(file, 0, b"two").expect("written"), 3);
     assert_eq!(tree.read(file, 0, 100).expect("read"), b"onetwo");
-    // Its opener goes on, also when it could not open it any more.
+    // An opening survives the restart even if its user could not open the file any more.
     let set = SetAttr { mode: Some(Mode::new(0)), ..SetAttr::default() };
     let user = Ctx { identity: Identity { uid: 65_534, gid: 65_534, groups: None }, ..root() };
     let chmod = tree.fs.setattr(&root(), node, None, &SetAttr { mode: Some(Mode::new(0o666)), ..set }).wait();
@@ -222,7 +221,7 @@ fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
     locks.unlock(&root(), file, LockFamily::Posix, middle, LockOwner(1)).wait().expect("given back");
     site.start(export.clone());
     until("the session is linked again", || fs.link_number() == 2);
-    // Another client finds the lock held, and the hole in it free.
+    // Another client finds the lock held and the unlocked part free.
     let other = export.attach(&client()).expect("a session");
     let node = other.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
     let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
@@ -231,7 +230,7 @@ fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
     assert!(matches!(take(lock(2, 0, 0)), Err(Error::WouldBlock)));
     assert!(matches!(take(lock(2, 99, 99)), Err(Error::WouldBlock)));
     take(lock(2, 40, 49)).expect("the hole is free");
-    // While no server is there the other one, which needs none, takes it away.
+    // While the server is down, the other session, which is local, acquires the lock.
     site.kill();
     take(lock(2, 0, 39)).expect("free: its holder is away");
     site.start(export.clone());
@@ -280,7 +279,7 @@ fn interrupted_requests_do_not_wait_for_a_server_that_is_away() {
     assert!(matches!(reading.wait(), Err(Error::Interrupted)));
     let away = tree.fs.disconnected_for().expect("no server is there");
     assert!(away >= Duration::from_secs(2), "it was not waited for: {away:?}");
-    // What needs no answer needs no server either, and a session ends without one.
+    // Operations without a reply need no server, nor does the end of a session.
     tree.fs.release(&root(), file);
     tree.fs.forget(&root(), &[(file.node, 1)]);
     drop(tree.fs);
@@ -402,7 +401,8 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
 fn under_load_callers_notice_a_restart_as_a_pause_only() {
     let tree = Tree::new();
     let test = Arc::new(());
-    // Before a server goes that would know nothing of it: it could not be told whether it was made.
+    // Created before any restart: a server without reply records could not tell whether it executed a
+    // creation.
     let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
     std::thread::scope(|scope| {
         for file in files {
@@ -429,7 +429,7 @@ fn under_load_callers_notice_a_restart_as_a_pause_only() {
     });
 }
 
-/// The whole suite, while every link breaks after so many requests.
+/// Runs the whole suite while each link is cut after a number of requests.
 #[test]
 fn the_suite_over_links_that_break() {
     let plan = Plan { cut_every: 97, ..Plan::default() };
@@ -450,8 +450,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     let tree = Tree::new();
     let file = tree.create("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
-    // Nonsense in the place of every answer; then one that says nothing of what is asked; then one that
-    // checks no permissions.
+    // Invalid replies to everything; no session terms; a server that leaves permission checks to the client.
     let violations: [HostileReply; 3] = [
         |kind| match kind {
             Kind::Profile => said(kind, &Reply::Session(terms())),
@@ -469,7 +468,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     let test = Arc::new(());
     let running = Arc::downgrade(&test);
     std::thread::scope(|scope| {
-        // A caller that keeps asking the server that is there.
+        // A caller that keeps sending requests to the current server.
         scope.spawn(|| {
             while running.strong_count() > 0 {
                 let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
@@ -486,8 +485,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
         }
         drop(test);
         tree.restart();
-        // Behind a hostile peer's link, which says that it has another volume, the file is stale for as long
-        // as that lasts.
+        // A hostile peer reports another volume: the file is stale while that link lasts.
         until("the file is back", || tree.read(file, 0, 4).is_ok_and(|data| data == b"data"));
     });
 }
@@ -534,7 +532,7 @@ fn files_closed_during_reconnect_are_closed_on_the_next_link() {
     fs.forget(&root(), &[(locked.node, 1)]);
     assert_eq!(fs.link_number(), 1, "the link is not made yet");
     halting.go_on();
-    // Another client can have the lock, for it is not held.
+    // Another client can acquire the lock: it is free.
     let other = export.attach(&client()).expect("a session");
     let node = other.lookup(&root(), NodeId::ROOT, name("locked")).wait().expect("found").node;
     let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;

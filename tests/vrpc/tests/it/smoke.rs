@@ -1,4 +1,4 @@
-//! The thin line: a file made, written, read back and listed over a link in memory.
+//! Smoke test: a file created, written, read back and listed over an in-memory link.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Over sealed memory and a socket, as processes have it: the suite, and what happens when the server goes.
+//! Links over sealed memory and a socket, as between processes: the suite, and the end of the server.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn the_suite_over_a_socket() {
     let _listener = listen(&dir);
     let export: Arc<dyn Export> = Arc::new(export(&dir, "src"));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
-    // The end of a session reaches the server a moment later here; over links in memory that case runs.
+    // Over a socket the server learns of a session's end slightly later; that case runs over in-memory links.
     let report = run_some(&export, setup, |case| !case.name.ends_with("an_ended_session_gives_all_back"));
     report.expect("over a socket", &[]);
 }

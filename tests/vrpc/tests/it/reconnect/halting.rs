@@ -6,7 +6,7 @@ use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, 
 use tombolo_vrpc_tests::made_up::{said, terms};
 use tombolo_wire_vrpc::{Body, Kind, Reply};
 
-/// A server that says what the session is, and answers nothing else for now.
+/// A server that describes the session and does not answer other requests until told to.
 #[derive(Clone, Default)]
 pub struct Mute {
     held: Arc<Mutex<Vec<Responder>>>,
@@ -17,7 +17,7 @@ impl Mute {
         !self.held.lock().expect("no panic").is_empty()
     }
 
-    /// Clients whose requests are held lose their links.
+    /// Ends the links of clients whose requests are pending.
     pub fn let_go(&self) {
         self.held.lock().expect("no panic").clear();
     }
@@ -68,7 +68,7 @@ impl Halting {
         Self { inner, halted: Arc::default() }
     }
 
-    /// What waits is served, and all that comes.
+    /// Serves pending and future requests.
     pub fn go_on(&self) {
         let mut halted = self.halted.lock().expect("no panic");
         halted.goes_on = true;
