@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         }
     }
     let Some(dir) = dir else { return complain(USAGE) };
-    // A failed case is told in the report.
+    // Failed cases are reported at the end.
     std::panic::set_hook(Box::new(|_| {}));
     match posix::run(Path::new(&dir), &only, &except) {
         Ok(report) => {

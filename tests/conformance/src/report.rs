@@ -1,4 +1,4 @@
-//! How cases end, and how a run of them is told.
+//! Outcomes of cases and the report of a run.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ pub type Verdict = Result<(), Skip>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Names of the cases that passed.

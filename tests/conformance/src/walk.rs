@@ -14,7 +14,7 @@ const BOUND: Duration = Duration::from_secs(10);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const DIRECTORIES: [&str; 3] = ["", "x", "y"];
 
-/// What a name shows: type and mode, names, size; data, target, or the names in it.
+/// Visible state of a name: type and mode, link count, size, and data, target or names.
 type Shown = (u32, u64, u64, Vec<u8>);
 
 /// Numbers that a seed gives (splitmix64).
@@ -91,7 +91,7 @@ impl Change {
     }
 }
 
-/// What the tree below shows under each name that there may be.
+/// Returns the state of every possible name in the tree.
 fn shown(root: &Path) -> BTreeMap<PathBuf, Option<Shown>> {
     let names = DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| Path::new(dir).join(name)));
     let all = names.chain(DIRECTORIES.iter().map(PathBuf::from));
@@ -114,7 +114,8 @@ fn show(path: &Path) -> io::Result<Shown> {
     Ok((meta.mode(), meta.nlink(), if meta.is_dir() { 0 } else { meta.len() }, content))
 }
 
-/// Walks so many steps in `host`, which `mounts` show, and in `twin`, which no other knows.
+/// Applies `steps` random changes to `host`, through it or one of its `mounts`, and to the private `twin`.
+/// Compares outcomes, and the trees after each step.
 pub fn run(seed: u64, steps: usize, host: &Path, twin: &Path, mounts: &[PathBuf]) -> Result<(), String> {
     let mut random = Random(seed);
     for step in 0..steps {

@@ -1,5 +1,5 @@
-//! What a server can make a client's memory grow to. A process of its own, whose tests take turns: what is
-//! measured is the process.
+//! Bounds on a client's memory that a server cannot exceed. A process of its own whose tests run one at a
+//! time, since the process's memory is measured.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tombolo_wire_nfs3::{Call, Procedure, WccData, WriteVerifier};
 
 const MIB: u64 = 1 << 20;
 
-/// One at a time.
+/// Waits for the other tests of this process.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +34,7 @@ fn stage(options: Options) -> (World, Scripted, TestServer) {
     (world, server, honest)
 }
 
-/// A line of /proc/self/status, in bytes.
+/// Reads a field of /proc/self/status in bytes.
 fn status(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
@@ -62,7 +62,7 @@ fn announced_lengths_take_no_memory() {
         for announced in [u32::MAX, 0x7fff_ffff, 0x4000_0000, 0x1000_0000] {
             server.now(move |asked: &ReceivedCall<'_>| {
                 if asked.is(Procedure::Getattr) && asked.nth == 1 {
-                    // A record of so many bytes, which come one day.
+                    // Announces a record of this length and sends only its beginning.
                     return ScriptedReply::Bytes([announced.to_be_bytes().as_slice(), &[0; 64]].concat());
                 }
                 if asked.is(Procedure::Read) || asked.is(Procedure::Readlink) {
@@ -89,7 +89,7 @@ fn announced_lengths_take_no_memory() {
 fn a_record_longer_than_any_reply_is_not_taken_in() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
-    // 128 MiB for a GETATTR, and they do come; and fragments without an end.
+    // 128 MiB for a GETATTR, sent in full; and fragments without an end.
     let announced: fn(&ReceivedCall<'_>) -> ScriptedReply = |asked| {
         let mark = (1_u32 << 31 | 128 << 20).to_be_bytes();
         let head = ScriptedReply::Bytes([mark.as_slice(), &asked.reply(&[])].concat());
@@ -165,7 +165,7 @@ fn an_endless_directory_takes_no_memory_at_the_client() {
     grows_by_at_most(16 * MIB, || {
         let (mut cookie, mut count) = (Cookie::START, 0);
         let budget = DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false };
-        // Half a million entries, and then we have seen enough. To refuse before is as good.
+        // Half a million entries are enough; refusing earlier is fine.
         while count < 500_000 {
             let Ok(page) = world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait() else {
                 break;
@@ -177,7 +177,7 @@ fn an_endless_directory_takes_no_memory_at_the_client() {
     });
 }
 
-/// The kernel keeps each node that a listing brings, until its own memory runs short.
+/// Bounds the nodes of one listing: the kernel retains each until its own memory runs short.
 #[test]
 fn an_endless_directory_creates_few_nodes() {
     let _turn = turn();
@@ -208,7 +208,7 @@ fn a_stalled_server_blocks_writers_and_bounds_their_data() {
     server.on(Procedure::Write, |_| ScriptedReply::Silence);
     grows_by_at_most(48 * MIB, || {
         let mut writes = Vec::new();
-        // 256 MiB of writes are asked for. Those that have no room wait, or fail, but are not kept.
+        // 256 MiB of writes. Writes beyond the limit may wait or fail, but must not be buffered.
         for index in 0..256_u64 {
             let bytes = vec![index as u8; 1 << 20];
             let how = Write { offset: index << 20, ..Write::default() };
@@ -234,7 +234,7 @@ fn uncommitted_data_are_bounded() {
     let _turn = turn();
     let (world, server, _honest) = stage(Options { dirty_bytes_max: 8 << 20, ..soft() });
     let file = world.file("file");
-    // Written, it says, but not stable; and at each COMMIT it has forgotten all.
+    // Replies UNSTABLE and changes the verifier at each COMMIT.
     server.now(|asked: &ReceivedCall<'_>| match asked.call() {
         Some(Call::Write(args)) => asked.results(&WriteReply::Ok(WriteOk {
             file_wcc: WccData::NONE,
@@ -257,14 +257,13 @@ fn uncommitted_data_are_bounded() {
             }
             let _ = done.send(());
         });
-        // It may come to its end, by an error or by writes that need no COMMIT, or wait: but not with more
-        // memory.
+        // The writes may fail, succeed without COMMIT, or wait, but not use more memory.
         let _ = wait.recv_timeout(Duration::from_secs(8));
     });
     server.be_honest();
 }
 
-/// A short session: it reads, lists, writes, and leaves.
+/// Runs a short session that reads, lists and writes.
 fn session(world: &World) {
     let other = world.other_session();
     let node = other.file_with("file", &[7; 100_000]);

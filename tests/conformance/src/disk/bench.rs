@@ -18,7 +18,7 @@ pub(super) fn range(offset: u64, len_bytes: u64) -> Range {
     Range { offset, len_bytes }
 }
 
-/// Bytes that are never zero, and differ from sector to sector and from `salt` to `salt`.
+/// Returns bytes without zeroes that differ between sectors and between values of `salt`.
 pub(super) fn pattern(salt: u64, len_bytes: u64) -> Vec<u8> {
     let cycle: Vec<u8> = (0..251 + 512).map(|at| (at % 251) as u8 + 1).collect();
     let mut bytes = vec![0; len_bytes as usize];
@@ -34,7 +34,7 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
 }
 
 impl Bench {
-    /// A bench for `disk`.
+    /// Creates a bench for `disk`.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
         Self { disk, cx: Ctx::root(SessionId(1)) }
     }
@@ -81,7 +81,7 @@ impl Bench {
         answer.wait()
     }
 
-    /// At most so many extents.
+    /// Queries at most `count_max` extents.
     pub fn extents(&self, range: Range, count_max: usize) -> Result<Vec<Extent>> {
         let answer = self.disk.extents(&self.cx, range, count_max);
         self.disk.submit();
@@ -95,11 +95,11 @@ impl Bench {
         answer.wait()
     }
 
-    /// Whether the range's extents are such as a disk's may be: all of it, neighbours that differ, and
-    /// nothing said to be zero that is not.
+    /// Returns the range's extents.
     ///
     /// # Panics
-    /// When they are not.
+    /// If they do not cover the range exactly, equal neighbours are not merged, or an extent reported as zero
+    /// is not.
     pub fn check_extents(&self, of: Range) -> Vec<Extent> {
         let extents = self.extents(of, usize::MAX).expect("extents");
         assert_eq!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>(), of.len_bytes, "{extents:?}");
@@ -115,7 +115,7 @@ impl Bench {
     }
 }
 
-/// Checks that it was refused for what was asked.
+/// Asserts that the request was refused as invalid.
 pub(super) fn refused<T: std::fmt::Debug>(result: &Result<T>, what: &str) {
     assert!(matches!(result, Err(Error::InvalidArgument)), "{what}: {result:?}");
 }

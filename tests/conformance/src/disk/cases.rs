@@ -152,7 +152,7 @@ fn every_stability_is_taken_and_flushes_succeed(bench: &Bench) -> Verdict {
     Ok(())
 }
 
-/// Ranges that begin and end on units of any size, and beside them.
+/// Ranges at and next to boundaries of any unit.
 const RANGES: [(u64, u64); 6] = [
     (MIB, MIB),
     (4096, 4096),
@@ -162,7 +162,7 @@ const RANGES: [(u64, u64); 6] = [
     (SIZE_BYTES - 4096 - 512, 4096 + 512),
 ];
 
-/// Whether all is as before but for the range.
+/// Asserts that only the range has changed.
 fn same_outside(bench: &Bench, before: &[u8], offset: u64, len: u64) {
     let now = bench.read(0, SIZE_BYTES).expect("read");
     let (start, end) = (offset as usize, (offset + len) as usize);
@@ -259,7 +259,7 @@ fn extents_are_no_more_than_asked_for_and_go_on_where_they_ended(bench: &Bench) 
                 kinds.push((at, extent.allocation));
             }
         }
-        // A part of an extent may come again as one of its own.
+        // A split extent may be reported as several.
         let kinds: Vec<_> = kinds
             .iter()
             .enumerate()
@@ -306,7 +306,7 @@ fn a_new_size_is_told_and_what_is_new_reads_as_zeroes(bench: &Bench) -> Verdict 
     resize.watch(&watch);
     let before = pattern(1, SIZE_BYTES);
     bench.write(0, &before).expect("written");
-    // What is cut off does not come back, neither where a page is cut through.
+    // Data cut off must not reappear, even if the cut is inside a page.
     for (from, to) in [(SIZE_BYTES, 2 * MIB + 512), (2 * MIB + 512, SIZE_BYTES), (SIZE_BYTES, 2 * SIZE_BYTES)]
     {
         bench.set_size(to).expect("resized");

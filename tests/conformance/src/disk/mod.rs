@@ -20,23 +20,23 @@ pub const SIZE_BYTES: u64 = 4 << 20;
 pub struct Wanted {
     /// Its length, in bytes.
     pub size_bytes: u64,
-    /// Whether it refuses every change.
+    /// `true` if the disk must refuse every change.
     pub read_only: bool,
 }
 
 /// One case.
 pub struct Case {
-    /// What it says.
+    /// Name of the case.
     pub name: &'static str,
-    /// Whether its disk is read-only.
+    /// `true` if the disk is read-only.
     read_only: bool,
     run: fn(&Bench) -> Verdict,
 }
 
-/// Runs all cases, or the one that `TOMBOLO_ONLY_CASE` names, each on a disk of its own.
+/// Runs all cases, or the one named by `TOMBOLO_ONLY_CASE`, each on a disk of its own.
 ///
 /// # Panics
-/// When there is no case of that name.
+/// If no case has that name.
 pub fn run(make: impl Fn(Wanted) -> Arc<dyn BlockDevice>) -> Report {
     let only = std::env::var("TOMBOLO_ONLY_CASE").ok();
     let wanted = |case: &&Case| only.as_deref().is_none_or(|only| only == case.name);

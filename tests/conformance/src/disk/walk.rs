@@ -1,4 +1,4 @@
-//! Random operations, held against an array of bytes.
+//! Random operations, compared with an array of bytes.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ super::table! { random_operations_leave_what_an_array_of_bytes_would_hold }
 const STEPS: u64 = 1500;
 const SECTOR_BYTES: u64 = 512;
 
-/// What a sector reads as; `None` where it was discarded.
+/// Expected content of a sector; `None` if it was discarded.
 type Sector = Option<Vec<u8>>;
 
 fn random_operations_leave_what_an_array_of_bytes_would_hold(bench: &Bench) -> Verdict {
@@ -80,7 +80,7 @@ impl Step<'_> {
         assert!(done.is_ok(), "{}: {done:?}", self.told());
     }
 
-    /// Whether the disk holds these sectors at `offset`.
+    /// Asserts that the disk has these sectors at `offset`.
     fn check(&self, offset: u64, sectors: &[Sector]) {
         let bytes = self.bench.read(offset, sectors.len() as u64 * SECTOR_BYTES).expect("read");
         for (index, (sector, found)) in sectors.iter().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {

@@ -1,5 +1,5 @@
-//! What child processes of the suite do: `tombolo-conformance --helper NAME ARGUMENT…`. Locks, appends and
-//! identities belong to processes, so a case that is about them needs more than one.
+//! Child processes of the suite: `tombolo-conformance --helper NAME ARGUMENT…`. Locks, appends and identities
+//! belong to processes, so their cases need more than one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -129,12 +129,12 @@ fn lock(kind: &str, file: &File, wait: bool) -> io::Result<()> {
     }
 }
 
-/// A record lock that is refused may say either (fcntl(2)).
+/// Maps the two errors of a refused record lock (fcntl(2)) to one.
 fn as_would_block(error: rustix::io::Errno) -> rustix::io::Errno {
     if error == rustix::io::Errno::ACCESS { rustix::io::Errno::AGAIN } else { error }
 }
 
-/// `uid:gid` or `uid:gid:group,group…`.
+/// Parses `uid:gid` or `uid:gid:group,group…` and switches to that user.
 fn become_user(ids: &str) -> io::Result<()> {
     let mut parts = ids.split(':');
     let mut id = || -> io::Result<u32> { Ok(number(parts.next().unwrap_or_default())? as u32) };

@@ -16,7 +16,7 @@ use crate::report::{Report, Skip, Verdict};
 pub struct Case {
     /// `group::what_it_says`.
     pub name: &'static str,
-    /// Whether only the superuser can run it.
+    /// `true` if only the superuser can run the case.
     pub root: bool,
     /// Passes, skips, or panics.
     pub run: fn(&World) -> Verdict,

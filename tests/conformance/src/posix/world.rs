@@ -1,4 +1,4 @@
-//! Where a case runs: a directory of its own, and child processes that act beside it.
+//! Environment of a case: a directory of its own, and child processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ impl World {
         Self { dir }
     }
 
-    /// A path in the directory.
+    /// Returns the path of `name` in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -49,7 +49,7 @@ impl World {
         path
     }
 
-    /// The names in the directory, sorted.
+    /// Returns the names in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
         names_in(&self.dir)
     }
@@ -61,7 +61,7 @@ impl World {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Starts a helper that goes on beside the case.
+    /// Starts a helper that runs concurrently with the case.
     pub fn background(&self, arguments: &[&str]) -> Background {
         let mut child = command(arguments)
             .stdin(Stdio::piped())
@@ -72,7 +72,7 @@ impl World {
         Background { child, out }
     }
 
-    /// Lets another user do something; says the errno that came of it, or 0.
+    /// Runs an action as another user; returns its errno, or 0.
     pub fn as_user(&self, ids: &str, action: &str, path: &Path) -> i32 {
         let printed = self.helper(&["as", ids, action, &path.to_string_lossy()]);
         printed.parse().expect("an error number")
@@ -81,19 +81,19 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // What a failed case leaves behind may resist; the report matters more.
+        // Files of a failed case may resist removal; the report matters more.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// A helper that runs beside the case. Killed when dropped.
+/// A helper that runs concurrently with the case. Killed when dropped.
 pub struct Background {
     child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Background {
-    /// Waits for its next line.
+    /// Waits for the helper's next line of output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("a line of the helper");
@@ -105,7 +105,7 @@ impl Background {
         self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("a byte for the helper");
     }
 
-    /// Tells it to finish, by closing its input, and waits until it has. Returns the rest of its output.
+    /// Closes the helper's input, waits for its exit, and returns its remaining output.
     pub fn finish(mut self) -> String {
         drop(self.child.stdin.take());
         let mut rest = String::new();
@@ -129,7 +129,7 @@ impl Drop for Background {
     }
 }
 
-/// The names in a directory, sorted.
+/// Returns the names in a directory, sorted.
 pub fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("readdir");
     let mut names: Vec<_> =
@@ -138,12 +138,12 @@ pub fn names_in(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Bytes that repeat at no power of two.
+/// Returns bytes with a period that is no power of two.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| ((index + seed) % 251) as u8).collect()
 }
 
-/// The error number of a failure; a success fails the case.
+/// Returns the error number of a failure; a success fails the case.
 pub fn errno<T>(result: std::io::Result<T>) -> i32 {
     match result {
         Ok(_) => panic!("it succeeded, and must fail"),

@@ -13,7 +13,7 @@ pub use world::World;
 pub use crate::report::{Report, Skip, Verdict};
 
 bitflags! {
-    /// What a case needs of the file system, or of its runner.
+    /// Requirements of a case on the file system or its runner.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Needs: u16 {
         /// Files of several owners can be made.
@@ -28,26 +28,26 @@ bitflags! {
         const HANDLES = 1 << 4;
         /// The optional group of operations on ranges.
         const RANGES = 1 << 5;
-        /// Openings that are the back end's: a file lives on in one after its last name is gone. A protocol
-        /// without OPEN has none.
+        /// Openings in the back end: an open file survives the removal of its last name. Protocols without
+        /// OPEN lack them.
         const OPENINGS = 1 << 6;
         /// Writes go to the end of a file in one step, also when others append too.
         const APPENDS = 1 << 7;
-        /// A change can be asked to drop set-user-id and set-group-id.
+        /// A change can be requested to drop set-user-id and set-group-id.
         const KILLS = 1 << 8;
         /// Times before 1970.
         const OLD_TIMES = 1 << 9;
-        /// What one session writes another reads at once, with neither a sync nor a close between: a client
-        /// that writes behind promises less (close-to-open).
+        /// Another session reads written data at once, without sync or close; a write-behind client promises
+        /// less (close-to-open).
         const AT_ONCE = 1 << 10;
-        /// What was allowed when a file was opened stays so through that opening.
+        /// Permissions granted at open persist for that opening.
         const RIGHTS = 1 << 11;
-        /// The optional group of changes: a session is told what others have changed.
+        /// The optional group of changes: a session gets notices of changes by others.
         const CHANGES = 1 << 12;
         /// The optional group of versions: what a session remembers it can hold against a count in memory.
         const VERSIONS = 1 << 13;
-        /// A node whose look-ups have all been taken back is not known any more. Where a node is a number
-        /// that lasts, it always is.
+        /// A node whose look-ups have all been forgotten is unknown. Where node numbers are permanent, it
+        /// remains known.
         const FORGETS = 1 << 14;
     }
 }
@@ -57,32 +57,32 @@ bitflags! {
 pub struct Case {
     /// `group::what_it_says`.
     pub name: &'static str,
-    /// What it needs.
+    /// Requirements.
     pub needs: Needs,
     /// Passes, skips, or panics.
     pub run: fn(&World) -> Verdict,
 }
 
-/// How a run is set up.
+/// Configuration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Whether files of several owners can be made: yes in memory, yes on a disk for the superuser.
+    /// `true` if files of several owners can be made: in memory, and on a disk for the superuser.
     pub owners: bool,
     /// The party that is to check permissions.
     pub checks: PermissionCheck,
-    /// What whatever lies between the suite and the file system has no word for.
+    /// Features that the layers between suite and file system lack.
     pub lacks: Needs,
 }
 
-/// All cases.
+/// Returns all cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
     cases::GROUPS.iter().flat_map(|group| group.iter())
 }
 
-/// Runs all cases, or the one that `TOMBOLO_ONLY_CASE` names, each in a session and a directory of its own.
+/// Runs all cases, or the one named by `TOMBOLO_ONLY_CASE`, each in a session and a directory of its own.
 ///
 /// # Panics
-/// When there is no case of that name.
+/// If no case has that name.
 pub fn run(export: &Arc<dyn Export>, setup: Setup) -> Report {
     let only = std::env::var("TOMBOLO_ONLY_CASE").ok();
     let wanted = |case: &Case| only.as_deref().is_none_or(|only| only == case.name);

@@ -1,4 +1,4 @@
-//! Where a case runs: a session, a directory of its own, a user, and short ways to say things.
+//! Environment of a case: a session, a directory of its own, a user, and short forms of operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,25 +36,25 @@ pub struct Listed {
     pub name: String,
     /// Its inode number.
     pub fileid: u64,
-    /// Its type, where the listing says it.
+    /// Type, if the listing contains it.
     pub file_type: Option<FileType>,
-    /// Where the listing goes on.
+    /// Cookie with which the listing continues.
     pub cookie: Cookie,
     /// The node, in listings with attributes.
     pub entry: Option<Entry>,
 }
 
-/// Room for `size_bytes` of entries in the layout of a FUSE directory.
+/// Returns a page budget of `size_bytes` in the layout of a FUSE directory.
 pub fn budget(size_bytes: usize, plus: bool) -> DirBudget {
     DirBudget { size_bytes, entry_bytes: 24, align: 8, plus }
 }
 
-/// A name that is known to be one.
+/// Converts a valid name.
 pub fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a good name")
 }
 
-/// How to create a file: mode 0644, for reading and writing.
+/// Returns the usual parameters of a new file: mode 0644, for reading and writing.
 pub fn plain() -> Create {
     Create {
         mode: NewMode::settled(Mode::new(0o644)),
@@ -79,44 +79,43 @@ impl World {
         Self { export, checks, fs, dir: made.entry.node, cx, name: name.to_owned() }
     }
 
-    /// What the directory is called in the root.
+    /// Returns the directory's name in the root.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same directory in a session of its own.
+    /// Opens the same directory in another session.
     pub fn other_session(&self) -> Self {
         self.through(self.export.clone())
     }
 
-    /// The same directory in a session of another export that leads to the same tree: another client of a
-    /// server, say.
+    /// Opens the same directory through another export of the tree, such as another client of a server.
     pub fn through(&self, export: Arc<dyn Export>) -> Self {
         let (fs, cx) = attach(&*export, self.checks);
         let dir = fs.lookup(&cx, NodeId::ROOT, name(&self.name)).wait().expect("the case's directory").node;
         Self { export, fs, cx, dir, ..self.clone() }
     }
 
-    /// The same session on behalf of another user.
+    /// Returns the same session acting for another user.
     pub fn as_user(&self, uid: u32, gid: u32, groups: &[u32]) -> Self {
         let groups = (!groups.is_empty()).then(|| Arc::from(groups));
         let identity = Identity { uid, gid, groups };
         Self { cx: Ctx { identity, ..self.cx.clone() }, ..self.clone() }
     }
 
-    /// The same session, asking for attributes from before and after each change.
+    /// Returns the same session requesting attributes from before and after each change.
     pub fn wanting_changes(&self) -> Self {
         Self { cx: Ctx { want: Want::CHANGE_ATTRS, ..self.cx.clone() }, ..self.clone() }
     }
 
-    /// The same session with an interrupt that the case can raise.
+    /// Returns the same session with an interrupt that the case can raise.
     pub fn interruptible(&self) -> (Self, Interrupt) {
         let interrupt = Interrupt::new();
         let cx = Ctx { interrupt: interrupt.clone(), ..self.cx.clone() };
         (Self { cx, ..self.clone() }, interrupt)
     }
 
-    /// The optional groups; a case that uses one names it in its needs.
+    /// Returns the optional group; a case that uses it must list it in its needs.
     pub fn xattrs(&self) -> &dyn Xattrs {
         self.fs.xattrs().expect("extended attributes")
     }
@@ -124,7 +123,7 @@ impl World {
     pub fn locks(&self) -> &dyn Locks {
         self.fs.locks().expect("locks")
     }
-    /// Persistent handles.
+    /// Returns the group of persistent handles.
     pub fn handles(&self) -> &dyn PersistentHandles {
         self.fs.persistent_handles().expect("persistent handles")
     }
@@ -138,7 +137,7 @@ impl World {
         self.fs.lookup(&self.cx, parent, name(text)).wait()
     }
 
-    /// Whether a name exists in the case's directory.
+    /// Returns `true` if the name exists in the case's directory.
     pub fn exists(&self, text: &str) -> bool {
         match self.lookup(self.dir, text) {
             Ok(_) => true,
@@ -147,12 +146,12 @@ impl World {
         }
     }
 
-    /// Attributes of a node.
+    /// Returns a node's attributes.
     pub fn attr(&self, node: NodeId) -> Attr {
         self.fs.getattr(&self.cx, node, None).wait().expect("attributes")
     }
 
-    /// Attributes of an opened node.
+    /// Returns an opened node's attributes.
     pub fn open_attr(&self, file: File) -> Attr {
         self.fs.getattr(&self.cx, file.node, Some(file)).wait().expect("attributes through an opening")
     }
@@ -190,7 +189,7 @@ impl World {
         self.mkdir(self.dir, text).expect("mkdir").entry.node
     }
 
-    /// Creates, or opens, as `how` says.
+    /// Creates or opens a file.
     pub fn create(&self, parent: NodeId, text: &str, how: &Create) -> Result<Created> {
         self.fs.create(&self.cx, parent, name(text), how).wait()
     }
@@ -289,7 +288,7 @@ impl World {
         Ok((bytes[..done.count].to_vec(), done.eof))
     }
 
-    /// Reads until `len` bytes are there or the file ends, however many calls it takes.
+    /// Reads `len` bytes, or up to the end of the file, in as many calls as needed.
     pub fn get(&self, file: File, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
@@ -303,7 +302,7 @@ impl World {
         bytes
     }
 
-    /// All of a file's contents.
+    /// Reads a whole file.
     pub fn contents(&self, node: NodeId) -> Vec<u8> {
         let size = self.attr(node).size as usize;
         let file = self.open(node, OpenFlags::READ).expect("open");
@@ -312,7 +311,7 @@ impl World {
         bytes
     }
 
-    /// One page of a listing.
+    /// Reads one page of a listing.
     pub fn page(&self, file: File, cookie: Cookie, budget: DirBudget) -> Result<(Vec<Listed>, bool)> {
         let page = self.fs.readdir(&self.cx, file, cookie, DirPage::new(budget)).wait()?;
         let listed = page.iter().map(|entry| Listed {
@@ -325,7 +324,7 @@ impl World {
         Ok((listed.collect(), page.is_end()))
     }
 
-    /// A whole listing, with `.` and `..`, in pages of `size_bytes`.
+    /// Lists a directory, with `.` and `..`, in pages of `size_bytes`.
     pub fn list(&self, dir: NodeId, size_bytes: usize) -> Vec<Listed> {
         let file = self.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
         let listed = self.list_from(file, Cookie::START, size_bytes);
@@ -333,7 +332,7 @@ impl World {
         listed
     }
 
-    /// The rest of a listing, in pages of `size_bytes`.
+    /// Lists the entries behind `cookie`, in pages of `size_bytes`.
     pub fn list_from(&self, file: File, cookie: Cookie, size_bytes: usize) -> Vec<Listed> {
         let mut listed: Vec<Listed> = Vec::new();
         loop {
@@ -347,7 +346,7 @@ impl World {
         }
     }
 
-    /// The names in a directory, sorted, without `.` and `..`.
+    /// Returns the names in a directory, sorted, without `.` and `..`.
     pub fn names(&self, dir: NodeId) -> Vec<String> {
         let listed = self.list(dir, 8192).into_iter().map(|listed| listed.name);
         let mut names: Vec<_> = listed.filter(|name| name != "." && name != "..").collect();

@@ -14,11 +14,11 @@ use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, over};
 use tombolo_mem::{Region, Sink};
 
-/// What a cache lacks.
+/// Features that a cache lacks.
 const LACKS: &[&str] = &["LOCKS", "RANGES", "VERSIONS", "FORGETS"];
 
 fn run_over(export: &Arc<dyn Export>, title: &str, contract: Contract) {
-    // Where others may change the origin, not all would be told.
+    // If others may change the origin, not all changes are noticed.
     let untold = (contract != Contract::Exclusive).then_some("CHANGES");
     let lacks: Vec<_> = LACKS.iter().copied().chain(untold).collect();
     let may_skip: Vec<_> = lacks.iter().map(|name| format!("needs Needs({name})")).collect();
@@ -39,7 +39,7 @@ fn cached_with(
     options: StoreOptions,
 ) -> Arc<dyn Export> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    // What the one before has begun in the background may go on for a while.
+    // Background work of an earlier cache may still be running.
     let dir = dir.join(format!("{contract:?}"));
     let store = Store::open(&dir, &identity, options).expect("a store");
     Arc::new(over(origin, store, Options { contract, ..Options::default() }).expect("a cache"))
@@ -80,7 +80,7 @@ fn a_cache_over_memory_that_answers_later() {
 
 #[test]
 fn what_is_opened_past_the_page_cache_is_fetched_all_the_same() {
-    // On a disk, if the build is: there such reads must be aligned.
+    // On a disk, if the build directory is on one, where such reads must be aligned.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let shared = dir.path().join("shared");
     std::fs::create_dir(&shared).expect("mkdir");

@@ -40,7 +40,7 @@ fn a_disk_whose_answers_come_later() {
     run(make).expect("memory under delay", &[]);
 }
 
-/// An overlay over a shorter disk of zeroes.
+/// Creates an overlay over a shorter disk of zeroes.
 fn overlay(Wanted { size_bytes, read_only }: Wanted, slow: Duration) -> Arc<dyn BlockDevice> {
     let cx = Ctx::root(SessionId(1));
     let base_bytes = size_bytes / 2 + 512;
@@ -70,7 +70,7 @@ fn an_overlay_whose_parts_answer_later() {
     run(|wanted| overlay(wanted, later)).expect("an overlay under delay", &["it cannot be resized"]);
 }
 
-/// A file of this length that is nothing but a hole.
+/// Creates a file of this length that is one hole.
 fn empty_file(dir: &Path, size_bytes: u64) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("disk-{}.img", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -105,7 +105,7 @@ fn an_image_on_disk_past_the_page_cache() {
     images_in(&std::env::temp_dir(), ImageFile::open_direct);
 }
 
-/// A session of the superuser.
+/// Attaches as the superuser.
 fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
     let client = Client { session: SessionId(1), label: "disk".into(), checks: PermissionCheck::Caller };
     (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)))

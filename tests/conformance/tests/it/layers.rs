@@ -32,7 +32,7 @@ fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {
     Arc::new(delay::over(export, Duration::from_micros(20)).expect("a timer"))
 }
 
-/// What every caller must live with: a write that takes a part.
+/// Adds short writes, with which every caller must cope.
 fn cut_short(export: Arc<dyn Export>) -> Arc<dyn Export> {
     let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
     Arc::new(fault::over(export, Plan { rules: vec![rule], seed: 1 }))
@@ -68,7 +68,7 @@ fn a_directory_under_short_writes() {
     run(&cut_short(on_disk(scratch.path())), SETUP).expect("local-dir under short writes", &[]);
 }
 
-/// Every id is itself, by ranges that say so.
+/// Maps each id to itself by explicit ranges.
 fn with_ids_mapped(export: Arc<dyn Export>) -> Arc<dyn Export> {
     let ranges = ["1:1:99", "100:100:4294967000"].map(|range| range.parse().expect("a range"));
     let ids = Ids::new(ranges.to_vec(), 65_534).expect("ranges apart");

@@ -8,7 +8,7 @@ use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_conformance::waist::{Needs, Setup, run};
 use tombolo_core::fs::{Export, PermissionCheck};
 
-/// What tmpfs lacks.
+/// Features that tmpfs lacks.
 const TMPFS_LACKS: &[&str] = &["the file system beneath does not support it"];
 
 fn run_in(parent: &Path, checks: PermissionCheck, may_skip: &[&str]) {

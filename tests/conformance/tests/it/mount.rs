@@ -19,7 +19,7 @@ use tombolo_front_fuse::session::Coherence;
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::{delay, fault};
 
-/// Mounts `export`, runs the suite there, and expects every case to pass.
+/// Runs the suite in a mount of `export` and expects every case to pass.
 fn run(title: &str, export: &dyn Export, coherence: Coherence) {
     if !Path::new("/dev/fuse").exists() || !tombolo_sys::creds::may_assume() {
         tombolo_skip::skip!("{title} needs /dev/fuse and the superuser");

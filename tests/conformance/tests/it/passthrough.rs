@@ -21,7 +21,7 @@ use tombolo_mem::Source;
 use tombolo_wire_fuse::Opcode;
 
 const LEN: usize = 1 << 20;
-/// What a file is named by.
+/// Name of the file.
 const LARGE: &str = "large";
 
 /// An origin with one large file, a cache of it that cannot be changed, and a mount of that.
@@ -56,7 +56,7 @@ fn put(fs: &dyn FileSystem, bytes: Vec<u8>) {
 }
 
 impl World {
-    /// `None` where kernels cannot be told of backing files.
+    /// Returns `None` if the kernel does not support backing files.
     fn new(coherence: Coherence) -> Option<Self> {
         Self::of(pattern(0), coherence)
     }
@@ -86,7 +86,7 @@ impl World {
         fs::File::open(self.path()).expect("open")
     }
 
-    /// Reads all of it by requests, so that it is here from now on.
+    /// Reads the whole file by requests, so that it is cached.
     fn fetch(&self) {
         assert!(fs::read(self.path()).expect("read") == pattern(0));
         assert_eq!(self.mount.session().passthrough_openings(), 0);
@@ -159,7 +159,7 @@ fn openings_of_one_file_are_all_read_in_one_way() {
     let second = world.open();
     assert!(all_of(&second) == pattern(0));
     assert_eq!((world.reads(), world.mount.session().passthrough_openings()), (reads, openings + 1));
-    // Past the page cache, wherever it lies: by requests.
+    // O_DIRECT bypasses the page cache and is served by requests even for a cached file.
     let direct = fs::File::options().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(world.path());
     let mut some = [0; 100];
     assert_eq!(direct.expect("open").read_at(&mut some, 7).expect("read"), 100);
@@ -183,7 +183,7 @@ fn another_version_is_another_file_and_readers_keep_theirs() {
     let file = world.open_past();
     world.cache.flush();
     put(&*world.origin, pattern(1));
-    // The contract promises not to look; a user of whom nothing is known makes it.
+    // The contract does not revalidate; an open by a user without cached permissions does.
     let session = world.cache.attach(&client()).expect("attach");
     let (root, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
     let entry = session.lookup(&root, NodeId::ROOT, name).wait().expect("there");

@@ -8,7 +8,7 @@ use tombolo_core::fs::{Export, PermissionCheck, Volume};
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, over};
 
-/// What it lacks.
+/// Features that the layer lacks.
 const LACKS: &[&str] = &["RANGES", "VERSIONS", "FORGETS", "CHANGES"];
 
 #[test]

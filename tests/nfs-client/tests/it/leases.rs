@@ -1,5 +1,5 @@
-//! Two caches of one server of ours, each under a lease: what one writes the other sees at once, and else
-//! nothing is asked.
+//! Two caches of one Tombolo server, each under a lease: each sees the other's writes at once and otherwise
+//! sends no requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn cache(server: &TestServer, dir: &Path) -> Arc<CacheExport> {
     let store = Store::open(dir, &identity, StoreOptions::default()).expect("a store");
     let options = CacheOptions {
         contract: Contract::Lease,
-        // However old it is: only that the lease was recalled tells.
+        // Never refreshed by age: only a recall of the lease invalidates.
         attr_refresh: Duration::from_secs(3600),
         // Nothing is too new to be believed.
         wall_clock: || SystemTime::now() + Duration::from_secs(3600),

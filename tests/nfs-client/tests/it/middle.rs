@@ -1,5 +1,4 @@
-//! A cache in the middle that need not be trusted: a second proxy of the same origin, which serves NFS and is
-//! asked for data.
+//! An untrusted site cache: a second proxy of the same origin that serves NFS and is queried for data.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ fn bytes(seed: usize) -> Vec<u8> {
     (0..SIZE).map(|at| (at / 251 + at * 7 + seed) as u8).collect()
 }
 
-/// A cache of an origin, and the client by which it asks.
+/// A cache of an origin with its client.
 struct Proxy {
     _dir: tempfile::TempDir,
     client: Arc<NfsExport>,
@@ -121,7 +120,7 @@ fn is_lend(program: u32, procedure: u32) -> bool {
     (program, procedure) == (side::PROGRAM, side::Procedure::Lend.number())
 }
 
-/// What a cache says to LEND; it is honest otherwise.
+/// Scripts a site cache's replies to LEND; other calls are forwarded.
 fn lending(
     mut says: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
 ) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
@@ -190,7 +189,7 @@ fn a_middle_that_gives_an_older_version_is_found_out() {
 fn a_middle_with_an_older_version_says_that_it_has_not_what_is_asked_for() {
     let site = Site::new(|_| ScriptedReply::Forward);
     assert!(site.read(&site.middle, "file") == bytes(0));
-    // It lends only what it has: it asks others itself.
+    // Without a source of its own, it lends only what it has cached.
     let nowhere = connecting(SocketAddr::from(([127, 0, 0, 1], 1)), PATIENCE);
     site.middle.take_data_from(nowhere).expect("an origin with digests");
     site.rewrite(&bytes(5));
@@ -246,7 +245,7 @@ fn two_proxies_that_ask_each_other_do_not_wait_for_each_other() {
             scope.spawn(|| assert!(site.read(proxy, "file") == bytes(0)));
         }
     });
-    // What one has, the other need not fetch.
+    // Data cached by one proxy are not fetched by the other.
     site.direct.file_with("other", &bytes(1));
     assert!(site.read(&one, "other") == bytes(1));
     let before = site.middle.counts();

@@ -1,4 +1,4 @@
-//! What is written to a server of ours that is far away travels compressed.
+//! Compressed writes to a distant Tombolo server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn is_unpack(program: u32, procedure: u32) -> bool {
     (program, procedure) == (side::PROGRAM, side::Procedure::Unpack.number())
 }
 
-/// A server, and a client of it behind a line that answers UNPACK like this.
+/// A server and its client behind a connection with this delay and these replies to UNPACK.
 struct Site {
     direct: World,
     line: Scripted,
@@ -41,8 +41,8 @@ impl Site {
             if delay.is_zero() { reply } else { ScriptedReply::After(delay, Box::new(reply)) }
         });
         let far = direct.through(mounted(line.address(), hard()));
-        // How far it is must be known: of these most are quick on a quick line, also when the processor is
-        // late.
+        // Calls from which the client measures the round trip: most are fast on a fast connection, even on a
+        // busy machine.
         for n in 0..LOOKS {
             assert!(far.lookup(far.dir, &format!("none-{n}")).is_err());
         }
@@ -62,7 +62,7 @@ impl Site {
         self.direct.contents(self.direct.lookup(self.direct.dir, name).expect("there").node)
     }
 
-    /// How many calls brought data: compressed, and as they are.
+    /// Returns the numbers of compressed and plain writes.
     fn calls(&self) -> (usize, usize) {
         let packed = self.line.seen().iter().filter(|seen| is_unpack(seen.program, seen.procedure)).count();
         (packed, self.line.count_of(Procedure::Write))
@@ -124,7 +124,7 @@ fn a_failure_is_told_as_one_of_any_write() {
     assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
 }
 
-/// It may take a part, as of any WRITE.
+/// Takes a part of each frame, as a WRITE may.
 #[test]
 fn what_a_server_does_not_take_is_sent_again() {
     let site = Site::new(DELAY, |_| {

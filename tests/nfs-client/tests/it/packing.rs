@@ -1,4 +1,4 @@
-//! Data of a server of ours that is far away come compressed, several parts at a time.
+//! Compressed reads from a distant Tombolo server, several ranges per call.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const SIZE: usize = (1 << 20) + 100_000;
 
 const BLOCK: usize = 4096;
 
-/// Of these most are quick on a quick line, also when the processor is late.
+/// Number of calls to measure the round trip: most are fast on a fast connection, even on a busy machine.
 pub const LOOKS: usize = 6;
 
-/// A line longer than what counts as far, also when the processor is late.
+/// Delay that counts as distant even on a busy machine.
 pub const DELAY: Duration = Duration::from_millis(20);
 
 pub fn text(seed: usize) -> Vec<u8> {
@@ -45,7 +45,7 @@ fn is_pack(asked: &ReceivedCall<'_>) -> bool {
     (asked.program, asked.procedure) == (side::PROGRAM, side::Procedure::Pack.number())
 }
 
-/// A server, a line that answers like this, and a cache on this side of it.
+/// A server, a connection with these replies to PACK, and a cache behind it.
 struct Site {
     direct: World,
     line: Scripted,
@@ -64,7 +64,7 @@ impl Site {
         });
         let (dir, cache) = cached(line.address());
         let site = Self { direct, line, cache, _origin: origin, _dir: dir };
-        // How far it is must be known.
+        // The client measures the round trip from these calls.
         for n in 0..LOOKS {
             site.direct.file_with(&format!("look-{n}"), b"near or far");
             site.read(&format!("look-{n}"));
@@ -153,12 +153,12 @@ fn a_file_that_gets_no_smaller_is_given_up() {
         let len = (64 * BLOCK).min(SIZE - at);
         assert!(there.get(file, at as u64, len) == noise()[at..at + len]);
     }
-    // One page that is, of a memory, says nothing of the rest.
+    // One compressible page of memory does not change the estimate for the others.
     assert_eq!(site.packs() - before, (1 << 20) / (64 * BLOCK), "for a megabyte");
     there.release(file);
 }
 
-/// Whatever is wrong with what comes compressed: the data are right, by READ.
+/// Corrupts or refuses packed replies in several ways: the client must fall back to READ.
 #[test]
 fn what_does_not_come_so_comes_otherwise() {
     let says: [fn(&ReceivedCall<'_>) -> ScriptedReply; 5] = [

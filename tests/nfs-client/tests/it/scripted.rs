@@ -1,4 +1,4 @@
-//! The scripted server itself: what it says is what a script has it say.
+//! The scripted server itself.
 
 use std::time::Duration;
 

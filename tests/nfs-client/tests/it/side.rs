@@ -1,4 +1,4 @@
-//! The side program of our own server: listings in large pages, with what lies below.
+//! The side program of Tombolo's server: listings in large pages that include subdirectories.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const WIDTH: usize = 6;
 const DIRS: usize = 1 + WIDTH + WIDTH * WIDTH;
 const FILES: usize = 5;
 
-/// A server as those of others are.
+/// Replies as a server without the side program.
 fn strange(asked: &ReceivedCall<'_>) -> ScriptedReply {
     match asked.program {
         side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
@@ -40,7 +40,7 @@ fn make(world: &World, dir: NodeId, depth: usize) {
     }
 }
 
-/// All paths below a directory, as find(1) has them.
+/// Collects all paths below a directory, as find(1) does.
 fn find(world: &World, dir: NodeId, path: &str, found: &mut BTreeSet<String>) {
     let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
@@ -100,7 +100,7 @@ fn a_walk_through_a_cache_takes_a_call_for_many_directories() {
     assert!(told[0].2 < told[1].2, "{} calls, {} without", told[0].2, told[1].2);
 }
 
-/// A page as a walk asks for it: its names, and when they were asked for if that was before.
+/// Reads a page as a walk does; returns its names, and the time of their request if they were prefetched.
 fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
     let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     let cx = Ctx { lists_subdirectories: true, ..world.cx.clone() };
@@ -111,7 +111,7 @@ fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
     (names.filter(|name| !name.starts_with('.')).collect(), page.asked())
 }
 
-/// A directory with one below it that came along with its listing.
+/// Creates a directory whose listing is prefetched with its parent's.
 fn with_one_below(world: &World) -> NodeId {
     let below = world.mkdir(world.dir, "below").expect("mkdir").entry.node;
     world.release(world.file_in(below, "old"));

@@ -25,7 +25,7 @@ fn open(w: &World) -> Dir {
     Dir::new(OwnedFd::from(File::open(&w.dir).expect("open"))).expect("a directory")
 }
 
-/// Name, number, type, and where the listing goes on.
+/// Reads the remaining entries: name, number, type, and cookie.
 fn rest(dir: &mut Dir) -> Vec<(String, u64, FileType, i64)> {
     let mut entries = Vec::new();
     while let Some(entry) = dir.read() {
@@ -73,7 +73,7 @@ fn remaining_names_are_listed_once_under_removal(w: &World) -> Verdict {
     while let Some(entry) = dir.read() {
         let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
         *counts.entry(name).or_default() += 1;
-        // Every fourth name goes, a few at a time, wherever the listing stands.
+        // Removes every fourth name, a few at a time, independent of the listing's position.
         if read % 50 == 0 {
             for gone in names.iter().skip(read * 4 / 5).step_by(4).take(10) {
                 let _ = fs::remove_file(w.path(gone));

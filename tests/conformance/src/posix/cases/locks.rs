@@ -136,8 +136,8 @@ fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Each of two processes holds what the other one asks for: the second to ask fails with EDEADLK, and the
-/// first gets its lock when that has ended (fcntl(2)).
+/// Blocks two processes on each other's locks: the second gets EDEADLK, and the first gets its lock when the
+/// second has exited (fcntl(2)).
 fn processes_that_wait_for_each_other_are_told(w: &World) -> Verdict {
     let (one, two) = (w.file_with("one", b""), w.file_with("two", b""));
     let (one, two) = (one.to_string_lossy(), two.to_string_lossy());

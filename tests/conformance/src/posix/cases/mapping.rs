@@ -1,4 +1,4 @@
-//! Files mapped into memory, and run from there.
+//! Files mapped into memory and executed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -24,7 +24,7 @@ cases! { "mapping":
 fn map(file: &File, len: usize) -> Result<Region, Skip> {
     match Region::map(file, 0, len) {
         Ok(region) => Ok(region),
-        // Where opens bypass the page cache, there is nothing to share (FUSE, direct I/O).
+        // Opens that bypass the page cache have no pages to share (FUSE, direct I/O).
         Err(tombolo_mem::MapError::System(error)) if error.raw_os_error() == Some(19) => {
             Err(Skip("shared mappings are not supported here".into()))
         }
@@ -69,7 +69,7 @@ fn a_store_outlives_its_mapping(w: &World) -> Verdict {
     Ok(())
 }
 
-/// What is written back ends with the file, inside a block.
+/// Verifies that the write-back of the last page ends at the end of the file.
 fn a_store_through_a_direct_descriptor_is_kept_to_the_last_byte(w: &World) -> Verdict {
     use rustix::fs::{Advice, Mode, OFlags, fadvise, open};
     const LEN: usize = 3 * 4096 + 1234;
@@ -84,12 +84,12 @@ fn a_store_through_a_direct_descriptor_is_kept_to_the_last_byte(w: &World) -> Ve
         let region = map(&file, LEN)?;
         region.write_at(0, &stored).expect("in bounds");
         if round == 0 {
-            // Otherwise the last close has it written back.
+            // In the other round the last close writes it back.
             file.sync_all().expect("fsync");
         }
         drop((region, file));
         let again = File::open(&path).expect("open");
-        // From where it lies, not from the page cache.
+        // Read from the file, not from the page cache.
         fadvise(&again, 0, None, Advice::DontNeed).expect("fadvise");
         let mut bytes = vec![0; LEN];
         again.read_exact_at(&mut bytes, 0).expect("read");
@@ -98,7 +98,7 @@ fn a_store_through_a_direct_descriptor_is_kept_to_the_last_byte(w: &World) -> Ve
     Ok(())
 }
 
-/// The pages are written back later, and not to the end of the file.
+/// Verifies that write-back of a mapped page ignores O_APPEND.
 fn a_store_through_an_appending_descriptor_stays_in_place(w: &World) -> Verdict {
     let path = w.file_with("file", &[b'.'; 10_000]);
     let file = fs::OpenOptions::new().read(true).append(true).open(&path).expect("open");

@@ -1,4 +1,4 @@
-//! What other users may do.
+//! Permissions of other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -31,7 +31,7 @@ fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("chmod");
 }
 
-/// A file of user 1000 and group 1001.
+/// Creates a file of user 1000 and group 1001.
 fn owned(w: &World, name: &str, mode: u32) -> PathBuf {
     let path = w.file_with(name, b"secret");
     std::os::unix::fs::chown(&path, Some(1000), Some(1001)).expect("chown");
@@ -39,7 +39,7 @@ fn owned(w: &World, name: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// Other users must be able to reach the directory at all.
+/// Skips the case if other users cannot reach the directory.
 fn reachable(w: &World) -> Verdict {
     match w.as_user("65000:65000", "list", &w.dir) {
         0 => Ok(()),

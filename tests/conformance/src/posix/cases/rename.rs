@@ -87,7 +87,7 @@ fn two_names_of_one_file_stay(w: &World) -> Verdict {
 
 fn rename_with(w: &World, from: &str, to: &str, flags: RenameFlags) -> Result<rustix::io::Result<()>, Skip> {
     match rustix::fs::renameat_with(CWD, w.path(from), CWD, w.path(to), flags) {
-        // Not known to the file system. A contradiction of flags is not asked for here.
+        // Flags unknown to the file system; the cases pass no contradictory ones.
         Err(Errno::INVAL | Errno::NOSYS) => Err(Skip("no such rename here".into())),
         outcome => Ok(outcome),
     }

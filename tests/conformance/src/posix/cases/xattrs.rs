@@ -102,7 +102,7 @@ fn links_have_no_user_attributes(w: &World) -> Verdict {
     Ok(())
 }
 
-/// `user::rw-, user:7:rw-, group::r--, mask::rw-, other::---`, as `linux/posix_acl_xattr.h` lays it out.
+/// Encodes `user::rw-, user:7:rw-, group::r--, mask::rw-, other::---` as `linux/posix_acl_xattr.h` specifies.
 fn sample_acl() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] =
         [(0x01, 6, u32::MAX), (0x02, 6, 7), (0x04, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
@@ -115,7 +115,7 @@ fn sample_acl() -> Vec<u8> {
     bytes
 }
 
-/// Also to one that asks for the mode alone, as stat(1) and ls(1) do.
+/// Queries only the mode, as stat(1) and ls(1) do.
 fn an_access_acl_shows_in_the_mode_at_once(w: &World) -> Verdict {
     let path = w.file_with("file", b"");
     let mode = || {

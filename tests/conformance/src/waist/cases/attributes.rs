@@ -29,7 +29,7 @@ cases! { "attributes":
     the_file_system_describes_itself,
 }
 
-/// Longer than the clock of any host's file system stands still.
+/// Sleeps for longer than the timestamp granularity of any host file system.
 pub(super) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
@@ -183,7 +183,7 @@ fn before_and_after_come_when_wanted(w: &World) -> Verdict {
     let w = w.wanting_changes();
     let was = WeakAttr::from(&w.attr(node));
     let (attr, change) = w.setattr(node, SetAttr { size: Some(7), ..SetAttr::default() }).expect("setattr");
-    // A back end may leave out what it was before, never tell it wrong (RFC 1813 §2.6).
+    // A back end may omit the attributes before, but must not report wrong ones (RFC 1813 §2.6).
     assert!(change.before.is_none_or(|before| before == was), "{change:?}");
     assert_eq!(change.after.expect("attributes after"), attr);
 

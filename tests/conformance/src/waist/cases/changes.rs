@@ -22,20 +22,20 @@ cases! { "changes":
     whatever_was_not_told_is_as_it_was needs CHANGES,
 }
 
-/// A session that is told.
+/// A session that receives change notices.
 struct Watcher {
     world: World,
     since: u64,
-    /// What [`Watcher::settled`] changes in turn, in the other session's numbers and in its own.
+    /// Nodes that [`Watcher::settled`] changes in turn: the other session's number and its own.
     marks: Vec<(NodeId, NodeId)>,
     turn: usize,
 }
 
-/// So many that a notice of an earlier turn is not taken for that of a later one.
+/// Enough that notices of an earlier turn cannot be taken for a later one's.
 const MARKS: usize = 8;
 
 impl Watcher {
-    /// Another session than `w`, which has begun to watch.
+    /// Starts watching in another session than `w`.
     fn beside(w: &World) -> Self {
         let names: Vec<_> = (0..MARKS).map(|mark| format!("mark-{mark}")).collect();
         let theirs: Vec<_> = names.iter().map(|name| w.file_with(name, b"")).collect();
@@ -60,17 +60,17 @@ impl Watcher {
         self.world.lookup(self.world.dir, text).expect("lookup").node
     }
 
-    /// Has `w` change the next mark, and gives its notice.
+    /// Changes the next mark by `w`; returns the notice to expect.
     fn mark(&mut self, w: &World) -> Notice {
         self.turn += 1;
         let (theirs, own) = self.marks[self.turn % MARKS];
-        // Behind another link, a server tells only of what it was asked about.
+        // Over a link, a server sends notices only about nodes that the session has queried.
         self.world.attr(own);
         w.chmod(theirs, 0o600 + (self.turn / MARKS % 8) as u32).expect("chmod");
         Notice::Attributes(own)
     }
 
-    /// All that was told of what `w` has done so far: notices come in order, and that of a mark is the last.
+    /// Returns the notices of all changes by `w` so far: notices are ordered, and the mark's is the last.
     fn settled(&mut self, w: &World) -> Vec<Notice> {
         let mut mark = self.mark(w);
         let mut all = Vec::new();
@@ -95,7 +95,7 @@ fn the_first_answer_is_that_nothing_is_to_be_believed(w: &World) -> Verdict {
     let mut watcher = Watcher::beside(w);
     let mark = watcher.mark(w);
     assert_eq!(watcher.next(), std::slice::from_ref(&mark));
-    // Not acknowledged: told again. Acknowledged: forgotten.
+    // Unacknowledged notices are repeated, acknowledged ones forgotten.
     watcher.since -= 1;
     assert_eq!(watcher.next(), [mark]);
     watcher.mark(w);
@@ -115,7 +115,7 @@ fn changes_by_another_session_are_told(w: &World) -> Verdict {
     let told = |watcher: &mut Watcher, what: &str, expected: &[Notice]| {
         let mut told = watcher.settled(w);
         for notice in &mut told {
-            // Not every file system knows it.
+            // Not every file system knows the name.
             if let Notice::Gone { name, .. } = notice {
                 *name = None;
             }
@@ -191,7 +191,7 @@ fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
     Ok(())
 }
 
-/// What a session believes until it is told otherwise.
+/// Cached state of a session, valid until a notice.
 #[derive(Default)]
 struct Believed {
     /// By directory and name: what it leads to, if anything.
@@ -203,7 +203,7 @@ struct Believed {
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 impl Believed {
-    /// Looks at everything that is not believed to be known.
+    /// Fetches everything that is not cached.
     fn look(&mut self, w: &World, dirs: &[NodeId]) {
         for &dir in dirs {
             for text in NAMES {
@@ -212,7 +212,7 @@ impl Believed {
                 }
                 let found = match w.lookup(dir, text) {
                     Ok(entry) => Some(entry.node),
-                    // The directory itself may be gone.
+                    // The directory itself may have been removed.
                     Err(Error::NotFound | Error::Stale) => None,
                     Err(error) => panic!("lookup: {error:?}"),
                 };
@@ -257,7 +257,7 @@ impl Believed {
         }
         for (node, believed) in &self.attributes {
             if let Ok(attr) = w.fs.getattr(&w.cx, *node, None).wait() {
-                // A host frees blocks that it kept in hand, and tells nothing of it.
+                // A host frees preallocated blocks without a notice.
                 let attr = Attr { blocks: believed.blocks, ..attr };
                 assert_eq!(attr, *believed, "{step}: {node:?} has changed, and nothing was told");
             }
@@ -270,7 +270,7 @@ impl Believed {
     }
 }
 
-/// What is in a regular file, read without a trace.
+/// Reads a regular file without changing its access time.
 pub(super) fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
     let file = w.open(node, OpenFlags::READ | OpenFlags::NO_ACCESS_TIME).ok()?;
     let data = w.read(file, 0, 1 << 16).ok().map(|(bytes, _)| bytes);
@@ -278,7 +278,7 @@ pub(super) fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
     data
 }
 
-/// Numbers below another, the same in every run.
+/// Returns a generator of numbers below a limit, the same in every run.
 pub(super) fn random() -> impl FnMut(usize) -> usize {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     move |below| {
@@ -287,7 +287,7 @@ pub(super) fn random() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Something that changes something, or fails.
+/// Attempts a random change.
 pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
     let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
     let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);

@@ -29,7 +29,7 @@ cases! { "data":
     reading_a_directory_is_refused,
 }
 
-/// Bytes that repeat at no power of two.
+/// Returns bytes with a period that is no power of two.
 pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| ((index + seed) % 251) as u8).collect()
 }

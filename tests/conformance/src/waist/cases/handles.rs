@@ -110,7 +110,7 @@ fn a_directory_knows_the_one_that_it_lies_in(w: &World) -> Verdict {
     w.rename_to(outer, "inner", other, "inner", RenameFlags::empty()).expect("rename");
     assert_eq!(parent(inner).expect("a parent").node, other);
     assert_eq!(parent(NodeId::ROOT).expect("the root").node, NodeId::ROOT);
-    // Of a file it may be known.
+    // A file's parent may be known, too.
     match parent(w.file_with("file", b"")) {
         Ok(above) => assert_eq!(above.node, w.dir),
         refused => refused!(refused, Error::NotDirectory),

@@ -1,4 +1,4 @@
-//! How long nodes, openings and sessions live.
+//! Lifetime of nodes, openings and sessions.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId, RenameFlags};

@@ -141,7 +141,8 @@ fn remaining_names_are_listed_once_under_change(w: &World) -> Verdict {
         if end {
             break;
         }
-        // Every fourth name goes, wherever the listing stands; others come and go.
+        // Removes every fourth name, independent of the listing's position; other names are created and
+        // removed.
         for text in names.iter().skip(4 * 8 * round).step_by(4).take(8) {
             w.unlink(text).expect("unlink");
         }

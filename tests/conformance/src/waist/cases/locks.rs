@@ -188,8 +188,8 @@ fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
     Ok(())
 }
 
-/// The locks of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and FUSE sends no flush for
-/// its owner.
+/// Locks through two openings: those of an open file description (fcntl(2), `F_OFD_SETLK`) end with it, and
+/// FUSE sends no flush for their owner.
 fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
     let file = w.file("file");
     let again = opened_again(w, file);
@@ -233,7 +233,7 @@ fn a_lock_needs_an_opening_that_could_do_it(w: &World) -> Verdict {
 fn in_background<T: Send + 'static>(answer: Answer<T>) -> mpsc::Receiver<Result<T>> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
-        // The receiver is gone when the case has failed.
+        // The receiver is dropped if the case has failed.
         let _ = tell.send(answer.wait());
     });
     told
@@ -298,8 +298,8 @@ fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Another thread of the owner closes a descriptor meanwhile: that drops what it holds, not what it gets
-/// later (fcntl(2)).
+/// Flushes, as another thread's close does, while the owner waits for a lock: drops its current locks, not
+/// later ones (fcntl(2)).
 fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     let file = w.file("file");
     let again = opened_again(w, file);
@@ -322,7 +322,7 @@ fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Three owners that wait for each other, on two files: the one that would close the circle is told so.
+/// Builds a cycle of three owners on two files: the request that would close it gets EDEADLK.
 fn a_deadlock_is_told(w: &World) -> Verdict {
     let (file, other) = (w.file("file"), w.file("other"));
     let owned = |owner, at| posix(LockKind::Write, owner, at, at);
@@ -347,7 +347,7 @@ fn a_deadlock_is_told(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Waiting for one that waits is no deadlock, and locks that were released or given up bind no one.
+/// Waits for a waiting owner, which is no deadlock; released and abandoned locks are no edges either.
 fn a_chain_of_waiters_is_no_deadlock(w: &World) -> Verdict {
     let file = w.file("file");
     let owned = |owner, at| posix(LockKind::Write, owner, at, at);

@@ -89,7 +89,7 @@ fn a_removed_name_is_gone(w: &World) -> Verdict {
 
 fn unlink_refuses_a_directory(w: &World) -> Verdict {
     w.dir("dir");
-    // Linux says one, POSIX the other.
+    // One is Linux's error, the other POSIX's.
     refused!(w.unlink("dir"), Error::IsDirectory | Error::NotPermitted);
     assert!(w.exists("dir"));
     Ok(())

@@ -29,7 +29,7 @@ cases! { "permissions":
     a_foreign_group_bit_is_not_kept needs OWNERS | CHECKS,
 }
 
-/// A file of user 1000 and group 1001.
+/// Creates a file of user 1000 and group 1001.
 fn owned(w: &World, text: &str, mode: u32) -> tombolo_core::fs::NodeId {
     let node = w.file_with(text, b"secret");
     w.chown(node, 1000, 1001).expect("chown");

@@ -36,7 +36,7 @@ fn seek(w: &World, file: File, offset: u64, whence: Whence) -> Result<u64> {
     w.ranges().seek(&w.cx, file, offset, whence).wait()
 }
 
-/// A file of four blocks.
+/// Creates a file of four blocks.
 fn four_blocks(w: &World) -> (File, Vec<u8>) {
     let (file, bytes) = (w.file("file"), pattern(4 * BLOCK as usize, 1));
     w.put(file, 0, &bytes);
@@ -213,7 +213,7 @@ fn a_copy_within_a_file_moves_bytes(w: &World) -> Verdict {
     Ok(())
 }
 
-/// copy_file_range(2): EBADF, for where would it go?
+/// Expects EBADF, as copy_file_range(2): the offset and O_APPEND contradict each other.
 fn a_copy_does_not_append(w: &World) -> Verdict {
     let (from, bytes) = four_blocks(w);
     let flags = OpenFlags::WRITE | OpenFlags::APPEND;

@@ -126,7 +126,7 @@ fn no_replace_refuses_what_exists(w: &World) -> Verdict {
     Ok(())
 }
 
-/// A rename whose flags the host's file system may not know.
+/// Renames with flags; skips the case if the host's file system does not support them.
 fn supported_rename(
     w: &World,
     from: &str,

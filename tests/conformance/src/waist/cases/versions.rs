@@ -1,4 +1,4 @@
-//! Seeing without a request whether what was learnt still holds.
+//! Validation of cached state by versions, without a request.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ fn hold(w: &World, version: Version) -> bool {
     versions(w).hold(&[version])
 }
 
-/// Skips where there are none at present.
+/// Skips the case if there are no versions at present.
 fn had(w: &World) -> Result<(), Skip> {
     match look(w, w.dir) {
         Some((_, Some(_))) => Ok(()),
@@ -36,7 +36,7 @@ fn had(w: &World) -> Result<(), Skip> {
     }
 }
 
-/// What a session remembers of a node, with the version that it had before.
+/// Cached state of a node, with its version before the state was fetched.
 struct Remembered {
     version: Version,
     attr: Attr,
@@ -109,7 +109,7 @@ fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> V
     Ok(())
 }
 
-/// A reader on another thread never remembers what is older than the last change that was answered.
+/// Reads on another thread: cached state that is valid must not be older than the last answered change.
 fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
     let own = w.other_session();
     had(&own)?;

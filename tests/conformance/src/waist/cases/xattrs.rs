@@ -53,7 +53,7 @@ fn xattr(text: &str) -> XattrName<'_> {
     XattrName::new(text.as_bytes()).expect("a good name")
 }
 
-/// `user::rw-, user:7:rw-, group::r--, mask::rw-, other::---`, as `linux/posix_acl_xattr.h` lays it out.
+/// Encodes `user::rw-, user:7:rw-, group::r--, mask::rw-, other::---` as `linux/posix_acl_xattr.h` specifies.
 fn sample_acl() -> Vec<u8> {
     acl(&[(0x01, 6, u32::MAX), (0x02, 6, 7), (0x04, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)])
 }

@@ -1,4 +1,4 @@
-//! What may happen. Nodes and openings are named by their place in the order in which they came to be known.
+//! Random actions. Nodes and openings are named by their index in order of discovery.
 
 use proptest::prelude::*;
 use tombolo_core::fs::{AccessMask, AllocateMode, Exclusive, FileType, OpenFlags, RenameFlags, XattrSet};
@@ -56,12 +56,12 @@ pub struct Place {
     pub name: &'static str,
 }
 
-/// Up to 80 actions.
+/// Generates up to 80 actions.
 pub fn sequences() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(by_anyone(prop_oneof![names(), nodes(), files(), groups()]), 1..80)
 }
 
-/// One action of the required operations, or on extended attributes.
+/// Generates an action of the required operations or on extended attributes.
 pub fn required_and_xattrs() -> impl Strategy<Value = Action> {
     by_anyone(prop_oneof![3 => names(), 3 => nodes(), 3 => files(), 1 => xattrs()])
 }
@@ -118,7 +118,7 @@ fn names() -> BoxedStrategy<What> {
     prop_oneof![
         2 => place().prop_map(What::Lookup),
         4 => (place(), mode(), flags(), exclusive).prop_map(|(place, mode, flags, exclusive)| {
-            // What is created is never opened as a directory.
+            // New files are never opened as directories.
             What::Create(place, mode, flags.difference(OpenFlags::DIRECTORY), exclusive)
         }),
         3 => (place(), mode()).prop_map(|(place, mode)| What::Mkdir(place, mode)),
@@ -183,7 +183,7 @@ fn groups() -> BoxedStrategy<What> {
         AllocateMode::COLLAPSE_RANGE,
         AllocateMode::INSERT_RANGE,
     ]);
-    // Whole blocks as often as not, since some modes ask for them.
+    // Half of the ranges are whole blocks, which some modes require.
     let range = || prop_oneof![(0_u64..4).prop_map(|block| block * 4096), offset()];
     let owner = || OWNERS;
     prop_oneof![

@@ -1,4 +1,4 @@
-//! Performs actions on a file system and puts what came of them into words that can be compared.
+//! Execution of actions on a file system, with results as comparable text.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::model::action::{Action, Place, What};
 pub struct Machine {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
-    /// The nodes that are known, in order. A forgotten one leaves its place empty.
+    /// Known nodes in order of discovery. A forgotten one leaves an empty entry.
     nodes: Vec<Option<NodeId>>,
     opens: Vec<Option<File>>,
 }
@@ -42,7 +42,7 @@ impl Machine {
         Self { fs, cx, nodes: vec![Some(NodeId::ROOT)], opens: Vec::new() }
     }
 
-    /// Ends, with all openings. What is left are the numbers of nodes, which clients keep.
+    /// Ends the session with its openings; returns the node numbers, which clients retain.
     pub fn into_nodes(self) -> Vec<Option<NodeId>> {
         self.nodes
     }
@@ -62,13 +62,13 @@ impl Machine {
         self.forget_what_is_gone();
     }
 
-    /// Has everything made stable.
+    /// Syncs the file system.
     pub fn sync(&self) {
         self.fs.syncfs(&self.cx).wait().expect("stable");
     }
 
-    /// Whether the waist says what must come of the action. It does not where a node without a name is named:
-    /// it may be there still, or stale.
+    /// Returns `true` if the waist determines the action's result. It does not for nodes without a name,
+    /// which may be alive or stale.
     pub fn applies(&self, action: &Action) -> bool {
         let named = |node: usize| {
             let node = self.node(node);
@@ -77,7 +77,7 @@ impl Machine {
             })
         };
         let opened = |open: usize| self.file(open).is_some();
-        // Data is asked of regular files, listings of directories. What others say to that is any error.
+        // Data operations apply to regular files, listings to directories; others may fail with any error.
         let is = |open: usize, file_type: FileType| {
             let attr = self.file(open).map(|file| self.fs.getattr(&self.cx, file.node, Some(file)).wait());
             attr.is_some_and(|attr| attr.is_ok_and(|attr| attr.file_type == file_type))
@@ -121,8 +121,8 @@ impl Machine {
             // protected_hardlinks).
             What::Link(node, place) => action.user == 0 && named(*node) && named(place.dir),
             What::Rename(from, to, _) => named(from.dir) && named(to.dir),
-            // Whether these take a user's privileges from a file is not the waist's to say: they carry no
-            // such wish.
+            // The waist leaves open if these operations drop set-user-id and set-group-id: they carry no such
+            // request.
             What::Copy(from, _, to, ..) => action.user == 0 && readable(*from) && readable(*to),
             What::Allocate(open, ..) => action.user == 0 && readable(*open),
             What::List(open) => {
@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Performs an action and tells what came of it.
+    /// Executes an action; returns its result as text.
     pub fn perform(&mut self, action: &Action) -> String {
         let (uid, gid, group) = USERS[action.user];
         self.cx.identity = Identity { uid, gid, groups: (uid != 0).then(|| Arc::from([group])) };
@@ -151,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// Every path with what is there: attributes, and contents.
+    /// Returns attributes and contents of every path.
     pub fn whole_tree(&self) -> BTreeMap<String, String> {
         let mut tree = BTreeMap::new();
         self.walk(NodeId::ROOT, "", &mut tree);
@@ -398,7 +398,7 @@ impl Machine {
         self.nodes[index % self.nodes.len()]
     }
 
-    /// A node that [`Machine::applies`] has found to be there.
+    /// Returns a node for which [`Machine::applies`] returned `true`.
     fn known(&self, index: usize) -> NodeId {
         self.node(index).expect("a known node")
     }
@@ -424,7 +424,7 @@ fn with_umask(mode: u32) -> NewMode {
     NewMode { mode: Mode::new(mode), umask: Mode::new(0o022) }
 }
 
-/// Attributes that two file systems agree on. What a directory's size means is each one's own affair.
+/// Formats the attributes in which file systems agree. The size of a directory is not among them.
 fn words(attr: &Attr) -> String {
     let size = if attr.file_type == FileType::Directory { 0 } else { attr.size };
     let Attr { file_type, mode, nlink, uid, gid, rdev, .. } = attr;

@@ -25,7 +25,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
 
-/// A runner whose seed is printed.
+/// Creates a runner and prints its seed.
 fn runner(cases: u32) -> TestRunner {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
     let seed = number("TOMBOLO_SEED").unwrap_or(now.subsec_nanos().into());
@@ -45,7 +45,7 @@ fn directory(path: &std::path::Path) -> Arc<dyn Export> {
     Arc::new(LocalDir::open(path, Options::default()).expect("the export"))
 }
 
-/// A scratch directory that every user may enter.
+/// Creates a scratch directory that every user may enter.
 fn scratch() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::Permissions::from_mode(0o755);

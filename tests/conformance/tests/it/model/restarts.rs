@@ -33,7 +33,7 @@ fn sequences() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
-/// Write-back over a cache of `origin`, both with their state in `dir`.
+/// Opens a write-back layer over a cache of `origin`, both with their state in `dir`.
 fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
     let store = opened_store(&dir.join("cache"), &identity, StoreOptions::default());
@@ -46,7 +46,8 @@ fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     (export.expect("a journal"), cache)
 }
 
-/// Files as they are. Databases before their logs: what is moved from one to the other meanwhile is in both.
+/// Copies files as a crash would leave them. Databases before their logs: entries moved meanwhile are in
+/// both.
 fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();

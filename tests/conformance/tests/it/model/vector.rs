@@ -1,4 +1,4 @@
-//! A file is a vector of bytes: the simplest oracle that there is.
+//! A file as a vector of bytes, the simplest oracle.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;

@@ -1,23 +1,23 @@
-/// What goes wrong.
+/// Planted misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// `O_APPEND` is not heeded: records of several writers overwrite each other.
     AppendIgnored,
-    /// One forget takes all look-ups: a node goes while its holder still counts on it.
+    /// One forget drops all look-ups: the node vanishes while its holder still counts on it.
     ForgetDropsAll,
     /// Forgets are lost: nodes pile up.
     ForgetIgnored,
     /// An exchange moves one name and drops the other.
     ExchangeOneWay,
-    /// A rename replaces what it was told not to.
+    /// A rename with `NO_REPLACE` replaces its target.
     NoReplaceIgnored,
     /// A directory cookie is a position: removals make a listing skip names.
     CookieByIndex,
     /// New files get the bits that their maker masked off.
     UmaskIgnored,
-    /// Every read says that the file ended.
+    /// Every read reports the end of the file.
     EofTooEarly,
-    /// What is open loses its contents with its last name.
+    /// Removing the last name of an open file discards its contents.
     UnlinkLosesData,
     /// Any exclusive create with a verifier succeeds.
     VerifierIgnored,
@@ -27,7 +27,7 @@ pub enum Bug {
     StaleAttributes,
     /// A write across a page boundary claims more than it wrote.
     TornWrite,
-    /// Ended openings keep what they held.
+    /// Released openings keep their locks.
     ReleaseForgotten,
     /// All that is made belongs to the superuser.
     OwnerForgotten,

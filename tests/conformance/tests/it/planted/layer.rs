@@ -63,7 +63,7 @@ impl Session {
         Ctx { identity, ..cx.clone() }
     }
 
-    /// Lists all, and goes on after as many entries as the cookie says.
+    /// Lists the whole directory and skips as many entries as the cookie says.
     fn list_by_index(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
         let budget =
             DirBudget { size_bytes: 16 << 20, entry_bytes: 24, align: 8, plus: page.wants_entries() };
@@ -151,7 +151,7 @@ impl FileSystem for Session {
             && let Ok(entry) = self.inner.lookup(cx, parent, name).wait()
         {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            // Fails where there is nothing to lose.
+            // Fails for nodes without data.
             let _ = self.inner.setattr(cx, entry.node, None, &set).wait();
         }
         self.inner.unlink(cx, parent, name)

@@ -1,5 +1,5 @@
-//! Does the suite see anything? Each bug is planted by a layer over the reference model, and a named case
-//! must fail.
+//! Tests of the suite itself. Each bug is planted by a layer over the reference model, and a named case must
+//! fail.
 
 mod bug;
 mod layer;
@@ -13,7 +13,7 @@ use tombolo_core::fs::{Export, PermissionCheck};
 use bug::Bug;
 use layer::Planted;
 
-/// Each bug with the case that is there to catch it.
+/// Each bug with the case that must catch it.
 const CAUGHT_BY: [(Bug, &str); 16] = [
     (Bug::AppendIgnored, "data::append_ignores_the_offset"),
     (Bug::ForgetDropsAll, "life::forget_takes_back_exactly_as_many"),

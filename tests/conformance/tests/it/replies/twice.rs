@@ -22,7 +22,7 @@ impl Export for Twice {
     }
 }
 
-/// What must be the same in both answers, and what the second one holds.
+/// Comparison of two replies, and release of the second one's resources.
 trait Reply: Debug + Send + 'static {
     fn same(&self, other: &Self) -> bool;
     fn give_back(&self, _fs: &dyn FileSystem, _cx: &Ctx) {}
@@ -52,8 +52,8 @@ impl Reply for Written {
     }
 }
 
-/// Attributes without those that change by themselves: a host frees blocks that it kept in hand, and others
-/// read.
+/// Clears the attributes that change by themselves: blocks, as a host frees preallocated ones, and the access
+/// time.
 fn lasting(attr: &Attr) -> Attr {
     Attr { blocks: 0, atime: attr.mtime, ..*attr }
 }
@@ -87,7 +87,7 @@ impl Reply for Created {
     }
 }
 
-/// Whether an error says "try again": then the second is performed, whatever comes of it.
+/// Returns `true` for transient errors, after which the second request is executed with any outcome.
 fn is_passing(error: &Error) -> bool {
     matches!(error, Error::WouldBlock | Error::Busy | Error::Interrupted | Error::TimedOut)
 }
@@ -112,7 +112,7 @@ impl Session {
         let key =
             RequestKey { client: 1.into(), key: NEXT.fetch_add(1, Ordering::Relaxed).into(), properties };
         let keyed = Ctx { key: Some(key), ..cx.clone() };
-        // Where the first answers later, the second comes while it is under way.
+        // If the first answer pends, the second request is sent meanwhile.
         let (first, second) = (send(&*self.0, &keyed), send(&*self.0, &keyed));
         let (fs, cx) = (self.0.clone(), cx.clone());
         match (first, second) {

@@ -1,4 +1,4 @@
-//! What clients of a cache do, and what each answer must be.
+//! Clients of a cache, and verification of each answer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,14 +14,14 @@ use tombolo_mem::{Buffer, Source};
 use super::history::{History, Time, Window};
 use super::network::identity;
 
-/// The names that there may be, in the root and in its directories.
+/// All directories, and all names in them.
 pub const DIRS: [&str; 3] = ["", "d", "e"];
 pub const NAMES: [&str; 4] = ["a", "b", "c", "l"];
 
-/// What all callers share.
+/// State shared by all callers.
 pub struct World {
     pub history: Mutex<History>,
-    /// What was wrong.
+    /// Violations found.
     pub wrong: Mutex<Vec<String>>,
     pub log: Mutex<Vec<String>>,
     /// Operations of clients that are not answered yet, of each cache.
@@ -32,7 +32,7 @@ pub struct World {
     tags: AtomicU64,
 }
 
-/// How much of the changes of others a cache's contract lets be seen late.
+/// Staleness that a cache's contract permits for changes by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     pub looks_are_new: bool,
@@ -48,7 +48,7 @@ pub struct Caller {
     pub fs: Arc<dyn FileSystem>,
 }
 
-/// A file as a caller knows it: the cache's node, and the origin's number.
+/// A file as a caller knows it: the cache's node and the origin's number.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     pub node: NodeId,
@@ -57,7 +57,7 @@ pub struct Node {
 
 const ROOT: Node = Node { node: NodeId::ROOT, id: 1 };
 
-/// An opening, and when it was asked for.
+/// An opening and the time of its request.
 #[derive(Clone, Copy)]
 pub struct Held {
     pub file: File,
@@ -65,14 +65,14 @@ pub struct Held {
     began: Time,
 }
 
-/// A name in the root or in a directory there.
+/// A name in the root or one of its directories.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub dir: &'static str,
     pub name: &'static str,
 }
 
-/// What a client does.
+/// An operation of a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     Stat(Place),
@@ -115,7 +115,7 @@ impl World {
         self.log.lock().expect("no panic").push(format!("{now}: {text}"));
     }
 
-    /// Bytes that no other call has answered.
+    /// Returns bytes that no other call returns.
     pub fn bytes(&self, len: usize) -> Vec<u8> {
         let tag = self.tags.fetch_add(1, Ordering::Relaxed) as usize;
         (0..len).map(|at| (tag * 37 + at / 512) as u8).collect()
@@ -127,7 +127,7 @@ impl World {
 }
 
 impl Caller {
-    /// Does something, and checks each answer.
+    /// Executes an action and verifies each answer.
     pub async fn perform(&self, action: Action) {
         let (cache, world) = (self.cache, &self.world);
         world.note(format_args!("cache {cache}: {action:?}"));
@@ -295,7 +295,7 @@ impl Caller {
         }
     }
 
-    /// A name has led to a node: both must have been so.
+    /// Verifies that name, node and attributes were valid together.
     fn found(&self, op: &Op, dir: Node, text: &str, node: NodeId, attr: &Attr) -> Outcome<Node> {
         let id = identity(attr);
         self.check_number(node, id);
@@ -319,7 +319,7 @@ impl Caller {
         Ok(Held { file, id: node.id, began: op.began })
     }
 
-    /// Reads through an opening: what the file held at any time since it was asked for.
+    /// Reads through an opening and verifies that the file had these data at some time since the open.
     pub async fn read(&self, held: Held, offset: usize, len: usize) -> Outcome<()> {
         let op = self.begin();
         let mut buffer = Buffer::new(len);
@@ -362,14 +362,14 @@ impl Caller {
         Ok(())
     }
 
-    /// The handle of a file.
+    /// Requests a file's handle.
     pub async fn handle(&self, place: Place) -> Outcome<(Node, PersistentHandle)> {
         let node = self.find(place).await?;
         let handles = self.fs.persistent_handles().ok_or(Error::NotSupported)?;
         Ok((node, handles.handle_of(&self.cx(), node.node).resolve().await?))
     }
 
-    /// A handle leads to the file that it was of, or nowhere.
+    /// Resolves a handle, which must give its own file or fail.
     pub async fn resolve(&self, node: Node, handle: PersistentHandle) -> Outcome<()> {
         let op = self.begin();
         let handles = self.fs.persistent_handles().ok_or(Error::NotSupported)?;
@@ -416,7 +416,7 @@ impl Caller {
         outcome
     }
 
-    /// A look sees what was here when it began, or as the contract says.
+    /// Returns the window of a query: the state when it began, or an older one if the contract permits.
     fn looks(&self, op: &Op) -> Window {
         self.window(op, op.began, self.promise.looks_are_new)
     }

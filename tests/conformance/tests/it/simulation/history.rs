@@ -1,5 +1,4 @@
-//! What the origin has held, and since when: each answer of a cache must have been true when its contract
-//! says.
+//! History of the origin: each answer of a cache must have been valid at a time that its contract permits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,14 +32,14 @@ pub struct FileState {
     pub bytes: Arc<[u8]>,
 }
 
-/// When an answer must have been true.
+/// Period in which an answer must have been valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The cache that answers.
     pub cache: usize,
-    /// Changes through this cache that were answered before this are seen.
+    /// Changes through this cache answered before this must be visible.
     pub own: Time,
-    /// Changes by others before this are seen; `None`: the contract promises nothing of them.
+    /// Changes by others before this must be visible; `None` if the contract promises nothing.
     pub others: Option<Time>,
     pub end: Time,
 }
@@ -54,7 +53,7 @@ struct Since<T> {
 /// A directory's number, and a name in it.
 type Place = (u64, Vec<u8>);
 
-/// All that the origin has held.
+/// All states of the origin so far.
 pub struct History {
     pub now: Time,
     origin: Arc<dyn FileSystem>,
@@ -150,7 +149,7 @@ impl History {
         }
     }
 
-    /// Whether a name led there in this window.
+    /// Returns `true` if the name led to this node in this window.
     pub fn has_led(&self, dir: u64, name: &[u8], leads_to: Option<u64>, window: Window) -> bool {
         match self.names.get(&(dir, name.to_vec())) {
             Some(known) => {
@@ -161,14 +160,14 @@ impl History {
         }
     }
 
-    /// Whether a file had these attributes in this window.
+    /// Returns `true` if the file had these attributes in this window.
     pub fn has_been_like(&self, file: u64, attr: &Attr, window: Window) -> bool {
         let shown = FileState { times: (attr.mtime, attr.ctime), ..state_of(Clock::Same, attr) };
         self.file(file, window, |state| FileState { bytes: Arc::default(), ..state.clone() } == shown)
     }
 
-    /// Whether a file held this at this offset in this window, and no more than this if less was read than
-    /// asked for.
+    /// Returns `true` if the file had these data at this offset in this window, and ended there if fewer than
+    /// `len` bytes were read.
     pub fn has_held(&self, file: u64, offset: usize, read: &[u8], len: usize, window: Window) -> bool {
         self.file(file, window, |state| {
             let from = offset.min(state.bytes.len());
@@ -176,7 +175,7 @@ impl History {
         })
     }
 
-    /// Whether a file has been without a name by then.
+    /// Returns `true` if the file had lost its last name by then.
     pub fn is_gone(&self, file: u64, end: Time) -> bool {
         let known = self.files.get(&file);
         known.is_none_or(|(_, known)| known.iter().any(|since| since.from <= end && since.what.nlink == 0))
@@ -191,7 +190,7 @@ impl History {
         at.any(|(index, _)| self.covers(known, Some(index), window))
     }
 
-    /// Whether a state (`None`: that before all) may be seen in this window.
+    /// Returns `true` if a state (`None`: the initial one) may be visible in this window.
     fn covers<T>(&self, known: &[Since<T>], index: Option<usize>, window: Window) -> bool {
         if index.is_some_and(|index| known[index].from > window.end) {
             return false;
@@ -205,7 +204,7 @@ impl History {
         })
     }
 
-    /// What a file was like, for people.
+    /// Formats a file's history.
     pub fn told(&self, file: u64) -> String {
         let Some((_, known)) = self.files.get(&file) else { return "never there".into() };
         let shown = known.iter().map(|since| {
@@ -220,7 +219,7 @@ impl History {
         shown.collect::<Vec<_>>().join("\n    ")
     }
 
-    /// What a name led to, for people.
+    /// Formats a name's history.
     pub fn name_told(&self, dir: u64, name: &[u8]) -> String {
         let known = self.names.get(&(dir, name.to_vec())).into_iter().flatten();
         let shown = known.map(|since| {
@@ -230,7 +229,7 @@ impl History {
         shown.collect::<Vec<_>>().join("\n    ")
     }
 
-    /// All paths of regular files below the root and its directories, as they are now.
+    /// Returns the current paths of regular files in the root and its directories.
     pub fn paths(&self) -> Vec<(Vec<u8>, Vec<u8>, u64)> {
         let led = |dir: u64| {
             let of_dir = self.names.iter().filter(move |((of, _), _)| *of == dir);

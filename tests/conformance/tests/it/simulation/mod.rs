@@ -1,10 +1,10 @@
-//! A simulation by seed: an origin, a network that delays, reorders and cuts, two caches with clients, and
-//! changes at the origin itself. Each answer is held against all that the origin has held, as the cache's
-//! contract says.
+//! Deterministic simulation: an origin, a network that delays, reorders and cuts, two caches with clients,
+//! and changes at the origin itself. Each answer is compared with the origin's history by the rules of the
+//! cache's contract.
 //!
-//! A run is on one thread, and nothing but its seed decides what comes next. A seed that fails is printed
-//! with what went before; `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` runs it
-//! again. `TOMBOLO_CASES` sets how many are run, from that seed or the first.
+//! A run is single-threaded and depends on its seed alone. A failing seed is printed with its log;
+//! `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it simulation` repeats it. `TOMBOLO_CASES` sets
+//! the number of runs, from that seed or the first.
 
 mod caller;
 mod history;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use run::Run;
 
-/// Seeds in the gate, and in the long run.
+/// Number of seeds in the usual and in the long run.
 const SEEDS: (u64, u64) = (80, 5000);
 
 fn number(variable: &str) -> Option<u64> {

@@ -16,14 +16,14 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_mem::{Sink, Source};
 
-/// How the origin's clock runs.
+/// Relation of the origin's clock to the caches'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// As that of the caches: what is changed now is young.
+    /// The caches' own clock: a change just made has a recent time.
     Same,
     /// It ticks once a second.
     Coarse,
-    /// An hour behind: nothing is young, and each change shows.
+    /// An hour behind: no time is recent, and each change shows.
     Behind,
 }
 
@@ -36,20 +36,20 @@ impl Clock {
         }
     }
 
-    /// Attributes as they are seen over the network. A cache numbers its files itself: here the origin's
-    /// number is the time of birth, which caches pass on.
+    /// Converts attributes as seen over the network. Caches number files themselves, so the origin's number
+    /// is sent as the time of birth, which caches pass on.
     pub fn stamp(self, attr: &mut Attr) {
         (attr.mtime, attr.ctime) = (self.shown(attr.mtime), self.shown(attr.ctime));
         attr.btime = Some(Timestamp { secs: attr.fileid.cast_signed(), nanos: 0 });
     }
 }
 
-/// The origin's number of a file, by attributes that came over the network.
+/// Returns the origin's number of a file from attributes received over the network.
 pub fn identity(attr: &Attr) -> u64 {
     attr.btime.map_or(0, |time| time.secs.cast_unsigned())
 }
 
-/// What is told that something was performed at the origin, on behalf of a request.
+/// Callback for each request executed at the origin.
 pub type Performed = Box<dyn Fn(u64) + Send + Sync>;
 
 /// The far end of a link, as an export.
@@ -85,7 +85,7 @@ impl Link {
         message.keep(arrives);
     }
 
-    /// Waits until a message has come through.
+    /// Waits until a message is delivered.
     async fn pass(&self) -> Result<()> {
         if self.is_open.load(Ordering::Relaxed) {
             return Ok(());
@@ -107,12 +107,12 @@ impl Export for Far {
 struct Remote {
     link: Arc<Link>,
     fs: Arc<dyn FileSystem>,
-    /// The newest attributes that came along with answers.
+    /// Newest attributes received with answers.
     told: Arc<Mutex<HashMap<NodeId, Told>>>,
 }
 
-/// Attributes as a client of a server that does what it has at one time in any order knows them
-/// (`back/nfs-client`): of calls that were under way together the later time of change is the newer one.
+/// Attributes as `back/nfs-client` selects them when a server executes concurrent calls in any order: the
+/// later change time is the newer.
 struct Told {
     asked: Instant,
     came: Instant,
@@ -160,7 +160,7 @@ impl Remote {
     }
 }
 
-/// What comes over the network: the attributes in it are stamped.
+/// A message over the network, whose attributes are converted.
 trait Payload: Send + 'static {
     fn stamp(&mut self, _: Clock) {}
 }

@@ -1,4 +1,4 @@
-//! One run: what comes next, by the seed.
+//! One run, determined by its seed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ const STEPS: usize = 250;
 const FILE_BYTES_MAX: usize = 20_000;
 const FOR_EVER: Duration = Duration::from_secs(1 << 20);
 
-/// How much data a cache may keep.
+/// Maximum amounts of cached data.
 const CAPACITIES_BYTES: [u64; 3] = [10_000, 60_000, 1 << 30];
 
-/// What a seed is about.
+/// Parameters drawn from a seed.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     contracts: [Contract; 2],
@@ -82,7 +82,7 @@ impl Plan {
         Self { contracts, never_old, change, clock, cuts, capacity_bytes, prefetch }
     }
 
-    /// Where there is room for few data there is memory for few files.
+    /// Returns the memory for files: small if the capacity for data is.
     fn memory_bytes(&self) -> usize {
         if self.capacity_bytes == CAPACITIES_BYTES[0] { 8192 } else { StoreOptions::default().memory_bytes }
     }
@@ -112,7 +112,7 @@ impl Run {
             };
             Link::new(origin.clone(), plan.clock, Box::new(performed))
         });
-        // In memory, where there is such a place: runs open many databases.
+        // In memory if possible: runs open many databases.
         let memory = std::path::Path::new("/dev/shm");
         let scratch = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let (caches, scratch) = ([None, None], scratch.expect("a scratch directory"));
@@ -123,7 +123,7 @@ impl Run {
         run
     }
 
-    /// What there is at the beginning.
+    /// Creates the initial tree.
     fn plant(&mut self) {
         DIRS[1..].iter().for_each(|dir| self.change_directly(Action::Mkdir(Place { dir: "", name: dir })));
         for _ in 0..6 {
@@ -147,7 +147,7 @@ impl Run {
             attr_refresh: refresh,
             rights_refresh: FOR_EVER,
             prefetch: self.plan.prefetch,
-            // On this thread: nothing but the seed decides what comes first.
+            // Without threads, so that the order depends on the seed alone.
             pool: ThreadPoolLimits { threads: 0, ..ThreadPoolLimits::default() },
             ..Options::default()
         };
@@ -164,7 +164,7 @@ impl Run {
         self.scratch.path().join(cache.to_string())
     }
 
-    /// Runs to the end. What was wrong, if anything was.
+    /// Runs to the end; returns the violations, if any.
     pub fn run(mut self) -> Result<Counts, String> {
         for _ in 0..STEPS {
             self.step();
@@ -223,7 +223,7 @@ impl Run {
         }
     }
 
-    /// The network is cut: all that is on its way is lost, at either end.
+    /// Cuts the network: messages in both directions are lost.
     fn cut(&mut self) {
         let link = &self.links[self.random.usize(..2)];
         self.world.note("cut");
@@ -297,7 +297,7 @@ impl Run {
         }
     }
 
-    /// In the end each cache shows all that there is.
+    /// Verifies at the end that each cache shows the whole tree.
     fn look_at_all(&mut self) {
         let paths = self.world.history.lock().expect("no panic").paths();
         let known = |text: &[u8]| {
@@ -322,7 +322,7 @@ impl Run {
         }
     }
 
-    /// Ends a cache. Those of its clients that wait are told of a failure.
+    /// Ends a cache; its waiting clients get an error.
     fn stop(&mut self, cache: usize) {
         while self.links[cache].waiting() > 0 {
             self.links[cache].deliver(0, false);

@@ -1,4 +1,4 @@
-//! How long attributes are believed.
+//! Lifetime of cached attributes.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ fn a_client_sees_its_own_changes_at_once() {
     }
 }
 
-/// Also of a file that was last seen under another name than the one that goes.
+/// Includes a file that was last looked up under another name than the removed one.
 #[test]
 fn a_client_sees_at_once_that_a_file_has_lost_a_name() {
     let pair = Pair::new();

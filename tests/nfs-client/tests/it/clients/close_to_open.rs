@@ -1,4 +1,4 @@
-//! What one client writes and closes, another sees when it opens (close-to-open consistency).
+//! Close-to-open consistency: an open sees what another client wrote and closed.
 
 use tombolo_core::fs::OpenFlags;
 use tombolo_wire_nfs3::Procedure;
@@ -11,7 +11,7 @@ fn an_open_sees_what_another_client_closed() {
     let mut expected = Vec::new();
     for round in 0..50_usize {
         let (writer, reader) = if round % 2 == 0 { (&pair.one, &pair.two) } else { (&pair.two, &pair.one) };
-        // Longer, then shorter, and with the same size: only the contents tell those apart.
+        // Longer, then shorter, and equally long, where only the contents differ.
         expected = vec![b'a' + (round % 26) as u8; [10, 5000, 5000, 70_000, 3][round % 5]];
         let file = match round {
             0 => writer.file("file"),
@@ -64,8 +64,7 @@ fn data_that_were_not_closed_are_there_after_a_sync() {
     close(&pair.one, file).expect("closed");
 }
 
-/// Its own writes are seen by a client at once, through any of its openings, whether or not they have gone to
-/// the server.
+/// Reads through any opening of the same client, before and after the data are sent.
 #[test]
 fn a_client_sees_its_own_writes_at_once() {
     let pair = Pair::new();
@@ -79,7 +78,7 @@ fn a_client_sees_its_own_writes_at_once() {
         assert_eq!(world.open_attr(reader).size, (round + 1) * 8);
         assert_eq!(world.attr(writer.node).size, (round + 1) * 8);
     }
-    // Over what is there, in part, across the borders of pieces.
+    // Overwrites a part, across the borders of earlier writes.
     world.put(writer, 3, b"across a border");
     let expected = b"000across a border00";
     assert_eq!(world.get(reader, 0, 20), expected);

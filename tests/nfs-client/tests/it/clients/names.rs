@@ -51,8 +51,7 @@ fn a_name_moved_by_another_client_changes_after_the_attribute_timeout() {
         let node = pair.two.lookup(pair.two.dir, "name").expect("a file is always there").node;
         contents(&pair.two, node)
     };
-    // The first is gone at the server. An open that finds this out looks the name up again, as kernels do,
-    // and gets the second.
+    // The first file is removed on the server. Upon ESTALE a kernel repeats the look-up and opens the second.
     let seen = match moved() {
         Err(Error::Stale) => moved(),
         seen => seen,
@@ -116,8 +115,7 @@ fn is_new(read: Result<Vec<u8>>) -> Result<()> {
 
 type Use = fn(&World, &[NodeId]) -> Result<()>;
 
-/// Kernels look a path up once more, name by name, when they are told that something on it is stale: then all
-/// has to be as it is.
+/// Repeats a look-up name by name, as kernels do upon ESTALE; every component must then be current.
 #[test]
 fn a_path_made_anew_by_another_client_is_found_again() {
     let uses: [(&str, Use); 7] = [

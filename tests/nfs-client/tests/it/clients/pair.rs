@@ -15,28 +15,28 @@ use tombolo_nfs_tests::test_server::TestServer;
 pub struct Pair {
     pub one: World,
     pub two: World,
-    /// Counts what they ask.
+    /// Counts the clients' calls.
     pub server: Scripted,
     _honest: TestServer,
 }
 
 impl Pair {
-    /// With attribute times that every client has.
+    /// Mounts both clients with default attribute times.
     pub fn new() -> Self {
         Self::with(Options::default())
     }
 
-    /// A client that caches attributes for so long.
+    /// Mounts both clients with this attribute time.
     pub fn believing(time: Duration) -> Self {
         Self::with(Options { attributes: AttributeTimes::all(time), ..Options::default() })
     }
 
-    /// A client without attribute caching.
+    /// Mounts both clients without attribute caching.
     pub fn noac() -> Self {
         Self::with(hard())
     }
 
-    /// As the options say, both.
+    /// Mounts both clients with these options.
     pub fn with(options: Options) -> Self {
         let honest = TestServer::over(Memory::default());
         let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
@@ -53,7 +53,7 @@ pub fn close(world: &World, file: File) -> Result<()> {
     flushed
 }
 
-/// A file's content at a new open, whatever was cached before.
+/// Opens a file anew and reads it.
 pub fn contents(world: &World, node: NodeId) -> Result<Vec<u8>> {
     let file = world.open(node, OpenFlags::READ)?;
     let contents = world.get(file, 0, 1 << 20);

@@ -1,4 +1,4 @@
-//! Files that are open while their last name goes (silly rename).
+//! Open files whose last name is removed (silly rename).
 
 use tombolo_core::Error;
 use tombolo_core::fs::{OpenFlags, RenameFlags, SyncScope};
@@ -36,7 +36,7 @@ fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_c
     gone(&pair);
 }
 
-/// A holder without an open file (`O_PATH`) may ask what it was.
+/// Requests attributes without an open file, as a holder of an `O_PATH` descriptor.
 #[test]
 fn attributes_of_a_removed_file_reach_its_openers() {
     let pair = Pair::noac();
@@ -50,7 +50,7 @@ fn attributes_of_a_removed_file_reach_its_openers() {
     world.rmdir("dir").expect("rmdir");
     assert_eq!(world.attr(dir).nlink, 0);
 
-    // What another took away is not known to be what it was.
+    // Another client's removal leaves no attributes to return.
     let theirs = world.file_with("theirs", b"contents");
     pair.two.lookup(pair.two.dir, "theirs").expect("the file");
     pair.two.unlink("theirs").expect("unlink");
@@ -58,7 +58,7 @@ fn attributes_of_a_removed_file_reach_its_openers() {
     assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
 }
 
-/// The end of the last opening removes the file, in the background.
+/// Waits until the silly name is gone: the last close removes it in the background.
 #[track_caller]
 fn gone(pair: &Pair) {
     let begun = std::time::Instant::now();
@@ -153,7 +153,7 @@ fn a_directory_whose_last_file_was_removed_while_open_can_go_after_the_close() {
     let dir = world.dir("dir");
     let file = world.file_in(dir, "file");
     world.fs.unlink(&world.cx, dir, tombolo_nfs_client_tests::mount::name("file")).wait().expect("unlink");
-    // What removes the name that it was given is slow: the server wants to be asked again.
+    // The removal of the silly name is slow: the server answers JUKEBOX first.
     pair.server.on(Procedure::Remove, |asked| match asked.nth {
         1 => asked.results(&RemoveReply::Failed(Status::Jukebox, WccData::NONE)),
         _ => ScriptedReply::Forward,

@@ -1,4 +1,4 @@
-//! What runs in namespaces of its own.
+//! Tests that run inside the namespaces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn close(world: &World, file: tombolo_core::fs::File) {
     world.release(file);
 }
 
-/// Bytes that depend on their offset.
+/// Returns bytes that depend on their offset.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64 / 8).flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect()
 }

@@ -1,7 +1,7 @@
-//! A stranger's server: nfs-ganesha. It registers with rpcbind, which is one for each network, so each test
-//! runs again in namespaces of its own, and what it starts ends with them. So do the tests that are a
-//! portmapper themselves. Needs root, `unshare`, `ip`, rpcbind and nfs-ganesha with its VFS plug-in; without
-//! them it is skipped, and says why.
+//! A third-party server: nfs-ganesha. It registers with rpcbind, of which a network has one, so each test
+//! runs again in namespaces of its own, which also end its processes. Tests that act as a portmapper do the
+//! same. Needs root, `unshare`, `ip`, rpcbind and nfs-ganesha with its VFS plug-in; skipped with the reason
+//! if one is missing.
 
 mod inside;
 mod namespaces;

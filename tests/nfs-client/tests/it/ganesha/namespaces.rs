@@ -2,14 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-/// What prepares the namespaces: rpcbind wants to write below /run, and nothing that it does there shall
-/// stay.
+/// Set-up inside the namespaces: rpcbind writes below /run, which must not reach the host.
 const PREPARE: &str = "ip link set lo up && mount -t tmpfs -o mode=755 none /run && exec \"$0\" \"$@\"";
-/// Programs, and the Debian packages that bring them.
+/// Programs and the Debian packages that contain them.
 pub type Needs = &'static [(&'static str, &'static str)];
-/// What a network of one's own takes.
+/// Programs needed for a network namespace.
 pub const NETWORK: Needs = &[("unshare", "util-linux"), ("ip", "iproute2")];
-/// What the stranger's server takes.
+/// Programs needed for nfs-ganesha.
 pub const GANESHA: Needs = &[("rpcbind", "rpcbind"), ("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs")];
 
 /// Runs an ignored test of this program in namespaces that end, with all in them, when it does.

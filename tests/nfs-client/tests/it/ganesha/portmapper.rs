@@ -1,4 +1,4 @@
-//! Portmappers of our own. What runs in namespaces of its own.
+//! Scripted portmappers, run inside the namespaces.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn server() -> Server {
     Server { name: "localhost".to_owned(), address, ports, transport: Transport::Tcp, tls: None }
 }
 
-/// The error of a mount that this portmapper leads to.
+/// Returns the error of a mount by way of this portmapper.
 fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> String {
     let honest = TestServer::over(Memory::default());
     let portmapper = Scripted::start_at(portmap::PORT, honest.address(), answer);
@@ -36,7 +36,7 @@ fn refused(answer: impl Fn(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static)
 #[test]
 #[ignore = "run in namespaces of its own"]
 fn wrong_portmapper_results() {
-    // No such program; ports that there are none of; results that are none, and too many.
+    // Not registered; ports out of range; missing and excess results.
     let words: [&[u32]; 6] = [&[0], &[65_536], &[u32::MAX], &[], &[1, 2, 3], &[9]];
     for words in words {
         let results: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();

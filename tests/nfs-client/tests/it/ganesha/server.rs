@@ -14,7 +14,7 @@ const NFS_PORT: u16 = 12_049;
 const MOUNT_PORT: u16 = 12_048;
 /// RFC 1833 §1.
 const RPCBIND_PORT: u16 = 111;
-/// How long a server has until it can be mounted.
+/// Maximum time until the server can be mounted.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -54,18 +54,18 @@ impl Ganesha {
         self.process = started(self.state.path());
     }
 
-    /// Where it answers.
+    /// Returns the server's address for these ports.
     pub fn address(&self, ports: Ports) -> Server {
         let name = "localhost".to_owned();
         Server { name, address: Ipv4Addr::LOCALHOST.into(), ports, transport: Transport::Tcp, tls: None }
     }
 
-    /// Its two ports.
+    /// Returns the server's two ports.
     pub fn ports(&self) -> Ports {
         Ports::Two { nfs: NFS_PORT, mount: MOUNT_PORT }
     }
 
-    /// What it exports.
+    /// Returns the exported path.
     pub fn export(&self) -> &str {
         self.tree.path().to_str().expect("a path of plain letters")
     }
@@ -75,7 +75,7 @@ impl Ganesha {
         NfsExport::mount(&self.address(self.ports()), self.export(), options).expect("mounted")
     }
 
-    /// Until it can be mounted. It listens before it knows what it serves.
+    /// Waits until the export can be mounted: the server listens before it has loaded its exports.
     fn wait(&self) {
         let begun = Instant::now();
         wait_for(NFS_PORT);

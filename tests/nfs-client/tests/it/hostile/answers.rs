@@ -1,4 +1,4 @@
-//! Results that are not the procedure's: cut off, with any word changed, of a status that there is none of.
+//! Malformed results: truncated, with any word changed, or with an unknown status.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::Procedure;
 use crate::hostile::operations::{Operation, for_each};
 use crate::hostile::stage::{Stage, assert_names};
 
-/// The results of a procedure as an honest server has them.
+/// Returns a procedure's results from a correct server.
 fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
     let procedure = operation.procedure;
     let truth: Arc<Mutex<Vec<u8>>> = Arc::default();
@@ -29,7 +29,7 @@ fn truth_of(stage: &Stage, operation: &Operation) -> Vec<u8> {
     truth
 }
 
-/// Does an operation to whose procedure the server gives these results, however often it is asked.
+/// Runs an operation whose procedure always gets these results.
 fn with_results(stage: &Stage, operation: &Operation, text: &str, results: &[u8]) -> Result<()> {
     let procedure = operation.procedure;
     let arm = || {
@@ -63,8 +63,8 @@ fn results_with_any_word_changed_are_survived() {
                 let mut results = truth.clone();
                 results[word * 4..][..4].copy_from_slice(&value.to_be_bytes());
                 let text = format!("word-{word}-{value:x}");
-                // Many of these changes cannot be detected. What was read is compared by the operation
-                // itself, but for the data.
+                // Many of these changes cannot be detected. The operation itself verifies what it reads,
+                // except for the data.
                 let is_data = operation.procedure == Procedure::Read && word >= truth.len() / 4 - 3;
                 if !is_data {
                     let _ = with_results(&stage, operation, &text, &results);
@@ -82,7 +82,7 @@ fn an_unknown_status_is_an_error_that_names_host_and_operation() {
         let stage = Stage::soft();
         for status in [3_u32, 12_345, 10_009, u32::MAX] {
             let mut results = status.to_be_bytes().to_vec();
-            // Nothing is said of the attributes that may follow a failure.
+            // No attributes after the failure.
             results.extend([0; 32]);
             let result = with_results(&stage, operation, &format!("status-{status}"), &results);
             assert_names(result, &format!("{:?}", operation.procedure));

@@ -15,7 +15,7 @@ fn failed(asked: &ReceivedCall<'_>, status: Status) -> ScriptedReply {
     asked.results(&Reply::<(), WccData>::Failed(status, WccData::NONE))
 }
 
-/// Creates a file that is not to be there, and makes sure that it is as it was asked for.
+/// Creates a file exclusively and verifies its attributes.
 fn create(world: &World, name: &str) -> Result<()> {
     let mode = NewMode::settled(Mode::new(0o4751));
     let flags = OpenFlags::READ | OpenFlags::WRITE;
@@ -33,7 +33,7 @@ fn create(world: &World, name: &str) -> Result<()> {
 fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
     on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
-            // It is asked again, and does not remember.
+            // A repeated call finds no record of the first.
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, failed(asked, Status::Jukebox)]),
             false => ScriptedReply::Forward,
         });

@@ -9,7 +9,7 @@ use tombolo_wire_xdr::Encoder;
 use crate::hostile::operations::page;
 use crate::hostile::stage::{assert_names, on_soft, told};
 
-/// Lengths that no good handle has: as announced, and as there are bytes.
+/// Invalid handle lengths: announced and actual.
 const BAD: &[(u32, usize)] = &[(0, 0), (65, 65), (128, 128), (u32::MAX, 64), (0x8000_0000, 0)];
 
 fn handle(xdr: &mut Encoder<'_>, announced: u32, bytes: usize) {
@@ -59,7 +59,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
                 });
                 let result = make(world, &format!("handle-{announced}"));
                 match result {
-                    // What makes a node need not say its handle: then it is looked up.
+                    // Creating procedures may omit the handle; the client then looks it up.
                     Ok(()) if bytes == 0 && procedure != Procedure::Lookup => {}
                     result => assert_names(result, &format!("{procedure:?}")),
                 }

@@ -79,7 +79,7 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
     });
 }
 
-/// Each goes away with something unanswered. The other clients, and the test, go on.
+/// Drops clients with pending calls; other clients must be unaffected.
 #[test]
 fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
     // Threads are counted, so it has a process to itself.
@@ -107,7 +107,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
             world.release(file);
             drop(world);
             stage.server.be_honest();
-            // What it has left to do is asked again now, and not after a minute.
+            // Pending calls are repeated now instead of after a minute.
             stage.server.reset_all();
         }
         let begun = Instant::now();

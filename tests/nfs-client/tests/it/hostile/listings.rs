@@ -1,4 +1,4 @@
-//! Directories that never end, go in circles, or have no room for anything.
+//! Endless and circular directories, and pages too small for any entry.
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Error;
@@ -9,10 +9,10 @@ use tombolo_wire_xdr::Encoder;
 
 use crate::hostile::stage::{on_soft, told};
 
-/// So many entries are more than any of these directories has, or may be told to have.
+/// More entries than any of these directories has or may appear to have.
 const ENTRIES_MAX: usize = 20_000;
 
-/// Lists the world's directory to its end: the number of entries, or what went wrong.
+/// Lists the world's directory; returns the number of entries or the error.
 fn list(world: &World, plus: bool) -> Result<usize, Error> {
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
     let (mut count, mut cookie) = (0, Cookie::START);
@@ -163,9 +163,8 @@ fn a_directory_of_which_no_entry_fits_is_an_error() {
     });
 }
 
-/// A directory whose places are indexes, good for one version of it alone, as its verifier says. The version
-/// changes with each page that is given, until it has changed so often; then the order is another one, and a
-/// name has come.
+/// Scripts a directory whose cookies are indexes, valid for one version, as its verifier says. Each continued
+/// page starts a new version, up to `versions_max`, with the order reversed and one more name.
 fn changing(versions_max: u64) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
     let mut version = 1;
     move |asked| {
@@ -214,7 +213,7 @@ fn a_listing_whose_cookie_is_refused_goes_on() {
             loop {
                 let page =
                     world.fs.readdir(&world.cx, file, cookie, DirPage::new(budget)).wait().expect("a page");
-                // A kernel may take a part of what it gets, and ask for the rest again.
+                // A kernel may take a part of a page and request the remainder again.
                 let taken = page.len().div_ceil(2);
                 for entry in page.iter().take(taken) {
                     names.push(String::from_utf8_lossy(entry.name).into_owned());

@@ -1,6 +1,6 @@
-//! Servers that violate the protocol, hang, break off, or are replaced. Whatever they do, the client answers
-//! with an error that names host and operation, or waits where it was told to; it never ends, never hangs so
-//! that no signal helps, and never makes data up.
+//! Servers that violate the protocol, hang, disconnect, or are replaced. The client either returns an error
+//! that names host and operation, or waits as configured; it never crashes, never hangs uninterruptibly, and
+//! never invents data.
 
 mod answers;
 mod creating;

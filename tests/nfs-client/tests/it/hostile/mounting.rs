@@ -1,4 +1,4 @@
-//! Mounts that cannot be: each is one clear line.
+//! Mounts that fail with one clear line each.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tombolo_wire_xdr::Encoder;
 
 use crate::hostile::stage::{in_time, told};
 
-/// The error of a mount, in one line with all that it comes from.
+/// Returns a mount's error with its causes in one line.
 fn refused(address: SocketAddr, path: &str, options: Options) -> String {
     let path = path.to_owned();
     in_time(move || {
@@ -30,7 +30,7 @@ fn refused(address: SocketAddr, path: &str, options: Options) -> String {
     })
 }
 
-/// The error of a mount of a scripted server.
+/// Returns the error of mounting a scripted server.
 fn refused_by(script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static) -> String {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), script);
@@ -93,12 +93,12 @@ fn an_rpc_rejection_names_its_reason() {
     ];
     for refuse in refusals {
         refused_by(move |asked| if asked.is_mnt() { refuse(asked) } else { ScriptedReply::Forward });
-        // The same of NFS itself, once MOUNT has said yes.
+        // The same from NFS itself, after a successful MNT.
         refused_by(move |asked| if asked.is_mnt() { ScriptedReply::Forward } else { refuse(asked) });
     }
 }
 
-/// Root handles of no bytes or too many, flavors without end, and a server that takes only Kerberos.
+/// Returns empty and overlong root handles, endless flavor lists, and Kerberos as the only flavor.
 #[test]
 fn invalid_results_of_mnt_are_refused() {
     let results = |announced: u32, bytes: usize, flavors: &[u32]| {

@@ -18,8 +18,8 @@ use crate::hostile::stage::PATIENCE;
 pub struct Operation {
     /// The procedure.
     pub procedure: Procedure,
-    /// Prepares with an honest server, arms the script, and runs the operation. The name is one that is not
-    /// there yet.
+    /// Prepares with the correct server, arms the script, and runs the operation. The name does not exist
+    /// yet.
     pub run: Run,
 }
 
@@ -29,7 +29,7 @@ const fn op(procedure: Procedure, run: Run) -> Operation {
     Operation { procedure, run }
 }
 
-/// One page of a directory of the world.
+/// Reads one page of the world's directory.
 pub fn page(world: &World, plus: bool) -> Result<()> {
     let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY)?;
     let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
@@ -48,7 +48,7 @@ pub fn write_and_sync(world: &World, text: &str, arm: &dyn Fn()) -> Result<()> {
     written.and(synced)
 }
 
-/// Runs a test for each operation, all at the same time. One that fails or does not end fails the test.
+/// Runs a test for each operation concurrently; fails if any of them fails or hangs.
 #[track_caller]
 pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
     let (done, wait) = mpsc::channel();
@@ -82,7 +82,7 @@ const OPERATIONS: &[Operation] = &[
         world.chmod(node, 0o600).map(drop)
     }),
     op(Procedure::Lookup, |world, text, arm| {
-        // Made by another session, so that ours has to ask.
+        // Created by another session, so that ours must send a request.
         world.other_session().file_with(text, b"");
         arm();
         world.lookup(world.dir, text).map(drop)

@@ -1,4 +1,4 @@
-//! READ answered with more, less, or other than what was asked.
+//! READ replies with more, less, or other data than requested.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::hostile::stage::{Stage, in_time, on_soft, told};
 
 const CONTENTS: &[u8] = b"what the file holds, and nothing else";
 
-/// Results of READ: what it says of the data, and the data.
+/// Results of READ with these counts and data.
 fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
     let mut results = Vec::new();
     // Status, no attributes, count, eof, length, data.
@@ -24,8 +24,8 @@ fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
     results
 }
 
-/// What a client reads of a file of which READ says this, for each call: an error that names host and
-/// operation, or bytes. Nothing outside of the reader's memory was touched.
+/// Reads a file whose READs get these replies; returns the bytes, or an error that names host and operation.
+/// Asserts that no memory outside the reader's buffer is written.
 fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<u8>, bool), String> {
     const ROOM: usize = 16;
     on_soft(move |stage, world| {
@@ -47,7 +47,7 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
             }
             Err(error) => Err(told(&error)),
         };
-        // Gone before the server: nothing can write there any more.
+        // Only the client is released here: nothing may write to the buffer afterwards.
         world.release(file);
         let bytes = buffer.as_slice().expect("the buffer is free after the answer");
         assert!(bytes[..ROOM].iter().chain(&bytes[2 * ROOM..]).all(|&byte| byte == 0xee), "written beside");
@@ -55,9 +55,8 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
     })
 }
 
-/// More than was asked for, data longer than their record, and counts that are not the data's. Also nothing
-/// in the middle of a file: it is no end (RFC 1813 §3.3.6), and a program that took it for one would lose
-/// what follows.
+/// Replies with excess data, data beyond their record, and wrong counts; also with no data in the middle of a
+/// file, which is not its end (RFC 1813 §3.3.6): a program that took it for one would lose the remainder.
 #[test]
 fn reads_of_other_than_what_was_asked_for_are_refused() {
     type Results = Box<dyn Fn(u64, u32) -> Vec<u8> + Send>;
@@ -116,7 +115,7 @@ fn an_honest_read_is_read() {
     assert_eq!(told.expect("all of it").0, &CONTENTS[..16]);
 }
 
-/// A call that was given up gets its memory back, and a late reply is dropped.
+/// Abandons a call, which releases its buffer; the late reply must be dropped.
 #[test]
 fn a_late_reply_is_not_written_to_a_released_buffer() {
     in_time(|| {
@@ -126,7 +125,7 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
         let (world, interrupt) = stage.world.interruptible();
         let node = world.lookup(world.dir, "file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
-        // The answer comes after four seconds; the reader waits for half a second, and may leave once the
+        // The reply takes four seconds; the reader is interrupted after half a second and may return once the
         // server has been silent for two.
         stage.server.on(Procedure::Read, |_| ScriptedReply::Forward.after(Duration::from_secs(4)));
         let mut buffer = Buffer::new(4096);
@@ -144,7 +143,7 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
     });
 }
 
-/// A file that grows and shrinks with each look.
+/// Changes a file's size with each reply.
 #[test]
 fn sizes_that_change_with_each_answer_are_survived() {
     on_soft(|stage, world| {

@@ -42,7 +42,7 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
     });
 }
 
-/// Done, and the answer lost: a server that keeps its answers knows a call by its xid.
+/// Loses the reply of an executed call: a server's reply cache recognises calls by their xid.
 #[test]
 fn a_call_that_is_sent_again_has_the_name_that_it_had() {
     on_hard(|stage, world| {
@@ -50,7 +50,7 @@ fn a_call_that_is_sent_again_has_the_name_that_it_had() {
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, ScriptedReply::Reset]),
             false => ScriptedReply::Forward,
         });
-        // No reply cache here: it exists by then.
+        // The server has no reply cache: the directory exists at the second try.
         let made = world.mkdir(world.dir, "dir");
         assert!(matches!(made, Ok(_) | Err(Error::Exists)), "{made:?}");
         // The first is the one of the world's own directory.

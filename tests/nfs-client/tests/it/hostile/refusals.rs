@@ -1,4 +1,4 @@
-//! Servers that will not: RPC refuses the call, or NFS says "not now".
+//! Refusals: the call by RPC, or NFS with JUKEBOX.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
     });
 }
 
-/// Results of a failure whose rest is empty words, for any procedure.
+/// Returns a failure with zeroes behind the status, valid as results of any procedure.
 fn failure(status: Status) -> ScriptedReply {
     let mut results = status.number().to_be_bytes().to_vec();
     results.extend([0; 16]);

@@ -32,7 +32,7 @@ fn lend(world: &World, file: File) -> Buffer {
     lent
 }
 
-/// A server that does it, forgets that it has, and is asked again.
+/// Replies as a server that executes the first call, loses the reply and has no reply cache.
 fn done_and_forgotten(asked: &ReceivedCall<'_>) -> ScriptedReply {
     let reply: RemoveReply = Reply::Failed(Status::NoEnt, WccData::NONE);
     ScriptedReply::All(vec![ScriptedReply::Dropped, asked.results(&reply)])
@@ -75,7 +75,7 @@ fn a_completed_removal_is_not_reported_as_interrupted() {
     });
 }
 
-/// The server is away from a RENAME on, the second or the first; then it comes back.
+/// Interrupts an operation whose `nth` RENAME and all later calls get no reply; then the server is back.
 fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(String, Vec<u8>)> {
     let stage = Stage::hard();
     let (world, interrupt) = stage.world.interruptible();

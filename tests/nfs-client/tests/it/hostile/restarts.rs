@@ -1,4 +1,4 @@
-//! A server that comes back with its handles lost, or as another.
+//! Servers that restart with new handles or another tree.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
 use crate::hostile::stage::{in_time, told};
 
-/// A server of a directory, with a key of its own: handles of another are nothing to it.
+/// Starts a server of a directory with a new key, to which handles of others are invalid.
 fn serve(tree: &Path) -> TestServer {
     Plan::over(local_dir(tree)).start()
 }
@@ -113,11 +113,11 @@ fn a_removed_file_stays_stale_and_its_directory_goes_on() {
         let world = world(mounted(server.address(), hard()));
         let node = world.file_with("file", b"contents");
         let file = world.open(node, OpenFlags::READ).expect("open");
-        // Removed by another client, which does not know that it is open here.
+        // Removed by another session, which does not know that the file is open.
         world.other_session().unlink("file").expect("unlink");
         let gone = world.read(file, 0, 8);
         if let Ok((bytes, _)) = gone {
-            // What was read ahead at open may still be here.
+            // Data read ahead at open may still be cached.
             assert_eq!(bytes, b"contents");
         }
         let attr = world.fs.getattr(&world.cx, node, None).wait();

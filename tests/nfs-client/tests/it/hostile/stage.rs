@@ -12,12 +12,12 @@ use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::fixture::{local_dir, scratch};
 use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
-/// How long anything may take that does not have to wait for ever.
+/// Maximum duration of anything that need not wait for ever.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
 /// A client before a scripted server.
 pub struct Stage {
-    // The client goes before its servers.
+    // Dropped before its servers.
     pub world: World,
     pub server: Scripted,
     pub honest: TestServer,
@@ -25,19 +25,19 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Mounted, and honest so far. It gives up after about a second.
+    /// Soft-mounts a scripted server that forwards all calls; the time-out is about one second.
     pub fn soft() -> Self {
         Self::with(soft())
     }
 
-    /// The same, but it waits.
+    /// Hard-mounts a scripted server that forwards all calls.
     pub fn hard() -> Self {
         Self::with(hard())
     }
 
-    /// The same, as the options say.
+    /// Mounts a scripted server with these options.
     pub fn with(options: Options) -> Self {
-        // A directory of the host: what is written there is not stable before a COMMIT.
+        // A host directory, in which writes are unstable until COMMIT.
         let tree = scratch();
         let honest = Plan::over(local_dir(tree.path())).start();
         let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
@@ -46,7 +46,7 @@ impl Stage {
     }
 }
 
-/// What `action` answers, or a failed test when it does not within [`PATIENCE`].
+/// Returns the result of `action`; fails the test after [`PATIENCE`].
 #[track_caller]
 pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = mpsc::channel();
@@ -63,7 +63,7 @@ pub fn on_soft<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send 
     })
 }
 
-/// The same, but it waits.
+/// Runs a test on a hard mount within [`PATIENCE`].
 #[track_caller]
 pub fn on_hard<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send + 'static) -> T {
     in_time(move || {
@@ -72,7 +72,7 @@ pub fn on_hard<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send 
     })
 }
 
-/// The error and all that it comes from, in one line.
+/// Formats an error with its causes in one line.
 pub fn told(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();

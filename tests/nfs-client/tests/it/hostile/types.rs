@@ -1,4 +1,4 @@
-//! Nodes that change into something else while they are known.
+//! Nodes that change their identity while the client knows them.
 
 use tombolo_core::fs::{FileType, OpenFlags};
 use tombolo_nfs_client_tests::server::{ReceivedCall, ScriptedReply};
@@ -58,7 +58,7 @@ fn an_unknown_file_type_is_an_error() {
     });
 }
 
-/// The handle stands for another file than it did: what was known of that one is not this one's.
+/// Reuses a handle for another file, which must not be taken for the first.
 #[test]
 fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
     on_soft(|stage, world| {
@@ -68,7 +68,7 @@ fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
             if asked.is(Procedure::Getattr) {
                 return ScriptedReply::patched(FILEID_AT, &another);
             }
-            // There, a word before says that there are attributes.
+            // ACCESS has a word before the attributes.
             if asked.is(Procedure::Access) {
                 ScriptedReply::patched(FILEID_AT + 4, &another)
             } else {

@@ -26,14 +26,14 @@ fn sync(world: &World, file: File) -> Result<()> {
     world.fs.fsync(&world.cx, file, SyncScope::All).wait()
 }
 
-/// The file's content for another client.
+/// Returns the file's content as another client reads it.
 fn at_the_server(world: &World) -> Vec<u8> {
     let other = world.other_session();
     let node = other.lookup(other.dir, "file").expect("the file").node;
     other.contents(node)
 }
 
-/// Writes while the server says this of WRITE, and syncs.
+/// Writes with these replies to WRITE, and syncs.
 fn write_of(reply: impl Fn(&ReceivedCall<'_>, u32) -> ScriptedReply + Send + 'static) -> Result<()> {
     on_soft(move |stage, world| {
         let file = world.file("file");
@@ -69,7 +69,7 @@ fn short_server_writes_are_completed() {
         let honest = stage.honest.nfs();
         stage.server.now(move |asked: &ReceivedCall<'_>| {
             let Some(Call::Write(args)) = asked.call() else { return ScriptedReply::Forward };
-            // Five bytes of what came are written, and it is said so.
+            // Writes and reports at most five bytes.
             let len = args.count.min(5);
             let range = args.data.range(asked.arguments().len()).expect("data");
             let bytes = &asked.arguments()[range][..len as usize];
@@ -156,7 +156,7 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
     }
 }
 
-/// It may have been killed before its own COMMIT: what the server then has is not known here.
+/// Covers data of an earlier client that was killed before its COMMIT.
 #[test]
 fn the_first_flush_of_a_disk_makes_stable_what_a_client_before_has_left() {
     on_soft(|stage, world| {
@@ -196,7 +196,7 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
     on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
-            // Whatever is asked for, it is said to be unstable.
+            // Replies UNSTABLE to any stability.
             Some(Call::Write(args)) => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) => {
                 let verifier = WriteVerifier(1_u64.to_be_bytes());
@@ -206,7 +206,7 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
         });
         let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
         let result = world.write(file, &how, CONTENTS);
-        // It was made stable in another way, or it is an error; an answer of less than was asked for is
+        // The client must either commit the data otherwise or fail; a reply below the requested stability is
         // neither.
         if let Ok(done) = result {
             assert!(done.stability == tombolo_core::Stability::FileSync);
@@ -216,7 +216,7 @@ fn a_committed_level_below_the_requested_one_is_an_error() {
     });
 }
 
-/// "Not now" to the first write, and a second one to the same bytes in the meantime.
+/// Answers JUKEBOX to the first write while a second one to the same range succeeds.
 #[test]
 fn a_delayed_write_does_not_overwrite_a_later_one() {
     on_hard(|stage, world| {
@@ -239,7 +239,7 @@ fn a_delayed_write_does_not_overwrite_a_later_one() {
         world.put(file, 0, CONTENTS);
         sync(world, file).expect("synced");
         world.release(file);
-        // Whatever may still be asked for again has come by then.
+        // Time for repetitions that may still be pending.
         std::thread::sleep(Duration::from_millis(500));
         assert_eq!(at_the_server(world), CONTENTS);
     });

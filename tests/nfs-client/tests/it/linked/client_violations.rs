@@ -16,7 +16,7 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{CallHeader, Credential, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// A client that says what it likes.
+/// A client that sends arbitrary messages.
 struct InvalidClient {
     server: Arc<LinkServer>,
     line: Line,
@@ -36,7 +36,7 @@ impl InvalidClient {
             if let Some(outcome) = call.now() {
                 return outcome;
             }
-            // No control socket here reports the link's end.
+            // Without a control socket, the test reports the link's end.
             if let Some(end) = self.server.end() {
                 self.line.cut(end);
             }
@@ -49,7 +49,7 @@ impl InvalidClient {
         self.say(kind, body, frame)
     }
 
-    /// The link is cut with this reason, and others are served.
+    /// Asserts that the link was cut for this reason and that other clients are served.
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.server.end() {
@@ -65,7 +65,7 @@ impl InvalidClient {
     }
 }
 
-/// NULL of NFS.
+/// Encodes an NFS NULL call.
 fn null() -> Vec<u8> {
     let mut call = Vec::new();
     Encoder::new(&mut call).value(&CallHeader::new(Xid(77), 100_003, 3, 0, Credential::None));

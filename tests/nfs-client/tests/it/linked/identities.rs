@@ -1,4 +1,4 @@
-//! In whose name a link may call, and of what it may ask.
+//! Identities and exports that a link grants.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn acting(uid: u32, gid: u32, groups: &[u32]) -> Ctx {
     Ctx { identity: Identity { uid, gid, groups }, ..Ctx::root(SessionId(1)) }
 }
 
-/// A tree whose root all users may write to.
+/// Creates a tree whose root all users may write to.
 fn tree() -> Arc<dyn Export> {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let change = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };

@@ -53,8 +53,7 @@ fn a_lost_link_is_replaced() {
     }
 }
 
-/// What is performed once although the link was lost before the answer came: the server has performed it, and
-/// says so again.
+/// Cuts links between execution and reply: the server must repeat the reply instead of the call.
 #[test]
 fn calls_pending_at_a_link_loss_are_executed_once() {
     let dir = tempfile::tempdir().expect("a scratch directory");

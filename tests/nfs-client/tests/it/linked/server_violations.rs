@@ -54,7 +54,7 @@ fn success(xid: Xid) -> Vec<u8> {
 
 const FRAME: ReplyMessage = ReplyMessage::Reply { placed_bytes: 0 };
 
-/// A procedure called at the violating server: its outcome, and the link's end.
+/// Calls the violating server; returns the outcome and the reason of the link's end.
 fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
     let server = LinkServer::of(Arc::new(InvalidServer(reply)), LinkPlan::default());
     let options =
@@ -108,7 +108,7 @@ fn an_invalid_reply_is_not_taken() {
 
 #[test]
 fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
-    // Each time the same, which the second time there is.
+    // The same length each time, which the second call provides.
     assert_eq!(
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
         Garbage::BufferTooSmall
@@ -121,7 +121,7 @@ fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
     assert_eq!(WANTED.load(Ordering::SeqCst), 1002, "it was asked twice");
 }
 
-/// Keeps the first call, and says that there is no room for what comes of the others.
+/// Service that withholds the first reply and answers other calls with `BufferTooSmall`.
 struct Withholding {
     kept: Mutex<Option<Responder>>,
     refused: Sender<()>,
@@ -166,7 +166,7 @@ fn a_waiter_for_a_permit_does_not_wake_itself() {
     let data = Some(vec![1; 4096].into());
     let mut write = pin!(client.call(Call { data, ..Call::new(2, Credential::None) }, |_| ()));
     refusals.recv().expect("the server goes on");
-    // Now it wants a place beside its data, and there is none.
+    // The call now waits for reply space in addition to its data, and none is free.
     let flag = Arc::new(Flag::default());
     let waker = Waker::from(flag.clone());
     for polls in 1.. {

@@ -1,5 +1,4 @@
-//! The whole client against the whole server: what callers are told is true, whatever the wire and the server
-//! do.
+//! The whole client against the whole server: all results are correct under any faults of network and server.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +37,7 @@ struct ClientRun<const STREAMS: bool> {
     seed: u64,
     callers: u64,
     steps: u64,
-    /// Callers that share names and blocks, beside those that have a directory each.
+    /// Callers that share names and blocks, in addition to those with a directory of their own.
     sharers: u64,
     /// Turns that a second machine takes at a file, and this one as well.
     visits: u64,
@@ -105,10 +104,10 @@ fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
     }
 }
 
-/// What has come of it so far.
+/// Progress of a run.
 #[derive(Clone, Default)]
 struct Progress {
-    /// What the callers have made, once they are done.
+    /// Trees of the callers that are done.
     models: Arc<Mutex<BTreeMap<u64, Model>>>,
     shared: Arc<Shared>,
     others_done: Arc<AtomicU64>,
@@ -220,7 +219,7 @@ async fn start(
     }
 }
 
-/// Everything has come to its end, and the server has what the callers made, also after a loss of power.
+/// Ends the run and verifies that the server has the callers' trees, also after a power failure.
 fn check_end(
     mut driver: Driver<NfsService, NfsHost>,
     machines: Vec<RpcClient>,
@@ -247,7 +246,7 @@ fn check_end(
     assert_eq!(world.network.open_clients(), 0, "sockets are left");
 }
 
-/// The server's tree as it is.
+/// The server's tree.
 struct Tree<'a>(&'a dyn FileSystem);
 
 impl Tree<'_> {
@@ -260,7 +259,7 @@ impl Tree<'_> {
         self.0.lookup(&Self::cx(), dir, name).wait().ok().map(|entry| entry.node)
     }
 
-    /// Is the tree what the model says? After a restart a removed file may have left a name behind.
+    /// Compares the tree with the model. After a restart a removed file may have left a name.
     fn compare(&self, model: &Model, id: Id, node: NodeId, may_leave_names: bool) {
         match &model.node(id).kind {
             Kind::Directory(entries) => {

@@ -1,4 +1,4 @@
-//! Has things happen, one after the other: the network's, the server's, the clients', and what goes wrong.
+//! Event loop of a run: network, server, clients and faults.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use tombolo_host_rpc::client::Engine;
 use tombolo_host_rpc::server::Service;
 use tombolo_nfs_client_tests::wire::{ClientWire, Conditions, Fault, Happening, Network, Rng, ServerSide};
 
-/// So many events may happen without time passing before that counts as a livelock.
+/// Number of events without progress of time that counts as a livelock.
 const STEPS_MAX: u32 = 200_000;
 
 /// Restarts the server's program.
 pub trait Host<S> {
-    /// It fails now, and so much of what was not stable is lost, in thousandths.
+    /// Simulates a failure that loses `lost` thousandths of unstable data.
     fn fails(&mut self, lost: u32);
-    /// It is to start again, with other handles than before if so wished.
+    /// Restarts the service, with new handles if `new_handles`.
     fn starts(&mut self, new_handles: bool) -> Arc<S>;
 }
 
-/// When what goes wrong.
+/// Schedule of faults.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// In the order of time.
@@ -29,8 +29,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Some faults, and a while after them all is well. So many of them, in thousandths, are restarts in any
-    /// case.
+    /// Draws some faults and a later time of recovery. `restarts` thousandths of them are restarts.
     pub fn draw(rng: &mut Rng, restarts: u32) -> Self {
         let spread = *rng.pick(&[100_000, 2_000_000, 60_000_000]);
         let mut at = Duration::ZERO;
@@ -44,7 +43,7 @@ impl Plan {
         Self { faults, heals_at }
     }
 
-    /// The same with one fault less, each in turn.
+    /// Returns variants with one fault less each.
     pub fn smaller(&self) -> Vec<Self> {
         let without = |index| {
             let mut smaller = self.clone();
@@ -55,7 +54,7 @@ impl Plan {
     }
 }
 
-/// Why a run does not come to its end.
+/// Reason why a run does not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// Nothing will ever happen again.
@@ -79,7 +78,7 @@ pub struct Driver<S, H> {
     steps: (Duration, u32),
 }
 
-/// What happens next.
+/// Source of the next event.
 #[derive(Clone, Copy)]
 enum Next {
     Network,
@@ -90,7 +89,7 @@ enum Next {
 }
 
 impl<S: Service, H: Host<S>> Driver<S, H> {
-    /// Nothing has happened yet.
+    /// Creates a driver at the start of a run.
     pub fn new(network: &Network, mut host: H, plan: Plan) -> Self {
         let server = ServerSide::new(network, host.starts(false));
         Self {
@@ -105,12 +104,12 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         }
     }
 
-    /// Another client, whose number is that of its wire.
+    /// Adds a client; its number is that of its wire.
     pub fn add(&mut self, wire: Arc<ClientWire>, engine: Engine) {
         self.clients.push((wire, engine));
     }
 
-    /// Runs until it is done, but for no longer than `patience` after all is well.
+    /// Runs until done, for at most `patience` after recovery.
     pub fn run(&mut self, patience: Duration, mut is_done: impl FnMut() -> bool) -> Result<(), Stuck> {
         let mut ends_at = None;
         while !is_done() {
@@ -198,7 +197,7 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         }
     }
 
-    /// From now on all is well.
+    /// Ends all faults.
     fn heal(&mut self) {
         self.heals_at = None;
         self.faults.clear();

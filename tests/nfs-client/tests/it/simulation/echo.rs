@@ -8,30 +8,30 @@ use tombolo_nfs_client_tests::wire::noise;
 use tombolo_wire_rpc::{CallHeader, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
-/// Its number, of the user-defined ones (RFC 5531 §8.2).
+/// Program number, from the user-defined range (RFC 5531 §8.2).
 pub const PROGRAM: u32 = 0x2000_0051;
-/// Its version.
+/// Program version.
 pub const VERSION: u32 = 1;
-/// Takes the number of a call, how many bytes are to come back, and opaque data. Answers with the number, a
-/// digest of the data, and opaque data: the noise of the number.
+/// Takes a call's number, the length of the reply's data, and opaque data. Returns the number, a digest of
+/// the data, and pseudo-random data derived from the number.
 pub const ECHO: u32 = 1;
 
 /// The program.
 #[derive(Default)]
 pub struct Echo;
 
-/// The arguments that come before the data.
+/// Encodes the arguments before the data.
 pub fn encode_arguments(xdr: &mut Encoder<'_>, number: u64, back_bytes: u32, data_bytes: u32) {
     xdr.u64(number).u32(back_bytes).u32(data_bytes);
 }
 
-/// A digest of bytes (FNV-1a).
+/// Computes a digest (FNV-1a).
 pub fn digest(bytes: &[u8]) -> u64 {
     let mix = |digest: u64, byte: &u8| (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
-/// The data that a call sends.
+/// Returns the data that a call sends.
 pub fn sent_data(number: u64, len: usize) -> Vec<u8> {
     noise(number ^ 0xdead_0000, len)
 }
@@ -47,7 +47,7 @@ impl Echo {
         let len = arguments.u32().expect("a length") as usize;
         let data = arguments.fixed(len).expect("the data, padded").to_vec();
         arguments.finish().expect("nothing else");
-        // What arrives in the name of a call is what that call sent, whatever happened to its memory since.
+        // Data received for a call are those it sent, even if the caller has reused its memory.
         assert!(
             data == sent_data(number, len),
             "call {number} arrived with other data than it was made with"

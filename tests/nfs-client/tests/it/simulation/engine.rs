@@ -23,7 +23,7 @@ use crate::simulation::seeds::{Scenario, Telling, run_seeds};
 /// Longer than any wait of a client, once all is well.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// One caller's wishes.
+/// Parameters of one caller.
 #[derive(Clone, Copy, Debug)]
 struct Manners {
     transport: Transport,
@@ -70,7 +70,7 @@ fn find_data(results: &[u8], _: usize) -> DataLocation {
     if len == 0 { DataLocation::None } else { DataLocation::Data(20..20 + len as usize) }
 }
 
-/// The sizes of a call's data, and of its answer's.
+/// Draws the size of a call's or a reply's data.
 fn draw_size(rng: &mut Rng, max: usize) -> usize {
     let most = *rng.pick(&[0, 0, 10, 1000, max]);
     rng.below(most.min(max) as u64 + 1) as usize
@@ -180,7 +180,7 @@ fn draw_options(rng: &mut Rng, manners: Manners) -> Options {
     }
 }
 
-/// The server.
+/// Returns the server's address and program.
 pub fn target(transport: Transport, program: u32, version: u32) -> Target {
     Target { address: SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), 2049)), transport, program, version }
 }
@@ -258,9 +258,9 @@ fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> 
     network.digest()
 }
 
-/// Nothing is left, and what callers were given back stayed theirs.
+/// Verifies that no call is outstanding and that returned buffers are unchanged.
 fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outcomes) {
-    // Replies to abandoned calls come as well, and what is in flight arrives.
+    // Waits for replies to abandoned calls and for data in flight.
     let outcome = driver.run(PATIENCE, || client.counts().outstanding == 0);
     assert_eq!(outcome, Ok(()), "calls are left: {:?}", client.counts());
     let _ = driver.run(Duration::from_secs(100), || false);

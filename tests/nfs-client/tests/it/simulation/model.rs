@@ -1,4 +1,4 @@
-//! What a caller's tree is like, if all that it was told is true.
+//! Model of a caller's tree, derived from the results of its operations.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct Node {
     pub parent: Id,
 }
 
-/// What it is.
+/// Kind and content of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     Directory(BTreeMap<Vec<u8>, Id>),
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Model {
-    /// An empty directory.
+    /// Creates an empty directory.
     pub fn new(fileid: u64) -> Self {
         let root = Node {
             kind: Kind::Directory(BTreeMap::new()),
@@ -59,7 +59,7 @@ impl Model {
         self.nodes.get_mut(&id).expect("a node of the model")
     }
 
-    /// All directories.
+    /// Lists all directories.
     pub fn directories(&self) -> Vec<Id> {
         self.nodes
             .iter()
@@ -68,7 +68,7 @@ impl Model {
             .collect()
     }
 
-    /// The entries of a directory.
+    /// Returns a directory's entries.
     pub fn entries(&self, dir: Id) -> &BTreeMap<Vec<u8>, Id> {
         match &self.node(dir).kind {
             Kind::Directory(entries) => entries,
@@ -83,7 +83,7 @@ impl Model {
         }
     }
 
-    /// The contents of a file.
+    /// Returns a file's content.
     pub fn content(&self, file: Id) -> &Vec<u8> {
         match &self.node(file).kind {
             Kind::File(content) => content,
@@ -98,12 +98,12 @@ impl Model {
         }
     }
 
-    /// What a name leads to.
+    /// Looks a name up.
     pub fn find(&self, dir: Id, name: &[u8]) -> Option<Id> {
         self.entries(dir).get(name).copied()
     }
 
-    /// The names from the caller's own directory to this one.
+    /// Returns the names from the caller's own directory to this one.
     pub fn path(&self, dir: Id) -> Vec<Vec<u8>> {
         let (mut path, mut at) = (Vec::new(), dir);
         while at != ROOT {
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Moves a name, over another if there is one.
+    /// Moves a name, possibly over another.
     pub fn rename(&mut self, (from_dir, from): (Id, &[u8]), (to_dir, to): (Id, &[u8])) {
         let Some(id) = self.find(from_dir, from) else { return };
         // Two names of one file: nothing happens (rename(2)).

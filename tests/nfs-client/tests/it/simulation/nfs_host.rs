@@ -38,7 +38,7 @@ pub struct NfsHost {
     rng: Rng,
     /// The program that runs now does so.
     alive: Arc<AtomicBool>,
-    /// How often it has started.
+    /// Number of starts.
     starts: Arc<AtomicU64>,
 }
 
@@ -54,8 +54,8 @@ impl Around for Slow {
             return Answer::later(pending());
         }
         let answer = inner();
-        // Whether the server asks for this depends on the clock of the day: it keeps what it was told of
-        // files that were not changed lately.
+        // Not delayed: ACCESS calls of the server depend on the wall clock, since it caches permissions of
+        // files that were not changed recently.
         if call.op == Op::Access {
             return answer;
         }
@@ -72,18 +72,18 @@ impl Around for Slow {
 }
 
 impl NfsHost {
-    /// A server that serves this disk.
+    /// Creates a host of servers over this disk.
     pub fn new(network: &Network, disk: Disk, rng: Rng) -> Self {
         let keys = Keys::random().expect("keys");
         Self { network: network.clone(), disk, keys, rng, alive: Arc::default(), starts: Arc::default() }
     }
 
-    /// How often the program has started.
+    /// Returns the counter of starts.
     pub fn starts_so_far(&self) -> Arc<AtomicU64> {
         self.starts.clone()
     }
 
-    /// The handle of the export's root, as its clients have mounted it.
+    /// Returns the handle of the export's root, as MNT does.
     pub fn root(service: &Arc<NfsService>) -> FileHandleBuf {
         let mut message = Vec::new();
         let mut xdr = Encoder::new(&mut message);

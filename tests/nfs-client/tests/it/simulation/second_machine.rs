@@ -15,7 +15,7 @@ use crate::simulation::caller::{SESSION, mode};
 /// The longest that the file becomes, in bytes.
 const SIZE_MAX: usize = 20_000;
 
-/// What the file is, and whose turn it is.
+/// State of the shared file and whose turn it is.
 #[derive(Default)]
 pub struct Baton(Mutex<BatonState>);
 

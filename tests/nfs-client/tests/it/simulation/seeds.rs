@@ -1,4 +1,4 @@
-//! Many runs, and what is told of one that fails.
+//! Runs over many seeds, with reduction of failures.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -7,24 +7,24 @@ use std::sync::Once;
 
 use tombolo_nfs_client_tests::wire::Network;
 
-/// So many attempts are made to find a smaller run that fails.
+/// Maximum number of attempts to reduce a failing run.
 const ATTEMPTS_MAX: usize = 300;
 
-/// What happens in a run: all of it is drawn from a seed.
+/// Parameters of a run, all drawn from a seed.
 pub trait Scenario: Clone + Debug {
-    /// The run of a seed.
+    /// Draws the run of a seed.
     fn draw(seed: u64) -> Self;
-    /// The same with something left out, in several ways.
+    /// Returns smaller variants of the run.
     fn smaller(&self) -> Vec<Self>;
     /// Runs it. Panics if something does not hold.
     fn run(&self, telling: Telling);
 }
 
-/// Runs of a test: those of the seeds that the environment asks for (`SEED=` for one, `SEEDS=` for so many,
-/// from `FIRST_SEED=` or 0), or else so many from 0; in the long run (`make test-long`) fifty times as many.
+/// Runs a test with the seeds from the environment (`SEED=` for one; `SEEDS=` for a number of them, from
+/// `FIRST_SEED=` or 0), or else with `usual` seeds from 0; fifty times as many in the long run (`make
+/// test-long`).
 ///
-/// Of a run that fails things are left out for as long as it still fails; what is left is told, and what
-/// happens in it.
+/// A failing run is reduced while it still fails; the result is printed with its events.
 pub fn run_seeds<S: Scenario>(usual: u64) {
     let number = |name| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
     let seeds = match number("SEED") {
@@ -63,7 +63,7 @@ fn tell<S: Scenario>(seed: u64, scenario: &S) -> ! {
     panic!("SEED={seed} failed the first time, and not when it was to be told of");
 }
 
-/// Whether a run tells what happens in it.
+/// Output of a run's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// It does not.
@@ -72,11 +72,11 @@ pub enum Telling {
     Aloud,
 }
 
-/// Tells what happened in a run, when it is dropped.
+/// Guard that prints a run's events when dropped.
 pub struct Told(Option<Network>);
 
 impl Telling {
-    /// Tells what happened at the end of the run, however it ends.
+    /// Returns a guard that prints the events at the end of the run if [`Telling::Aloud`].
     pub fn at_end(self, network: &Network) -> Told {
         Told((self == Self::Aloud).then(|| network.clone()))
     }
@@ -91,7 +91,7 @@ impl Drop for Told {
 }
 
 thread_local! {
-    /// Panics of this thread are not told.
+    /// `true` while panics of this thread are not printed.
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 

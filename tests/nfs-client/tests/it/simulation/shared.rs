@@ -1,8 +1,8 @@
-//! What callers do to the same names and the same blocks at the same time.
+//! Concurrent operations of several callers on the same names and blocks.
 //!
-//! Single replies cannot be predicted. But a name that was made and removed so and so often is there or not
-//! at the end, so something done twice, or half, shows. And a block that is read has what was written to it
-//! last, or what a caller was writing meanwhile: never what was there before that.
+//! Single replies cannot be predicted. But the creations and removals of a name determine whether it exists
+//! at the end, which reveals operations executed twice or partly. A block read must hold its last write or a
+//! concurrent one, never earlier data.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -22,18 +22,17 @@ const FILE: &str = "blocks";
 const BLOCKS: u64 = 6;
 const BLOCK_BYTES: usize = 700;
 
-/// What all callers know together.
+/// State shared by all callers.
 #[derive(Default)]
 pub struct Shared(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// How often each name was made and removed, as far as the callers got replies.
+    /// Creations less removals of each name, according to replies.
     made: BTreeMap<&'static str, i64>,
     /// Names with pending operations when the server restarted.
     unclear: Vec<&'static str>,
-    /// What was written to each block: by a write with this tag, from then to then. Times are numbers of
-    /// events.
+    /// Writes to each block, with tag and period. Times are event numbers.
     writes: BTreeMap<u64, Vec<Written>>,
     events: u64,
 }
@@ -57,7 +56,7 @@ impl Shared {
         known.events
     }
 
-    /// What is there at the end is what the answers add up to.
+    /// Verifies that the final names match the replies.
     pub fn check_end(&self, tree: &dyn FileSystem) {
         let known = self.known();
         for name in DIRECTORIES {
@@ -95,7 +94,7 @@ impl Sharer {
         Self { world, fs, cx, rng, shared, file }
     }
 
-    /// Does one thing.
+    /// Performs one operation.
     pub async fn step(&mut self) {
         match self.rng.below(4) {
             0 => self.mkdir().await,
@@ -141,7 +140,7 @@ impl Sharer {
         }
         match told {
             Ok(()) => *known.made.entry(name).or_default() += by,
-            // It was done, the answer got lost, and the directory is gone again.
+            // Executed with its reply lost, and the directory has been removed since.
             Err(Error::Stale) if by > 0 => *known.made.entry(name).or_default() += by,
             Err(error) if may(&error) => {}
             Err(error) => panic!("{name}: {error}"),
@@ -178,8 +177,8 @@ impl Sharer {
         let was = writes.iter().find(|write| noise(write.tag, BLOCK_BYTES) == found);
         let tag = was.map(|write| write.tag);
         self.world.network.note(103, || format!("shared client: reads {tag:x?} from block {block}"));
-        // A write that was over when this began, and after which another began and ended too, can no longer
-        // be seen.
+        // A write can no longer be read if it ended before this read began and a later write has begun and
+        // ended since.
         let is_over = |earlier: u64| {
             let covers = |later: &Written| later.begun > earlier && later.ended.is_some_and(|at| at < begun);
             writes.iter().any(covers)

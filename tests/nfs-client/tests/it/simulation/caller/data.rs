@@ -109,7 +109,7 @@ impl Caller {
         self.write_at(open.file, offset, bytes).await;
     }
 
-    /// Several writes that are under way at the same time, each to a place of its own.
+    /// Writes several ranges concurrently.
     pub(super) async fn write_several(&mut self) {
         let Some(open) = self.some_open(OpenFlags::WRITE) else { return };
         if open.flags.contains(OpenFlags::APPEND) {
@@ -231,7 +231,7 @@ impl Caller {
         self.check_stable("fsync", open.id);
     }
 
-    /// What was written is there whatever happens to the server.
+    /// Asserts that a file's content would survive any failure of the server.
     fn check_stable(&self, what: &str, id: Id) {
         let surely = self.world.disk.surely(NodeId(self.model.node(id).fileid));
         let surely = surely.unwrap_or_else(|| panic!("{what}: the file is gone"));
@@ -243,7 +243,7 @@ impl Caller {
         }
     }
 
-    /// Closes some file; what was written to it is stable if that was asked for.
+    /// Closes some file; its data must then be stable if that was requested.
     pub(super) async fn close(&mut self) {
         if self.open.is_empty() {
             return;

@@ -7,7 +7,7 @@ use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, OpenFlags};
 use super::Caller;
 use crate::simulation::model::Id;
 
-/// What a removed file is called while it is open.
+/// Prefix of silly names.
 pub const SILLY: &[u8] = b".nfs";
 
 impl Caller {

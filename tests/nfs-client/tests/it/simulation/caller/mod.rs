@@ -1,4 +1,4 @@
-//! A caller in a directory of its own: it does this and that, and knows what each answer must be.
+//! A caller in a directory of its own: performs random operations and predicts each result.
 
 mod data;
 pub mod listing;
@@ -23,15 +23,15 @@ use crate::simulation::model::{Id, Kind, Model};
 /// The session that all callers use.
 pub const SESSION: SessionId = SessionId(77);
 
-/// What callers have in common.
+/// State shared by callers.
 #[derive(Clone)]
 pub struct World {
     pub network: Network,
     /// The server's disk, to look behind the answers.
     pub disk: Disk,
-    /// How often the server has started.
+    /// Number of server starts.
     pub starts: Arc<AtomicU64>,
-    /// Memory that was lent for writes, to see at the end that it came back.
+    /// Memory lent for writes, whose return is verified at the end.
     pub lent: Arc<Mutex<Vec<Buffer>>>,
 }
 
@@ -75,7 +75,7 @@ impl Caller {
         let made = fs.mkdir(&cx, NodeId::ROOT, name, mode(0o755)).resolve().await;
         let entry = match made {
             Ok(made) => made.entry,
-            // It was there before the server's memory of it was lost.
+            // Created before the server lost its reply cache.
             Err(Error::Exists) if world.starts.load(Ordering::Relaxed) != starts => {
                 fs.lookup(&cx, NodeId::ROOT, name).resolve().await.expect("it is there")
             }
@@ -97,7 +97,7 @@ impl Caller {
         }
     }
 
-    /// Does one thing.
+    /// Performs one operation.
     pub async fn step(&mut self) {
         self.steps += 1;
         self.begun_at = self.world.starts.load(Ordering::Relaxed);
@@ -143,13 +143,13 @@ impl Caller {
             .note(number << 32 | steps, || format!("caller {number}, step {steps}: {}", words()));
     }
 
-    /// Whether the server has started again since this step began: what it did before may have been done
-    /// twice.
+    /// Returns `true` if the server has restarted since this step began: earlier calls may then have been
+    /// executed twice.
     fn may_be_twice(&self) -> bool {
         self.world.starts.load(Ordering::Relaxed) != self.begun_at
     }
 
-    /// What was done, be it that the server says so, or that it found it done after a restart.
+    /// Returns the result of an operation, or `None` if the server found it already done after a restart.
     fn done<T>(&self, what: &str, result: Result<T>, is_done: impl Fn(&Error) -> bool) -> Option<T> {
         match result {
             Ok(value) => Some(value),
@@ -175,7 +175,7 @@ impl Caller {
         Ok(entry)
     }
 
-    /// Attributes are what they must be.
+    /// Asserts that attributes match the model.
     fn check_attr(&self, what: &str, id: Id, attr: &Attr) {
         let node = self.model.node(id);
         let (file_type, size) = match &node.kind {
@@ -191,18 +191,18 @@ impl Caller {
         }
     }
 
-    /// Some directory.
+    /// Picks a directory.
     fn some_directory(&mut self) -> Id {
         let directories = self.model.directories();
         *self.rng.pick(&directories)
     }
 
-    /// Some directory and a name, which may or may not be there.
+    /// Picks a directory and a name, which may not exist.
     fn some_name(&mut self) -> (Id, &'static [u8]) {
         (self.some_directory(), *self.rng.pick(&NAMES))
     }
 
-    /// Some name of a node that is there and suits.
+    /// Picks an existing name of a suitable node.
     fn some_entry(&mut self, suits: impl Fn(&Kind) -> bool) -> Option<(Id, Vec<u8>, Id)> {
         let all: Vec<_> = self
             .model
@@ -214,7 +214,7 @@ impl Caller {
         (!all.is_empty()).then(|| self.rng.pick(&all).clone())
     }
 
-    /// A look at a node, by name or through an opening.
+    /// Verifies a node's attributes, by name or through an opening.
     async fn look(&mut self) {
         if !self.open.is_empty() && self.rng.chance(500) {
             let open = *self.rng.pick(&self.open);
@@ -241,12 +241,12 @@ impl Caller {
     }
 }
 
-/// A mode without a umask.
+/// Returns a mode without a umask.
 pub fn mode(bits: u32) -> tombolo_core::fs::NewMode {
     tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(bits))
 }
 
-/// The results of all, each polled along with the others.
+/// Polls all futures concurrently and returns their results.
 async fn all<T>(mut futures: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {

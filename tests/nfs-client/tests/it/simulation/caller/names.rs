@@ -118,7 +118,7 @@ impl Caller {
     }
 
     async fn rmdir(&mut self, dir: Id, name: &[u8], id: Id, is_empty: bool) {
-        // What was removed while it was open lies there under another name, perhaps for a while yet.
+        // Removed open files remain in the directory under silly names, possibly for a while.
         if self.not_empty.contains(&id) {
             return;
         }
@@ -132,14 +132,14 @@ impl Caller {
         self.model.unlink(dir, name);
     }
 
-    /// A file that loses its last name while it is open keeps one.
+    /// Records that removing an open file's last name leaves a silly name.
     fn leaves_behind(&mut self, dir: Id, id: Id) {
         if self.model.node(id).opens > 0 {
             self.not_empty.insert(dir);
         }
     }
 
-    /// Moves some name, over another file's if there is one.
+    /// Moves some name, possibly over another file's.
     pub(super) async fn rename(&mut self) {
         let Some((from_dir, from, id)) = self.some_entry(|_| true) else { return };
         let (to_dir, to) = self.some_name();

@@ -55,7 +55,7 @@ enum Step {
 }
 
 impl Disk {
-    /// An empty one.
+    /// Creates an empty disk.
     pub fn new() -> Self {
         let memory = Memory::default();
         let client =
@@ -64,12 +64,12 @@ impl Disk {
         Self(Arc::new(Shared { memory, own, unsettled: Mutex::default() }))
     }
 
-    /// The tree as it is now, to be looked at.
+    /// Returns the current tree, for inspection.
     pub fn tree(&self) -> &dyn FileSystem {
         &*self.0.own
     }
 
-    /// What would be left of a file if the power failed now and everything were lost that can be.
+    /// Returns the content of a file after a power failure that loses as much as possible.
     pub fn surely(&self, file: NodeId) -> Option<Vec<u8>> {
         match self.0.unsettled().get(&file) {
             Some(unsettled) => Some(unsettled.after_failure(|| true)),
@@ -77,12 +77,12 @@ impl Disk {
         }
     }
 
-    /// The power fails. So many blocks in a thousand are lost of what is not stable.
+    /// Simulates a power failure that loses `lost` thousandths of the unstable blocks.
     pub fn fail(&self, lost: u32, rng: &mut Rng) {
         let unsettled = std::mem::take(&mut *self.0.unsettled());
         for (file, unsettled) in unsettled {
             let left = unsettled.after_failure(|| rng.chance(lost));
-            // Files that are gone fail here, and need nothing.
+            // Fails for removed files, which need no restoration.
             let _ = self.0.put_back(file, &left);
         }
     }
@@ -100,7 +100,7 @@ impl Shared {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is about to be written to. Afterwards it is not stable.
+    /// Saves a file's stable content before its first unstable write.
     fn before_unstable(&self, file: NodeId) -> Result<()> {
         let mut unsettled = self.unsettled();
         if let Entry::Vacant(vacant) = unsettled.entry(file) {
@@ -174,7 +174,7 @@ impl Shared {
 }
 
 impl Unsettled {
-    /// What is left of the file when blocks that are not stable get lost as `is_lost` says.
+    /// Returns the file's content after losing the unstable blocks selected by `is_lost`.
     fn after_failure(&self, mut is_lost: impl FnMut() -> bool) -> Vec<u8> {
         let mut left = self.stable.clone();
         for step in &self.since {

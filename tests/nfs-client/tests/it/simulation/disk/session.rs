@@ -9,8 +9,7 @@ use tombolo_mem::Source;
 
 use super::{Shared, Step};
 
-/// A session on the disk. Memory answers at once, so nothing comes between what is done and what is kept of
-/// it.
+/// A session on the disk. Memory answers at once, so an operation and its record are atomic.
 pub(super) struct Session {
     pub(super) inner: Arc<dyn FileSystem>,
     pub(super) shared: Arc<Shared>,
