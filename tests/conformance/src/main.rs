@@ -1,4 +1,4 @@
-//! `tombolo-conformance DIR`: does this mounted directory behave as a file system must?
+//! `tombolo-conformance DIR`: conformance of a mounted directory.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "the report is what the program is for")]
 

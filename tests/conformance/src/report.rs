@@ -3,10 +3,10 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A case's end, short of a panic.
+/// Outcome of a case that does not panic.
 pub type Verdict = Result<(), Skip>;
 
-/// Why a case does not apply.
+/// Reason why a case does not apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);
 
@@ -15,14 +15,14 @@ pub struct Skip(pub String);
 pub struct Report {
     /// Names of the cases that passed.
     pub passed: Vec<&'static str>,
-    /// Names of those that failed, and what was wrong.
+    /// Names and reasons of the cases that failed.
     pub failed: Vec<(&'static str, String)>,
-    /// Names of those that did not apply, and why.
+    /// Names and reasons of the cases that did not apply.
     pub skipped: Vec<(&'static str, String)>,
 }
 
 impl Report {
-    /// Runs a case and notes how it ended.
+    /// Runs a case and records its outcome.
     pub fn run(&mut self, name: &'static str, case: impl FnOnce() -> Verdict) {
         match catch_unwind(AssertUnwindSafe(case)) {
             Ok(Ok(())) => self.passed.push(name),
@@ -31,10 +31,10 @@ impl Report {
         }
     }
 
-    /// Prints the report, and fails unless every case passed or was skipped for one of these reasons.
+    /// Prints the report and requires that every case passed or was skipped for one of these reasons.
     ///
     /// # Panics
-    /// When a case failed, or was skipped for another reason.
+    /// If a case failed or was skipped for another reason.
     pub fn expect(&self, title: &str, may_skip: &[&str]) {
         eprintln!("{title}:\n{self}");
         let excused = |why: &String| may_skip.contains(&why.as_str());

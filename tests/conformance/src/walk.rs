@@ -1,5 +1,5 @@
-//! A random walk: the host and each of several mounts of one directory change it in turn, and after each
-//! change every mount must show what a plain directory shows to which the same was done.
+//! A random walk: the host and several mounts of one directory change it in turn, and after each change every
+//! mount must show the same tree as a plain directory with the same changes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// Word of a change takes some 100 µs; on a busy machine a program may not run for much longer.
+/// A change notice takes some 100 µs; on a busy machine a program may not run for much longer.
 const BOUND: Duration = Duration::from_secs(10);
-/// Few names, so that they are made, moved and removed again and again.
+/// Few names, so that they are created, moved and removed repeatedly.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const DIRECTORIES: [&str; 3] = ["", "x", "y"];
 
 /// Visible state of a name: type and mode, link count, size, and data, target or names.
 type Shown = (u32, u64, u64, Vec<u8>);
 
-/// Numbers that a seed gives (splitmix64).
+/// Random numbers of a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

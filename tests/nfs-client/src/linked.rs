@@ -1,4 +1,4 @@
-//! A server of NFS over links in memory, and the way to it.
+//! An NFS server over in-memory links, and the route to it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tombolo_shm::link::{Ends, Incarnation, Layout, Protocol};
 /// Configuration of the links.
 #[derive(Clone, Debug)]
 pub struct LinkPlan {
-    /// Requests under way at a time.
+    /// Maximum number of concurrent requests.
     pub slots: u32,
     /// Bulk memory of either side, in bytes.
     pub bulk_bytes: u64,
@@ -36,13 +36,13 @@ impl Default for LinkPlan {
     }
 }
 
-/// A server, and all the links to it.
+/// A server and all links to it.
 pub struct LinkServer {
     server: Mutex<Server>,
     plan: LinkPlan,
     links: Mutex<Vec<Option<LinkHandle>>>,
     lines: Mutex<Vec<Line>>,
-    /// No new links are accepted.
+    /// `true` while no new links are accepted.
     pub away: AtomicBool,
     dialed: AtomicUsize,
 }
@@ -119,7 +119,7 @@ impl LinkServer {
             export: self.plan.export.clone(),
             credentials: self.plan.credentials.clone(),
             client: Incarnation([7; 16]),
-            // The same on all links, as that of memory in a file.
+            // The same for all links, as for links over memory in a file.
             label: "client".into(),
         };
         let server = self.server.lock().expect("no test panics here");

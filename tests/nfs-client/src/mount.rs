@@ -1,4 +1,4 @@
-//! A client of a server, as tests want one.
+//! Mount options and mounts of test clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub fn server(address: SocketAddr, transport: Transport) -> Server {
 /// Mounts the server's only export over TCP.
 ///
 /// # Panics
-/// When that fails.
+/// If the mount fails.
 pub fn mounted(address: SocketAddr, options: Options) -> Arc<NfsExport> {
     let export = NfsExport::mount(&server(address, Transport::Tcp), PATH, options);
     Arc::new(export.expect("the server can be mounted"))

@@ -42,7 +42,7 @@ fn status(line: &str) -> u64 {
     kib.parse::<u64>().expect("a number") * 1024
 }
 
-/// Fails if the process takes more than so many bytes more while it does this, for however short a time.
+/// Asserts that the process's peak memory grows by at most `limit` bytes during `action`.
 #[track_caller]
 fn grows_by_at_most(limit: u64, action: impl FnOnce()) {
     // Forgets the peak so far (proc(5), clear_refs).
@@ -141,7 +141,7 @@ fn a_create_beyond_the_node_budget_makes_nothing_at_the_server() {
     let file = world.file("file");
     assert!(matches!(world.create(world.dir, "more", &more), Err(Error::TooManyOpen)));
     world.release(file);
-    // The root, the case's directory, the file, and this one.
+    // Counted nodes: the root, the case's directory, the file, and this one.
     let dir = world.dir("dir");
     assert!(matches!(world.create(world.dir, "more", &more), Err(Error::NoMemory)));
     assert!(matches!(world.mkdir(world.dir, "more"), Err(Error::NoMemory)));
@@ -219,7 +219,7 @@ fn a_stalled_server_blocks_writers_and_bounds_their_data() {
                 let _ = done.send(written.is_ok());
             });
             if wait.recv_timeout(Duration::from_secs(4)) != Ok(true) {
-                // It waits, or was refused: so do the others.
+                // It waits or was refused, as later ones would be.
                 writes.push(thread);
                 break;
             }

@@ -1,5 +1,4 @@
-//! Servers that a test makes up, in place of the product's: what they say of a session, how they say
-//! anything, and how one is met.
+//! Servers made up by tests: session terms, replies, and a dialer.
 
 use std::sync::Arc;
 

@@ -25,8 +25,8 @@ pub struct Plan {
     pub bulk_bytes: u64,
     /// Session options.
     pub options: Options,
-    /// Each link is cut by its so many-th request; 0 for never. Every other time before it is served,
-    /// otherwise after.
+    /// Number of the request at which each link is cut; 0 for never. Alternately before and after the request
+    /// is served.
     pub cut_every: u64,
 }
 
@@ -154,7 +154,7 @@ impl Site {
     }
 }
 
-/// Asks for links.
+/// Dialer of a site's links.
 struct Dial(Arc<Site>);
 
 /// Ends the server's side when the client's is dropped.

@@ -140,7 +140,7 @@ fn pages_of_readers(inode: u64) -> Vec<usize> {
     readers.map(count).collect()
 }
 
-/// Inodes of the memory that clients of links in this process share, in the order in which it was made.
+/// Returns the inodes of the memory shared by clients of links in this process, in order of creation.
 fn memory_of_clients() -> Vec<u64> {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let own = maps.lines().filter(|line| line.contains("memfd:tombolo-client") && line.contains("rw-s"));

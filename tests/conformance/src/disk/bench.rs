@@ -1,4 +1,4 @@
-//! A disk under test, and short ways to say things to it.
+//! A disk under test, with short forms of requests.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tombolo_core::block::{Allocation, BlockDevice, Extent, Range, Zeroing};
 use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
 use tombolo_mem::{Buffer, Source};
 
-/// A disk, and the context of all requests. Every method waits for its answer.
+/// A disk and the context of all requests. Every method waits for its answer.
 pub struct Bench {
     /// The disk.
     pub disk: Arc<dyn BlockDevice>,
@@ -39,7 +39,7 @@ impl Bench {
         Self { disk, cx: Ctx::root(SessionId(1)) }
     }
 
-    /// Reads so many bytes.
+    /// Reads `len_bytes` bytes.
     pub fn read(&self, offset: u64, len_bytes: u64) -> Result<Vec<u8>> {
         let mut buffer = Buffer::new(len_bytes as usize);
         let answer = self.disk.read(&self.cx, offset, buffer.sink(0..buffer.len()));
@@ -48,19 +48,19 @@ impl Bench {
         Ok(buffer.as_slice().expect("nothing holds an answered read's memory").to_vec())
     }
 
-    /// Writes bytes that a loss of power may undo.
+    /// Writes bytes without making them stable.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.write_stable(offset, bytes, Stability::Unstable)
     }
 
-    /// Writes bytes.
+    /// Writes bytes with this stability.
     pub fn write_stable(&self, offset: u64, bytes: &[u8], stability: Stability) -> Result<()> {
         let answer = self.disk.write(&self.cx, offset, stability, Source::from(bytes.to_vec()));
         self.disk.submit();
         answer.wait()
     }
 
-    /// Makes durable what was written.
+    /// Flushes the disk.
     pub fn flush(&self) -> Result<()> {
         let answer = self.disk.flush(&self.cx);
         self.disk.submit();

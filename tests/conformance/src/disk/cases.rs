@@ -1,4 +1,4 @@
-//! The cases.
+//! Cases against disks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +65,7 @@ fn a_write_below_the_physical_block_leaves_its_neighbours(bench: &Bench) -> Verd
 }
 
 fn data_in_many_pieces_are_in_their_order(bench: &Bench) -> Verdict {
-    // Pieces of odd lengths, from the end of memory to its beginning; some more than a system call takes at
-    // once.
+    // Pieces of odd lengths in reverse order of memory; the last count exceeds one system call (IOV_MAX).
     for pieces in [2_usize, 3, 17, 1500] {
         let lens = (0..pieces).map(|piece| 1 + piece * 37 % 300);
         let total = lens.clone().sum::<usize>().next_multiple_of(512);

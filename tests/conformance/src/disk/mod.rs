@@ -12,7 +12,7 @@ pub use bench::Bench;
 
 pub use crate::report::{Report, Skip, Verdict};
 
-/// The disks that cases are run on are so long, in bytes.
+/// Size of the disks of most cases, in bytes.
 pub const SIZE_BYTES: u64 = 4 << 20;
 
 /// A disk that a case needs. It reads as zeroes, and is the case's own.
@@ -51,7 +51,7 @@ pub fn run(make: impl Fn(Wanted) -> Arc<dyn BlockDevice>) -> Report {
     report
 }
 
-/// A table of cases: each the name of a function.
+/// Table of cases by function name.
 macro_rules! table {
     ($($(#$read_only:ident)? $name:ident),+ $(,)?) => {
         pub(super) const CASES: &[$crate::disk::Case] = &[

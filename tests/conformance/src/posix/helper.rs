@@ -46,7 +46,7 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
             say("held")?;
             io::stdin().read_exact(&mut [0])?;
             say("waiting")?;
-            // A case that fails must not wait for ever.
+            // A failed case must not leave the helper waiting for ever.
             std::thread::spawn(|| {
                 std::thread::sleep(Duration::from_secs(10));
                 std::process::exit(1);
@@ -142,7 +142,7 @@ fn become_user(ids: &str) -> io::Result<()> {
     let groups: Result<Vec<_>, _> =
         parts.next().unwrap_or_default().split(',').filter(|group| !group.is_empty()).map(number).collect();
     let groups: Vec<_> = groups?.into_iter().map(|group| Gid::from_raw(group as u32)).collect();
-    // A helper has one thread: what holds for it holds for the process.
+    // A helper has one thread, so its identity is the process's.
     rustix::thread::set_thread_groups(&groups)?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;

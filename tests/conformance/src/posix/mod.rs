@@ -22,11 +22,11 @@ pub struct Case {
     pub run: fn(&World) -> Verdict,
 }
 
-/// Runs the cases whose names contain `only`, and nothing of `except`, in directories of their own inside
-/// `dir`, which are removed afterwards.
+/// Runs the cases whose names contain `only` and none of `except`, in directories of their own inside `dir`,
+/// which are removed afterwards.
 pub fn run(dir: &Path, only: &str, except: &[String]) -> io::Result<Report> {
     let dir = dir.canonicalize()?;
-    // The cases say what modes they want; what the caller masks off must not count.
+    // The cases set their modes; the caller's umask must not apply.
     rustix::process::umask(rustix::fs::Mode::empty());
     let is_root = rustix::process::geteuid().is_root();
     let is_wanted = |name: &str| name.contains(only) && !except.iter().any(|text| name.contains(text));

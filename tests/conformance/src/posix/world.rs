@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// A case's own directory, mode 0777. Removed with all in it when dropped.
+/// A case's own directory, mode 0777. Removed with its contents when dropped.
 pub struct World {
     /// The directory.
     pub dir: PathBuf,
@@ -100,7 +100,7 @@ impl Background {
         line.trim_end().to_owned()
     }
 
-    /// Tells it to go on.
+    /// Resumes the helper.
     pub fn go_on(&mut self) {
         self.child.stdin.as_mut().expect("its input").write_all(b"\n").expect("a byte for the helper");
     }
@@ -114,7 +114,7 @@ impl Background {
         rest.trim().to_owned()
     }
 
-    /// Sends it a signal that ends it, and waits until it has.
+    /// Sends a terminating signal and waits for the exit.
     pub fn terminate(mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");

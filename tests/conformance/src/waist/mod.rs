@@ -31,7 +31,7 @@ bitflags! {
         /// Openings in the back end: an open file survives the removal of its last name. Protocols without
         /// OPEN lack them.
         const OPENINGS = 1 << 6;
-        /// Writes go to the end of a file in one step, also when others append too.
+        /// Appends are atomic, even among concurrent ones.
         const APPENDS = 1 << 7;
         /// A change can be requested to drop set-user-id and set-group-id.
         const KILLS = 1 << 8;
@@ -44,7 +44,7 @@ bitflags! {
         const RIGHTS = 1 << 11;
         /// The optional group of changes: a session gets notices of changes by others.
         const CHANGES = 1 << 12;
-        /// The optional group of versions: what a session remembers it can hold against a count in memory.
+        /// The optional group of versions: a session validates cached state by a count in memory.
         const VERSIONS = 1 << 13;
         /// A node whose look-ups have all been forgotten is unknown. Where node numbers are permanent, it
         /// remains known.
@@ -68,7 +68,7 @@ pub struct Case {
 pub struct Setup {
     /// `true` if files of several owners can be made: in memory, and on a disk for the superuser.
     pub owners: bool,
-    /// The party that is to check permissions.
+    /// Party that checks permissions.
     pub checks: PermissionCheck,
     /// Features that the layers between suite and file system lack.
     pub lacks: Needs,
@@ -90,7 +90,7 @@ pub fn run(export: &Arc<dyn Export>, setup: Setup) -> Report {
     run_some(export, setup, wanted)
 }
 
-/// Runs the cases that `wanted` picks.
+/// Runs the cases selected by `wanted`.
 pub fn run_some(export: &Arc<dyn Export>, setup: Setup, wanted: impl Fn(&Case) -> bool) -> Report {
     let mut report = Report::default();
     for (index, case) in cases().enumerate().filter(|(_, case)| wanted(case)) {

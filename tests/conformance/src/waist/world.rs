@@ -18,7 +18,7 @@ use super::Skip;
 pub struct World {
     /// The export, for cases that need a second session.
     pub export: Arc<dyn Export>,
-    /// The party that is to check permissions.
+    /// Party that checks permissions.
     pub checks: PermissionCheck,
     /// The session.
     pub fs: Arc<dyn FileSystem>,
@@ -71,7 +71,7 @@ fn attach(export: &dyn Export, checks: PermissionCheck) -> (Arc<dyn FileSystem>,
 }
 
 impl World {
-    /// Begins a session and makes the directory `name` for it.
+    /// Begins a session and creates its directory `name`.
     pub fn new(export: Arc<dyn Export>, checks: PermissionCheck, name: &str) -> Self {
         let (fs, cx) = attach(&*export, checks);
         let mode = NewMode::settled(Mode::new(0o777));
@@ -119,7 +119,7 @@ impl World {
     pub fn xattrs(&self) -> &dyn Xattrs {
         self.fs.xattrs().expect("extended attributes")
     }
-    /// Locks.
+    /// Returns the group of locks.
     pub fn locks(&self) -> &dyn Locks {
         self.fs.locks().expect("locks")
     }
@@ -127,7 +127,7 @@ impl World {
     pub fn handles(&self) -> &dyn PersistentHandles {
         self.fs.persistent_handles().expect("persistent handles")
     }
-    /// Ranges.
+    /// Returns the group of operations on ranges.
     pub fn ranges(&self) -> &dyn Ranges {
         self.fs.ranges().expect("ranges")
     }
@@ -215,7 +215,7 @@ impl World {
         file.node
     }
 
-    /// Gives a node another name.
+    /// Adds a name to a node.
     pub fn link(&self, node: NodeId, parent: NodeId, text: &str) -> Result<Made> {
         self.fs.link(&self.cx, node, parent, name(text)).wait()
     }
@@ -263,12 +263,12 @@ impl World {
         self.fs.release(&self.cx, file);
     }
 
-    /// Writes once.
+    /// Writes by one call.
     pub fn write(&self, file: File, how: &Write, bytes: &[u8]) -> Result<Written> {
         self.fs.write(&self.cx, file, how, Source::from(bytes.to_vec())).wait()
     }
 
-    /// Writes all, however many calls it takes.
+    /// Writes all of `bytes` in as many calls as needed.
     pub fn put(&self, file: File, offset: u64, bytes: &[u8]) {
         let mut done = 0;
         while done < bytes.len() {
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    /// Reads once: the bytes, and whether the file ended.
+    /// Reads by one call; returns the bytes, and `true` if the file ended.
     pub fn read(&self, file: File, offset: u64, len: usize) -> Result<(Vec<u8>, bool)> {
         let mut buffer = Buffer::new(len);
         let done = self.fs.read(&self.cx, file, offset, buffer.sink(0..len)).wait()?;
@@ -355,7 +355,7 @@ impl World {
     }
 }
 
-/// Turns "not supported" into a skip; for what the host's file system may lack.
+/// Converts "not supported" to a skip, for features that the host's file system may lack.
 pub fn supported<T>(result: Result<T>) -> std::result::Result<T, Skip> {
     match result {
         Ok(value) => Ok(value),

@@ -1,4 +1,4 @@
-//! The stores of caches that end and begin anew.
+//! Cache stores that are closed and reopened.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Directories that a test makes up.
+//! Directories made up by tests.
 
 use tombolo_wire_nfs3::{Call, Fattr3};
 use tombolo_wire_xdr::Encoder;

@@ -9,13 +9,13 @@ use super::ScriptedReply;
 /// A call as received.
 #[derive(Debug)]
 pub struct ReceivedCall<'a> {
-    /// Names the call.
+    /// Transaction id.
     pub xid: Xid,
-    /// The program.
+    /// Program number.
     pub program: u32,
-    /// The procedure.
+    /// Procedure number.
     pub procedure: u32,
-    /// Over which connection, counted from 0.
+    /// Index of the connection, from 0.
     pub connection: usize,
     /// Number of calls of this procedure so far, including this one.
     pub nth: usize,
@@ -24,7 +24,7 @@ pub struct ReceivedCall<'a> {
 }
 
 impl<'a> ReceivedCall<'a> {
-    /// Reads a message; `None` if it is no call. `nth` is counted by the caller.
+    /// Decodes a message; returns `None` if it is no call. The caller sets `nth`.
     pub(super) fn read(message: &'a [u8], connection: usize) -> Option<Self> {
         let mut xdr = Decoder::new(message);
         let header = CallHeader::receive(&mut xdr).ok()?;
@@ -74,14 +74,14 @@ impl<'a> ReceivedCall<'a> {
         reply
     }
 
-    /// Says these results.
+    /// Builds a success reply with these results.
     pub fn results(&self, results: &impl Encode) -> ScriptedReply {
         let mut bytes = Vec::new();
         Encoder::new(&mut bytes).value(results);
         ScriptedReply::Results(bytes)
     }
 
-    /// Says this header of a reply and nothing behind it: a refusal.
+    /// Builds a reply of a header alone: a refusal.
     pub fn header(&self, make: impl FnOnce(Xid) -> ReplyHeader<'static>) -> ScriptedReply {
         let mut reply = Vec::new();
         Encoder::new(&mut reply).value(&make(self.xid));

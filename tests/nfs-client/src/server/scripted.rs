@@ -1,4 +1,4 @@
-//! The server: its threads, and what it remembers.
+//! The server: its threads and its record of calls.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,20 +27,20 @@ pub struct Scripted {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A call that the server has got.
+/// A call received by the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its name.
+    /// Transaction id.
     pub xid: Xid,
-    /// The program.
+    /// Program number.
     pub program: u32,
-    /// The procedure.
+    /// Procedure number.
     pub procedure: u32,
-    /// Over which connection.
+    /// Index of the connection.
     pub connection: usize,
 }
 
-/// A script, and where in it we are.
+/// A script and its counts of calls.
 struct Script {
     says: Box<dyn FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send>,
     /// Calls so far, by program and procedure.
@@ -64,7 +64,7 @@ struct Shared {
 }
 
 impl Scripted {
-    /// Starts before the honest server at `behind`, on a free port, for TCP and UDP.
+    /// Starts in front of the correct server at `behind`, on a free port, for TCP and UDP.
     pub fn start(
         behind: SocketAddr,
         script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
@@ -138,8 +138,7 @@ impl Scripted {
         self.now(|_| ScriptedReply::Forward);
     }
 
-    /// Puts another honest server behind it, and resets all connections: as if that had been started in its
-    /// stead.
+    /// Replaces the correct server and resets all connections, as a restart would.
     pub fn replace(&self, behind: SocketAddr) {
         *lock(&self.shared.behind) = behind;
         self.reset_all();

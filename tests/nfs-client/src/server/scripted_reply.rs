@@ -8,29 +8,29 @@ pub type Edit = Box<dyn FnOnce(&mut Vec<u8>) + Send>;
 
 /// Reply of a scripted server to a call.
 pub enum ScriptedReply {
-    /// It answers what the honest server answers.
+    /// The correct server's reply.
     Forward,
-    /// The same, but for a change of the results (what follows the header of a reply).
+    /// The correct server's reply with edited results (behind the reply header).
     Edited(Edit),
     /// A success reply with these results.
     Results(Vec<u8>),
-    /// It answers with this message, in one record, or one datagram.
+    /// This message, as one record or datagram.
     Record(Vec<u8>),
-    /// It sends these bytes as they are.
+    /// These bytes, unframed.
     Bytes(Vec<u8>),
-    /// It sends these bytes so many times.
+    /// These bytes, repeated.
     Repeated(Vec<u8>, usize),
     /// No reply.
     Silence,
-    /// It closes the connection.
+    /// Closes the connection.
     Close,
-    /// It resets the connection.
+    /// Resets the connection.
     Reset,
-    /// It forwards the call and drops the reply.
+    /// Forwards the call and drops the reply.
     Dropped,
-    /// Later than it could. All other calls of the connection wait.
+    /// A delayed reply. All other calls of the connection wait.
     After(Duration, Box<ScriptedReply>),
-    /// One after the other.
+    /// Several replies in turn.
     All(Vec<ScriptedReply>),
 }
 

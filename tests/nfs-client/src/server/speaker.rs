@@ -37,7 +37,7 @@ pub(super) trait ReplySink {
     fn close(&mut self, reset: bool) -> io::Result<()>;
 }
 
-/// Carries it out. An error ends the connection.
+/// Executes a scripted reply. An error ends the connection.
 pub(super) fn carry_out(
     say: ScriptedReply,
     asked: &ReceivedCall<'_>,

@@ -1,4 +1,4 @@
-//! The honest server behind a scripted one, as one connection of a client's sees it.
+//! Connections to the correct server behind a scripted one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tombolo_nfs_tests::client::Stream;
 use tombolo_wire_rpc::SUCCESS_BYTES;
 
-/// A connection to the honest server, made when it is needed.
+/// A connection to the correct server, established on demand.
 pub(super) struct Upstream {
     address: SocketAddr,
     stream: Option<Stream>,
@@ -28,7 +28,7 @@ impl Upstream {
         stream.receive()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks, and has the results changed.
+    /// Forwards a call and edits the results.
     pub(super) fn ask_and_edit(
         &mut self,
         message: &[u8],

@@ -1,4 +1,4 @@
-//! The faults of the network and the server.
+//! Faults of the network and the server.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ pub struct Conditions {
     pub delay: (Duration, Duration),
     /// Probability of a hundredfold delay: on a stream, a retransmitted segment.
     pub spikes: u32,
-    /// The longest piece of a stream that travels in one, in bytes.
+    /// Maximum length of a segment of a stream, in bytes.
     pub segment_max: usize,
     /// Probability that a stream is cut into pieces of a few bytes.
     pub crumbs: u32,
     /// Probability of a short send or receive.
     pub short_transfers: u32,
-    /// Bytes that a direction of a stream holds.
+    /// Capacity of each direction of a stream, in bytes.
     pub window: usize,
     /// Probability that a datagram is lost.
     pub loss: u32,
@@ -100,29 +100,29 @@ impl Conditions {
     }
 }
 
-/// Something that happens once.
+/// A single event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Every stream is reset; what is under way is lost.
+    /// Every stream is reset; data in flight are lost.
     Reset,
-    /// Every stream breaks after so many more bytes in one direction.
+    /// Every stream breaks after a number of bytes in one direction.
     Cut {
-        /// Towards the server, or from it.
+        /// `true` towards the server, `false` from it.
         to_server: bool,
         /// Number of bytes delivered before the break.
         after_bytes: usize,
     },
-    /// Every stream ends in order, after what is under way.
+    /// Every stream is closed in order, behind the data in flight.
     Close,
     /// Existing streams deliver nothing any more, and neither side is notified. New ones work.
     HalfOpen,
-    /// Nothing gets through for a while. Streams go on after it.
+    /// Nothing is delivered for a while; streams continue afterwards.
     Partition(Duration),
     /// Connections are refused for a while.
     Refuse(Duration),
-    /// The server does nothing for a while.
+    /// The server pauses for a while.
     Freeze(Duration),
-    /// The server ends and starts again some time later.
+    /// The server stops and restarts later.
     Restart {
         /// Downtime of the server.
         down: Duration,
@@ -130,7 +130,7 @@ pub enum Fault {
         power: bool,
         /// Share of unstable writes that are lost, in thousandths.
         lost: u32,
-        /// Handles of before are no longer good.
+        /// `true` if earlier handles become invalid.
         new_handles: bool,
     },
 }

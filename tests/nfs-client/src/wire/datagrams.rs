@@ -7,7 +7,7 @@ use tombolo_sys::Errno;
 use super::network::{Event, Happening, Network, Ready, SocketId, State};
 use super::stream::End;
 
-/// A socket buffers so many datagrams.
+/// Maximum number of datagrams that a socket buffers.
 const WAITING_MAX: usize = 256;
 
 const READABLE: Ready = Ready { readable: true, writable: false };

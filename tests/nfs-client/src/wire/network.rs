@@ -1,4 +1,4 @@
-//! The network, and its clock: what is under way, and when it arrives.
+//! The network and its clock: events in flight and their times.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,12 +14,12 @@ use super::rng::Rng;
 use super::stream::{Connection, End};
 use super::trace::Trace;
 
-/// Names a socket of a client, and the connection that it is the end of.
+/// Id of a client's socket and of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
-    /// Whose it is.
+    /// Number of the client.
     pub client: u16,
-    /// Its number in the network.
+    /// Number of the socket in the network.
     pub number: u64,
 }
 
@@ -51,7 +51,7 @@ pub enum Happening {
 /// Readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// There are bytes, an end or an error to be received.
+    /// Bytes, an end or an error can be received.
     pub readable: bool,
     /// There is buffer space again, or the connection is established.
     pub writable: bool,
@@ -89,9 +89,9 @@ pub(super) struct State {
     pub datagrams: BTreeMap<SocketId, DatagramSocket>,
     alarms: BTreeMap<u64, Waker>,
     pub trace: Trace,
-    /// The server runs.
+    /// `true` while the server runs.
     pub listening: bool,
-    /// Its machine does not, up to then.
+    /// End of the downtime of the server's machine.
     pub host_down_until: Duration,
     pub refuse_until: Duration,
     pub partition_until: Duration,
@@ -139,13 +139,13 @@ impl Network {
         self.state().queue.first_key_value().map(|(key, _)| key.0)
     }
 
-    /// Lets time pass during which nothing happens.
+    /// Advances the clock.
     pub fn advance(&self, to: Duration) {
         let mut state = self.state();
         state.now = state.now.max(to);
     }
 
-    /// Lets the next thing happen. None when nothing is under way.
+    /// Processes the next event; returns `None` if none is pending.
     pub fn step(&self) -> Option<Happening> {
         let (happening, waker) = {
             let mut state = self.state();
@@ -188,7 +188,7 @@ impl Network {
         self.state().rng.between(range)
     }
 
-    /// Adds a foreign event to the trace.
+    /// Adds an event of another component to the trace.
     pub fn note(&self, number: u64, words: impl FnOnce() -> String) {
         let mut state = self.state();
         let now = state.now;
@@ -245,7 +245,7 @@ impl State {
         sent_at + conditions.delay(&mut self.rng)
     }
 
-    /// Adds what happened to the trace.
+    /// Adds an event to the trace.
     pub fn note(&mut self, kind: u8, number: u64, words: impl FnOnce() -> String) {
         let now = self.now;
         self.trace.add(now, kind, number, words);
@@ -267,10 +267,10 @@ impl State {
     }
 }
 
-/// See [`Network::sleep`].
+/// Future of [`Network::sleep`].
 pub struct Sleep {
     network: Network,
-    /// None once the alarm is set.
+    /// `None` once the alarm is set.
     time: Option<Duration>,
     alarm: u64,
 }

@@ -1,8 +1,8 @@
-//! Random numbers that a seed repeats.
+//! Random numbers reproducible from a seed.
 
 use std::time::Duration;
 
-/// A source of numbers (SplitMix64): small, and the same on every machine.
+/// A generator (SplitMix64), the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

@@ -1,4 +1,4 @@
-//! The server's side: a real service, called over the simulated network.
+//! The server's side: a real service called over the simulated network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -18,19 +18,19 @@ use tombolo_wire_rpc::{Mark, RecordAssembler};
 use super::network::{Happening, Network, SocketId};
 use super::stream::End;
 
-/// The longest record that is taken, in bytes.
+/// Maximum length of a record, in bytes.
 const RECORD_MAX_BYTES: usize = 2 << 20;
 
 /// Maximum number of bytes per receive.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// The longest datagram, in bytes.
+/// Maximum length of a datagram, in bytes.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
 
 /// Receives calls from the network, has a service answer them, and sends the replies.
 pub struct ServerSide<S> {
     network: Network,
-    /// None while the server is down.
+    /// `None` while the server is down.
     service: Option<Arc<S>>,
     buffers: Buffers,
     connections: BTreeMap<SocketId, ServerConnection>,
@@ -47,7 +47,7 @@ struct ServerConnection {
     records: RecordAssembler,
     received: Vec<u8>,
     outbox: VecDeque<u8>,
-    /// It ends once the outbox is empty.
+    /// `true` if the connection is closed once the outbox is empty.
     ends: bool,
 }
 
@@ -56,7 +56,7 @@ struct Call {
     answer: Pin<Box<dyn Future<Output = (Box<Exchange>, Outcome)> + Send>>,
 }
 
-/// The calls that were woken.
+/// Calls that were woken.
 #[derive(Default)]
 struct Woken(Mutex<VecDeque<u64>>);
 
@@ -90,7 +90,7 @@ impl<S: Service> ServerSide<S> {
         }
     }
 
-    /// Takes what happened to the server.
+    /// Takes an event for the server.
     pub fn take(&mut self, happening: Happening) {
         if self.network.now() < self.frozen_until || !self.held.is_empty() {
             self.held.push_back(happening);
@@ -99,7 +99,7 @@ impl<S: Service> ServerSide<S> {
         }
     }
 
-    /// Goes on with what can go on. To be called after each step of the network.
+    /// Processes received events and woken calls. To be called after each step of the network.
     pub fn turn(&mut self) {
         if self.network.now() < self.frozen_until {
             return;
@@ -139,7 +139,7 @@ impl<S: Service> ServerSide<S> {
         ended
     }
 
-    /// Starts again.
+    /// Restarts the server.
     pub fn start(&mut self, service: Arc<S>) {
         self.service = Some(service);
         self.network.state().listening = true;
@@ -237,7 +237,7 @@ impl<S: Service> ServerSide<S> {
     }
 
     fn go_on(&mut self, number: u64) {
-        // Taken out: a call that is woken while it is polled is polled again later.
+        // Removed from the map: a call woken while it is polled is polled again later.
         let Some(mut call) = self.calls.remove(&number) else { return };
         let waker = Waker::from(Arc::new(CallWaker(number, self.woken.clone())));
         match call.answer.as_mut().poll(&mut Context::from_waker(&waker)) {

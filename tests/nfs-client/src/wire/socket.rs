@@ -1,4 +1,4 @@
-//! The client's side: sockets of the simulated network, as an engine wants them.
+//! The client's side: an engine's sockets in the simulated network.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,10 @@ use super::network::{Network, Ready, SocketId};
 use super::rng::Rng;
 use super::stream::End;
 
-/// The most that one look receives, in bytes.
+/// Maximum number of bytes per receive.
 const RECEIVE_BYTES: usize = 1 << 20;
 
-/// The wire of one client.
+/// A client's access to the network.
 pub struct ClientWire {
     network: Network,
     client: u16,

@@ -28,23 +28,23 @@ impl End {
     }
 }
 
-/// A connection, from the client's wish for one until both ends are closed.
+/// A connection, from the client's connect until both ends are closed.
 #[derive(Debug)]
 pub(super) struct Connection {
     stands: bool,
-    /// Nothing gets through any more.
+    /// `true` if nothing is delivered any more.
     pub silent: bool,
     /// Direction towards each end, with that end's state.
     to_client: Pipe,
     to_server: Pipe,
 }
 
-/// One direction, and the end that it leads to.
+/// One direction, with the state of the end that it leads to.
 #[derive(Debug, Default)]
 struct Pipe {
     arrived: VecDeque<u8>,
     under_way: usize,
-    /// When the last of what is under way arrives.
+    /// Arrival time of the last data in flight.
     last_due: Duration,
     /// Number of bytes delivered before the connection breaks.
     cut_after: Option<usize>,
@@ -79,7 +79,7 @@ impl Connection {
 
 /// Stream operations of clients and the server.
 impl Network {
-    /// Begins a connection. The socket is ready for writing once it stands, or for reading when it failed.
+    /// Starts connecting. The socket becomes writable once connected, or readable upon failure.
     pub fn connect(&self, client: u16) -> SocketId {
         let mut state = self.state();
         let socket = SocketId { client, number: state.number() };
@@ -199,7 +199,7 @@ impl Network {
 }
 
 impl State {
-    /// Puts bytes under way in pieces.
+    /// Sends bytes in pieces.
     fn launch(&mut self, socket: SocketId, to: End, bytes: &[u8]) {
         let (conditions, mut rest) = (self.conditions, bytes);
         let mut broken = false;
@@ -251,7 +251,7 @@ impl State {
             return Happening::Nothing;
         }
         if self.is_host_down() || self.now < self.partition_until {
-            // It is sent again until it is received.
+            // Retransmitted until it is received.
             let again = self.arrival().max(self.host_down_until + Duration::from_millis(1));
             self.schedule(again, Event::Syn(socket));
             return Happening::Nothing;

@@ -11,12 +11,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Keeps the words of the events if they are to be read.
+    /// Creates a trace; retains the text of events if `is_read`.
     pub fn new(is_read: bool) -> Self {
         Self { digest: 0xcbf2_9ce4_8422_2325, lines: is_read.then(Vec::new) }
     }
 
-    /// Adds an event: its kind and its number for the digest, and its words.
+    /// Adds an event: kind and number for the digest, and its text.
     pub fn add(&mut self, now: Duration, kind: u8, number: u64, words: impl FnOnce() -> String) {
         for value in [now.as_nanos() as u64, u64::from(kind), number] {
             for byte in value.to_le_bytes() {

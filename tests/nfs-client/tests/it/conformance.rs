@@ -25,7 +25,7 @@ use tombolo_shm::doorbell::Mode;
 pub(crate) const LACKS: Needs =
     Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
 
-/// Reasons to skip that follow from it.
+/// Reasons to skip that result from it.
 pub(crate) const MAY_SKIP: &[&str] = &[
     "needs Needs(RIGHTS)",
     "needs Needs(APPENDS)",

@@ -15,7 +15,7 @@ use tombolo_layer_cache::{CacheExport, Contract, LeaseState, Options as CacheOpt
 use tombolo_nfs_client_tests::mount::{hard, mounted, world};
 use tombolo_nfs_tests::test_server::{Plan, TestServer};
 
-/// A tenth of it passes after a change before another has a lease.
+/// After a change, a tenth of it must pass before another lease is granted.
 const TERM: Duration = Duration::from_secs(10);
 
 fn cache(server: &TestServer, dir: &Path) -> Arc<CacheExport> {
@@ -25,7 +25,7 @@ fn cache(server: &TestServer, dir: &Path) -> Arc<CacheExport> {
         contract: Contract::Lease,
         // Never refreshed by age: only a recall of the lease invalidates.
         attr_refresh: Duration::from_secs(3600),
-        // Nothing is too new to be believed.
+        // An hour ahead, so that no change is too recent to be cached.
         wall_clock: || SystemTime::now() + Duration::from_secs(3600),
         ..CacheOptions::default()
     };

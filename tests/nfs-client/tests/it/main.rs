@@ -1,4 +1,4 @@
-//! The tests that may share a process.
+//! Tests that may share a process.
 
 mod clients;
 mod conformance;

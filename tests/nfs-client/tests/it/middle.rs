@@ -19,7 +19,7 @@ use tombolo_nfs_tests::test_server::{PATH, Plan, TestServer};
 use tombolo_wire_nfs3::{Status, side};
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
 
-/// However busy the machine is.
+/// Enough for any busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SIZE: usize = (3 << 20) + 100_000;
@@ -75,7 +75,7 @@ fn connecting(middle: SocketAddr, patience: Duration) -> Connect {
     })
 }
 
-/// An origin with a file, a proxy of it that serves NFS, and what stands before that.
+/// An origin with a file, the site cache that serves NFS, and the scripted server in front of it.
 struct Site {
     origin: TestServer,
     direct: World,
@@ -208,7 +208,7 @@ fn a_middle_that_stops_costs_time_only() {
             _ => says(),
         }));
         let end = Proxy::over(site.origin.address());
-        // A call that is cut off is sent again for so long, too.
+        // Also the time for which an interrupted call is repeated.
         let patience = Duration::from_secs(3);
         end.take_data_from(connecting(site.lan.address(), patience)).expect("an origin with digests");
         assert!(site.read(&end, "file") == bytes(0));

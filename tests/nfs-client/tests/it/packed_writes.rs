@@ -49,7 +49,7 @@ impl Site {
         Self { direct, line, far, _origin: origin }
     }
 
-    /// Writes a file from afar, and makes it stable.
+    /// Writes a file over the distant connection and syncs it.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let file = self.far.file(name);
         self.far.put(file, 0, bytes);

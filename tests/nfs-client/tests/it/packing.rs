@@ -137,7 +137,7 @@ fn what_is_near_comes_as_it_is() {
         assert!(site.read("file") == text(0));
         (site.cache.counts().saved_bytes, site.packs()) == (0, 0)
     };
-    // A busy machine answers late at times, as if it were far away.
+    // A busy machine may answer as late as a distant one.
     assert!((0..20).any(|_| is_plain()));
 }
 
@@ -164,7 +164,7 @@ fn what_does_not_come_so_comes_otherwise() {
     let says: [fn(&ReceivedCall<'_>) -> ScriptedReply; 5] = [
         |asked| asked.results(&side::PackReply::Failed(Status::Inval, None)),
         |asked| asked.results(&side::PackReply::Failed(Status::Jukebox, None)),
-        // Its last bytes are the frame's.
+        // The frame ends the results.
         |_| ScriptedReply::edited(|results| results.truncate(results.len() - 8)),
         |_| {
             ScriptedReply::edited(|results| {

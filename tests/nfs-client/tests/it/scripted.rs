@@ -9,7 +9,7 @@ use tombolo_nfs_tests::test_server::{PATH, TestServer};
 use tombolo_wire_nfs3::results::GetattrReply;
 use tombolo_wire_nfs3::{Call, Fattr3, Procedure, Status};
 
-/// The mode in the results of GETATTR: behind the status and the type.
+/// Offset of the mode in the results of GETATTR, behind status and type.
 const MODE_AT: usize = 8;
 
 #[test]

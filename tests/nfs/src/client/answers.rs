@@ -9,7 +9,7 @@ use tombolo_wire_xdr::{Decoder, padded};
 
 use super::message::Answer;
 
-/// A node that LOOKUP found.
+/// A node found by LOOKUP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The node.
@@ -27,7 +27,7 @@ impl From<LookupOk<'_>> for Found {
     }
 }
 
-/// A node that CREATE, MKDIR, SYMLINK or MKNOD made.
+/// A node created by CREATE, MKDIR, SYMLINK or MKNOD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct New {
     /// The node.
@@ -101,13 +101,13 @@ pub struct ListedEntry {
 pub struct Listing {
     /// The directory's attributes.
     pub dir_attributes: PostOpAttr,
-    /// Goes with the cookies.
+    /// Verifier of the cookies.
     pub verifier: CookieVerifier,
     /// The entries.
     pub entries: Vec<ListedEntry>,
     /// `true` if the directory ends with this page.
     pub eof: bool,
-    /// Bytes that the results took, without the status.
+    /// Length of the results without the status, in bytes.
     pub result_bytes: usize,
 }
 
@@ -163,7 +163,7 @@ pub(super) fn read_bytes(answer: &Answer) -> Reply<Bytes, PostOpAttr> {
     }
 }
 
-/// Turns the successful results into another type.
+/// Converts the results of a success.
 pub(super) fn map<T, U, F>(reply: Reply<T, F>, change: impl FnOnce(T) -> U) -> Reply<U, F> {
     match reply {
         Reply::Ok(ok) => Reply::Ok(change(ok)),

@@ -60,7 +60,7 @@ impl Stream {
         self.socket.write_all(bytes)
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending direction.
     pub fn finish(&self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
     }

@@ -1,5 +1,5 @@
-//! The waist's cases over the client, a link, the server, and each back end. Nothing is excused: what a file
-//! system can do, it can do over a link.
+//! The waist's cases over client, link, server and each back end, without exceptions: a link supports all
+//! features of the file system.
 
 use std::path::Path;
 use std::sync::Arc;

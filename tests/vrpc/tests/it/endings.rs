@@ -53,7 +53,7 @@ fn a_session_that_waits_for_a_lock_ends_with_its_link() {
     assert!(!waiting.is_done());
     waiter.null(&root()).wait().expect("the server has taken the request");
     host.cut_newest();
-    // Its other lock is given back with the session, although the first holder never moves.
+    // Its other lock is released with the session, although the first holder keeps its own.
     let name = Name::new(b"other").expect("a name");
     let node = holder.lookup(&root(), NodeId::ROOT, name).wait().expect("look-up").node;
     let open = holder.open(&root(), node, OpenFlags::WRITE).wait().expect("open").open;

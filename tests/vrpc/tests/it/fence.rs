@@ -1,4 +1,4 @@
-//! Between the links of one client: nothing of the former one runs any more when the next begins.
+//! The reconnect fence: no request of a client's former link runs when its next link begins.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};

@@ -164,7 +164,7 @@ fn unreasonable_requests_get_an_error_and_the_link_goes_on() {
             (_, outcome) => assert_eq!(outcome.err(), Some(Status::from(&error))),
         }
     }
-    // Ids that are not out, and nodes that were never given out.
+    // Unused request ids and unknown nodes.
     hostile.ask(&Request::Interrupt { id: u32::MAX }).expect("an answer");
     let forgets = tombolo_wire_vrpc::Forgets::one(NodeId(77), u64::MAX);
     hostile.ask(&Request::Forget { forgets }).expect("an answer");

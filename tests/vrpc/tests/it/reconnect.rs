@@ -371,7 +371,7 @@ fn another_tree_in_the_place_of_ours_is_not_mistaken_for_it() {
     tree.fs.getattr(&root(), NodeId::ROOT, None).wait().expect("the root is whatever is served");
 }
 
-/// Operations that must not be performed twice, over links that break before or after they are.
+/// Repeats non-idempotent operations over links that break before or after execution.
 #[test]
 fn performed_but_unanswered_requests_are_not_performed_again() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
@@ -438,13 +438,13 @@ fn the_suite_over_links_that_break() {
     let site = Site::serving(kept, plan);
     let export: Arc<dyn Export> = Arc::new(site.export(Patience::Hard));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
-    // Word of changes begins anew with each link, so it is less exact; but nothing is missed.
+    // Change notices restart with each link, so they are less exact; but none is missed.
     let holds = |case: &Case| !case.name.starts_with("changes::") || case.name.ends_with("is_as_it_was");
     run_some(&export, setup, holds).expect("over links that break", &[]);
     assert!(site.cuts() > 20, "{} links were cut", site.cuts());
 }
 
-/// Servers that are not what the first one was: no session falls for them, and none is lost to them.
+/// Replaces the server by hostile ones: a session must neither accept nor be ended by them.
 #[test]
 fn a_hostile_server_is_tried_again_at_long_intervals_only() {
     let tree = Tree::new();

@@ -183,7 +183,7 @@ fn a_small_change_of_a_big_file_changes_nothing_else(w: &World) -> Verdict {
     const LEN: usize = 2 << 20;
     let path = w.file_with("file", &pattern(LEN, 0));
     let mut model = pattern(LEN, 0);
-    // Fresh descriptors, so that nothing is remembered between steps.
+    // Fresh descriptors, so that no state is kept between steps.
     for (step, offset) in [5, 4095, 131_071, 1 << 20, LEN - 3].into_iter().enumerate() {
         let bytes = [step as u8; 3];
         let file = OpenOptions::new().write(true).open(&path).expect("open");

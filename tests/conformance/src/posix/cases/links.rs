@@ -69,7 +69,7 @@ fn an_open_file_survives_its_name(w: &World) -> Verdict {
     file.set_len(3).expect("ftruncate");
     file.sync_all().expect("fsync");
     assert_eq!(file.metadata().expect("fstat").len(), 3);
-    // A new file of the name is another file.
+    // A new file of that name is another node.
     w.file_with("file", b"new");
     assert_eq!(file.read_at(&mut bytes, 0).expect("read"), 3);
     assert_eq!(&bytes[..3], b"bef");
@@ -146,7 +146,7 @@ fn a_fifo_carries_bytes_between_processes(w: &World) -> Verdict {
 }
 
 fn a_socket_accepts(w: &World) -> Verdict {
-    // The path of a socket is short; the directory's need not be.
+    // Socket paths are limited in length; the directory's is not.
     let name = w.path("socket");
     if name.as_os_str().len() > 100 {
         return Err(crate::report::Skip("the directory's path is too long for a socket".into()));

@@ -1,4 +1,4 @@
-//! The cases, a file for each theme.
+//! Cases by theme.
 
 mod attributes;
 mod data;
@@ -31,7 +31,7 @@ pub(super) const GROUPS: &[&[Case]] = &[
     permissions::CASES,
 ];
 
-/// A table of cases: each the name of a function; those after `root:` need the superuser.
+/// Table of cases by function name; those after `root:` need the superuser.
 macro_rules! cases {
     ($group:literal: $($name:ident),* $(,)? $(; root: $($rooted:ident),+ $(,)?)?) => {
         pub(super) const CASES: &[$crate::posix::Case] = &[

@@ -1,4 +1,4 @@
-//! Names, creating and opening.
+//! Names, creation and opening.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

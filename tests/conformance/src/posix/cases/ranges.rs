@@ -54,7 +54,7 @@ fn a_punched_hole_reads_as_zeros(w: &World) -> Verdict {
     let file = w.file("file");
     let mut bytes = pattern(4 * BLOCK as usize, 1);
     file.write_all_at(&bytes, 0).expect("write");
-    // Read once, so that a stale cache would show.
+    // Read before the change, so that a stale cache would show.
     assert!(fs::read(w.path("file")).expect("read") == bytes);
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     allocate(&file, flags, BLOCK - 10, 2 * BLOCK + 20)?;
@@ -81,7 +81,7 @@ fn data_and_holes_are_found(w: &World) -> Verdict {
     file.sync_all().expect("fsync");
     let seek = |whence| rustix::fs::seek(&file, whence);
     assert_eq!(seek(SeekFrom::Data(8 * BLOCK)).expect_err("past the end"), Errno::NXIO);
-    // A file system may call everything data; what it calls a hole must be one.
+    // A file system may report everything as data, but a reported hole must be one.
     let data = seek(SeekFrom::Data(0)).expect("data");
     assert!(data == 0 || data == 4 * BLOCK, "data at {data}");
     if data == 0 {

@@ -144,7 +144,7 @@ fn a_default_acl_takes_the_umasks_place(w: &World) -> Verdict {
     let dir = w.mkdir("dir");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
     set(&dir, "system.posix_acl_default", &sample_acl(), XattrFlags::empty())?.expect("setxattr");
-    // The helper's umask is 022, and would take the group's write bit.
+    // The helper's umask of 022 would clear the group's write bit.
     assert_eq!(w.as_user("9:9", "create", &dir.join("file")), 0);
     assert_eq!(fs::metadata(dir.join("file")).expect("stat").mode() & 0o777, 0o660);
     assert_eq!(w.as_user("7:7", "write", &dir.join("file")), 0, "the named user");

@@ -45,7 +45,7 @@ fn the_mode_is_set(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Sets both times of a file, and expects to find them so.
+/// Sets both times of a file and verifies them.
 fn set_times(w: &World, atime: (i64, u32), mtime: (i64, u32)) {
     let file = w.file_with("file", b"");
     let grain = w.fs.profile().time_granularity_ns.max(1);
@@ -60,7 +60,7 @@ fn set_times(w: &World, atime: (i64, u32), mtime: (i64, u32)) {
 
 fn times_are_set_to_the_nanosecond(w: &World) -> Verdict {
     set_times(w, (1_000_000_000, 123_456_789), (1_100_000_000, 999_999_999));
-    // After 2038.
+    // Beyond 2038.
     set_times(w, (2_500_000_000, 0), (4_200_000_000, 1));
     Ok(())
 }

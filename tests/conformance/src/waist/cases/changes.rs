@@ -1,4 +1,4 @@
-//! Word of what others have changed.
+//! Notices of changes by others.
 
 use std::collections::BTreeMap;
 
@@ -77,8 +77,7 @@ impl Watcher {
         loop {
             let told = self.next();
             let is_last = told.contains(&mark);
-            // Over a link that was lost meanwhile: it may stand for the mark's notice, or for what was
-            // before.
+            // After the loss of a link, this notice may stand for the mark's or for earlier ones.
             let is_lost = told.contains(&Notice::Everything);
             all.extend(told);
             if is_lost {
@@ -194,7 +193,7 @@ fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
 /// Cached state of a session, valid until a notice.
 #[derive(Default)]
 struct Believed {
-    /// By directory and name: what it leads to, if anything.
+    /// Targets by directory and name; `None` if the name does not exist.
     names: BTreeMap<(NodeId, String), Option<NodeId>>,
     attributes: BTreeMap<NodeId, Attr>,
     data: BTreeMap<NodeId, Vec<u8>>,

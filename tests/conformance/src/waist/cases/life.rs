@@ -31,7 +31,7 @@ fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {
     for _ in 0..3 {
         assert_eq!(w.lookup(w.dir, "file").expect("lookup").node, node, "one node, one reference");
     }
-    // One look-up from the create, three more: four in all.
+    // Four look-ups: one from the create, three more.
     w.fs.forget(&w.cx, &[(node, 1)]);
     assert_eq!(w.attr(node).size, 5, "three look-ups are left");
     w.fs.forget(&w.cx, &[(node, 2)]);
@@ -155,8 +155,8 @@ fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Disks give the inode number of a removed file to the next one, perhaps within the same tick of their
-/// clock. A client that has not yet forgotten the old node must not get it for the new file.
+/// Reuses inode numbers, as disks do for the next file, perhaps within the same tick of their clock. A client
+/// that has not yet forgotten the old node must not get it for the new file.
 fn a_number_used_again_is_another_node(w: &World) -> Verdict {
     for round in 0..50 {
         let text = format!("round {round}");
@@ -167,7 +167,7 @@ fn a_number_used_again_is_another_node(w: &World) -> Verdict {
         assert_eq!(w.contents(new), text.as_bytes());
         let found = w.lookup(w.dir, "file").expect("lookup");
         assert_eq!((found.node, found.attr.nlink), (new, 1));
-        // An unnamed file leaves no name to be remembered by.
+        // An unnamed file has no name by which it could be cached.
         if let Ok(created) = w.fs.create_unnamed(&w.cx, w.dir, &crate::waist::world::plain()).wait() {
             w.release(File { node: created.entry.node, open: created.open });
             let next = w.file_with("next", text.as_bytes());

@@ -1,4 +1,4 @@
-//! The cases, a file for each theme.
+//! Cases by theme.
 
 mod attributes;
 mod changes;
@@ -41,7 +41,7 @@ pub(super) const GROUPS: &[&[Case]] = &[
     versions::CASES,
 ];
 
-/// A table of cases: each the name of a function, with what it needs.
+/// Table of cases by function name, with their needs.
 macro_rules! cases {
     ($group:literal: $($name:ident $(needs $($need:ident)|+)?),+ $(,)?) => {
         pub(super) const CASES: &[$crate::waist::Case] = &[

@@ -1,4 +1,4 @@
-//! Names: what they may be, what finds them, what removes them.
+//! Names: validity, look-up and removal.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Name, NewMode, OpenFlags};

@@ -1,4 +1,4 @@
-//! Owners of new files, and what a change of owner does.
+//! Owners of new files and effects of a change of owner.
 
 use tombolo_core::fs::{File, Mode, NewMode, RenameFlags};
 

@@ -1,4 +1,4 @@
-//! Permissions, where the back end checks them.
+//! Permission checks of the back end.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{
@@ -221,7 +221,7 @@ fn foreign_writes_drop_privileges(w: &World) -> Verdict {
     let node = owned(w, "file", 0o6777);
     let user = w.as_user(5, 5, &[]);
     let file = user.open(node, OpenFlags::WRITE).expect("open");
-    // The writer may not change the mode, and yet it changes.
+    // The writer may not change the mode, but its write does.
     let how = tombolo_core::fs::Write { kill_privileges: true, ..Default::default() };
     user.write(file, &how, b"x").expect("write");
     user.release(file);

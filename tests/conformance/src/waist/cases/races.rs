@@ -1,4 +1,4 @@
-//! Many at once.
+//! Concurrent operations.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,7 +50,7 @@ fn appends_do_not_overwrite_each_other(w: &World) -> Verdict {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || {
-                // Each in a session of its own: the file is what they share.
+                // Each thread in a session of its own, sharing only the file.
                 let w = w.other_session();
                 let node = w.lookup(w.dir, "log").expect("lookup").node;
                 let file = w.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
@@ -71,7 +71,7 @@ fn appends_do_not_overwrite_each_other(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Looks `names` up all the while `change` runs; every look-up must find something.
+/// Looks up `names` while `change` runs; every look-up must succeed.
 fn never_hidden(w: &World, names: &[&str], change: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| (0..200).for_each(&change));

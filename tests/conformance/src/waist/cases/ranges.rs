@@ -120,7 +120,7 @@ fn bad_ranges_are_refused(w: &World) -> Verdict {
         allocate(w, file, u64::MAX - 5, 10, AllocateMode::empty()),
         Error::FileTooLarge | Error::InvalidArgument
     );
-    // A hole must leave the size alone (fallocate(2)).
+    // PUNCH_HOLE requires KEEP_SIZE (fallocate(2)).
     refused!(
         allocate(w, file, 0, 10, AllocateMode::PUNCH_HOLE),
         Error::NotSupported | Error::InvalidArgument
@@ -163,7 +163,7 @@ fn copy(w: &World, from: File, from_offset: u64, to: File, to_offset: u64, len: 
     w.ranges().copy(&w.cx, from, from_offset, to, to_offset, len).wait()
 }
 
-/// Copies all, however many calls it takes.
+/// Copies the whole range in as many calls as needed.
 fn copy_all(
     w: &World,
     from: (File, u64),

@@ -154,7 +154,7 @@ fn a_change_of_one_file_leaves_the_others_versions(w: &World) -> Verdict {
     let versions: Vec<_> = known.filter_map(|node| look(&own, node)?.1).collect();
     w.chmod(files[7], 0o600).expect("chmod");
     let held = versions.iter().filter(|version| hold(&own, **version)).count();
-    // Two files may be counted in one place, and a link may be lost.
+    // Two files may share a slot, and a link may be lost.
     assert!(held < 64, "the change was not counted");
     if versions.len() == 64
         && versions.first().map(|version| version.epoch) == versions.last().map(|version| version.epoch)

@@ -42,7 +42,7 @@ fn remove(w: &World, node: NodeId, text: &str) -> Result<()> {
 fn names(w: &World, node: NodeId) -> Vec<String> {
     let names = w.xattrs().list(&w.cx, node, 65_536).wait().expect("list");
     let split = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    // A host adds labels of its own.
+    // A host may add labels.
     let ours = split.filter(|name| !name.starts_with(b"security."));
     let mut names: Vec<_> = ours.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     names.sort();

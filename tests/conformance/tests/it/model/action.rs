@@ -100,7 +100,7 @@ fn flags() -> impl Strategy<Value = OpenFlags> {
     ])
 }
 
-/// Offsets and sizes near the borders of pages.
+/// Generates offsets and sizes near page boundaries.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![0_u64..20, 4090_u64..4100, 8190_u64..8200, 0_u64..20_000]
 }

@@ -47,7 +47,7 @@ impl Machine {
         self.nodes
     }
 
-    /// Goes on after a restart.
+    /// Continues after a restart.
     pub fn continued(export: &dyn Export, nodes: Vec<Option<NodeId>>) -> Self {
         let mut machine = Self { fs: session(export), cx: Ctx::root(SESSION), nodes, opens: Vec::new() };
         machine.forget_what_is_gone();

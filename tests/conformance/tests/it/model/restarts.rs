@@ -39,7 +39,7 @@ fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     let store = opened_store(&dir.join("cache"), &identity, StoreOptions::default());
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cache = over(origin, store, options).expect("a cache");
-    // While an image is made nothing may change: it is to be of one moment.
+    // Nothing may change while the state is copied: the copy must be of one moment.
     let never = Duration::from_secs(24 * 60 * 60);
     let kept = tombolo_layer_write_back::Options { idle: never, delay_max: never, ..Default::default() };
     let export = tombolo_layer_write_back::over(&cache, &dir.join("write-back"), kept);

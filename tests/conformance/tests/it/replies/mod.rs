@@ -51,7 +51,7 @@ fn memory() {
 
 #[test]
 fn memory_answering_later() {
-    // With a layer that does nothing between, as stacks have.
+    // With a layer in between that does nothing, as in real stacks.
     let slow = later(Arc::new(Memory::default()));
     check("memory under delay, sent twice", Arc::new(fault::over(slow, fault::Plan::default())));
 }

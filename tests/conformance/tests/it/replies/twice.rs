@@ -1,5 +1,4 @@
-//! Sends every change twice, as a client does that did not hear the first answer, and insists that both
-//! answers say the same.
+//! A layer that sends every change twice, as a client that lost the first reply, and compares both answers.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ pub struct Link {
     origin: Arc<dyn Export>,
     clock: Clock,
     performed: Performed,
-    /// Nothing pends, as while a cache starts.
+    /// `true` while messages are not delayed, as when a cache starts.
     is_open: AtomicBool,
     waiting: Mutex<Vec<Arc<Promise<bool>>>>,
 }

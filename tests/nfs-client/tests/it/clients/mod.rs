@@ -1,5 +1,5 @@
-//! Two clients of one server, each with its own caches: what one sees of what the other does, and when; and
-//! what becomes of files that are open and removed.
+//! Two clients of one server with caches of their own: visibility of each other's changes, and removed open
+//! files.
 
 mod attributes;
 mod close_to_open;

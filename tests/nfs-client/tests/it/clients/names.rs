@@ -1,4 +1,4 @@
-//! Names that others make, remove and move.
+//! Names created, removed and moved by other clients.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::clients::pair::{Pair, close, contents};
 
 const TIME: Duration = Duration::from_millis(500);
 
-/// Fails unless it soon holds: the attributes expire meanwhile, also on a busy machine.
+/// Asserts that the condition soon holds: the attributes expire meanwhile, even on a busy machine.
 #[track_caller]
 fn holds_in_time(what: impl Fn() -> bool) {
     let begun = Instant::now();
@@ -75,7 +75,7 @@ fn hard_links_are_one_node() {
     assert_eq!(pair.one.attr(node).nlink, 1);
 }
 
-/// Directories in each other, with a file in each.
+/// Nested directories, with a file in each.
 const LEVELS: [&str; 3] = ["a", "b", "c"];
 
 fn make(world: &World, text: &str) {
@@ -96,7 +96,7 @@ fn remove(world: &World) {
     }
 }
 
-/// Returns the directories of a path, each looked up, from the top on.
+/// Looks up each directory of the path from the top.
 fn walk(world: &World) -> Result<Vec<NodeId>> {
     let mut dirs = vec![world.dir];
     for level in LEVELS {
@@ -140,7 +140,7 @@ fn a_path_made_anew_by_another_client_is_found_again() {
             known[1..].iter().for_each(|dir| assert_eq!(read(&pair.two, *dir).expect("there"), b"old"));
             known
         };
-        // At first its directories have just changed, and their names are not believed.
+        // The first walk caches nothing, since the directories have just changed.
         know();
         let known = know();
         remove(&pair.one);

@@ -46,7 +46,7 @@ impl Pair {
     }
 }
 
-/// Closes a file, as close(2) does: what was written is at the server, or it is an error.
+/// Closes a file as close(2) does: its data are on the server, or it fails.
 pub fn close(world: &World, file: File) -> Result<()> {
     let flushed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
     world.release(file);

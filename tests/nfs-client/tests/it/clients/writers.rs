@@ -1,4 +1,4 @@
-//! Openings that append, and writers that overlap.
+//! Appending and overlapping writers.
 
 use tombolo_core::fs::OpenFlags;
 
@@ -45,8 +45,7 @@ fn an_append_after_another_clients_close_goes_to_the_new_end() {
     );
 }
 
-/// Writes of one client to the same bytes are at the server in the order that they were made in, however they
-/// travel.
+/// Overlaps writes of one client: the server must end with them in the order of issue, however they are sent.
 #[test]
 fn overlapping_writes_end_as_the_last_one_has_it() {
     let pair = Pair::new();

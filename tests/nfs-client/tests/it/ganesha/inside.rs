@@ -13,7 +13,7 @@ use tombolo_nfs_client_tests::mount::{hard, world};
 use crate::conformance::{LACKS, MAY_SKIP};
 use crate::ganesha::server::Ganesha;
 
-/// Cases about which this server is of another opinion, and which.
+/// Cases in which this server differs, with the difference.
 const ITS_OWN_WAY: &[(&str, &str)] = &[
     ("links::a_directory_has_one_name", "it answers BADTYPE to the LINK of a directory"),
     ("attributes::a_size_is_for_files", "it answers BADTYPE to a directory's size"),

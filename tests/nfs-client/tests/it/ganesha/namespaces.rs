@@ -1,4 +1,4 @@
-//! A test again, in a network of its own.
+//! Reruns a test in a network of its own.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ pub const NETWORK: Needs = &[("unshare", "util-linux"), ("ip", "iproute2")];
 /// Programs needed for nfs-ganesha.
 pub const GANESHA: Needs = &[("rpcbind", "rpcbind"), ("ganesha.nfsd", "nfs-ganesha nfs-ganesha-vfs")];
 
-/// Runs an ignored test of this program in namespaces that end, with all in them, when it does.
+/// Runs an ignored test of this program in namespaces that end with it, and with them all of its processes.
 #[track_caller]
 pub fn run_inside(test: &str, needs: Needs) {
     if let Some(why) = missing(needs) {

@@ -18,7 +18,7 @@ const RPCBIND_PORT: u16 = 111;
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// nfs-ganesha, serving a directory of the disk.
+/// An nfs-ganesha serving a directory on disk.
 pub struct Ganesha {
     process: Child,
     _rpcbind: Child,
@@ -27,7 +27,7 @@ pub struct Ganesha {
 }
 
 impl Ganesha {
-    /// Starts it.
+    /// Starts the server.
     pub fn start() -> Self {
         for folder in ["/run/rpcbind", "/run/ganesha", "/run/sendsigs.omit.d"] {
             fs::create_dir_all(folder).expect("a directory in /run");
@@ -43,13 +43,13 @@ impl Ganesha {
         ganesha
     }
 
-    /// Kills it, as a crash would.
+    /// Kills the server, as a crash would.
     pub fn kill(&mut self) {
         self.process.kill().expect("killed");
         self.process.wait().expect("reaped");
     }
 
-    /// Starts it again.
+    /// Restarts the server.
     pub fn restart(&mut self) {
         self.process = started(self.state.path());
     }
@@ -70,7 +70,7 @@ impl Ganesha {
         self.tree.path().to_str().expect("a path of plain letters")
     }
 
-    /// Mounts it.
+    /// Mounts the export.
     pub fn mount(&self, options: Options) -> NfsExport {
         NfsExport::mount(&self.address(self.ports()), self.export(), options).expect("mounted")
     }

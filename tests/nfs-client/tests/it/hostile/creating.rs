@@ -1,4 +1,4 @@
-//! Exclusive creates whose first answer is lost, and servers that have none.
+//! Exclusive creates whose first reply is lost, and servers without them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! Invalid handles (RFC 1813 §2.4: at most 64 bytes; none of no bytes).
+//! Invalid handles (RFC 1813 §2.4: at most 64 bytes; empty ones are refused, too).
 
 use tombolo_conformance::waist::World;
 use tombolo_core::Result;
@@ -16,18 +16,18 @@ fn handle(xdr: &mut Encoder<'_>, announced: u32, bytes: usize) {
     xdr.u32(announced).fixed(&vec![7; bytes]);
 }
 
-/// Results of LOOKUP, which has the handle first.
+/// Encodes results of LOOKUP, which begin with the handle.
 fn found(announced: u32, bytes: usize) -> Vec<u8> {
     let mut results = Vec::new();
     let mut xdr = Encoder::new(&mut results);
     xdr.u32(0);
     handle(&mut xdr, announced, bytes);
-    // No attributes, of neither.
+    // No attributes of either.
     xdr.bool(false).bool(false);
     results
 }
 
-/// Results of what makes a node.
+/// Encodes results of a creating procedure.
 fn made(announced: u32, bytes: usize) -> Vec<u8> {
     let mut results = Vec::new();
     let mut xdr = Encoder::new(&mut results);
@@ -50,7 +50,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
         on_soft(move |stage, world| {
             for &(announced, bytes) in BAD {
                 stage.server.now(move |asked: &ReceivedCall<'_>| match asked.is(procedure) {
-                    // It is done, and answered so.
+                    // Executed, with a reply of the script's.
                     true => ScriptedReply::All(vec![
                         ScriptedReply::Dropped,
                         ScriptedReply::Results(results(announced, bytes)),

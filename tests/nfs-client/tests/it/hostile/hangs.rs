@@ -1,4 +1,4 @@
-//! Servers that say nothing, for a while or for ever.
+//! Servers that do not reply, temporarily or for ever.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
 /// Drops clients with pending calls; other clients must be unaffected.
 #[test]
 fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
-    // Threads are counted, so it has a process to itself.
+    // A process of its own, since threads are counted.
     if std::env::var_os(ALONE).is_none() {
         let name = "hostile::hangs::a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind";
         let alone = Command::new(std::env::current_exe().expect("this program"))
@@ -111,7 +111,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
             stage.server.reset_all();
         }
         let begun = Instant::now();
-        // A thread of each would be five; those of the scripted server end with their connections.
+        // One leaked thread per client would be five; the scripted server's end with their connections.
         while threads() > before + 2 && begun.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(50));
         }

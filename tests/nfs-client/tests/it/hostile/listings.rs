@@ -39,7 +39,7 @@ fn list(world: &World, plus: bool) -> Result<usize, Error> {
 fn listing_errors_name_their_procedure() {
     for (plus, procedure) in [(false, "Readdir: "), (true, "Readdirplus: ")] {
         on_soft(move |stage, world| {
-            // A cookie that leads back, and a name that nothing can have.
+            // A cookie that leads back, and an invalid name.
             for (name, cookie) in [("same", 0), ("a/b", 7)] {
                 stage.server.now(listing(None, move |_| Page {
                     entries: vec![(name.to_owned(), cookie)],
@@ -52,7 +52,7 @@ fn listing_errors_name_their_procedure() {
     }
 }
 
-/// Fails unless listing such a directory is an error that names the host.
+/// Asserts that listing such a directory fails with an error that names the host.
 #[track_caller]
 fn refused(page: impl Fn(u64) -> Page + Clone + Send + 'static) {
     for plus in [false, true] {
@@ -89,7 +89,7 @@ fn an_honest_listing_of_many_pages_is_whole() {
 #[test]
 fn cookies_need_not_be_in_order() {
     on_soft(|stage, world| {
-        // As a file system does that orders by a hash: 7, 14, … modulo a prime, back to 0.
+        // Hash order, as in some file systems: 7, 14, … modulo a prime, back to 0.
         let next = |cookie: u64| (cookie + 7) % 1009;
         stage.server.now(listing(None, move |from| {
             let cookies = std::iter::successors(Some(next(from)), |&cookie| Some(next(cookie)));
@@ -102,7 +102,7 @@ fn cookies_need_not_be_in_order() {
 
 #[test]
 fn looping_pages_are_refused() {
-    // A cookie twice in a page; pages that lead back to themselves, to their beginning, or nowhere.
+    // A cookie twice in a page; pages that lead back to themselves, to their start, or nowhere.
     refused(|from| Page { entries: [1, 2, 2, 3].map(|step| entry(from + step)).to_vec(), eof: false });
     refused(|from| Page { entries: [from.max(1), from.max(1)].map(entry).to_vec(), eof: false });
     refused(|_| Page { entries: [1, 2, 3].map(entry).to_vec(), eof: false });
@@ -111,7 +111,7 @@ fn looping_pages_are_refused() {
     for period in [2_u64, 3, 64, 1000] {
         refused(move |from| Page { entries: vec![entry(from % period + 1)], eof: false });
     }
-    // With a way into the circle.
+    // A circle with a path into it.
     refused(|from| Page { entries: vec![entry(if from < 300 { from + 1 } else { 101 })], eof: false });
 }
 
@@ -127,7 +127,7 @@ fn names_that_lead_elsewhere_are_not_listed_as_names() {
                 let world = &stage.world;
                 let file = world.open(world.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
                 let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus };
-                // Refused, or left out; but never handed on.
+                // Refused or left out, but never returned.
                 if let Ok(page) =
                     world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait()
                 {
@@ -236,7 +236,7 @@ fn a_listing_whose_cookie_is_refused_goes_on() {
 fn a_server_that_refuses_each_cookie_is_given_up() {
     for plus in [false, true] {
         on_soft(move |stage, world| {
-            // It has the same few names each time, and never the end.
+            // The same few names each time, without an end.
             stage.server.now(move |asked| match asked.call() {
                 Some(Call::Readdir(args)) if args.cookie.0 != 0 => refused_cookie(),
                 Some(Call::Readdirplus(args)) if args.cookie.0 != 0 => refused_cookie(),

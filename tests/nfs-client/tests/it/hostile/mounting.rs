@@ -121,7 +121,7 @@ fn invalid_results_of_mnt_are_refused() {
 
 #[test]
 fn impossible_limits_are_survived_or_refused() {
-    // rtmax, wtmax and dtpref of 0, of 1, of everything.
+    // rtmax, wtmax and dtpref of 0, 1 and the maximum.
     for value in [0_u32, 1, u32::MAX] {
         in_time(move || {
             let honest = TestServer::over(Memory::default());
@@ -130,7 +130,7 @@ fn impossible_limits_are_survived_or_refused() {
                     return ScriptedReply::Forward;
                 }
                 ScriptedReply::edited(move |results| {
-                    // Upstream the attributes: seven sizes.
+                    // Seven sizes, behind the attributes.
                     let attributes = if results[7] == 1 { 84 } else { 0 };
                     for size in results[8 + attributes..][..28].chunks_mut(4) {
                         size.copy_from_slice(&value.to_be_bytes());

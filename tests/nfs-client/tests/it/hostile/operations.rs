@@ -1,4 +1,4 @@
-//! Each procedure that a mounted client calls, and how to make it do so.
+//! A waist operation for each procedure that a mounted client calls.
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub fn page(world: &World, plus: bool) -> Result<()> {
     page.map(drop)
 }
 
-/// Writes a few bytes and makes them stable.
+/// Writes a few bytes and syncs.
 pub fn write_and_sync(world: &World, text: &str, arm: &dyn Fn()) -> Result<()> {
     let file = world.file(text);
     arm();
@@ -70,7 +70,7 @@ pub fn for_each(test: impl Fn(&Operation) + Copy + Send + 'static) {
     }
 }
 
-/// All of them.
+/// All operations.
 const OPERATIONS: &[Operation] = &[
     op(Procedure::Getattr, |world, _, arm| {
         arm();

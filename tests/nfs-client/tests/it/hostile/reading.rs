@@ -16,7 +16,7 @@ use crate::hostile::stage::{Stage, in_time, on_soft, told};
 
 const CONTENTS: &[u8] = b"what the file holds, and nothing else";
 
-/// Results of READ with these counts and data.
+/// Encodes results of READ with these counts and data.
 fn read_results(count: u32, announced: u32, eof: bool, data: &[u8]) -> Vec<u8> {
     let mut results = Vec::new();
     // Status, no attributes, count, eof, length, data.
@@ -47,7 +47,7 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
             }
             Err(error) => Err(told(&error)),
         };
-        // Only the client is released here: nothing may write to the buffer afterwards.
+        // Released only on the client: nothing may write to the buffer afterwards.
         world.release(file);
         let bytes = buffer.as_slice().expect("the buffer is free after the answer");
         assert!(bytes[..ROOM].iter().chain(&bytes[2 * ROOM..]).all(|&byte| byte == 0xee), "written beside");

@@ -1,4 +1,4 @@
-//! Records and headers of replies that are wrong before any procedure's results.
+//! Invalid records and reply headers.
 
 use std::time::{Duration, Instant};
 

@@ -92,7 +92,7 @@ fn an_interrupt_ends_jukebox_retries() {
         let result = world.fs.getattr(&world.cx, world.dir, None).wait();
         assert!(matches!(result, Err(Error::Interrupted)), "{result:?}");
         raiser.join().expect("no panic");
-        // It waited from one to the next: a server that is busy is not to be made busier.
+        // The client must pause between retries: a busy server must not be loaded further.
         assert!(stage.server.count_of(Procedure::Getattr) < 50, "asked too often");
     });
 }

@@ -1,4 +1,4 @@
-//! Removals whose first answer is lost, or that are given up.
+//! Removals whose first reply is lost, or that are interrupted.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tombolo_wire_nfs3::{Procedure, Reply, Status, WccData};
 
 use crate::hostile::stage::{PATIENCE, Stage, in_time, on_hard};
 
-/// Waits until something holds.
+/// Waits until the condition holds.
 #[track_caller]
 fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -22,8 +22,8 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Writes more than one piece, so that none of it is stable when it is answered. The memory is back when it
-/// is unreferenced.
+/// Writes more than one transfer, so that none is stable when answered. The memory is returned once
+/// unreferenced.
 fn lend(world: &World, file: File) -> Buffer {
     let lent = Buffer::new(3 << 20);
     let how = Write { retainable: true, ..Write::default() };

@@ -33,7 +33,7 @@ fn stale_handles_are_replaced_by_path_for_the_same_files() {
         server.replace(second.address());
         first.stop();
 
-        // By the node, by the opening, and below a directory that was only walked through.
+        // By node, by opening, and below a directory that was only looked up.
         assert_eq!(world.attr(deep).nlink, 2);
         assert_eq!(world.get(file, 0, 100), b"as it was before");
         world.put(file, 0, b"as it is");
@@ -54,8 +54,7 @@ fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
         let node = world.file_with("file", b"the first file");
         let file = world.open(node, OpenFlags::READ).expect("open");
 
-        // Same name, same size, another file; the first is kept, so that its inode number is not given out
-        // again.
+        // Another file of the same name and size; the first is kept, so that its inode number is not reused.
         let dir =
             std::fs::read_dir(tree.path()).expect("the tree").next().expect("an entry").expect("an entry");
         let (path, kept) = (dir.path().join("file"), tree.path().join("kept"));
@@ -69,7 +68,7 @@ fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
         let error = read.expect_err("the file is gone");
         assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
         world.release(file);
-        // By its name, it is found: as what it is now.
+        // Its name leads to the new file.
         let node = world.lookup(world.dir, "file").expect("the new file").node;
         assert_eq!(world.contents(node), b"another file!!");
     });

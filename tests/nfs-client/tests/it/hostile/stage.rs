@@ -1,4 +1,4 @@
-//! A client before a scripted server.
+//! A client of a scripted server.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tombolo_nfs_tests::test_server::{Plan, TestServer};
 /// Maximum duration of anything that need not wait for ever.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
-/// A client before a scripted server.
+/// A client of a scripted server.
 pub struct Stage {
     // Dropped before its servers.
     pub world: World,
@@ -54,7 +54,7 @@ pub fn in_time<T: Send + 'static>(action: impl FnOnce() -> T + Send + 'static) -
     wait.recv_timeout(PATIENCE).expect("an answer in time")
 }
 
-/// Runs a test on a client that gives up after about a second, and its session.
+/// Runs a test on a soft mount with a time-out of about one second, within [`PATIENCE`].
 #[track_caller]
 pub fn on_soft<T: Send + 'static>(test: impl FnOnce(&Stage, &World) -> T + Send + 'static) -> T {
     in_time(move || {
@@ -83,7 +83,7 @@ pub fn told(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Fails unless the error names host and operation.
+/// Asserts that the error names host and operation.
 #[track_caller]
 pub fn assert_names(result: Result<()>, operation: &str) {
     let error = result.expect_err("the reply was invalid");

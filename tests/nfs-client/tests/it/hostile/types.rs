@@ -6,7 +6,7 @@ use tombolo_wire_nfs3::{FileType3, Procedure};
 
 use crate::hostile::stage::on_soft;
 
-/// The offsets of type and fileid in the results of GETATTR.
+/// Offsets of type and fileid in the results of GETATTR.
 const TYPE_AT: usize = 4;
 const FILEID_AT: usize = 56;
 

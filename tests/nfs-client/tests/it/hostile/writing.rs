@@ -1,4 +1,4 @@
-//! WRITE and COMMIT answered with what cannot be, and verifiers that never stay.
+//! Impossible replies to WRITE and COMMIT, and changing verifiers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
     on_soft(|stage, world| {
         let file = world.file("file");
         static VERIFIER: AtomicU64 = AtomicU64::new(1);
-        // Each verifier is another; the writes themselves are done.
+        // Executes writes and replies with a new verifier each time.
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(_) | Call::Commit(_)) => ScriptedReply::edited(|results| {
                 let at = results.len() - 8;
@@ -100,7 +100,7 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
             _ => ScriptedReply::Forward,
         });
         world.put(file, 0, CONTENTS);
-        // Either: the client gives up with an error, or writes so that no verifier matters.
+        // The client must fail, or write so that verifiers do not matter.
         let synced = sync(world, file);
         let writes = stage.server.count_of(Procedure::Write);
         assert!(writes < 1000, "{writes} writes");
@@ -117,8 +117,8 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
 fn a_verifier_that_changes_once_has_the_data_written_again() {
     on_soft(|stage, world| {
         let file = world.file("file");
-        // The first server takes the data, unstable, and forgets them when it restarts: the honest one never
-        // hears of them.
+        // The first server accepts the data as unstable and loses them at its restart: the correct one never
+        // receives them.
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Write(args)) if asked.nth == 1 => written(asked, args.count, StableHow::Unstable, 1),
             Some(Call::Commit(_)) if asked.nth == 1 => {
@@ -232,7 +232,7 @@ fn a_delayed_write_does_not_overwrite_a_later_one() {
         });
         let written = world.write(file, &Write::default(), &first).expect("written");
         assert_eq!(written.count, first.len());
-        // The first has been sent, and put off.
+        // The first write is sent and postponed.
         while stage.server.count_of(Procedure::Write) == 0 {
             std::thread::yield_now();
         }

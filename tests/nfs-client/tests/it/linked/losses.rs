@@ -1,4 +1,4 @@
-//! A lost link is replaced; users of the mount notice a delay only.
+//! Replacement of lost links: users of the mount notice only a delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,7 +78,7 @@ fn calls_pending_at_a_link_loss_are_executed_once() {
         });
         let mut next = 0;
         while !workers.iter().all(|worker| worker.is_finished()) {
-            // One of them has ended two rounds since the last loss, and so has met it.
+            // A caller has ended two rounds since the last loss, so one of them saw it.
             if made.load(Ordering::SeqCst) >= next {
                 server.cut();
                 cuts.fetch_add(1, Ordering::SeqCst);
@@ -106,7 +106,7 @@ fn hard_mounts_wait_for_the_link_and_soft_ones_fail() {
             let (fs, cx) = attach(&*patient);
             fs.getattr(&cx, NodeId::ROOT, None).wait().expect("attributes, in the end")
         });
-        // It is of no consequence whether it waits already: it waits in any case.
+        // The call waits either already or later.
         assert!(!waiting.is_finished());
         server.away.store(false, Ordering::SeqCst);
         waiting.join().expect("no panic");
@@ -130,8 +130,8 @@ fn an_interrupt_ends_a_waiting_call() {
     assert!(since.elapsed() >= Duration::from_secs(2), "until then an answer is worth waiting for");
 }
 
-/// Pieces of one read are waited for one after the other: those that are answered before their turn must keep
-/// neither memory nor a place in the in-flight limit from those whose turn it is.
+/// Reads in pieces, which are awaited in order: pieces answered early must withhold neither memory nor
+/// in-flight permits from the awaited ones.
 #[test]
 fn many_small_pieces_of_large_reads_do_not_deadlock() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());

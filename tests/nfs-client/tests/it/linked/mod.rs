@@ -1,4 +1,4 @@
-//! NFS over links in shared memory: losses of links, identities, and protocol violations by peers.
+//! NFS over links in shared memory: lost links, identities, and protocol violations by peers.
 
 mod client_violations;
 mod identities;

@@ -22,7 +22,7 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// The invalid reply to the call with that number: kind, body, frame.
+/// Reply to the call with this xid: kind, body, frame.
 type InvalidReply = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
 
 struct InvalidServer(InvalidReply);
@@ -113,7 +113,7 @@ fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
         Garbage::BufferTooSmall
     );
-    // Each time more.
+    // A larger one each time.
     static WANTED: AtomicU32 = AtomicU32::new(1000);
     let more: InvalidReply =
         |_| said(ReplyMessage::BufferTooSmall { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
@@ -161,7 +161,7 @@ fn a_waiter_for_a_permit_does_not_wake_itself() {
     let plan = LinkPlan { bulk_bytes: 64 << 10, ..LinkPlan::default() };
     let server = LinkServer::of(Arc::new(Withholding { kept: Mutex::default(), refused }), plan);
     let client = RpcClient::over_links(server.route(), (7, 1), Options::default()).expect("a client");
-    // All of the server's bulk memory is the place of this one's reply.
+    // This call's reply takes all of the server's bulk memory.
     let _kept = client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ());
     let data = Some(vec![1; 4096].into());
     let mut write = pin!(client.call(Call { data, ..Call::new(2, Credential::None) }, |_| ()));
@@ -199,14 +199,14 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
 
 #[test]
 fn a_reply_may_be_divided_in_any_way() {
-    // The last byte of the header is in the place, and all of the data with it.
+    // The last byte of the header and all data are in the reply buffer.
     let reply: InvalidReply = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
     let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);
 }
 
-/// Links that say whether they are in use.
+/// Dialer of links whose token shows if they are in use.
 struct Token(Arc<LinkServer>, Arc<()>);
 
 impl Dial for Token {
@@ -224,7 +224,7 @@ fn abandoned_calls_do_not_keep_the_link() {
     let token = Arc::new(());
     let route = Route::start(Token(server, token.clone()), "server").expect("a link");
     let client = RpcClient::over_links(route, (7, 1), Options::default()).expect("a client");
-    // The server keeps it.
+    // The server withholds the reply.
     drop(client.call(Call { results_bytes: 1 << 20, ..Call::new(1, Credential::None) }, |_| ()));
     drop(client);
     let since = Instant::now();

@@ -57,7 +57,7 @@ impl Plan {
 /// Reason why a run does not end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// Nothing will ever happen again.
+    /// No event is pending.
     Dead,
     /// Things happen for ever without time passing.
     Spinning,
@@ -146,7 +146,7 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
             self.starts_at.map(|(at, _)| (at, Next::Start)),
             self.heals_at.map(|at| (at, Next::Heal)),
         ];
-        // Of those that are due at the same time the first is taken: an engine that has work does it at once.
+        // Among events due at the same time the first wins: an engine with work runs at once.
         let next = engines.chain(others.into_iter().flatten()).min_by_key(|(at, _)| *at);
         next.map(|(at, next)| (at.max(now), next))
     }

@@ -139,7 +139,7 @@ impl Model {
         id
     }
 
-    /// Gives a file another name.
+    /// Adds a name to a file.
     pub fn link(&mut self, file: Id, dir: Id, name: &[u8]) {
         self.entries_mut(dir).insert(name.to_vec(), file);
         self.node_mut(file).links += 1;
@@ -159,7 +159,7 @@ impl Model {
     /// Moves a name, possibly over another.
     pub fn rename(&mut self, (from_dir, from): (Id, &[u8]), (to_dir, to): (Id, &[u8])) {
         let Some(id) = self.find(from_dir, from) else { return };
-        // Two names of one file: nothing happens (rename(2)).
+        // Two names of one file: rename(2) does nothing.
         if self.find(to_dir, to) == Some(id) {
             return;
         }

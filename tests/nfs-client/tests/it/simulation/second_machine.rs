@@ -15,7 +15,7 @@ use crate::simulation::caller::{SESSION, mode};
 /// The longest that the file becomes, in bytes.
 const SIZE_MAX: usize = 20_000;
 
-/// State of the shared file and whose turn it is.
+/// Expected content of the shared file and the number of the current turn.
 #[derive(Default)]
 pub struct Baton(Mutex<BatonState>);
 
@@ -42,7 +42,7 @@ pub struct SecondMachine {
 }
 
 impl SecondMachine {
-    /// Takes so many turns.
+    /// Performs this machine's turns.
     pub async fn run(mut self, turns: u64) {
         for turn in 0..turns {
             let own = turn * 2 + self.machine;

@@ -1,4 +1,4 @@
-//! Names that name nothing.
+//! Invalid names.
 
 use tombolo_nfs_tests::client::{Expect, calls_with_names, changes_of_names, mode};
 use tombolo_nfs_tests::fixture::{Fixture, assert_one_of, on_each};
@@ -86,7 +86,7 @@ fn dot_names_are_refused() {
                 let expected = [Status::Exist, Status::Inval, Status::IsDir, Status::Perm, Status::NotEmpty];
                 match send(&fixture.nfs, &call).status() {
                     Ok(()) => panic!("{call:?} in {at:?} succeeded"),
-                    // There is no `old` in the inner directory to be moved.
+                    // The inner directory has no `old` to be moved.
                     Err(Status::NoEnt) if matches!(call, Call::Rename(_)) => {}
                     Err(status) => assert_one_of(&status, &expected),
                 }

@@ -127,7 +127,7 @@ fn a_listing_of_4_gib_is_a_page() {
     });
 }
 
-/// Owners that mean "leave it" to the host: given by mistake, they must not look like success.
+/// Sets the owner that means "unchanged" to the host: it must not look like success.
 #[test]
 fn the_invalid_user_id_owns_nothing() {
     on_each(|fixture| {

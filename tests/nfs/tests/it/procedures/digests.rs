@@ -66,7 +66,7 @@ fn what_is_wrong_with_a_call_is_said() {
     });
 }
 
-/// Writes to a file of the host whenever it is read, so many times.
+/// A layer that writes to a host file at each of the first reads.
 struct Meddler {
     path: std::path::PathBuf,
     times: AtomicU64,
@@ -81,7 +81,7 @@ impl Around for Meddler {
                 self.times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
             if let Ok(left) = left {
                 let file = OpenOptions::new().write(true).open(&self.path).expect("the file");
-                // Longer each time: also a clock that has not moved on shows that.
+                // At a new offset each time, so that the size shows the change even within one clock tick.
                 file.write_all_at(&[left as u8], 1000 - left).expect("a write");
             }
         }

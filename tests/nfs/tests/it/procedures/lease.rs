@@ -1,4 +1,4 @@
-//! LEASE of the side program: what one client changes waits until all others have given their leases back.
+//! LEASE of the side program: a client's change waits until all others have returned their leases.
 
 use std::sync::Arc;
 use std::thread;
@@ -23,7 +23,7 @@ use tombolo_wire_rpc::Accepted;
 
 use super::packing::unpack;
 
-/// Nothing runs out while a test lasts.
+/// Longer than any test: nothing expires.
 const LONG: Duration = Duration::from_secs(600);
 /// Something runs out. A tenth of it passes after a change before another is granted.
 const SHORT: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Asks until it is granted one.
+    /// Requests a lease until one is granted; returns its epoch.
     fn granted(&self) -> u64 {
         let began = Instant::now();
         loop {

@@ -62,7 +62,7 @@ fn slow_calls_run_at_the_same_time() {
     assert_eq!(answered, asked);
 }
 
-/// Writers and readers of many connections at once see whole files.
+/// Writes and reads over many connections at once; readers must see whole files.
 #[test]
 fn many_clients_work_at_once() {
     let fixture = Fixture::on_host();

@@ -58,7 +58,7 @@ fn the_mode_decides_for_owner_group_and_others() {
         assert_eq!(may(&fixture.as_user(1000), &file), (true, true));
         assert_eq!(may(&group, &file), (true, false));
         assert_eq!(may(&fixture.as_user(3000), &file), (false, false));
-        // Seen at once, though the answer may have been kept.
+        // Effective at once, despite cached permissions.
         fixture.nfs.setattr(&file, mode(0o606), None).done();
         assert_eq!(may(&group, &file), (false, false));
         assert_eq!(may(&fixture.as_user(3000), &file), (true, true));
@@ -214,7 +214,7 @@ fn looked_up_groups_replace_those_of_the_credential() {
     let other = owned(&fixture, "other", 0, 66_666, 0o660);
     let claimed = fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[66_666]));
     assert_eq!(may(&claimed, &other), (false, false), "user {uid} is not of group 66666");
-    // Believed, it is the other way round.
+    // Without look-up the credential's groups apply.
     let fixture = Fixture::new(Plan::over(Arc::new(Memory::default())), None);
     let file = owned(&fixture, "file", 0, gid, 0o660);
     assert_eq!(may(&fixture.nfs.as_caller(Caller::with_groups(uid, 77_777, &[])), &file), (false, false));

@@ -1,4 +1,4 @@
-//! Opening, writing, reading, making stable, closing.
+//! Opening, writing, reading, syncing and closing.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{
@@ -10,9 +10,9 @@ use tombolo_nfs_client_tests::wire::noise;
 use super::{Caller, Open, all, mode};
 use crate::simulation::model::{Id, Kind};
 
-/// Files that are open at a time.
+/// Maximum number of open files.
 const OPEN_MAX: usize = 4;
-/// The longest file, in bytes, and the longest read or write.
+/// Maximum length of a file, a read or a write, in bytes.
 const SIZE_MAX: u64 = 40_000;
 const TRANSFER_MAX: usize = 12_000;
 
@@ -44,7 +44,7 @@ impl Caller {
         let how = Create { mode: mode(0o640), flags, exclusive };
         let created =
             self.fs.create(&self.cx, parent, Name::new(name).expect("a name"), &how).resolve().await;
-        // Also when the first answer to an exclusive one was lost, and with it the server's memory of it.
+        // Includes exclusive creates whose reply was lost together with the server's reply cache.
         let created = created.unwrap_or_else(|error| panic!("create: {error}"));
         let id = self.model.make(dir, name, Kind::File(Vec::new()), created.entry.attr.fileid, 0o640);
         self.check_attr("create", id, &created.entry.attr);
@@ -152,7 +152,7 @@ impl Caller {
         let written = self.fs.write(&self.cx, file, &how, buffer.source(0..len)).resolve().await;
         assert_eq!(written.expect("written").count, len, "a write that was cut");
         if !retainable {
-            // It is the caller's again.
+            // The memory is the caller's again.
             buffer.sink(0..len).write_at(0, &vec![0xee; len]);
         }
         self.world.lent.lock().expect("one thread").push(buffer);
@@ -170,7 +170,7 @@ impl Caller {
         let size = self.model.content(open.id).len() as u64;
         let (from_start, wanted) = (self.rng.chance(300), self.rng.up_to(TRANSFER_MAX));
         let mut offset = if from_start { 0 } else { self.rng.below(size + 100) };
-        // Sometimes on and on, as a program reads that reads it all.
+        // Sometimes sequentially, as a program that reads a whole file.
         let pieces = if from_start { 6 } else { 1 };
         for _ in 0..pieces {
             self.note(|| format!("read of {wanted} bytes at {offset}, {open:?}"));

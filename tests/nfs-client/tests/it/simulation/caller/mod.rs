@@ -47,7 +47,7 @@ pub struct Caller {
     open: Vec<Open>,
     /// Directories in which files that are open may have kept a name.
     not_empty: BTreeSet<Id>,
-    /// Look-ups to be given back after this step.
+    /// Look-ups to be forgotten after this step.
     look_ups: Vec<(NodeId, u64)>,
     steps: u64,
     begun_at: u64,

@@ -67,7 +67,7 @@ impl Caller {
         self.check_attr("symlink", id, &entry.attr);
     }
 
-    /// Gives some file a second name.
+    /// Adds a second name to some file.
     pub(super) async fn link(&mut self) {
         let Some((from_dir, from, id)) = self.some_entry(|kind| matches!(kind, Kind::File(_))) else {
             return;

@@ -22,7 +22,7 @@ use tombolo_nfs_client_tests::wire::Rng;
 
 use session::Session;
 
-/// A disk writes so many bytes as one.
+/// Unit of atomic writes.
 const BLOCK_BYTES: usize = 512;
 
 /// The session that looks after things.
