@@ -77,7 +77,7 @@ impl LinkServer {
         Arc::new(NfsExport::mount_over(&self.route(), PATH, options).expect("the server can be mounted"))
     }
 
-    /// Directs new links to another server.
+    /// Switches new links to another server.
     pub fn replace(&self, service: Arc<dyn Service>) {
         *self.server.lock().expect("no test panics here") = server(service);
     }

@@ -51,12 +51,12 @@ pub fn no_squash() -> Squash {
 }
 
 impl Plan {
-    /// Plans one export, `/export`, that trusts all callers.
+    /// Prepares one export, `/export`, that trusts all callers.
     pub fn over(export: Arc<dyn Export>) -> Self {
         Self::empty().and(PATH, export, no_squash())
     }
 
-    /// Plans a server without exports, with keys of its own.
+    /// Prepares a server without exports, with keys of its own.
     pub fn empty() -> Self {
         Self {
             exports: Vec::new(),

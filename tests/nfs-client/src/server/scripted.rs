@@ -133,7 +133,7 @@ impl Scripted {
         self.now(move |asked| if asked.is(procedure) { script(asked) } else { ScriptedReply::Forward });
     }
 
-    /// Forwards all calls from the next one on.
+    /// Relays all calls from the next one on.
     pub fn be_honest(&self) {
         self.now(|_| ScriptedReply::Forward);
     }

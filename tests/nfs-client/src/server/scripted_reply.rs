@@ -26,7 +26,7 @@ pub enum ScriptedReply {
     Close,
     /// Resets the connection.
     Reset,
-    /// Forwards the call and drops the reply.
+    /// Relays the call and drops the reply.
     Dropped,
     /// A delayed reply. All other calls of the connection wait.
     After(Duration, Box<ScriptedReply>),
@@ -35,12 +35,12 @@ pub enum ScriptedReply {
 }
 
 impl ScriptedReply {
-    /// Forwards the call and edits the results.
+    /// Relays the call and edits the results.
     pub fn edited(edit: impl FnOnce(&mut Vec<u8>) + Send + 'static) -> Self {
         Self::Edited(Box::new(edit))
     }
 
-    /// Forwards the call and overwrites the results at `at`.
+    /// Relays the call and overwrites the results at `at`.
     pub fn patched(at: usize, bytes: &[u8]) -> Self {
         let bytes = bytes.to_vec();
         Self::edited(move |results| {
@@ -49,7 +49,7 @@ impl ScriptedReply {
         })
     }
 
-    /// Delays the reply.
+    /// Schedules the reply after a delay.
     pub fn after(self, time: Duration) -> Self {
         Self::After(time, Box::new(self))
     }

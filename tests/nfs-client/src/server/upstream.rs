@@ -17,7 +17,7 @@ impl Upstream {
         Self { address, stream: None }
     }
 
-    /// Forwards a call and waits for the reply. Fails if the server is down; the client's connection is
+    /// Relays a call and waits for the reply. Fails if the server is down; the client's connection is
     /// closed then.
     pub(super) fn ask(&mut self, message: &[u8]) -> io::Result<Vec<u8>> {
         let stream = match &mut self.stream {
@@ -28,7 +28,7 @@ impl Upstream {
         stream.receive()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Forwards a call and edits the results.
+    /// Relays a call and edits the results.
     pub(super) fn ask_and_edit(
         &mut self,
         message: &[u8],

@@ -54,7 +54,7 @@ impl Conditions {
         operation: us(0, 0),
     };
 
-    /// Draws random bad conditions.
+    /// Samples random bad conditions.
     pub fn draw(rng: &mut Rng) -> Self {
         let often = *rng.pick(&[0, 0, 5, 20, 100]);
         Self {
@@ -93,7 +93,7 @@ impl Conditions {
         candidates.into_iter().filter(|candidate| candidate != self).collect()
     }
 
-    /// Draws a one-way delay.
+    /// Samples a one-way delay.
     pub(super) fn delay(&self, rng: &mut Rng) -> Duration {
         let delay = rng.between(self.delay);
         if rng.chance(self.spikes) { delay * 100 } else { delay }
@@ -136,7 +136,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Draws a random fault.
+    /// Samples a random fault.
     pub fn draw(rng: &mut Rng) -> Self {
         match rng.below(10) {
             0 | 1 => Self::Reset,
@@ -154,7 +154,7 @@ impl Fault {
         }
     }
 
-    /// Draws a random restart that keeps handles valid.
+    /// Samples a random restart that keeps handles valid.
     pub fn draw_restart(rng: &mut Rng) -> Self {
         let lost = *rng.pick(&[0, 500, 1000, 1000]);
         Self::Restart { down: a_while(rng), power: rng.chance(300), lost, new_handles: false }

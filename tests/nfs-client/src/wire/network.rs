@@ -183,7 +183,7 @@ impl Network {
         self.state().conditions
     }
 
-    /// Draws a duration from the range.
+    /// Samples a duration from the range.
     pub fn random_between(&self, range: (Duration, Duration)) -> Duration {
         self.state().rng.between(range)
     }
@@ -239,7 +239,7 @@ impl State {
         self.last_number
     }
 
-    /// Draws the arrival time of something sent now.
+    /// Samples the arrival time of something sent now.
     pub fn arrival(&mut self) -> Duration {
         let (conditions, sent_at) = (self.conditions, self.now.max(self.partition_until));
         sent_at + conditions.delay(&mut self.rng)

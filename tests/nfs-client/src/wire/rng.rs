@@ -17,7 +17,7 @@ impl Rng {
         Self(self.next_u64())
     }
 
-    /// Draws any number.
+    /// Samples any number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,12 +25,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Draws a number below `end`; 0 if `end` is 0.
+    /// Samples a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         if end == 0 { 0 } else { self.next_u64() % end }
     }
 
-    /// Draws a length from 1 to `max`.
+    /// Samples a length from 1 to `max`.
     pub fn up_to(&mut self, max: usize) -> usize {
         1 + self.below(max as u64) as usize
     }
@@ -40,13 +40,13 @@ impl Rng {
         self.below(1000) < u64::from(per_mille)
     }
 
-    /// Draws a duration from `range`, both ends included.
+    /// Samples a duration from `range`, both ends included.
     pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
         let span_us = most.saturating_sub(least).as_micros() as u64;
         least + Duration::from_micros(self.below(span_us + 1))
     }
 
-    /// Draws one of `choices`.
+    /// Samples one of `choices`.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]
     }

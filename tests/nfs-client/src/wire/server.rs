@@ -112,7 +112,7 @@ impl<S: Service> ServerSide<S> {
         }
     }
 
-    /// Freezes the server for `time`.
+    /// Pauses the server for `time`.
     pub fn freeze(&mut self, time: Duration) {
         self.frozen_until = self.network.now() + time;
         self.network.nudge(self.frozen_until);

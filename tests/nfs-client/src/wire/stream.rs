@@ -157,7 +157,7 @@ impl Network {
         Ok(bytes)
     }
 
-    /// Acknowledges a notification: the end is notified again if something is still to be received.
+    /// Processes a notification: the end is notified again if something is still to be received.
     pub fn looked_at(&self, socket: SocketId, end: End) {
         let mut state = self.state();
         let Some(connection) = state.connections.get_mut(&socket) else { return };
@@ -227,7 +227,7 @@ impl State {
         }
     }
 
-    /// Breaks the connection; each end is notified after a delay of its own.
+    /// Cuts the connection; each end is notified after a delay of its own.
     fn break_off(&mut self, socket: SocketId, last_piece_to: End) {
         self.note(3, socket.number, || format!("{socket} breaks"));
         let at = self.arrival_in_order(socket, last_piece_to);
@@ -236,7 +236,7 @@ impl State {
         self.schedule(at, Event::Break { socket, to: last_piece_to.other() });
     }
 
-    /// Draws the arrival time of a piece sent now to that end; not before earlier pieces.
+    /// Samples the arrival time of a piece sent now to that end; not before earlier pieces.
     fn arrival_in_order(&mut self, socket: SocketId, to: End) -> Duration {
         let at = self.arrival();
         let Some(connection) = self.connections.get_mut(&socket) else { return at };

@@ -120,7 +120,7 @@ fn is_lend(program: u32, procedure: u32) -> bool {
     (program, procedure) == (side::PROGRAM, side::Procedure::Lend.number())
 }
 
-/// Scripts a site cache's replies to LEND; other calls are forwarded.
+/// Simulates a site cache's replies to LEND; other calls are forwarded.
 fn lending(
     mut says: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
 ) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {

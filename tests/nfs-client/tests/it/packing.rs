@@ -158,7 +158,7 @@ fn a_file_that_gets_no_smaller_is_given_up() {
     there.release(file);
 }
 
-/// Corrupts or refuses packed replies in several ways: the client must fall back to READ.
+/// Changes or refuses packed replies in several ways: the client must fall back to READ.
 #[test]
 fn what_does_not_come_so_comes_otherwise() {
     let says: [fn(&ReceivedCall<'_>) -> ScriptedReply; 5] = [

@@ -40,7 +40,7 @@ fn make(world: &World, dir: NodeId, depth: usize) {
     }
 }
 
-/// Collects all paths below a directory, as find(1) does.
+/// Lists all paths below a directory, as find(1) does.
 fn find(world: &World, dir: NodeId, path: &str, found: &mut BTreeSet<String>) {
     let file = world.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
     let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };

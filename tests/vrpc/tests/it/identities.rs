@@ -140,7 +140,7 @@ fn whom_a_rule_believes_acts_as_it_says() {
     assert!(matches!(opened, Err(Error::AccessDenied)), "permissions are looked at: {opened:?}");
 }
 
-/// Includes servers that leave permission checks to the client, which sends checked requests as root.
+/// Tests also servers that leave permission checks to the client, which sends checked requests as root.
 #[test]
 fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");

@@ -39,7 +39,7 @@ fn owned(w: &World, name: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// Skips the case if other users cannot reach the directory.
+/// Checks that other users can reach the directory; otherwise skips the case.
 fn reachable(w: &World) -> Verdict {
     match w.as_user("65000:65000", "list", &w.dir) {
         0 => Ok(()),

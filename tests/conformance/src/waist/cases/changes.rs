@@ -202,7 +202,7 @@ struct Believed {
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 impl Believed {
-    /// Fetches everything that is not cached.
+    /// Reads everything that is not cached.
     fn look(&mut self, w: &World, dirs: &[NodeId]) {
         for &dir in dirs {
             for text in NAMES {
@@ -286,7 +286,7 @@ pub(super) fn random() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// Attempts a random change.
+/// Tries a random change.
 pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
     let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
     let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);

@@ -155,8 +155,8 @@ fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Reuses inode numbers, as disks do for the next file, perhaps within the same tick of their clock. A client
-/// that has not yet forgotten the old node must not get it for the new file.
+/// Tests reused inode numbers: disks give a removed file's number to the next one, perhaps within the same
+/// tick of their clock. A client that has not yet forgotten the old node must not get it for the new file.
 fn a_number_used_again_is_another_node(w: &World) -> Verdict {
     for round in 0..50 {
         let text = format!("round {round}");

@@ -213,7 +213,7 @@ fn a_copy_within_a_file_moves_bytes(w: &World) -> Verdict {
     Ok(())
 }
 
-/// Expects EBADF, as copy_file_range(2): the offset and O_APPEND contradict each other.
+/// Verifies EBADF, as by copy_file_range(2): the offset and O_APPEND contradict each other.
 fn a_copy_does_not_append(w: &World) -> Verdict {
     let (from, bytes) = four_blocks(w);
     let flags = OpenFlags::WRITE | OpenFlags::APPEND;

@@ -28,7 +28,7 @@ fn hold(w: &World, version: Version) -> bool {
     versions(w).hold(&[version])
 }
 
-/// Skips the case if there are no versions at present.
+/// Checks that versions are available; otherwise skips the case.
 fn had(w: &World) -> Result<(), Skip> {
     match look(w, w.dir) {
         Some((_, Some(_))) => Ok(()),

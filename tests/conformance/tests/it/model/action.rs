@@ -56,12 +56,12 @@ pub struct Place {
     pub name: &'static str,
 }
 
-/// Generates up to 80 actions.
+/// Returns a strategy for up to 80 actions.
 pub fn sequences() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(by_anyone(prop_oneof![names(), nodes(), files(), groups()]), 1..80)
 }
 
-/// Generates an action of the required operations or on extended attributes.
+/// Returns a strategy for an action of the required operations or on extended attributes.
 pub fn required_and_xattrs() -> impl Strategy<Value = Action> {
     by_anyone(prop_oneof![3 => names(), 3 => nodes(), 3 => files(), 1 => xattrs()])
 }
@@ -100,7 +100,7 @@ fn flags() -> impl Strategy<Value = OpenFlags> {
     ])
 }
 
-/// Generates offsets and sizes near page boundaries.
+/// Returns a strategy for offsets and sizes near page boundaries.
 fn offset() -> impl Strategy<Value = u64> {
     prop_oneof![0_u64..20, 4090_u64..4100, 8190_u64..8200, 0_u64..20_000]
 }

@@ -79,7 +79,7 @@ impl Link {
         self.waiting.lock().expect("no panic").len()
     }
 
-    /// Lets one message through, or cuts it off.
+    /// Delivers or drops one message.
     pub fn deliver(&self, index: usize, arrives: bool) {
         let message = self.waiting.lock().expect("no panic").swap_remove(index);
         message.keep(arrives);

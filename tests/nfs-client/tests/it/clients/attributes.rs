@@ -61,7 +61,7 @@ fn a_client_sees_its_own_changes_at_once() {
     }
 }
 
-/// Includes a file that was last looked up under another name than the removed one.
+/// Tests also a file that was last looked up under another name than the removed one.
 #[test]
 fn a_client_sees_at_once_that_a_file_has_lost_a_name() {
     let pair = Pair::new();

@@ -45,7 +45,8 @@ fn an_append_after_another_clients_close_goes_to_the_new_end() {
     );
 }
 
-/// Overlaps writes of one client: the server must end with them in the order of issue, however they are sent.
+/// Tests overlapping writes of one client: the server must end with them in the order of issue, however they
+/// are sent.
 #[test]
 fn overlapping_writes_end_as_the_last_one_has_it() {
     let pair = Pair::new();

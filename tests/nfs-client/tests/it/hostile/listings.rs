@@ -163,8 +163,8 @@ fn a_directory_of_which_no_entry_fits_is_an_error() {
     });
 }
 
-/// Scripts a directory whose cookies are indexes, valid for one version, as its verifier says. Each continued
-/// page starts a new version, up to `versions_max`, with the order reversed and one more name.
+/// Simulates a directory whose cookies are indexes, valid for one version, as its verifier says. Each
+/// continued page starts a new version, up to `versions_max`, with the order reversed and one more name.
 fn changing(versions_max: u64) -> impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static {
     let mut version = 1;
     move |asked| {

@@ -42,7 +42,7 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
     });
 }
 
-/// Loses the reply of an executed call: a server's reply cache recognises calls by their xid.
+/// Drops the reply of an executed call: a server's reply cache recognises calls by their xid.
 #[test]
 fn a_call_that_is_sent_again_has_the_name_that_it_had() {
     on_hard(|stage, world| {

@@ -25,12 +25,12 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Soft-mounts a scripted server that forwards all calls; the time-out is about one second.
+    /// Mounts (soft) a scripted server that forwards all calls; the time-out is about one second.
     pub fn soft() -> Self {
         Self::with(soft())
     }
 
-    /// Hard-mounts a scripted server that forwards all calls.
+    /// Mounts (hard) a scripted server that forwards all calls.
     pub fn hard() -> Self {
         Self::with(hard())
     }

@@ -58,7 +58,7 @@ fn an_unknown_file_type_is_an_error() {
     });
 }
 
-/// Reuses a handle for another file, which must not be taken for the first.
+/// Uses a handle for another file, which must not be taken for the first.
 #[test]
 fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
     on_soft(|stage, world| {

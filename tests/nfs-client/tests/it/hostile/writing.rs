@@ -156,7 +156,7 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
     }
 }
 
-/// Covers data of an earlier client that was killed before its COMMIT.
+/// Tests data of an earlier client that was killed before its COMMIT.
 #[test]
 fn the_first_flush_of_a_disk_makes_stable_what_a_client_before_has_left() {
     on_soft(|stage, world| {

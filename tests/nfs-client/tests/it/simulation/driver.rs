@@ -29,7 +29,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Draws some faults and a later time of recovery. `restarts` thousandths of them are restarts.
+    /// Samples some faults and a later time of recovery. `restarts` thousandths of them are restarts.
     pub fn draw(rng: &mut Rng, restarts: u32) -> Self {
         let spread = *rng.pick(&[100_000, 2_000_000, 60_000_000]);
         let mut at = Duration::ZERO;

@@ -70,7 +70,7 @@ fn find_data(results: &[u8], _: usize) -> DataLocation {
     if len == 0 { DataLocation::None } else { DataLocation::Data(20..20 + len as usize) }
 }
 
-/// Draws the size of a call's or a reply's data.
+/// Samples the size of a call's or a reply's data.
 fn draw_size(rng: &mut Rng, max: usize) -> usize {
     let most = *rng.pick(&[0, 0, 10, 1000, max]);
     rng.below(most.min(max) as u64 + 1) as usize

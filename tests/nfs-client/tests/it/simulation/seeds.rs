@@ -12,7 +12,7 @@ const ATTEMPTS_MAX: usize = 300;
 
 /// Parameters of a run, all drawn from a seed.
 pub trait Scenario: Clone + Debug {
-    /// Draws the run of a seed.
+    /// Samples the run of a seed.
     fn draw(seed: u64) -> Self;
     /// Returns smaller variants of the run.
     fn smaller(&self) -> Vec<Self>;

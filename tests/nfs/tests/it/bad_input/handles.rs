@@ -68,7 +68,7 @@ fn an_over_long_handle_is_garbage() {
     });
 }
 
-/// Flips each bit of a signed handle.
+/// Changes each bit of a signed handle.
 #[test]
 fn a_forged_handle_is_bad() {
     on_each(|fixture| {

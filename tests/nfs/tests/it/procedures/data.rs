@@ -153,7 +153,7 @@ fn write_by_another_user_drops_set_user_id() {
     });
 }
 
-/// Follows Linux's local file systems since 6.2: without group execute, the file's group keeps the bit.
+/// Tests Linux's rule since 6.2: without group execute, writers of the file's group keep the bit.
 #[test]
 fn writes_by_other_groups_drop_set_group_id() {
     on_each(|fixture| {

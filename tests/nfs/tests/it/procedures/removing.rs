@@ -149,7 +149,7 @@ fn rename_refuses_impossible_moves() {
     });
 }
 
-/// Expects ESTALE, since the server still has the directory open: upon ENOENT a client would not resolve the
+/// Verifies ESTALE, since the server still has the directory open: upon ENOENT a client would not resolve the
 /// path again.
 #[test]
 fn names_in_a_removed_directory_are_stale() {

@@ -141,7 +141,7 @@ fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
     assert!(syncs.iter().all(|count| *count == 0), "relaxed is what was asked for: {syncs:?}");
 }
 
-/// Requires a sync of the node too: the directory's need not include attributes set after creation.
+/// Verifies a sync of the node too: the directory's need not include attributes set after creation.
 #[test]
 fn a_create_syncs_its_node_and_directory() {
     let (fixture, spy) = spied_upon(Durability::Stable);

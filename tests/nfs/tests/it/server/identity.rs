@@ -65,7 +65,7 @@ fn the_mode_decides_for_owner_group_and_others() {
     });
 }
 
-/// Follows RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
+/// Tests RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
 #[test]
 fn the_owner_reads_and_writes_whatever_the_mode() {
     on_each(|fixture| {
@@ -80,7 +80,7 @@ fn the_owner_reads_and_writes_whatever_the_mode() {
     });
 }
 
-/// Follows RFC 1813 §4.4: a client's kernel pages a program in by READ.
+/// Tests RFC 1813 §4.4: a client's kernel pages a program in by READ.
 #[test]
 fn execute_permission_allows_reading() {
     on_each(|fixture| {

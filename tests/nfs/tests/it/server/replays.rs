@@ -154,7 +154,7 @@ fn a_replayed_unchecked_create_returns_the_same_file() {
     });
 }
 
-/// Replays a reply after the file that the call named was removed.
+/// Repeats a call after the file that the call named was removed.
 #[test]
 fn a_failed_link_is_replayed_though_its_file_is_gone() {
     on_each(|fixture| {

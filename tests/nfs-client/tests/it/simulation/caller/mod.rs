@@ -191,18 +191,18 @@ impl Caller {
         }
     }
 
-    /// Picks a directory.
+    /// Returns a random directory.
     fn some_directory(&mut self) -> Id {
         let directories = self.model.directories();
         *self.rng.pick(&directories)
     }
 
-    /// Picks a directory and a name, which may not exist.
+    /// Returns a random directory and name, which may not exist.
     fn some_name(&mut self) -> (Id, &'static [u8]) {
         (self.some_directory(), *self.rng.pick(&NAMES))
     }
 
-    /// Picks an existing name of a suitable node.
+    /// Returns a random existing name of a suitable node.
     fn some_entry(&mut self, suits: impl Fn(&Kind) -> bool) -> Option<(Id, Vec<u8>, Id)> {
         let all: Vec<_> = self
             .model

@@ -100,7 +100,7 @@ impl Shared {
         self.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Saves a file's stable content before its first unstable write.
+    /// Records a file's stable content before its first unstable write.
     fn before_unstable(&self, file: NodeId) -> Result<()> {
         let mut unsettled = self.unsettled();
         if let Entry::Vacant(vacant) = unsettled.entry(file) {
