@@ -51,7 +51,7 @@ fn squashing_origin_receives_all_but_set_owners() {
 
         chown(mnt.join("three"), Some(1000), None).expect("chown");
         fs::write(mnt.join("dir/four"), "four").expect("write");
-        let refusal = "the origin refuses the owner that three was given";
+        let refusal = "the origin refuses to set the owner of three";
         far.session(&["wait", "--remote", "--timeout", "60"]).failed(1, &[refusal, "session flush"]);
         far.session(&["flush"]).failed(1, &[refusal, "kept"]);
         far.session(&["wait", "--remote"]).failed(1, &[refusal]);

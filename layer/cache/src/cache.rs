@@ -296,7 +296,7 @@ impl Cache {
     /// Says in the log, not too often, that data cannot be kept.
     pub(crate) fn complain(&self, error: &Error) {
         if let Some(suppressed) = self.complaints.allow() {
-            tracing::warn!(%error, suppressed, "data cannot be kept in the cache: they are read at the origin each time");
+            tracing::warn!(%error, suppressed, "cannot store data in the cache: they are read from the origin each time");
         }
     }
 

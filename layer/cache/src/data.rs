@@ -228,7 +228,7 @@ impl Data {
             match filled {
                 Ok(bytes) => advice.filled(bytes),
                 // They are fetched then.
-                Err(error) => tracing::debug!(%error, "zeroes cannot be kept"),
+                Err(error) => tracing::debug!(%error, "cannot store zero blocks"),
             }
         }
     }

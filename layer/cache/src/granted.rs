@@ -229,7 +229,7 @@ impl Kept {
                     self.lose();
                 }
                 if let Some(suppressed) = self.complaints.allow() {
-                    tracing::warn!(%error, suppressed, "no lease of the tree can be asked for: close-to-open");
+                    tracing::warn!(%error, suppressed, "cannot request a lease of the tree: the contract is close-to-open meanwhile");
                 }
                 PAUSE
             }
@@ -247,7 +247,7 @@ impl Kept {
         let Some(leases) = self.origin.fs.leases() else { return };
         let given = leases.lease(&self.origin.own_ctx(), LeaseRequest::GiveBack(epoch)).resolve().await;
         if let Err(error) = given {
-            tracing::debug!(%error, "the lease was not given back");
+            tracing::debug!(%error, "cannot return the lease");
         }
     }
 

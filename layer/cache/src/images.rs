@@ -121,7 +121,7 @@ impl Image {
     pub(crate) fn tell(&self, name: &[u8], why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(name);
-            tracing::warn!(%file, "{} beside this file does not count: {why}", image::NAME);
+            tracing::warn!(%file, "{} of this file is ignored: {why}", image::NAME);
         }
     }
 }
@@ -149,7 +149,7 @@ impl Advice {
     pub(crate) fn tell_unlike(&self) {
         if !self.is_unlike.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(&self.file.name);
-            tracing::warn!(%file, "what came of this file is not what {} says: it is fetched again", image::NAME);
+            tracing::warn!(%file, "fetched data do not match {}: fetching them again", image::NAME);
         }
     }
 
@@ -209,7 +209,7 @@ impl Cache {
         let Some(advice) = data.advice() else { return };
         advice.is_disbelieved.store(true, Ordering::Relaxed);
         let file = String::from_utf8_lossy(&advice.file.name);
-        tracing::warn!(%file, "this file is not what {} says: nothing that it says of it counts any more", image::NAME);
+        tracing::warn!(%file, "file does not match {}, which is ignored for it from now on", image::NAME);
         let mut state = object.state();
         if state.data.as_ref().is_some_and(|current| Arc::ptr_eq(current, data)) {
             data.file.doom();
@@ -239,11 +239,11 @@ impl Cache {
         {
             let mut state = object.state();
             if !is_trusted(sidecar, &state.attr) {
-                image.tell(name, "it is neither root's nor of the file's owner, or others may write it");
+                image.tell(name, "owned by neither root nor the file's owner, or writable by others");
                 return None;
             }
             if !advice.is_of(&state.version()) {
-                image.tell(name, "the file was changed since; scan it again");
+                image.tell(name, "the file has changed since; scan it again");
                 return None;
             }
             if state.is_written_here() {

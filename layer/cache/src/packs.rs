@@ -132,7 +132,7 @@ async fn bring(
     match came {
         // An older server of ours.
         Err(Error::NotSupported) => cache.packs_nothing.store(true, Ordering::Relaxed),
-        Err(error) => tracing::debug!(%error, "parts of a file did not come compressed"),
+        Err(error) => tracing::debug!(%error, "compressed read failed"),
         Ok(_) => {}
     }
 }

@@ -60,7 +60,7 @@ impl Recorder {
         let line = [head.as_bytes(), path, b"\n"].concat();
         *lines_left -= 1;
         if let Err(error) = out.write_all(&line) {
-            tracing::warn!(%error, "nothing more is recorded");
+            tracing::warn!(%error, "cannot write the recording: nothing more is recorded");
             *lines_left = 0;
         }
     }

@@ -86,7 +86,7 @@ impl Twins {
                 read == Some(len) && buffer.as_slice().is_some_and(|bytes| digest(bytes) == *wanted);
             if read == Some(len) && !is_right {
                 self.refused_bytes.fetch_add(len as u64, Ordering::Relaxed);
-                tracing::warn!("a block here is not what it was when it came: it is not copied");
+                tracing::warn!("cached block does not match its digest: it is not copied");
             }
             is_right.then_some(buffer)
         });

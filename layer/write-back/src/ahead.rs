@@ -18,7 +18,7 @@ pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identi
     for identity in [Some(user), has_groups.then_some(alone)].into_iter().flatten() {
         learn_rights(&*below, &Ctx { identity: identity.clone(), ..cx.clone() }).await;
         if let Err(error) = learn_names(&*below, &Ctx { identity, ..cx.clone() }).await {
-            tracing::debug!(%error, "the root is not listed ahead");
+            tracing::debug!(%error, "cannot list the root in advance");
         }
     }
 }

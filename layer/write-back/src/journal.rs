@@ -79,7 +79,7 @@ impl Outcome {
         match self {
             Self::Stable => Ok(()),
             Self::Full => Err(Error::NoSpace),
-            Self::Failed => Err(Error::io("the write-back journal cannot be written: see the log")),
+            Self::Failed => Err(Error::io("cannot write the write-back journal; see the log")),
         }
     }
 }
@@ -293,7 +293,7 @@ impl Shared {
                     }
                     Err(error) => error,
                 };
-                tracing::error!(%error, "the write-back journal cannot be written: changes wait in memory, and no more are taken");
+                tracing::error!(%error, "cannot write the write-back journal: changes stay in memory, and new ones are refused");
                 // All that wait are told; what they have changed stays, and is written when that works again.
                 let outcome = Outcome::of(&error);
                 let (later, others) = {

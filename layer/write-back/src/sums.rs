@@ -79,7 +79,7 @@ impl Blocks {
                 tracing::error!(
                     generation = key.0,
                     ?span,
-                    "the local disk has lost data that it could not write"
+                    "the local disk failed to write data, which are lost"
                 );
             }
             Ok((*key, span.clone(), first))

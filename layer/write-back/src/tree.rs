@@ -156,7 +156,7 @@ impl Tree {
                     node = id.0,
                     name = name.as_deref().unwrap_or_default(),
                     ?span,
-                    "data are not as they were written: they are kept as they lie on the disk"
+                    "data fail their checksum: kept as found on the disk"
                 );
             }
         }

@@ -36,9 +36,9 @@ impl Holder {
         format!(
             "{VERSION_LINE}\nhost: {host}\nprocess: {process}\nsince: {since}\nid: {id}\n\
             machine: {machine}\nboot: {boot}\nnamespace: {namespace}\nstarted: {started}\nplace: {place}\n\n\
-            The proxy of tombolo that wrote this caches the whole tree under the contract exclusive: it believes that all changes go\n\
-            through it. It sets the times of this file every {} seconds, and removes it when it ends. If it ended otherwise, another\n\
-            takes the lease over after a while, or at once with --take-lease.\n",
+            This Tombolo proxy caches the whole tree under --contract exclusive, which assumes that all changes go through it.\n\
+            It renews the times of this file every {} seconds and removes the file when it ends. After an unclean end, another\n\
+            proxy can take over the lease after a while, or at once with --take-lease.\n",
             refresh.as_secs_f64()
         )
     }
@@ -71,7 +71,7 @@ impl Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.is_empty() {
-            true => f.write_str("a holder that its file does not name"),
+            true => f.write_str("an unnamed holder"),
             false => write!(f, "process {} on {} since {}", self.process, self.host, self.since),
         }
     }

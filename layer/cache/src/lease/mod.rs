@@ -80,7 +80,7 @@ pub const PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug, ThisError)]
 pub enum LeaseError {
     /// Another has it.
-    #[error("{holder} has it for itself, and said so {} s ago by the server's clock", age.as_secs())]
+    #[error("{holder} holds the lease of this tree, renewed {} s ago by the server's clock", age.as_secs())]
     Held {
         /// The other.
         holder: Box<Holder>,
@@ -88,7 +88,7 @@ pub enum LeaseError {
         age: Duration,
     },
     /// The file cannot be made.
-    #[error("{LEASE_NAME}, which keeps others from changing it, cannot be made there: {source}")]
+    #[error("cannot create the lease file {LEASE_NAME} in the tree: {source}")]
     Unwritable {
         /// Why.
         #[source]
@@ -182,20 +182,20 @@ impl Lease {
             Ok(None) => {
                 *lock(&self.renewed) = began;
                 if began.elapsed() < self.period * HELD_PERIODS && self.set(HELD) {
-                    tracing::warn!("{LEASE_NAME} is renewed: the contract is exclusive again");
+                    tracing::warn!("{LEASE_NAME} renewed: the contract is exclusive again");
                 }
             }
             Ok(Some(taker)) => {
                 if self.set(LOST) {
                     tracing::error!(
                         %taker,
-                        "{LEASE_NAME} was taken by another or removed: from now on the contract is close-to-open, not exclusive"
+                        "{LEASE_NAME} was removed or taken over: the contract is close-to-open from now on, not exclusive"
                     );
                 }
             }
             Err(error) => {
                 if let Some(suppressed) = self.complaints.allow() {
-                    tracing::warn!(%error, suppressed, "{LEASE_NAME} cannot be renewed");
+                    tracing::warn!(%error, suppressed, "cannot renew {LEASE_NAME}");
                 }
             }
         }
@@ -230,17 +230,17 @@ impl Lease {
                 }
                 self.is_missing.store(false, Ordering::Release);
                 if self.set(HELD) {
-                    tracing::warn!("{LEASE_NAME} is there: the contract is exclusive");
+                    tracing::warn!("{LEASE_NAME} acquired: the contract is exclusive");
                 }
             }
             Err(LeaseError::Held { holder, .. }) => {
                 if self.set(LOST) {
-                    tracing::error!(%holder, "another has {LEASE_NAME}: the contract stays close-to-open");
+                    tracing::error!(%holder, "another proxy holds {LEASE_NAME}: the contract stays close-to-open");
                 }
             }
             Err(error) => {
                 if let Some(suppressed) = self.complaints.allow() {
-                    tracing::warn!(%error, suppressed, "there is no lease yet");
+                    tracing::warn!(%error, suppressed, "cannot acquire the lease yet; will be retried");
                 }
             }
         }
@@ -283,7 +283,7 @@ impl Lease {
             let is_missing = self.is_missing.load(Ordering::Acquire);
             if is_old && !is_missing && !self.lasts && self.set(RUN_OUT) {
                 tracing::error!(
-                    "{LEASE_NAME} could not be renewed for long: until it is, the contract is close-to-open, not exclusive"
+                    "{LEASE_NAME} has expired without renewal: the contract is close-to-open until it is renewed, not exclusive"
                 );
             }
             let is_over = self.state() == LeaseState::Lost;
@@ -330,7 +330,7 @@ impl Keeper {
             Err(LeaseError::Unwritable { source, is_free: true }) if may_come_later => {
                 tracing::warn!(
                     error = %source,
-                    "{LEASE_NAME} cannot be made now: the contract is close-to-open until it can, and what waits goes to the origin"
+                    "cannot create {LEASE_NAME} yet: the contract is close-to-open until then, and pending changes are sent to the origin"
                 );
                 None
             }

@@ -72,7 +72,7 @@ impl Taking<'_> {
             return Err(LeaseError::Held { holder: Box::new(holder.clone()), age });
         }
         if !is_own {
-            tracing::warn!(%holder, age_s = age.as_secs(), is_stale, "takes {LEASE_NAME} from another");
+            tracing::warn!(%holder, age_s = age.as_secs(), is_stale, "taking over {LEASE_NAME} from another holder");
         }
         self.root.replace(beside.as_bytes(), LEASE_NAME.as_bytes()).await.map_err(unwritable)?;
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
@@ -86,9 +86,9 @@ impl Taking<'_> {
         }
         // It takes no more room. Where the origin makes no use of that, the file names the earlier life.
         if let Err(error) = self.root.rewrite(found, text).await {
-            tracing::warn!(%error, "{LEASE_NAME} names an earlier process");
+            tracing::warn!(%error, "cannot rewrite {LEASE_NAME}: it still names an earlier process");
         }
-        tracing::warn!(%source, "{LEASE_NAME} cannot be made anew: its times are set");
+        tracing::warn!(%source, "cannot replace {LEASE_NAME}: its times are renewed instead");
         Ok(Taken { handle: found.handle.clone(), is_from_another: false })
     }
 

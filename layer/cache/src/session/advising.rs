@@ -40,7 +40,7 @@ impl View {
         // Also when it fails, or its caller is gone: others wait for it.
         let _over = Over(advised);
         if let Err(error) = self.look_for_advice(object).await {
-            tracing::debug!(%error, "no sidecar is gone by");
+            tracing::debug!(%error, "sidecar not used");
         }
         Ok(())
     }
@@ -61,7 +61,7 @@ impl View {
             match view.image_of(&dir, &name).await {
                 Ok(Some((sidecar, image))) => view.begin_trace(&dir, &sidecar, &image, true),
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "no sidecar is gone by"),
+                Err(error) => tracing::debug!(%error, "sidecar not used"),
             }
         }));
     }
@@ -84,7 +84,7 @@ impl View {
         let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
         task::spawn_boxed(Box::pin(async move {
             if let Err(error) = view.learn_digests(&sidecar, &name, &image).await {
-                tracing::debug!(%error, "digests are not learnt");
+                tracing::debug!(%error, "cannot load the digests of the sidecar");
             }
         }));
         Ok(())
@@ -101,7 +101,7 @@ impl View {
                 let read = self.read_sidecar(&sidecar).await?;
                 let read = read.inspect_err(|error| {
                     let beside = String::from_utf8_lossy(beside);
-                    tracing::warn!(%beside, %error, "{NAME} does not count");
+                    tracing::warn!(%beside, %error, "{NAME} is invalid and ignored");
                 });
                 cache.images.add(sidecar.id, version, read.ok().map(Image::new))
             }

@@ -24,7 +24,7 @@ use crate::store::Lendable;
 pub(crate) async fn lend(session: &Arc<Session>, ask: &Ask) -> Option<Lendable> {
     let cx = Ctx { identity: ask.user.clone(), ..Ctx::root(SESSION) };
     let view = View::new(session, &cx);
-    view.lend(ask).await.inspect_err(|error| tracing::debug!(%error, "nothing is lent")).ok().flatten()
+    view.lend(ask).await.inspect_err(|error| tracing::debug!(%error, "data not lent")).ok().flatten()
 }
 
 impl View {

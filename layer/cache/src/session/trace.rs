@@ -154,7 +154,7 @@ fn found(opened: HashMap<u32, Option<Traced>>) -> Vec<u32> {
 }
 
 fn left_out<T>(one: Result<T>) -> Option<T> {
-    one.inspect_err(|error| tracing::debug!(%error, "a trace leaves a file out")).ok()
+    one.inspect_err(|error| tracing::debug!(%error, "cannot find a file of the trace")).ok()
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Data {
             };
             if count < piece.len() {
                 if is_lent {
-                    tracing::warn!("a cache has lent data that end too early: they are read at the origin");
+                    tracing::warn!("borrowed data end too early: reading them from the origin");
                     self.give_back();
                 }
                 break;

@@ -281,7 +281,7 @@ impl Shared {
         while !self.is_stopping.load(Ordering::SeqCst) {
             match self.connect() {
                 Ok((connection, epoll)) => {
-                    tracing::info!(socket = %self.path.display(), "data are borrowed from the cache of another proxy");
+                    tracing::info!(socket = %self.path.display(), "borrowing data from another proxy's cache");
                     lock(&self.state).connection = Some(connection.clone());
                     first = None;
                     pause = match self.serve(&connection, &epoll) {
@@ -289,13 +289,13 @@ impl Shared {
                         Ended::Violated => PAUSES.1,
                     };
                     self.lost(&connection);
-                    tracing::info!(socket = %self.path.display(), "nothing is borrowed any more: data come from the origin");
+                    tracing::info!(socket = %self.path.display(), "borrowing has ended: reading data from the origin");
                 }
                 Err(error) => {
                     if first.take().is_some() {
                         tracing::warn!(
                             socket = %self.path.display(), %error,
-                            "nothing can be borrowed at present: data come from the origin"
+                            "cannot borrow data at present: reading them from the origin"
                         );
                     }
                     pause = (pause * 2).min(PAUSES.1);
@@ -309,7 +309,7 @@ impl Shared {
     fn connect(&self) -> io::Result<(Arc<Connection>, Epoll)> {
         let socket = packet::connect(&self.path)?;
         if !is_own(socket.as_fd()) {
-            return Err(io::Error::other("another user listens there"));
+            return Err(io::Error::other("the socket belongs to another user"));
         }
         packet::send(&socket, &Request::Hello(self.volume).encoded(), &[])?;
         let epoll = Epoll::new()?;
@@ -320,9 +320,9 @@ impl Shared {
         match buffer.get(..packet.len).and_then(Reply::decoded) {
             Some(Reply::Hello(Welcome::Yes)) => {}
             Some(Reply::Hello(Welcome::OtherOrigin)) => {
-                return Err(io::Error::other("it is the cache of another file system"));
+                return Err(io::Error::other("the cache is of another file system"));
             }
-            _ => return Err(io::Error::other("it does not answer as the owner of a cache does")),
+            _ => return Err(io::Error::other("invalid reply from the socket: not the owner of a cache")),
         }
         epoll.add(&self.wakeup, WAKEUP, Interest::Readable)?;
         Ok((Arc::new(Connection { socket, is_open: AtomicBool::new(true) }), epoll))
@@ -346,7 +346,7 @@ impl Shared {
                     Ok(packet) if packet.len > 0 => {
                         let message = buffer.get(..packet.len).unwrap_or_default();
                         if self.take(connection, message, packet).is_none() {
-                            tracing::warn!(socket = %self.path.display(), "the owner of the cache sends what makes no sense");
+                            tracing::warn!(socket = %self.path.display(), "invalid message from the owner of the cache: disconnecting");
                             return Ended::Violated;
                         }
                     }

@@ -117,7 +117,7 @@ impl Drop for Lender {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that lends what is in the cache has panicked");
+            tracing::error!("the thread that lends cached data has panicked");
         }
     }
 }
@@ -127,7 +127,7 @@ impl Acceptor {
         let mut events = Vec::new();
         loop {
             if let Err(error) = self.epoll.wait(&mut events, None) {
-                tracing::error!(%error, "nothing is lent any more");
+                tracing::error!(%error, "lending of cached data has ended");
                 break;
             }
             for event in &events {
@@ -175,7 +175,7 @@ impl Acceptor {
             let request = buffer.get(..packet.len).filter(|_| is_whole).and_then(Request::decoded);
             if request.and_then(|request| self.take(connection, request)).is_none() {
                 if let Some(suppressed) = self.complaints.allow() {
-                    tracing::warn!(suppressed, "a borrower sends what makes no sense, and is cut off");
+                    tracing::warn!(suppressed, "invalid message from a borrower: disconnecting it");
                 }
                 return false;
             }

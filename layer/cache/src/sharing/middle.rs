@@ -141,12 +141,12 @@ impl Middle {
             state.is_connecting = false;
             match connected {
                 Ok(fs) => {
-                    tracing::info!(name, "data are taken from a cache in the middle, and compared with the origin's digests");
+                    tracing::info!(name, "reading data from the intermediate cache, verified by the origin's digests");
                     state.fs = Some(fs);
                 }
                 Err(error) => {
                     if state.quiet.is_none() {
-                        tracing::warn!(name, %error, "the cache in the middle is not there: data come from the origin");
+                        tracing::warn!(name, %error, "intermediate cache unreachable: reading data from the origin");
                     }
                     state.pause(PAUSES);
                 }
@@ -167,7 +167,7 @@ impl Middle {
     fn lost(&self, error: &Error) {
         let mut state = lock(&self.state);
         if state.fs.is_some() {
-            tracing::warn!(name = self.name, %error, "the cache in the middle does not answer: data come from the origin for a while");
+            tracing::warn!(name = self.name, %error, "intermediate cache not responding: reading data from the origin for a while");
         }
         let fs = state.fs.take();
         state.pause(PAUSES);
@@ -178,7 +178,7 @@ impl Middle {
     fn lied(&self) {
         tracing::warn!(
             name = self.name,
-            "the cache in the middle sends data that are not the file's: it is left alone, and the origin is read"
+            "data from the intermediate cache do not match the origin's digests: reading from the origin for a while"
         );
         lock(&self.state).pause(PAUSES_OF_LIARS);
     }
@@ -188,7 +188,7 @@ impl Middle {
         if matches!(error, Error::NotSupported) && !std::mem::replace(&mut lock(&self.state).is_over, true) {
             tracing::warn!(
                 name = self.name,
-                "the origin gives no digests any more: nothing is taken from the cache in the middle"
+                "the origin provides no digests any more: the intermediate cache is not used"
             );
         }
     }

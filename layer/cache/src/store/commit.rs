@@ -236,7 +236,7 @@ pub(super) fn start(
                 batch.data.values().for_each(|state| state.unwritten());
                 if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {
                     complained = Some(Instant::now());
-                    tracing::warn!(%error, "the index of the cache cannot be written: what is fetched now will be fetched again");
+                    tracing::warn!(%error, "cannot write the index of the cache: data fetched now will be fetched again");
                 }
             }
             drop(batch);

@@ -159,7 +159,7 @@ impl DataFile {
         for block in state.blocks_of(offset, into.len()) {
             let is_verified = state.is_verified(&mut state.blocks(), block);
             if !is_verified && !state.verify(&file, block) {
-                tracing::warn!(path = %state.path.display(), block, "damaged block: it is fetched again");
+                tracing::warn!(path = %state.path.display(), block, "damaged block: fetching it again");
                 return Ok(0);
             }
         }

@@ -50,7 +50,7 @@ pub enum OpenError {
         owner: String,
     },
     /// It belongs to another user, who could read and replace what lies in it.
-    #[error("{}: it belongs to user {uid}, and this process is another user's", path.display())]
+    #[error("{}: it belongs to user {uid}, not to the user of this process", path.display())]
     OtherOwner {
         /// The directory.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum OpenError {
         uid: u32,
     },
     /// It is no cache directory, or one of a newer version. It is left alone.
-    #[error("{}: not a cache that this version of tombolo knows", path.display())]
+    #[error("{}: not a cache of this version of tombolo", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub enum OpenError {
         location: String,
     },
     /// Something else is at the same place now.
-    #[error("{}: a cache of another file system that was at {location} before", path.display())]
+    #[error("{}: a cache of another file system, formerly at {location}", path.display())]
     OtherVolume {
         /// The directory.
         path: PathBuf,

@@ -196,7 +196,7 @@ impl Store {
             Ok(both) => both,
             Err(source) if is_passing(&source) => return Err(OpenError::Database { path, source }),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the index of the cache cannot be used: it begins anew");
+                tracing::warn!(path = %path.display(), %error, "cannot use the index of the cache: starting an empty one");
                 set_aside(&path);
                 private::database(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
                 opened(&path).map_err(|source| OpenError::Database { path: path.clone(), source })?
@@ -519,7 +519,7 @@ impl Drop for Store {
         if let Some(committer) = self.committer.take()
             && committer.join().is_err()
         {
-            tracing::error!("the thread that writes the index of the cache has panicked");
+            tracing::error!("the thread writing the index of the cache has panicked");
         }
     }
 }
@@ -684,7 +684,7 @@ fn key(handle: &PersistentHandle) -> Vec<u8> {
 
 /// What was read; if it could not be, it counts as not there.
 fn readable<T>(read: rusqlite::Result<T>) -> Option<T> {
-    read.inspect_err(|error| tracing::warn!(%error, "the index of the cache cannot be read")).ok()
+    read.inspect_err(|error| tracing::warn!(%error, "cannot read the index of the cache")).ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

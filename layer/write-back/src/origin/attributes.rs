@@ -109,7 +109,7 @@ impl Round {
             let what = [(Set::OWNER, "owner"), (Set::MODE, "mode"), (Set::XATTRS, "extended attributes")];
             let what = what.iter().find(|(each, _)| set.contains(*each)).map_or("times", |(_, what)| what);
             let path = self.shared.tree().shown_path(chosen.id);
-            let refusal = format!("the origin refuses the {what} that {path} was given: {error}");
+            let refusal = format!("the origin refuses to set the {what} of {path}: {error}");
             tracing::warn!(node = chosen.id.0, "{refusal}");
             self.set_refusal(refusal);
         }

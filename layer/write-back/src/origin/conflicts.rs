@@ -79,7 +79,7 @@ impl Round {
             Ok(None) | Err(Error::Stale | Error::NotFound) => {
                 tracing::warn!(
                     node = id.0,
-                    "it is not known where this file lies: its conflict copy is in the root"
+                    "directory of the file unknown: its conflict copy is in the root"
                 );
                 Ok((NodeId::ROOT, number))
             }
@@ -176,7 +176,7 @@ impl Round {
 
 /// A directory was removed here in which another has put something: it is there again.
 pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Attr) {
-    tracing::warn!(directory = from.0.0, name = %from.1.as_name(), "another has put something into this directory: it stays");
+    tracing::warn!(directory = from.0.0, name = %from.1.as_name(), "another client has created entries in this removed directory: it is kept");
     if let Some(node) = tree.node_mut(target.node) {
         node.set_nothing();
         node.parent = None;
@@ -194,7 +194,7 @@ pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Att
 
 /// A node was moved here, or got another name, that another has removed or moved at the origin: theirs holds.
 pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
-    tracing::warn!(directory = to.0.0, name = %to.1.as_name(), "another has moved or removed what was to have this name");
+    tracing::warn!(directory = to.0.0, name = %to.1.as_name(), "another client has moved or removed the file to be renamed");
     tree.set_name(to.0, &to.1, None, None, &Identity::ROOT);
     if let Some(node) = tree.node_mut(id) {
         let gone = if node.is_directory() { node.attr.nlink } else { 1 };
@@ -212,7 +212,7 @@ fn set_aside(
 ) {
     let (Some(old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else { return };
     let Some(name) = conflict_name(tree, name) else { return };
-    tracing::warn!(directory = dir.0, name = %name.as_name(), "another has changed this file at the origin: both are kept");
+    tracing::warn!(directory = dir.0, name = %name.as_name(), "another client has changed this file at the origin: both versions are kept");
     let id = NodeId(MADE_HERE | number);
     let mut extents = Extents::default();
     let delta = extents.insert(0..chosen.attr.size);

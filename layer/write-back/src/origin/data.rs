@@ -69,7 +69,7 @@ impl Round {
             self.window.start(async move {
                 // It is there: without this it is only read there.
                 if let Err(error) = round.offer(&chosen, &version).await {
-                    tracing::debug!(node = chosen.id.0, %error, "what was sent is not kept");
+                    tracing::debug!(node = chosen.id.0, %error, "cannot cache the sent data");
                 }
             });
         }

@@ -154,7 +154,7 @@ fn take_in(
 fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     let (dir, name) = (key.0, &key.1);
     let Some(place) = tree.place(dir, name).cloned() else { return };
-    tracing::warn!(name = %name.as_name(), directory = dir.0, "another has changed this name at the origin: both are kept");
+    tracing::warn!(name = %name.as_name(), directory = dir.0, "another client has changed this name at the origin: both files are kept");
     if let Some(ours) = place.now
         && let Some(other) = conflict_name(tree, name)
     {

@@ -214,7 +214,7 @@ fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::re
             Outcome::Failed(failure) => return Err(failure),
         }
     }
-    let reason = "the origin goes on being changed by another".into();
+    let reason = "another client keeps changing the origin".into();
     Err(Failure { reason, is_refused: false })
 }
 

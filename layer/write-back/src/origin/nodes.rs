@@ -123,7 +123,7 @@ impl Round {
 
     /// Another has removed what only has other attributes here.
     fn leave_gone(&self, chosen: &Chosen) -> Result<()> {
-        tracing::warn!(node = chosen.id.0, "another has removed what was to get these attributes");
+        tracing::warn!(node = chosen.id.0, "another client has removed the node to be changed");
         self.yield_to_another(chosen.id, |tree| {
             if let Some(node) = tree.node_mut(chosen.id) {
                 node.set_nothing();
