@@ -21,19 +21,19 @@ use crate::table::vnfs::Column as VnfsColumn;
 #[derive(Parser, Debug)]
 #[command(name = "tombolo-bench", version, arg_required_else_help = true)]
 pub struct BenchArgs {
-    /// Which table.
+    /// Table to measure.
     #[command(subcommand)]
     pub table: TableArgs,
-    /// Only see that it runs: the figures mean nothing.
+    /// Smoke test: the figures mean nothing.
     #[arg(long, global = true)]
     pub quick: bool,
-    /// Rounds; each contestant has one turn in each.
+    /// Number of rounds; each contestant has one turn in each.
     #[arg(long, global = true, value_name = "NUMBER")]
     pub rounds: Option<usize>,
-    /// How long a turn is, in milliseconds.
+    /// Length of a turn, in milliseconds.
     #[arg(long, global = true, value_name = "MS")]
     pub turn: Option<u64>,
-    /// Where to make the directory that is served: best on a file system in memory.
+    /// Parent of the served directory, preferably on a file system in memory.
     #[arg(long, global = true, value_name = "DIR", default_value = WITHIN)]
     pub within: PathBuf,
     /// Also write the report as NAME.json into this directory.
@@ -47,161 +47,162 @@ pub struct BenchArgs {
 /// The tables.
 #[derive(Subcommand, Debug)]
 pub enum TableArgs {
-    /// All of them, one after the other; what this machine cannot do is said, and left out.
+    /// All tables, one after the other; those that this machine cannot measure are reported and left out.
     All,
-    /// What a layer costs: a null answer through zero to four of them.
+    /// Cost of a layer: a null answer through zero to four of them.
     Waist,
-    /// Links in shared memory, beside bare cache lines and futexes, system calls on the same file, and other
-    /// ways to the same export.
+    /// Links in shared memory, compared with bare cache lines and futexes, system calls on the same file, and
+    /// other transports of the same export.
     Ring(RingArgs),
     /// The FUSE front end: a mount on this host, or virtio-fs through its queues.
     Fuse(FuseArgs),
-    /// A developer's job in a guest, beside virtiofsd and the guest's own disk. Needs the source tree.
+    /// A developer's job in a guest, compared with virtiofsd and the guest's own disk. Requires the source
+    /// tree.
     Guest {
-        /// Which C project: lua, zstd or httpd (which is not built).
+        /// C project to build: lua, zstd or httpd (not built).
         #[arg(default_value = "lua")]
         source: String,
-        /// Only these columns, as the table calls them.
+        /// Only these columns, by their names in the table.
         #[arg(long, value_name = "COLUMN[,COLUMN]…", value_delimiter = ',')]
         only: Vec<String>,
-        /// Only with guest and server placed so.
+        /// Only this placement of guest and server.
         #[arg(long, value_name = "PLACE[,PLACE]…", value_delimiter = ',')]
         place: Vec<Place>,
-        /// Extended attributes, on both sides.
+        /// Enable extended attributes on both sides.
         #[arg(long, value_enum, default_value_t)]
         xattrs: Xattrs,
     },
-    /// Disks: virtio-blk straight on the queue, beside QEMU's storage daemon.
+    /// Disks: virtio-blk straight on the queue, compared with QEMU's storage daemon.
     Disk {
-        /// A directory on a disk, for what is measured on one.
+        /// Directory on a disk, for measurements that need one.
         #[arg(long, value_name = "DIR", default_value = DISK)]
         disk: PathBuf,
     },
-    /// A disk over NBD, beside nbdkit.
+    /// A disk over NBD, compared with nbdkit.
     Nbd {
-        /// A directory on a disk, for the images.
+        /// Directory on a disk, for the images.
         #[arg(long, value_name = "DIR", default_value = DISK)]
         disk: PathBuf,
     },
-    /// fio and pgbench on a guest's disk, beside QEMU's storage daemon and the guest's own disk. Needs the
-    /// source tree, fio and PostgreSQL.
+    /// fio and pgbench on a guest's disk, compared with QEMU's storage daemon and the guest's own disk.
+    /// Requires the source tree, fio and PostgreSQL.
     GuestDisk {
-        /// A directory on a disk, for the images.
+        /// Directory on a disk, for the images.
         #[arg(long, value_name = "DIR", default_value = DISK)]
         disk: PathBuf,
     },
-    /// What the servers hold on to when 100,000 files were touched.
+    /// Memory and descriptors of the servers after access to 100,000 files.
     Memory,
-    /// The NFS server beside nfs-ganesha, by a load generator of our own and by libnfs.
+    /// The NFS server compared with nfs-ganesha, by a load generator of our own and by libnfs.
     Nfs(NfsArgs),
-    /// Touch files through the waist and print bytes and descriptors held; `memory` runs it.
+    /// Access files through the waist and print the bytes and descriptors retained; run by `memory`.
     #[command(hide = true)]
     Touch {
-        /// The directory.
+        /// Directory of the files.
         shared: PathBuf,
-        /// How many files.
+        /// Number of files.
         files: usize,
     },
-    /// Do Postmark's job in a folder that is not there yet; `vnfs` runs it, in a guest.
+    /// Run Postmark's job in a directory that does not exist yet; run by `vnfs`, in a guest.
     #[command(hide = true)]
     Postmark {
-        /// The folder.
+        /// Directory to create.
         folder: PathBuf,
-        /// How many files, and transactions.
+        /// Number of files, and of transactions.
         files: usize,
     },
-    /// Serve a directory over links, one place for each way to wait; `ring` runs it.
+    /// Serve a directory over links, one endpoint for each way to wait; run by `ring`.
     #[command(hide = true)]
     RingServer {
-        /// The directory.
+        /// Directory to serve.
         shared: PathBuf,
-        /// Where the places go.
+        /// Location of the endpoints.
         folder: PathBuf,
-        /// What they are.
+        /// Kind of the endpoints.
         kind: EndpointKind,
     },
-    /// Keep a link until standard input ends, and use it only as told there; `ring` runs it.
+    /// Hold a link until standard input ends, and use it only as instructed there; run by `ring`.
     #[command(hide = true)]
     RingIdle {
-        /// How to meet the server.
+        /// Transport to the server.
         kind: EndpointKind,
-        /// Where.
+        /// Location of the server.
         path: PathBuf,
-        /// How to wait for answers.
+        /// Way to wait for answers.
         mode: Mode,
     },
-    /// Send null requests over shared memory, as told in it; `ring` runs it, in a guest too.
+    /// Send null requests over shared memory, as instructed in it; run by `ring`, also in a guest.
     #[command(hide = true)]
     RingGuest {
         /// The memory: a file, or the guest's device.
         memory: PathBuf,
-        /// How much of it is the link's.
+        /// Size of the link's part of the memory.
         link_bytes: u64,
-        /// Which client it is.
+        /// Index of this client.
         client: u64,
     },
-    /// Wait until a guest's service says its own name; `gvfs` runs it.
+    /// Wait until a guest's service announces its own name; run by `gvfs`.
     #[command(hide = true)]
     Answer {
-        /// Where it is reached.
+        /// Address of the service.
         address: SocketAddr,
-        /// The name; `-`: any.
+        /// Expected name; `-`: any.
         name: String,
-        /// How long, in seconds.
+        /// Timeout, in seconds.
         seconds: u64,
     },
-    /// Answer bytes with bytes, or NFS calls with the same replies always; `nfs` runs it.
+    /// Answer bytes with bytes, or NFS calls with constant replies; run by `nfs`.
     #[command(hide = true)]
     Limit {
-        /// Which.
+        /// Kind of replies.
         limit: Limit,
-        /// Where to listen.
+        /// Address to listen at.
         address: SocketAddr,
     },
-    /// The NFS client beside one with a thread for each request, as Faber's paper on a workstation-based
-    /// network file system measured it, on links of several speeds.
+    /// The NFS client compared with one that has a thread for each request, as Faber's paper on a
+    /// workstation-based network file system measured it, over links of several speeds.
     Atomic(AtomicArgs),
-    /// Caches that are told of changes: mounts with coherence=push and the library, beside local system
-    /// calls, other policies and NFS.
+    /// Caches that are notified of changes: mounts with coherence=push and the library, compared with local
+    /// system calls, other policies and NFS.
     Vnfs(VnfsArgs),
-    /// A far tree through a caching proxy, over an emulated line, beside the same tree here and mounted
-    /// without a cache.
+    /// A remote tree through a caching proxy over an emulated WAN link, compared with the same tree locally
+    /// and mounted without a cache.
     Gvfs(GvfsArgs),
-    /// Move files as a client of some kind, as told on standard input; `atomic` runs it.
+    /// Transfer files as a client of some kind, as instructed on standard input; run by `atomic`.
     #[command(hide = true)]
     Drive(DriveArgs),
 }
 
-/// Which tables of the FUSE front end; all of them when none is named.
+/// Tables of the FUSE front end to measure; all of them if none is named.
 #[derive(Args, Debug)]
 #[group(multiple = true)]
 pub struct FuseArgs {
-    /// virtio-fs, straight on the queues, beside virtiofsd.
+    /// virtio-fs, straight on the queues, compared with virtiofsd.
     #[arg(long)]
     pub virtio: bool,
-    /// A FUSE mount of a local directory, beside libfuse's passthrough_ll.
+    /// A FUSE mount of a local directory, compared with libfuse's passthrough_ll.
     #[arg(long)]
     pub mount: bool,
 }
 
-/// Which parts of the table of links.
+/// Parts of the table of links to measure.
 #[derive(Args, Debug, Default)]
 pub struct RingArgs {
-    /// Only these parts. An unknown one is told, with those that there are.
+    /// Only these parts. An unknown one is reported, with the list of all.
     #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
 }
 
-/// Which parts of the table of caches that are told of changes, and where.
+/// Parts of the table of notified caches to measure, and their directory.
 #[derive(Args, Debug)]
 pub struct VnfsArgs {
-    /// Only these parts. An unknown one is told, with those that there are.
+    /// Only these parts. An unknown one is reported, with the list of all.
     #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
-    /// A directory on a disk, for what is measured on one.
+    /// Directory on a disk, for measurements that need one.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
-    /// How many files, and transactions, postmark has (by default 10,000).
+    /// Number of files, and of transactions, of postmark (by default 10,000).
     #[arg(long, value_name = "NUMBER")]
     pub files: Option<usize>,
     /// Only these columns of postmark, build and calls.
@@ -216,37 +217,36 @@ impl Default for VnfsArgs {
 }
 
 impl VnfsArgs {
-    /// The columns that were asked for; all when none was.
+    /// Returns the columns to measure: all of them unless some were selected.
     pub fn columns(&self) -> Vec<VnfsColumn> {
         let is_wanted = |column: &VnfsColumn| self.column.is_empty() || self.column.contains(column);
         VnfsColumn::ALL.into_iter().filter(is_wanted).collect()
     }
 }
 
-/// Which parts of the table of the caching proxy, where, and over which line.
+/// Parts of the table of the caching proxy to measure, their directory and WAN link.
 #[derive(Args, Debug)]
 pub struct GvfsArgs {
-    /// Only these parts. An unknown one is told, with those that there are.
+    /// Only these parts. An unknown one is reported, with the list of all.
     #[arg(long, value_name = "PART", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
-    /// A directory on a disk, for the far tree and the cache.
+    /// Directory on a disk, for the remote tree and the cache.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
-    /// The line between them, by the name that `tombolo-wan` has for it (by default 80M35, and lan with
-    /// --quick).
+    /// WAN link, by its name in `tombolo-wan` (by default 80M35, and lan with --quick).
     #[arg(long, value_name = "LINE", value_parser = line)]
     pub profile: Option<Profile>,
-    /// What is built.
+    /// C project to build.
     #[arg(long, value_enum, default_value_t)]
     pub source: Source,
     /// Only these columns.
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',')]
     pub column: Vec<Column>,
-    /// Clones of machines as large as the paper's, 320 MB of memory and 1.6 GB of disk, beside a copy of all
-    /// of that.
+    /// Clone machines as large as the paper's, 320 MB of memory and 1.6 GB of disk, compared with a copy of
+    /// all of that.
     #[arg(long)]
     pub full: bool,
-    /// How much is read as a stream, with K, M or G (by default 1G).
+    /// Size of the stream, with K, M or G (by default 1G).
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     pub bytes: Option<u64>,
 }
@@ -259,14 +259,14 @@ impl Default for GvfsArgs {
 }
 
 impl GvfsArgs {
-    /// Those of these columns that were asked for; all when none was.
+    /// Returns those of these columns that were selected: all of them unless some were.
     pub fn columns(&self, all: &[Column]) -> Vec<Column> {
         let is_wanted = |column: &Column| self.column.is_empty() || self.column.contains(column);
         all.iter().copied().filter(is_wanted).collect()
     }
 }
 
-/// A number of bytes, or of KiB, MiB or GiB.
+/// Parses a number of bytes, KiB, MiB or GiB.
 fn size_bytes(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.chars().last() {
         Some('K') => (&text[..text.len() - 1], 10),
@@ -275,7 +275,7 @@ fn size_bytes(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is no size, as 256M is"))
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(|| format!("{text} is not a size such as 256M"))
 }
 
 fn line(name: &str) -> Result<Profile, String> {
@@ -283,27 +283,27 @@ fn line(name: &str) -> Result<Profile, String> {
     Profile::named(name).ok_or_else(|| format!("there are {}", all()))
 }
 
-/// Which part of the table of the NFS server, and where.
+/// Part of the table of the NFS server to measure, and its network.
 #[derive(Args, Debug, Default)]
 pub struct NfsArgs {
-    /// Only rows whose names begin so. Can be given several times.
+    /// Only rows whose names begin with this. May be repeated.
     #[arg(long, value_name = "ROW")]
     pub only: Vec<String>,
-    /// Measure in the network that this process is in; `nfs` runs itself so in one of its own.
+    /// Measure in this process's network namespace; by default `nfs` reruns itself in a new one.
     #[arg(long, hide = true)]
     pub here: bool,
 }
 
-/// Which tables and figures of the NFS client, and where.
+/// Tables and figures of the NFS client to measure, their network and directory.
 #[derive(Args, Debug)]
 pub struct AtomicArgs {
     /// Only these: table-1, table-2, figure-1 to figure-5, libnfs, copies, tree, build.
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Measure in the network that this process is in; `atomic` runs itself so in one of its own.
+    /// Measure in this process's network namespace; by default `atomic` reruns itself in a new one.
     #[arg(long, hide = true)]
     pub here: bool,
-    /// A directory on a disk, for what is measured on one.
+    /// Directory on a disk, for measurements that need one.
     #[arg(long, value_name = "DIR", default_value = DISK)]
     pub disk: PathBuf,
 }
@@ -314,19 +314,19 @@ impl Default for AtomicArgs {
     }
 }
 
-/// Where files in memory are, and files on a disk.
+/// Directories of files in memory and of files on a disk.
 const WITHIN: &str = "/dev/shm";
 pub const DISK: &str = "/var/tmp";
 
-/// Rounds and turns of a run that is to be believed.
+/// Rounds and turns of a full run.
 const ROUNDS: usize = 15;
 const TURN_MS: u64 = 40;
-/// The same of a run that only shows that it runs.
+/// Rounds and turns of a smoke test.
 const QUICK_ROUNDS: usize = 2;
 const QUICK_TURN_MS: u64 = 4;
 
 impl BenchArgs {
-    /// How thoroughly to measure.
+    /// Returns the thoroughness of the measurements.
     pub fn plan(&self) -> Plan {
         let turn_ms = self.turn.unwrap_or(if self.quick { QUICK_TURN_MS } else { TURN_MS });
         Plan {
@@ -339,8 +339,7 @@ impl BenchArgs {
         }
     }
 
-    /// The command line of this program once more, for a table that is made in the networks that it finds
-    /// itself in.
+    /// Returns the command line that reruns this program for a table made in a network namespace of its own.
     pub fn here(&self, table: &str, only: &[String], disk: Option<&Path>) -> Vec<OsString> {
         let mut words: Vec<OsString> = [table, "--here"].map(OsString::from).into();
         let mut add = |option: &str, value: &OsStr| words.extend([option.into(), value.to_owned()]);
@@ -370,7 +369,7 @@ impl BenchArgs {
         words
     }
 
-    /// The command line that makes the same table again.
+    /// Returns the command line that makes the same table again.
     fn command(&self) -> String {
         let words = std::env::args().skip(1).filter(|word| word != "--json" && word != "--here");
         let quoted = |word: String| if word.contains(' ') { format!("\"{word}\"") } else { word };
@@ -389,7 +388,7 @@ impl BenchArgs {
 }
 
 impl FuseArgs {
-    /// The tables that were asked for.
+    /// Returns the selected tables.
     pub fn tables(&self) -> [bool; 2] {
         let named = [self.virtio, self.mount];
         if named.contains(&true) { named } else { [true; 2] }

@@ -321,5 +321,5 @@ pub(crate) fn wrong(opcode: Opcode, answer: String) -> Error {
 }
 
 fn no_room(what: &str) -> Error {
-    Error::Server { program: "driver".to_owned(), what: format!("no room for {what}") }
+    Error::Server { program: "driver".to_owned(), what: format!("no space for {what}") }
 }

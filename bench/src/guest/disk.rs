@@ -157,5 +157,5 @@ impl DiskGuest {
 }
 
 fn no_room(what: &str) -> Error {
-    Error::Server { program: "driver".to_owned(), what: format!("no room for {what}") }
+    Error::Server { program: "driver".to_owned(), what: format!("no space for {what}") }
 }

@@ -98,7 +98,8 @@ pub fn find(program: Program) -> Result<PathBuf> {
         Program::Tombolo => std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(beside_this_program),
         other => built(other.file()).or_else(|| on_path(other.file())).or_else(|| for_root(other.file())),
     };
-    let absent = || Error::Absent(format!("{} is not here: {}", program.name(), program.how_to_install()));
+    let absent =
+        || Error::Absent(format!("{} is not installed: {}", program.name(), program.how_to_install()));
     found.ok_or_else(absent)
 }
 
@@ -123,7 +124,7 @@ pub fn in_checkout(file: &Path) -> Result<PathBuf> {
     found.ok_or_else(|| {
         let here = here.display();
         Error::Absent(format!(
-            "{} is neither in {here} nor above it: run it in the source tree",
+            "{} is neither in {here} nor in a parent directory: run in the source tree",
             file.display()
         ))
     })
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_its_installation() {
-        let error = Error::Absent(format!("x is not here: {}", Program::Virtiofsd.how_to_install()));
+        let error = Error::Absent(format!("x is not installed: {}", Program::Virtiofsd.how_to_install()));
         assert!(error.to_string().contains("virtiofsd --version 1.14.0"));
         assert_eq!(on_path("no program has this name"), None);
     }

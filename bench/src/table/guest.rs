@@ -308,7 +308,7 @@ pub(super) fn make_disk(path: &Path) -> Result<()> {
     let made = Command::new("mkfs.ext4").arg("-q").arg(path).stdin(Stdio::null()).status();
     match made {
         Ok(status) if status.success() => Ok(()),
-        _ => Err(Error::Absent("mkfs.ext4 is not here: apt-get install e2fsprogs".to_owned())),
+        _ => Err(Error::Absent("mkfs.ext4 is not installed: apt-get install e2fsprogs".to_owned())),
     }
 }
 

@@ -122,7 +122,7 @@ impl Images {
         let copied = Command::new("cp").arg("--sparse=always").arg(self.own()).arg(&image).status();
         match copied.doing_to("copy to", &image)?.success() {
             true => Ok(image),
-            false => Err(Error::Absent(format!("no room for {}", image.display()))),
+            false => Err(Error::Absent(format!("no space for {}", image.display()))),
         }
     }
 

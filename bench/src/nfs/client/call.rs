@@ -115,7 +115,7 @@ impl Call {
         let answer = match Reply::open(&self.name, head) {
             Ok(mut results) if good => {
                 let _status = results.u32();
-                format!("a reply of {len} bytes where {} were due", self.reply_bytes.unwrap_or_default())
+                format!("a reply of {len} bytes instead of {}", self.reply_bytes.unwrap_or_default())
             }
             Ok(mut results) => format!("status {}", results.u32().unwrap_or(u32::MAX)),
             Err(error) => return Err(error),

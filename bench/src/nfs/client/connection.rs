@@ -172,7 +172,7 @@ fn finish(awaited: &mut [Option<u32>], call: &Call, record: Record<'_>) -> Resul
     let place = xid.unwrap_or_default() % OUTSTANDING_MAX;
     let slot = awaited.get_mut(place as usize);
     if xid.is_none() || slot.is_none_or(|slot| slot.take() != xid) {
-        let answer = "a reply to what was not asked".to_owned();
+        let answer = "a reply without a call".to_owned();
         return Err(Error::Wrong { what: call.name().to_owned(), answer });
     }
     call.check(record.head, record.len)?;

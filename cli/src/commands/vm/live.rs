@@ -248,7 +248,7 @@ impl Maker {
         let time = stopped.elapsed();
         let kib = written(home).saturating_sub(written_before) >> 10;
         home.note(&format!(
-            "it stood still for {} ms, while {kib} KiB of memory were written",
+            "guest paused for {} ms, while {kib} KiB of memory were written",
             time.as_millis()
         ));
         let tell = || self.events.send(Event::Switch).unwrap_or_default();

@@ -85,7 +85,7 @@ impl Successor {
         let loading = format!("have another VMM take over the VM {}", home.name);
         // A page that was read while the guest ran may be cached as it was then.
         if ledger::moved(&self.run.memory_control) != Some((0, 0)) {
-            return Err(Failure::cannot(loading, "it has used the memory too early"));
+            return Err(Failure::cannot(loading, "the VMM has accessed the memory too early"));
         }
         let state = File::open(home.file(DRAFT)).map_err(|error| Failure::cannot(&loading, &error))?;
         let loaded = self.monitor.as_mut().map_or(Ok(()), |monitor| monitor.load(&state, LOAD_PATIENCE));

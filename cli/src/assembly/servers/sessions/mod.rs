@@ -305,7 +305,7 @@ impl Sessions {
                 self.put_state(name, state, Some(failure));
             }
             None => {
-                tracing::info!(session = name, "ended: its origin has everything");
+                tracing::info!(session = name, "session ended: all changes are at its origin");
                 lock(&self.inner).sessions.remove(name);
             }
         }

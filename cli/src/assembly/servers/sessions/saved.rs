@@ -27,7 +27,7 @@ struct Contents {
 
 const FILE: &str = "sessions.toml";
 
-const HEAD: &str = "# What `tombolo session create` has made and `tombolo session detach` has not ended. A proxy that runs writes it anew.\n\n";
+const HEAD: &str = "# Sessions created with `tombolo session create` and not yet detached. A running proxy rewrites this file.\n\n";
 
 impl Saved {
     /// Of a cache directory.
