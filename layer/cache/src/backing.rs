@@ -1,8 +1,8 @@
-//! Files that are read past this cache (FUSE passthrough).
+//! Reads that bypass the cache (FUSE passthrough).
 //!
-//! All blocks of such a file are known to be good, and nothing is written to its data file any more. It is
-//! not asked before a piece is read, so what an opening promises must hold by itself: the file is not
-//! evicted, and a newer version is another file of another node.
+//! All blocks of such a file are verified, and its data file is not written any more. The cache is not
+//! consulted for each read, so an opening's guarantees must hold by themselves: the file is not evicted, and
+//! a newer version is another file of another node.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::options::Options;
 use crate::session::CachedFileSystem;
 use crate::store::Hold;
 
-/// A version of a file that is read past this cache until this is dropped.
+/// A file version whose reads bypass the cache until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     data: Arc<Data>,
     _hold: Hold,
-    /// Of one that is not in memory it would not be known that it is held.
+    /// Keeps the object in memory, as the hold would be unknown otherwise.
     _object: Arc<Object>,
 }
 
 impl Object {
-    /// Holds its present version, if all of that is here and known to be good.
+    /// Holds the present version, if all of it is cached and verified.
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();

@@ -1,4 +1,4 @@
-//! What all sessions of a cache share.
+//! State shared by all sessions of a cache.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! Which versions are so new that another change might not show.
+//! Versions so recent that another change might leave no trace in the times.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};

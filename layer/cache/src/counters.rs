@@ -1,11 +1,11 @@
-//! What the cache has come to.
+//! Counters of a cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lease::LeaseState;
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
     hits: AtomicU64,
@@ -17,7 +17,7 @@ pub struct Counters {
     borrowed_bytes: AtomicU64,
     lent_bytes: AtomicU64,
     refused_bytes: AtomicU64,
-    /// Shared with what is known of zeroes.
+    /// Shared with the zero blocks of sidecars.
     pub(crate) zero_bytes: Arc<AtomicU64>,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
@@ -28,52 +28,51 @@ pub struct Counters {
     backed: AtomicU64,
 }
 
-/// What [`Counters`] say at one moment.
+/// Snapshot of [`Counters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations that were answered without the origin.
+    /// Operations answered without the origin.
     pub hits: u64,
-    /// Operations that waited for it.
+    /// Operations that waited for the origin.
     pub misses: u64,
-    /// Bytes that readers got.
+    /// Bytes returned to readers.
     pub served_bytes: u64,
-    /// Those of them that were here when they were asked for.
+    /// Bytes of these that were cached when requested.
     pub hit_bytes: u64,
-    /// Bytes that were read at the origin.
+    /// Bytes read from the origin.
     pub fetched_bytes: u64,
-    /// Those of them that did not cross the line, as what came was compressed.
+    /// Bytes of these that compression saved on the network.
     pub saved_bytes: u64,
-    /// Bytes that another cache has lent.
+    /// Bytes borrowed from another cache.
     pub borrowed_bytes: u64,
-    /// Bytes that were lent to others.
+    /// Bytes lent to others.
     pub lent_bytes: u64,
-    /// Bytes that a cache in the middle has sent, or that were to be copied here, and that are not the
-    /// file's.
+    /// Bytes from an intermediate cache, or from a local file to copy, that failed verification.
     pub refused_bytes: u64,
-    /// Bytes that were not read at the origin, as a sidecar says that they are zeroes.
+    /// Bytes not read from the origin because a sidecar lists them as zero.
     pub zero_bytes: u64,
-    /// Bytes that were not read at the origin, as they were here already under another name.
+    /// Bytes not read from the origin because another cached file has the same block.
     pub equal_bytes: u64,
-    /// Those of the fetched ones that were small files which were not asked for.
+    /// Fetched bytes of small files that were prefetched.
     pub guessed_bytes: u64,
-    /// Those of these that were read since.
+    /// Bytes of these that were read since.
     pub guess_used_bytes: u64,
-    /// Those of the fetched ones that came as a trace said so, before they were asked for.
+    /// Fetched bytes that a trace had prefetched.
     pub traced_bytes: u64,
-    /// Those of these that were read since.
+    /// Bytes of these that were read since.
     pub trace_used_bytes: u64,
-    /// Bytes of listings that were not asked for, about.
+    /// Approximate bytes of prefetched listings.
     pub listed_ahead_bytes: u64,
-    /// Those of these that were looked into since.
+    /// Bytes of these that were used since.
     pub listing_used_bytes: u64,
-    /// How the lease of the tree stands, where one was taken.
+    /// State of the lease of the tree, if one was taken.
     pub lease: Option<LeaseState>,
-    /// Times that a file was given to be read past the cache: what is read so counts nowhere here.
+    /// Number of files passed to clients for reads that bypass the cache and its counters.
     pub backed: u64,
 }
 
 impl Counters {
-    /// What they say now.
+    /// Returns the current values.
     pub fn counts(&self) -> Counts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {

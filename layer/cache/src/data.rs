@@ -1,4 +1,4 @@
-//! The data of one version of a file: what of it is here, what is on its way, and how it gets here.
+//! Data of one version of a file: cached parts, fetches in progress, and the fetching itself.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
-//! Small files that will be read soon: when callers read one file of a directory after another, the rest is
-//! fetched ahead, with what lies below and beside it. How much may be here that was not read yet grows as
-//! long as the guesses are right.
+//! Prefetch of small files: when callers read one file of a directory after another, the remaining ones are
+//! fetched ahead, with those below and in neighbouring directories. The window of unread files grows while
+//! the predictions are right.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
-//! A lease of the tree that the origin's server grants, and recalls before it lets any other client change
+//! A lease of the tree granted by the origin's server, which recalls it before any other client changes
 //! something ([`Contract::Lease`]).
 //!
-//! While it is held, what was asked for since it was granted is as the origin has it. The server counts its
-//! term from later than this cache does, by a clock of its own: so this one takes a part of it less.
+//! While it is held, state fetched since the grant is current. The server's term begins later than this
+//! cache's and runs by a clock of its own, so the cache uses a fraction less of it.
 //!
 //! [`Contract::Lease`]: crate::Contract::Lease
 

@@ -1,9 +1,7 @@
-//! What the sidecars of image directories say of files: which blocks are zeroes, and whether all of a file is
-//! wanted.
+//! Use of the sidecars of image directories: zero blocks, and files wanted as a whole.
 //!
-//! A sidecar is a file of the tree like any other, and as old as the contract allows. What it says of a file
-//! counts while the file has the size and the time of modification that it names, so one that is too old says
-//! nothing.
+//! A sidecar is a regular file of the tree, as fresh as the contract provides. It applies to a file while
+//! that has the size and modification time recorded in it, so an outdated sidecar is ignored.
 
 use std::collections::VecDeque;
 use std::ops::Range;

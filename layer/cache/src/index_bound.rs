@@ -1,11 +1,9 @@
-//! The bound of the index: listings that were not used for long are given up, and rows that nothing needs are
-//! removed.
+//! Bound of the index: unused listings are dropped, and unneeded rows removed.
 //!
-//! A hand goes over the rows in the order of their numbers, round by round until enough was removed. Objects
-//! used lately are spared, for a shorter time in each round. A row stays while a kept name leads to it, a
-//! session knows it, it is open or its data are lent. A client that still has the handle of a file without a
-//! row finds it by that. Below a layer that writes numbers down (write-back) rows are removed at the start
-//! alone.
+//! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Recently
+//! used objects are spared, for a shorter time in each round. A row stays while a cached name leads to it, a
+//! session knows it, it is open or its data are lent. A client's handle of a file without a row still finds
+//! the file. Below a layer that records numbers (write-back) rows are removed only at the start.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

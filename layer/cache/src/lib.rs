@@ -1,23 +1,21 @@
-//! A cache on disk over a file system that is far away.
+//! An on-disk cache over a remote file system.
 //!
-//! What was looked at once is here: names, attributes, links and rights in memory and in a database, the data
-//! of each file in a sparse file of its own beneath the cache directory. How long it is believed a
-//! [`Contract`] says. Changes go to the origin before they are answered (write-through).
+//! Names, attributes, links and permissions are cached in memory and in a database, the data of each file in
+//! a sparse file of its own beneath the cache directory. The [`Contract`] determines for how long they are
+//! used without the origin. Changes go to the origin before they are answered (write-through).
 //!
-//! - [`CacheExport`] is an export over the origin's, by [`over`].
-//! - Objects have numbers of this cache's own. They are its nodes, its inode numbers and its handles, so they
+//! - [`over`] creates a [`CacheExport`], an export over the origin's.
+//! - Objects have numbers of this cache's own, which serve as nodes, inode numbers and handles, and so
 //!   outlive restarts of either side.
-//! - All sessions share what is here, and one session of the origin. Each user sees what the origin lets that
-//!   user see.
+//! - All sessions share the cached state and one session of the origin. Each user sees only what the origin
+//!   permits that user to see.
+//! - The sidecar of a large file lists its zero blocks, which are not fetched (`tombolo-wire-image`).
+//! - One cache of a host can lend its data to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
 //!
-//! - A sidecar beside a large file says what of it is zeroes: that is not fetched (`tombolo-wire-image`).
-//! - One cache of a host lends what it has to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
+//! Non-goals: changes that are answered before the origin has them; locks, which are the origin's.
 //!
-//! Not here: changes that are answered before the origin has them, locks (they are the origin's, where it has
-//! any).
-//!
-//! Reading order: `options`, `object` (what is known of a file), `session` (the operations), `data` (how data
-//! come), `store` (the disk).
+//! Reading order: `options`, `object` (the cached state of a file), `session` (the operations), `data`
+//! (fetching), `store` (the disk).
 #![forbid(unsafe_code)]
 
 mod backing;
@@ -83,9 +81,9 @@ use session::{CachedFileSystem, Session};
 use sharing::{Borrower, Lender, Middle};
 use store::{ObjectId, Store};
 
-/// An export that is cached.
+/// A cached export.
 pub struct CacheExport {
-    /// Stops before the cache ends.
+    /// Stopped before the cache.
     lender: Option<Lender>,
     cache: Arc<Cache>,
     keeper: Option<Keeper>,
@@ -93,21 +91,20 @@ pub struct CacheExport {
     _pool: ThreadPool,
 }
 
-/// A cache over `origin`, which must have handles that outlive restarts. Asks the origin for its root, and
-/// waits for it.
+/// Creates a cache over `origin`, which must have handles that outlive restarts. Blocks on the origin's root.
 ///
 /// # Errors
-/// The origin does not answer, or has no such handles; [`Error::NotSupported`], it grants no leases
-/// ([`Contract::Lease`]).
+/// Fails if the origin does not answer or has no such handles; with [`Error::NotSupported`] if it grants no
+/// leases under [`Contract::Lease`].
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }
 
-/// The same, with a lease of the origin's tree. While that is not held, what should be exclusive is
-/// close-to-open.
+/// Creates a cache that takes a lease of the origin's tree. While the lease is not held, an exclusive
+/// contract is close-to-open.
 ///
 /// # Errors
-/// As [`over`], or there is no lease to be had.
+/// Fails as [`over`] does, or if the lease cannot be acquired.
 pub fn over_leased(
     origin: &dyn Export,
     store: Arc<Store>,
@@ -193,16 +190,16 @@ fn put_over(
 }
 
 impl CacheExport {
-    /// Waits until what is known so far would survive the end of this process.
+    /// Waits until everything cached so far would survive the end of this process.
     pub fn flush(&self) {
         self.cache.store.flush();
     }
 
-    /// Lends what is here to caches of the same origin that other processes of this user have: to their users
-    /// whom the origin lets read it.
+    /// Lends cached data to caches of the same origin in other processes of this user, for those users whom
+    /// the origin permits to read the file.
     ///
     /// # Errors
-    /// There is no socket in the directory of the cache.
+    /// Fails if no socket can be created in the cache directory.
     pub fn share(&mut self) -> std::result::Result<(), ListenError> {
         let volume = self.volume().map_err(|error| {
             let path = self.cache.store.path().to_owned();
@@ -213,11 +210,11 @@ impl CacheExport {
         Ok(())
     }
 
-    /// From now on has data read where the cache in this directory has them, whenever its owner lends them,
-    /// and else at the origin. Whether there is an owner that lends now.
+    /// Reads data from the cache in this directory from now on, as far as its owner lends them, and otherwise
+    /// from the origin. Returns `true` if there is an owner that lends now.
     ///
     /// # Errors
-    /// The system refuses a thread or a descriptor.
+    /// Fails if the system refuses a thread or a descriptor.
     pub fn borrow_from(&self, dir: &Path, options: BorrowOptions) -> Result<bool> {
         if self.cache.borrower.get().is_none() {
             let borrower = Borrower::start(dir, self.volume()?, options).map_err(Error::io)?;
@@ -226,20 +223,20 @@ impl CacheExport {
         Ok(self.cache.borrower.get().is_some_and(Borrower::is_connected))
     }
 
-    /// From now on asks a cache of the same origin for data, which need not be trusted: what it says is
-    /// compared with digests from the origin, which is read where there is none, or no answer, or another
-    /// than there should be. `name` is for the log. For the first connection it waits so long at most.
+    /// Requests data from an untrusted cache of the same origin from now on. The data are verified by the
+    /// origin's digests; the origin is read if it has no digest for them, or if the cache does not answer or
+    /// its data do not match. `name` is for the log. Waits up to `first_wait` for the first connection.
     ///
     /// # Errors
-    /// The origin gives no digests.
+    /// Fails if the origin provides no digests.
     pub fn take_data_from(&self, name: &str, connect: Connect, first_wait: Duration) -> Result<()> {
         self.cache.origin.fs.digests().ok_or(Error::NotSupported)?;
         let _ = self.cache.middle.set(Middle::new(name, connect, first_wait));
         Ok(())
     }
 
-    /// From now on writes down what is read of which file, in order: a line for each part when it is first
-    /// read, with offset, length and path.
+    /// Records reads from now on, in order: a line with offset, length and path for each part of a file when
+    /// it is first read.
     pub fn record(&self, out: File) {
         let _ = self.cache.recorder.set(Recorder::new(out));
     }
@@ -248,12 +245,12 @@ impl CacheExport {
         Ok(self.cache.origin.handles()?.volume())
     }
 
-    /// Asks the origin anew for everything that is looked at from now on.
+    /// Revalidates everything with the origin when it is next used.
     pub fn invalidate(&self) {
         self.cache.objects.doubt_all();
     }
 
-    /// What it has come to so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> Counts {
         let granted = self.granted.as_ref().map(|_| match self.cache.objects.shared.term.is_held() {
             true => LeaseState::Held,
@@ -265,12 +262,13 @@ impl CacheExport {
         Counts { lease, equal_bytes, refused_bytes: counts.refused_bytes + differing, ..counts }
     }
 
-    /// Whether it has a lease of the tree that it has lost, or could not renew: others may change the tree.
+    /// Returns `true` if the cache has lost its lease of the tree or could not renew it: others may change
+    /// the tree.
     pub fn has_lost_lease(&self) -> bool {
         self.cache.is_unheld()
     }
 
-    /// Gives the lease back, if there is one: from now on others may change the tree.
+    /// Returns the lease, if there is one: from now on others may change the tree.
     pub fn end_lease(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.end();

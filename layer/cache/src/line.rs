@@ -1,5 +1,5 @@
-//! How much has to be under way to keep the line to the origin busy: the rate of data times the delay of an
-//! answer, as fetches have shown them lately. More would only make others wait.
+//! Bandwidth-delay product of the connection to the origin, from recent fetches: the amount in flight that
+//! keeps it busy. More would only delay others.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

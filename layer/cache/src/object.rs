@@ -1,4 +1,4 @@
-//! One file of the origin, as far as it is known here.
+//! Cached state of one file of the origin.
 
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! All objects that are in memory; the others are in the store.
+//! Table of the objects in memory; the others are in the store.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

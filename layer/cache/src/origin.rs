@@ -1,4 +1,4 @@
-//! The file system that is cached, as one session of it.
+//! The cached file system, as one session of it.
 
 use std::sync::Arc;
 use std::time::Instant;

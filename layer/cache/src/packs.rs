@@ -1,5 +1,5 @@
-//! Parts of a file that come together and compressed, from a server of ours that is far away. What does not
-//! come so comes by READs: without this file all would.
+//! Compressed reads of several parts of a file, from a distant server of this product. Optional: anything not
+//! read this way is fetched by READs.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a reader will read next: what follows, or the same again at equal distances.
+//! Prediction of reads: sequential, or at equal distances.
 
 use std::ops::Range;
 

@@ -1,5 +1,4 @@
-//! What is read of which file, in order, each part when it is read first: a trace, to be brought before it is
-//! asked for another time.
+//! Recording of first reads, in order, as a trace to prefetch next time.
 
 use std::collections::HashMap;
 use std::fs::File;

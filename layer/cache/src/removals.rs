@@ -1,4 +1,4 @@
-//! Names that were taken away here of which it was not known what they led to.
+//! Names removed here whose files were unknown.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

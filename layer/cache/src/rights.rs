@@ -1,4 +1,4 @@
-//! What the origin lets users do: each answer is for one user and one file, and is believed for a while.
+//! Cached permissions: each answer of the origin is for one user and one file, and valid for a while.
 
 use std::time::{Duration, Instant};
 

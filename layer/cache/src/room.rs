@@ -1,4 +1,4 @@
-//! How much room the origin has: the state of its file system, as it was told last.
+//! Free space of the origin, as last reported by its file system.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

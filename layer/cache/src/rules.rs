@@ -1,7 +1,7 @@
-//! Files that are cached otherwise than the rest, by their names and paths.
+//! Cache options by name and path.
 //!
-//! A name counts when an object is met under it. One that is known by its handle alone is looked for in the
-//! directory that it was last met in.
+//! A rule applies by the name under which an object was last looked up. For an object known only by its
+//! handle, the name is searched in its last known directory.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,22 +15,21 @@ use crate::object::Object;
 use crate::options::{Contract, Options};
 use crate::store::ObjectId;
 
-/// How files of these names are cached.
+/// Options for files whose name matches a pattern.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The names.
+    /// The matching names.
     pub pattern: Pattern,
-    /// How.
+    /// Their options.
     pub options: Options,
 }
 
-/// How the files of a tree are cached: as the first rule says whose pattern has their name, and else as
-/// `default` says.
+/// Options of the files of a tree: those of the first rule whose pattern matches, otherwise `default`.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// What no rule is for.
+    /// Options of files without a matching rule.
     pub default: Options,
-    /// The rules.
+    /// The rules, in order of precedence.
     pub rules: Vec<Rule>,
 }
 
@@ -41,22 +40,22 @@ impl From<Options> for Policy {
 }
 
 impl Policy {
-    /// Whether sessions can be told of all changes.
+    /// Returns `true` if sessions can be notified of all changes.
     pub fn tells_changes(&self) -> bool {
         all_are(&self.default, &self.rules, |options| options.contract.tells_changes())
     }
 
-    /// Whether nothing can be changed.
+    /// Returns `true` if all files are read-only.
     pub fn is_read_only(&self) -> bool {
         all_are(&self.default, &self.rules, |options| options.read_only)
     }
 
-    /// Whether it says of any file that all changes come through the cache.
+    /// Returns `true` if any file is cached under *exclusive*.
     pub fn is_exclusive(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Exclusive)
     }
 
-    /// Whether it says of any file that it is believed while the origin's lease is held.
+    /// Returns `true` if any file is cached under the origin's lease.
     pub fn is_leased(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Lease)
     }
@@ -65,7 +64,7 @@ impl Policy {
         rule.and_then(|index| self.rules.get(index)).map_or(&self.default, |rule| &rule.options)
     }
 
-    /// The same for a tree that others change.
+    /// Returns the policy for a tree that others change.
     pub(crate) fn shared(&self) -> Self {
         let shared = |options: &Options| match options.contract {
             Contract::Exclusive | Contract::Lease => Options { contract: Contract::CloseToOpen, ..*options },
@@ -80,7 +79,7 @@ fn all_are(default: &Options, rules: &[Rule], is: impl Fn(&Options) -> bool) -> 
     is(default) && rules.iter().all(|rule| is(&rule.options))
 }
 
-/// The first rule for a name, or for the path that ends with it.
+/// Returns the index of the first rule that matches a name, or the path that ends with it.
 fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> Option<usize> {
     let name = CString::new(name).ok()?;
     let is_of_paths = rules.iter().any(|rule| rule.pattern.is_of_paths());
@@ -91,12 +90,12 @@ fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>)
     })
 }
 
-/// Which rule an object goes by.
+/// Rule of an object.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
-    /// 0 while that is not known, 1 for none, and 2 for the first.
+    /// 0: unknown; 1: none; 2: the first.
     rule: AtomicU32,
-    /// The path of a directory, without a `/` in front.
+    /// Path of a directory, without a leading `/`.
     path: Mutex<Option<Arc<[u8]>>>,
 }
 
@@ -114,21 +113,21 @@ impl Place {
     }
 }
 
-/// Directories lie in each other no deeper than this, as far as paths are looked for.
+/// Maximum depth of directories whose path is determined.
 const DEPTH_MAX: usize = 256;
 
 impl Cache {
-    /// Whether sessions can be told of all changes.
+    /// Returns `true` if sessions can be notified of all changes.
     pub(crate) fn tells_changes(&self) -> bool {
         self.held_policy.tells_changes()
     }
 
-    /// Whether nothing can be changed.
+    /// Returns `true` if all files are read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.held_policy.is_read_only()
     }
 
-    /// How an object is cached. Not to be asked while its state is locked.
+    /// Returns the options of an object. Must not be called with its state locked.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
         let policy = if object.is_unanswered() { &self.unheld_policy } else { self.policy() };
         if policy.rules.is_empty() {
@@ -141,19 +140,19 @@ impl Cache {
         policy.options_by(rule.map(|index| index as usize))
     }
 
-    /// How what is made under a name is cached.
+    /// Returns the options of an object created under a name.
     pub(crate) fn options_for(&self, dir: &Object, name: &[u8]) -> &Options {
         let policy = self.policy();
         policy.options_by(rule_for(&policy.rules, name, || self.path_below(dir, name)))
     }
 
-    /// An object was met in this directory under this name.
+    /// Applies the rule for an object that was looked up in this directory under this name.
     pub(crate) fn found_in(&self, object: &Object, dir: &Object, name: &[u8]) {
         object.state().parent = Some(dir.id);
         self.named(object, dir, name);
     }
 
-    /// The same, if it was never met under a name before.
+    /// Does the same, unless the object's rule is known already.
     pub(crate) fn known_in(&self, object: &Object, dir: &Object, name: &[u8]) {
         if !self.held_policy.rules.is_empty() && object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
             self.named(object, dir, name);
@@ -179,7 +178,7 @@ impl Cache {
         }
     }
 
-    /// Where an object was last met.
+    /// Returns the directory and name under which an object was last looked up.
     pub(crate) fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
         let parent = object.state().parent.filter(|parent| *parent != object.id)?;
         let dir = self.object(parent).ok()?;
@@ -191,7 +190,7 @@ impl Cache {
         name.map(|name| (dir, name))
     }
 
-    /// The path of a file within the tree, if it is known.
+    /// Returns the path of a file within the tree, if it is known.
     pub(crate) fn path_of_file(&self, object: &Object) -> Option<Vec<u8>> {
         let (dir, name) = self.parent_and_name(object)?;
         self.path_below(&dir, &name)

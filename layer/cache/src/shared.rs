@@ -1,4 +1,4 @@
-//! What all objects of a cache share, and what they take together.
+//! State and memory accounting shared by all objects of a cache.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,7 @@
-//! What is here already under another name: blocks of files with a sidecar, by their digests.
+//! Deduplication by digest, for blocks of files with a sidecar.
 //!
-//! What comes of such a file is hashed as it is kept. A block of another one whose sidecar names the same
-//! digest is copied from there, and compared with the digest, so whatever became of the source no wrong byte
-//! is taken.
+//! Fetched blocks of such a file are hashed when stored. A block of another file with the same digest in its
+//! sidecar is copied locally and verified, so no wrong byte is taken even if the source has changed.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,7 +1,8 @@
-//! Directories with more names than are kept: the first of them are listed from here, the others by the
+//! Directories with more names than are cached: the first names are listed from the cache, the others by the
 //! origin, a page at a time.
 //!
-//! A reader may go on after any entry that it was given. Names that are not kept have places beyond all
+//! A reader may continue after any entry it was given. Uncached names have positions beyond all others, each
+//! used once; for the latest of them the origin's continuation is remembered.
 //! others, each given once, and for the latest of them it is remembered where the origin goes on.
 
 use std::collections::VecDeque;

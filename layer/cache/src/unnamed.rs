@@ -1,9 +1,8 @@
-//! Files that have lost a name here: one without any is kept for as long as something holds it, and then
-//! forgotten.
+//! Files that have lost a name here: a file without any is retained while something holds it, then forgotten.
 //!
-//! An opening holds it, a look-up of a session, a link that is being made, a descriptor of its data that
-//! others have. Whether a file has another name is known where all changes come by here (*exclusive*);
-//! elsewhere the origin is asked once nothing holds it, by one worker in the background.
+//! Holders are openings, look-ups of sessions, links in progress, and others' descriptors of its data. Under
+//! *exclusive* it is known whether a file has another name; otherwise a background worker queries the origin
+//! once nothing holds the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
-//! Directories that will be listed soon: when a walk goes on from a directory to those below it, the others
-//! are listed ahead, many at a time. Two names that were looked up in one have that one listed, and after
-//! another beside it all of them. A program that looks into one directory causes nothing else. How much may
-//! be here that was not looked at yet grows as long as the guesses are right.
+//! Prefetch of directories: when a walk goes on from a directory to those below it, the others are listed
+//! ahead, many at a time. Two look-ups in one directory list it, and after a neighbour does the same, all of
+//! them. A program that looks into a single directory triggers nothing else. The window of unused listings
+//! grows while the predictions are right.
 //!
-//! Where all of a tree is wanted, it is listed without a limit, but a few directories at a time as long as no
-//! caller walks: what callers ask for meanwhile must not wait.
+//! Where a whole tree is wanted, it is listed without a limit, but only a few directories at a time until a
+//! caller walks, so that callers' requests do not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

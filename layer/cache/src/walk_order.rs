@@ -1,5 +1,4 @@
-//! The order in which a walk comes by directories: what lies below one before what lies beside it, each in
-//! the order of its listing.
+//! Order in which a walk visits directories: depth first, each in the order of its listing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};

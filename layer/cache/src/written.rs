@@ -1,11 +1,10 @@
-//! What is written here to a file whose every change comes by here (*exclusive*): only the parts that were
-//! written are in doubt.
+//! Local writes to a file under *exclusive*: only the written parts become invalid.
 //!
-//! From when a write to a part begins it is read at the origin; the rest stays as it was. When nothing is
-//! being written any more and the new version is known, the parts are fetched anew. Where that cannot be said
-//! of parts, the whole file is in doubt until the last opening for writing has ended: a write fails, the size
-//! changes, an append goes where only the origin knows, or others read the data by descriptors of their own.
-//! Where the origin may perform a write later, as it has not answered, the file is looked at as one that
+//! From the start of a write, its part is read from the origin; the remainder stays valid. Once no write is
+//! in progress and the new version is known, the parts are fetched again. The whole file is invalid until the
+//! last opening for writing ends if parts are not enough: a write fails, the size changes, an append's offset
+//! is known only to the origin, or others read the data by descriptors of their own. If the origin may still
+//! perform an unanswered write, the file is treated as changed by others for as long as the cache runs.
 //! others change, for as long as the cache runs.
 
 use std::ops::Range;

@@ -1,35 +1,35 @@
-//! What the lease file says: which cache holds the lease.
+//! The content of the lease file, which names the holder.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::life::Life;
 
-/// The holder of a lease, as people know it.
+/// Holder of a lease, described for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// The name of its host.
+    /// Host name.
     pub host: String,
-    /// The number of its process.
+    /// Process number.
     pub process: String,
-    /// When it took the lease, by its own clock.
+    /// Time of acquisition, by the holder's clock.
     pub since: String,
-    /// The name of its cache directory, which no other has but a copy.
+    /// Name of its cache directory, shared only with copies of that directory.
     pub(crate) id: String,
-    /// Where and when it runs.
+    /// Identification of the process's life.
     pub(crate) life: Box<Life>,
 }
 
 const VERSION_LINE: &str = "tombolo lease, version 1";
 
-/// No more of such a file is read.
+/// Maximum size of a lease file that is read.
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 
-/// No more of a field is shown.
+/// Maximum length of a field that is shown.
 const FIELD_CHARS_MAX: usize = 128;
 
 impl Holder {
-    /// The lease file's text.
+    /// Returns the lease file's text.
     pub(super) fn text(&self, refresh: Duration) -> String {
         let Self { host, process, since, id, life } = self;
         let Life { machine, boot, namespace, started, place } = &**life;
@@ -43,7 +43,7 @@ impl Holder {
         )
     }
 
-    /// What the text of a file says that any program may have written: fields that it lacks are empty.
+    /// Parses the text of a file that any program may have written. Missing fields are empty.
     pub(super) fn read(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let field = |name: &str| {
@@ -62,7 +62,7 @@ impl Holder {
         Self { host, process, since, id, life }
     }
 
-    /// Whether it is the same life of the same cache, and not one before it or a copy.
+    /// Returns `true` if it is the same life of the same cache, not an earlier one or a copy.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.id, &self.process, &self.life) == (&other.id, &other.process, &other.life)
     }

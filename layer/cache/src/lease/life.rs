@@ -1,22 +1,22 @@
-//! A life of a process, as others of its host can tell whether it has ended.
+//! Identification of a process's life, by which others on its host detect its end.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Where and when a process runs. Fields that are not known are empty.
+/// Machine, boot and start of a process. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Life {
-    /// The machine's own number (machine-id(5)).
+    /// Machine id (machine-id(5)).
     pub machine: String,
-    /// The boot of its kernel.
+    /// Boot id of the kernel.
     pub boot: String,
-    /// The namespace that its number is of.
+    /// PID namespace of its process number.
     pub namespace: String,
-    /// When it began, in ticks since the boot.
+    /// Start time, in ticks since the boot.
     pub started: String,
-    /// Its cache directory, as the kernel tells directories apart. A copy is another one.
+    /// Identity of its cache directory to the kernel, which differs for a copy.
     pub place: String,
 }
 
@@ -50,8 +50,8 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Finds out whether a process of this number, with the same cache directory or a copy of it, lives on.
-    /// The directory of this life is locked by this process.
+    /// Determines whether a process of this number, with the same cache directory or a copy of it, is alive.
+    /// This process holds the lock of its own directory.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
         // One of an earlier version does not say: it is taken for an earlier life of this directory.
         if self.boot.is_empty() || other.boot.is_empty() {
@@ -77,7 +77,7 @@ impl Life {
     }
 }
 
-/// Reads when a process began, from proc_pid_stat(5). `None`: it has ended.
+/// Reads the start time of a process from proc_pid_stat(5). `None` if it has ended.
 fn started(stat: &Path) -> std::io::Result<Option<String>> {
     let text = match fs::read(stat) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),

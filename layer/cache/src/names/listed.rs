@@ -1,4 +1,4 @@
-//! What a listing has found, in little memory.
+//! Compact entries of a listing.
 
 use tombolo_core::fs::FileType;
 

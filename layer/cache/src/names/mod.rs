@@ -1,4 +1,4 @@
-//! The names of a directory, as far as they are known: those that were looked up, or all of them.
+//! Known names of a directory: those looked up, or all of them.
 
 mod listed;
 mod of_object;

@@ -1,4 +1,4 @@
-//! The names of an object: of most there are none.
+//! The names of an object, absent for most.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;

@@ -1,8 +1,7 @@
-//! Names in little memory: a directory may have a million of them.
+//! Compact table of names: a directory may have a million.
 //!
-//! The bytes of all names lie one behind the other, each name has a slot of 24 bytes, and an index has four
-//! bytes for each. A new name always gets the last place, so slots are in the order of their places by
-//! themselves.
+//! The bytes of all names are stored consecutively, each name has a slot of 24 bytes, and an index has four
+//! bytes for each. A new name always gets the last position, so slots are ordered by position.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

@@ -1,5 +1,5 @@
-//! Changes of a directory's names that are under way at the origin. Of two that concern one name and overlap
-//! it is not known which was last.
+//! Name changes of a directory in progress at the origin. The order of two overlapping changes of one name is
+//! unknown.
 
 use tombolo_core::fs::NameBuf;
 

@@ -1,4 +1,4 @@
-//! Sidecars beside files that are read.
+//! Use of sidecars for files being read.
 
 use std::sync::Arc;
 

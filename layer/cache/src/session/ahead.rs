@@ -1,5 +1,4 @@
-//! What callers will ask for soon, brought in the background: directories of a walk, small files beside those
-//! that were read.
+//! Background prefetch: directories of a walk, and small neighbours of files read.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,5 +1,4 @@
-//! Telling other sessions what one has changed: where all changes come through this cache, that is all there
-//! is to tell.
+//! Change notifications among sessions: complete where all changes are made through this cache.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Changes but for those that take a name away: performed at the origin, and then known here.
+//! Changes that remove no name: performed at the origin, then recorded in the cache.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What is brought in order without a reader that waits for it: as much under way at a time as keeps the line
-//! busy.
+//! Sequential background fetches, with as many in flight as keep the connection busy.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

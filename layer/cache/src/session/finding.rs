@@ -1,4 +1,4 @@
-//! Finding objects by name, and their attributes.
+//! Look-up of objects by name, and their attributes.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Handles that outlive restarts: the numbers of objects, which never change, and the origin's handles, by
-//! which an object is found again whose row was removed.
+//! Persistent handles: object numbers, which never change, with the origin's handles, by which an object is
+//! found after its row was removed.
 
 use std::time::Instant;
 

@@ -1,5 +1,4 @@
-//! The nodes that a session knows: it is told of changes of these alone, and what it knows is kept though it
-//! has no name any more.
+//! Nodes known to a session: it is notified of their changes only, and they stay usable without a name.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

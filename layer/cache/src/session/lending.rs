@@ -1,4 +1,4 @@
-//! What a proxy that borrows may have of the data here: one of this host their file, others the data.
+//! Access of borrowing proxies to cached data: a descriptor for those of this host, data for others.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Listing directories: a first look brings all of one.
+//! Directory listing: the first access fetches the whole directory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! One session of the cache: the waist's operations, from what is here, or from the origin.
+//! One session of the cache: the waist's operations, answered from cached state or by the origin.
 //!
-//! An operation answers at once where what it needs is here and to be believed; else it is a future that asks
-//! the origin and keeps what comes. Reading order: `file_system` (dispatch), `view` (what all operations
-//! share), then by kind.
+//! An operation with valid cached state is answered immediately; otherwise it is a future that queries the
+//! origin and caches the answer. Reading order: `file_system` (dispatch), `view` (common helpers), then by
+//! kind.
 
 mod advising;
 mod ahead;

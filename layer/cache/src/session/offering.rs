@@ -1,5 +1,4 @@
-//! Data of the caller's own: a layer above has sent them to the origin, and they need not come back over the
-//! line.
+//! Data offered by a layer above, which has sent them to the origin, so they need not be fetched again.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Reading: from the disk here, or from the origin by way of it.
+//! Reads from the local disk, or from the origin through it.
 
 use std::future::Future;
 use std::ops::Range;

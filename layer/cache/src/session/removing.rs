@@ -1,7 +1,8 @@
-//! Changes that take a name away: removals and renames.
+//! Changes that remove a name: removals and renames.
 //!
-//! What a name led to has a name less then, or another time of change. Which file that was the names tell
-//! that were known right before the change; where others have changed the directory meanwhile, or answers
+//! The file concerned loses a link or changes its time of change. It is determined by the names known right
+//! before the change; if others changed the directory meanwhile, or answers overtook each other, it may be
+//! any file.
 //! overtake each other, it may be any.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The trace of an image: what a start of it has read, brought in that order before it is asked for.
+//! The trace of an image: its recorded reads, prefetched in that order.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! What all operations share.
+//! Helpers common to all operations.
 
 use std::sync::Arc;
 use std::time::Instant;

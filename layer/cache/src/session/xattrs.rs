@@ -1,5 +1,4 @@
-//! Extended attributes are the origin's, where it has any: each is asked for and changed there, as origins
-//! that have them are near.
+//! Extended attributes, uncached: each request goes to the origin, as origins that support them are near.
 
 use tombolo_core::fs::{NodeId, Notice, XattrName, XattrSet, Xattrs, within};
 use tombolo_core::{Answer, Ctx, Error, Result};

@@ -1,4 +1,4 @@
-//! Data that the owner of another cache has lent: its descriptor, and which parts of it are there.
+//! Data lent by the owner of another cache: a descriptor, and the extents present in it.
 
 use std::fs::File;
 use std::ops::Range;

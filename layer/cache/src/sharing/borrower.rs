@@ -1,4 +1,4 @@
-//! The side that borrows: one connection to the owner of a cache, made again when it ends, and never waited
+//! The borrowing side: one connection to the owner of a cache, re-established when it ends and never waited
 //! for long.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,12 +27,12 @@ use super::{is_own, socket_in};
 use crate::data::Data;
 use crate::object::Object;
 
-/// How data are borrowed.
+/// Options of borrowing.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowOptions {
-    /// An owner that does not answer for so long is not waited for.
+    /// Timeout of the owner's answers.
     pub patience: Duration,
-    /// What was not read for so long, or twice as long at most, is given back.
+    /// Time without reads after which a file is returned; up to twice as long in practice.
     pub idle: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for BorrowOptions {
     }
 }
 
-/// What borrows from the cache in one directory. Dropping it gives all back.
+/// Borrows from the cache in one directory. Dropping it returns everything.
 #[derive(Debug)]
 pub(crate) struct Borrower {
     shared: Arc<Shared>,

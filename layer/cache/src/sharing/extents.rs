@@ -1,4 +1,4 @@
-//! Which parts of a file.
+//! Sets of byte ranges of a file.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The owner's side: a socket in the cache directory, at which proxies of the same user borrow.
+//! The lending side: a socket in the cache directory for proxies of the same user.
 
 use std::collections::HashMap;
 use std::io;

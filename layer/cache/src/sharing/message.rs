@@ -1,5 +1,5 @@
-//! What borrowers and the owner of a cache tell each other (`docs/protocols/cache-sharing.md`): a message is
-//! a row, as the database has them.
+//! Messages between borrowers and the owner of a cache (`docs/protocols/cache-sharing.md`), encoded as the
+//! database's rows.
 
 use std::ops::Range;
 

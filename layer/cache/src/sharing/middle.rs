@@ -1,9 +1,8 @@
-//! A cache on the network that is asked for data and need not be trusted: they are compared with digests that
-//! the origin gives.
+//! An untrusted cache on the network, whose data are verified by the origin's digests.
 //!
-//! The origin says what version a file has and what is in it; the cache in the middle only saves its line.
-//! Nothing waits for it longer than the file system that leads to it does, which is to fail soon; whatever
-//! goes wrong, the origin is read.
+//! The origin determines a file's version and content; the intermediate cache only saves bandwidth of the
+//! origin's connection. Waits are bounded by the file system that leads to it, which should fail soon. On any
+//! failure the origin is read.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
@@ -21,19 +20,19 @@ use crate::data::Data;
 use crate::object::Object;
 use crate::origin::OriginFile;
 
-/// Makes a connection to the cache. It may wait for a while, but not for ever.
+/// Connects to the cache. May block for a bounded time.
 pub type Connect = Box<dyn Fn() -> Result<Arc<dyn FileSystem>> + Send + Sync>;
 
-/// The pauses after it was not there, or did not answer as it should: the first, and the longest.
+/// First and longest pause after a failed connection or answer.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// The pauses after it sent what is not in the file.
+/// First and longest pause after data that failed verification.
 const PAUSES_OF_LIARS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
-/// Less is read at the origin, where the digest would take as long.
+/// Reads below this size go to the origin, as a digest would take as long.
 const BYTES_MIN: u64 = 4096;
 
-/// The cache in the middle.
+/// An intermediate cache.
 pub(crate) struct Middle {
     name: String,
     connect: Arc<Connect>,
@@ -44,15 +43,14 @@ pub(crate) struct Middle {
 struct State {
     fs: Option<Arc<dyn FileSystem>>,
     is_connecting: bool,
-    /// It is left alone until then, and the next time for twice as long.
+    /// End of the current pause, and the length of the next, which doubles.
     quiet: Option<(Instant, Duration)>,
-    /// Another origin answers now, which gives no digests.
+    /// `true` once the origin turns out to provide no digests.
     is_over: bool,
 }
 
 impl Middle {
-    /// Begins to connect, and waits for that so long at most: so that what is read first comes from there
-    /// too.
+    /// Starts connecting and waits up to this time, so that the first reads already use the cache.
     pub(crate) fn new(name: &str, connect: Connect, first_wait: Duration) -> Self {
         let middle = Self { name: name.to_owned(), connect: Arc::new(connect), state: Arc::default() };
         let (first, tried) = mpsc::channel();
@@ -61,7 +59,7 @@ impl Middle {
         middle
     }
 
-    /// The data of a range that come from there and are right, and what the origin says of the file.
+    /// Returns the verified data of a range from the cache, and the origin's attributes of the file.
     pub(crate) async fn bring(
         &self,
         cache: &Cache,
@@ -117,7 +115,7 @@ impl Middle {
         Some((part(lent, (range.start - start) as usize, (range.end.min(end) - range.start) as usize)?, attr))
     }
 
-    /// A connection to it, if there is one. Otherwise one is begun, unless it is left alone.
+    /// Returns the connection, if there is one; otherwise starts one, unless in a pause.
     fn connected(&self) -> Option<Arc<dyn FileSystem>> {
         let mut state = lock(&self.state);
         let is_quiet = state.quiet.is_some_and(|(until, _)| Instant::now() < until);
@@ -130,7 +128,7 @@ impl Middle {
         state.fs.clone()
     }
 
-    /// Has a thread connect, which waits where nothing else may.
+    /// Starts a thread that connects.
     fn begin_to_connect(&self, state: &mut State, first: Option<Sender<()>>) {
         let (connect, shared, name) = (self.connect.clone(), self.state.clone(), self.name.clone());
         let begun = thread::Builder::new().name("cache-middle".into()).spawn(move || {
@@ -155,15 +153,14 @@ impl Middle {
         state.is_connecting = begun.is_ok();
     }
 
-    /// It did as it should.
+    /// Records a valid answer.
     fn answered(&self) {
         let mut state = lock(&self.state);
         // While it is left alone it may answer what it was asked before.
         state.quiet = state.quiet.filter(|(until, _)| Instant::now() < *until);
     }
 
-    /// It did not answer in time, or as none does. Another connection is made, for it may be another one by
-    /// then.
+    /// Records a timeout or an invalid answer. A new connection follows, possibly to another server.
     fn lost(&self, error: &Error) {
         let mut state = lock(&self.state);
         if state.fs.is_some() {
@@ -183,7 +180,7 @@ impl Middle {
         lock(&self.state).pause(PAUSES_OF_LIARS);
     }
 
-    /// There are no digests to compare with.
+    /// Records that the origin provides no digests.
     fn not_proved(&self, error: &Error) {
         if matches!(error, Error::NotSupported) && !std::mem::replace(&mut lock(&self.state).is_over, true) {
             tracing::warn!(
@@ -206,7 +203,7 @@ impl State {
     }
 }
 
-/// Whether all data have the digests that they should have.
+/// Returns `true` if all data match their digests.
 fn is_right(data: &mut Buffer, digests: &[u8]) -> bool {
     let Some(data) = data.as_slice() else { return false };
     let (digests, rest) = digests.as_chunks::<{ blake3::OUT_LEN }>();
@@ -216,7 +213,7 @@ fn is_right(data: &mut Buffer, digests: &[u8]) -> bool {
         && chunks.zip(digests).all(|(chunk, digest)| blake3::hash(chunk) == *digest)
 }
 
-/// What was wanted of what had to be compared.
+/// Returns the requested part of the verified data.
 fn part(whole: Buffer, start: usize, len: usize) -> Option<Buffer> {
     if (start, len) == (0, whole.len()) {
         return Some(whole);

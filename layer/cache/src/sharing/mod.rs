@@ -1,16 +1,16 @@
-//! One cache for several proxies of a host: its owner lends descriptors of its data files, read-only, over a
+//! One cache for several proxies of a host: its owner lends read-only descriptors of its data files over a
 //! socket in the cache directory.
 //!
-//! Names, attributes and rights each proxy has from the origin itself; only data are borrowed. The owner
-//! lends what it has of the version that is asked for and has compared with its checksums, in the name of a
-//! user whom the origin lets read the file, and keeps it from being evicted meanwhile. Its data files are
-//! never written in place for another version and never cut: a descriptor stays right whatever becomes of the
-//! owner. Whatever goes wrong, the borrower reads at the origin.
+//! Only data are borrowed; each proxy fetches names, attributes and permissions from the origin. The owner
+//! lends verified data of the requested version, on behalf of a user whom the origin permits to read the
+//! file, and does not evict them meanwhile. Its data files are never overwritten with another version nor
+//! truncated, so a descriptor stays valid even after the owner's end. On any failure the borrower reads from
+//! the origin.
 //!
-//! A cache of another host is not believed: `middle`.
+//! Caches of other hosts are untrusted: `middle`.
 //!
-//! Reading order: `message` (what goes over the socket), `lender` (the owner), `borrower`, `borrowed` (data
-//! that were lent); `middle`.
+//! Reading order: `message` (the protocol), `lender` (the owner), `borrower`, `borrowed` (lent data);
+//! `middle`.
 
 mod borrowed;
 mod borrower;

@@ -1,4 +1,4 @@
-//! Reading and clearing files on the disk.
+//! Reads and clears files on the disk.
 
 use std::fs::File;
 use std::io;

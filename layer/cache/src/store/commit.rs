@@ -1,4 +1,4 @@
-//! The thread that writes what has changed: all of a few hundredths of a second in one transaction.
+//! The committing thread: one transaction for all changes of a few hundredths of a second.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

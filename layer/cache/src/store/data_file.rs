@@ -1,7 +1,7 @@
-//! The data of one version of a file, on the disk: a sparse file, and a checksum for each block that is here.
+//! Data of one version of a file on the disk: a sparse file, and a checksum for each cached block.
 //!
-//! A block that was written in this life is known to be good. One that an earlier life left is compared with
-//! its checksum before it is first given out; one that does not hold counts as missing.
+//! Blocks written in this life are trusted. A block of an earlier life is verified before its first use; if
+//! it fails, it counts as missing.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};

@@ -1,5 +1,5 @@
-//! The database: SQLite, which keeps what was committed when the process is killed, and loses no more than
-//! the last commits when power is (`docs/decisions/cache-store.md`).
+//! The SQLite database, which keeps commits when the process is killed, and loses only the last ones on power
+//! loss (`docs/decisions/cache-store.md`).
 
 use std::path::Path;
 

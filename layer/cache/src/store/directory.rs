@@ -1,4 +1,4 @@
-//! The cache directory: its owner, of which origin it is, and which numbers were given out.
+//! The cache directory: its owner, its origin and the allocation of object numbers.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,24 +11,24 @@ use tombolo_host_runtime::private;
 use tombolo_sys::lock::{LockKind, try_flock};
 use tombolo_sys::random;
 
-/// Which file system is cached.
+/// Identity of a cached file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginIdentity {
-    /// Where it is, as the user wrote it.
+    /// Location, as the user wrote it.
     pub location: String,
-    /// What it calls itself.
+    /// Volume announced by the file system.
     pub volume: Volume,
 }
 
-/// Why a cache directory cannot be used.
+/// Reason for which a cache directory cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// It cannot be read or written.
+    /// The directory cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was being read or written.
+        /// The file concerned.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -37,46 +37,46 @@ pub enum OpenError {
     Database {
         /// The database.
         path: PathBuf,
-        /// What it said.
+        /// The database's error.
         #[source]
         source: rusqlite::Error,
     },
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error("{}: in use by process {owner}", path.display())]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process that uses it, as it says.
+        /// The other process, by its own statement.
         owner: String,
     },
-    /// It belongs to another user, who could read and replace what lies in it.
+    /// The directory belongs to another user, who could read and replace its contents.
     #[error("{}: it belongs to user {uid}, not to the user of this process", path.display())]
     OtherOwner {
         /// The directory.
         path: PathBuf,
-        /// The user that it belongs to.
+        /// Owner of the directory.
         uid: u32,
     },
-    /// It is no cache directory, or one of a newer version. It is left alone.
+    /// Not a cache directory, or one of a newer version. It is left unchanged.
     #[error("{}: not a cache of this version of tombolo", path.display())]
     Foreign {
         /// The directory.
         path: PathBuf,
     },
-    /// It is of something else.
+    /// The cache is of another location.
     #[error("{}: a cache of {location}", path.display())]
     OtherOrigin {
         /// The directory.
         path: PathBuf,
-        /// What it is a cache of.
+        /// Location of the cache's origin.
         location: String,
     },
-    /// Something else is at the same place now.
+    /// The file system at this location has changed.
     #[error("{}: a cache of another file system, formerly at {location}", path.display())]
     OtherVolume {
         /// The directory.
         path: PathBuf,
-        /// Where both were met.
+        /// Location of both file systems.
         location: String,
     },
 }

@@ -1,10 +1,10 @@
-//! Which data go when there are too many: S3-FIFO (Yang et al., SOSP 2023), over whole data files.
+//! Eviction by S3-FIFO (Yang et al., SOSP 2023), over whole data files.
 //!
-//! New ones stand in a small queue and leave it soon, unless they are used again: so a walk over everything
-//! does not push out what is used. Kept crates count entries, or weights that never change; a file's grows
+//! New files enter a small queue and leave it soon unless they are used again, so a walk over everything does
+//! not push out the files in use. Existing crates count entries or constant weights; a file's weight grows
 //! while it is fetched.
 //!
-//! A file that is held, as others read it through a descriptor of their own, is passed over.
+//! Files held by others through descriptors of their own are skipped.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What is cached of which file.
+//! Listing of cached files.
 
 use tombolo_core::fs::{FileType, WeakAttr};
 
@@ -6,40 +6,40 @@ use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
 use super::{ObjectId, Store, data_file, lock, readable};
 
-/// What is cached of a file.
+/// A cached file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where it is in the tree, without a `/` in front.
+    /// Path within the tree, without a leading `/`.
     pub path: Vec<u8>,
-    /// Its number in this cache.
+    /// Number in this cache.
     pub id: ObjectId,
-    /// Its size and times, as they are known.
+    /// Last known size and times.
     pub version: WeakAttr,
-    /// What of its data is here.
+    /// Its cached data.
     pub data: Option<ListedData>,
 }
 
-/// Data of a file.
+/// Cached data of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedData {
-    /// The version that they are of. If it is not the file's, they will be dropped.
+    /// Version of these data. They will be dropped if the file has another.
     pub version: WeakAttr,
-    /// Blocks that are here, and those that the file has.
+    /// Number of cached blocks.
     pub blocks: u64,
-    /// See [`ListedData::blocks`].
+    /// Number of blocks of the file.
     pub blocks_max: u64,
-    /// The size of a block.
+    /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// How many bytes are here.
+    /// Number of cached bytes.
     pub kept_bytes: u64,
 }
 
-/// A tree is not gone through below this.
+/// Maximum depth of a listed tree.
 const DEPTH_MAX: usize = 4096;
 
 impl Store {
-    /// All files that are known at and below a path, in the order of their directories. Links in it are not
-    /// followed. False: it is not known here.
+    /// Visits all files known at and below a path, in the order of their directories, without following
+    /// links. Returns `false` if the path is not in the cache.
     pub fn list(&self, path: &[u8], visit: &mut dyn FnMut(Listed)) -> bool {
         self.flush();
         let mut id = ObjectId::ROOT;

@@ -1,13 +1,11 @@
-//! What a cache keeps on the disk: a database of what is known of objects, and a sparse file for the data of
-//! each.
+//! The on-disk store of a cache: a database of objects, and a sparse file for the data of each.
 //!
-//! Nothing here is anywhere else but at the origin, so all of it may be lost, and none of it may be wrong:
-//! each row and each block has a checksum. What changes is written by one thread, in one transaction for all
-//! of a few hundredths of a second; it is not forced to the disk. Numbers of objects are: no number is ever
-//! given to two.
+//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: each row and each
+//! block has a checksum. One thread writes changes, all of a few hundredths of a second in one transaction,
+//! without forcing them to the disk. Object numbers are forced: no number is ever given to two objects.
 //!
-//! Reading order: `directory` (the owner), `database` and `rows` (what is known), `data_file` (data),
-//! `commit` (the thread), `ripening`, `eviction`, `list`.
+//! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
+//! writing thread), `ripening`, `eviction`, `list`.
 
 mod access;
 mod commit;
@@ -46,27 +44,27 @@ pub use list::{Listed, ListedData};
 use ripening::Young;
 use rows::{DataRow, NamesRow, ObjectRow};
 
-/// An object's number in this cache. It is never given to another, over restarts too.
+/// Number of an object in this cache, never reused, not even over restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
 
 impl ObjectId {
-    /// The origin's root.
+    /// Root of the origin.
     pub const ROOT: Self = Self(1);
 }
 
-/// How much a store keeps, and in which pieces.
+/// Limits and block size of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Data beyond this are evicted, in bytes.
+    /// Capacity in bytes, beyond which data are evicted.
     pub capacity_bytes: u64,
-    /// What is fetched and checked as one, in bytes: a power of two from 4 KiB to 1 MiB. Files that are here
+    /// Unit of fetches and checksums in bytes: a power of two from 4 KiB to 1 MiB. Files already in the store
     /// keep theirs.
     pub block_bytes: u32,
-    /// What is known of files takes about so much memory, in bytes, and up to half as much again at the
-    /// origin's client: what nothing uses goes when there is more.
+    /// Approximate limit of memory for cached metadata, in bytes; the origin's client takes up to half as
+    /// much again. Unused objects are evicted beyond it.
     pub memory_bytes: usize,
-    /// What has changed waits so long for more, to be written in one transaction.
+    /// Delay of a commit, to gather more changes in one transaction.
     pub commit_pause: Duration,
 }
 
@@ -81,7 +79,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// The store of one cache.
+/// Store of one cache.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -155,24 +153,25 @@ const NAMES: (usize, usize) = (4096, 1 << 20);
 /// So many data files are open at a time.
 const OPEN_MAX: usize = 1024;
 
-/// What there is in a cache directory.
+/// Contents of a cache directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// Where the origin is.
+    /// Location of the origin.
     pub origin: String,
-    /// Files, directories and links that are known.
+    /// Number of known files, directories and links.
     pub objects: u64,
-    /// Files of which data are kept.
+    /// Number of files with cached data.
     pub files: u64,
-    /// Bytes of them that are kept.
+    /// Bytes of cached data.
     pub kept_bytes: u64,
 }
 
 impl Store {
-    /// Takes a cache directory, which is made if it is missing.
+    /// Opens a cache directory, creating it if it is missing.
     ///
     /// # Errors
-    /// [`OpenError`]. A database that cannot be read is set aside, as nothing in it is nowhere else.
+    /// Fails with [`OpenError`]. An unreadable database is set aside, as it holds nothing that the origin
+    /// lacks.
     pub fn open(
         path: &Path,
         origin: &OriginIdentity,
@@ -181,10 +180,10 @@ impl Store {
         Self::open_as(Directory::open(path, Some(origin))?, options)
     }
 
-    /// Takes a cache directory that is there, whatever it is of.
+    /// Opens an existing cache directory of any origin.
     ///
     /// # Errors
-    /// As for [`Store::open`].
+    /// Fails as [`Store::open`] does.
     pub fn open_existing(path: &Path) -> std::result::Result<Arc<Self>, OpenError> {
         Self::open_as(Directory::open(path, None)?, StoreOptions::default())
     }
@@ -234,22 +233,22 @@ impl Store {
         Ok(Arc::new(Self { shared, began_empty, committer: Some(committer) }))
     }
 
-    /// A name that no other cache directory has.
+    /// Returns a name unique to this cache directory.
     pub(crate) fn name(&self) -> String {
         directory::hex(&self.volume())
     }
 
-    /// What the cache calls itself in handles.
+    /// Returns the volume of the cache's handles.
     pub(crate) fn volume(&self) -> Volume {
         self.shared.directory.volume
     }
 
-    /// The number of the object that the origin calls so, if it was met before and is in the index.
+    /// Returns the number of the object with this origin handle, if it is in the index.
     pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Option<ObjectId> {
         readable(lock(&self.shared.reader).id_of(&key(handle))).flatten()
     }
 
-    /// A number that was never given out.
+    /// Returns a number that was never used.
     pub(crate) fn new_id(&self) -> Result<ObjectId> {
         self.shared.new_id()
     }
@@ -360,7 +359,7 @@ impl Store {
         lock(&self.shared.eviction).generation(id).is_some()
     }
 
-    /// Where it is.
+    /// Returns the location of the origin.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.directory.path
     }
@@ -369,12 +368,12 @@ impl Store {
         self.shared.options.memory_bytes
     }
 
-    /// How much may be kept.
+    /// Returns the capacity in bytes.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.shared.options.capacity_bytes
     }
 
-    /// How much is kept.
+    /// Returns the bytes stored.
     pub(crate) fn kept_bytes(&self) -> u64 {
         lock(&self.shared.eviction).bytes()
     }
@@ -470,7 +469,7 @@ impl Store {
         self.shared.removed(id, generation);
     }
 
-    /// What there is.
+    /// Returns a summary of the contents.
     pub fn info(&self) -> StoreInfo {
         self.flush();
         let objects = readable(lock(&self.shared.reader).count("objects")).unwrap_or_default();
@@ -483,8 +482,8 @@ impl Store {
         }
     }
 
-    /// Compares all data with their checksums. `progress` is called for each file, with how many there are;
-    /// what does not hold is forgotten. How many blocks there were, and how many did not hold.
+    /// Verifies all data by their checksums and drops damaged blocks. Calls `progress` for each file with its
+    /// index and the number of files. Returns the numbers of blocks verified and of damaged ones.
     pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
         let all = readable(lock(&self.shared.reader).all_data()).unwrap_or_default();
         let (count, mut here, mut bad) = (all.len() as u64, 0, 0);
@@ -503,7 +502,7 @@ impl Store {
         (here, bad)
     }
 
-    /// Drops data until at most so many bytes are kept; what was not used lately goes first.
+    /// Evicts data until at most `bytes` are stored, least recently used first.
     pub fn trim(&self, bytes: u64) {
         while lock(&self.shared.eviction).bytes() > bytes {
             let Some((id, generation)) = self.next_to_go() else { break };

@@ -1,5 +1,6 @@
-//! What came so soon after a change that another one might not show, where it is known that there is no other
-//! (*exclusive*): some seconds later any would show, and it is written down to be believed in another life.
+//! Delayed commits of state fetched so soon after a change that a second one might not show. Under
+//! *exclusive* there is no other change; after some seconds it would show, and the state is valid for another
+//! life.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -1,4 +1,5 @@
-//! What is in the rows of the database (`docs/formats/cache.md`). One that does not hold counts as not there.
+//! Encoding of the database's rows (`docs/formats/cache.md`). A row that fails its checksum counts as
+//! missing.
 
 use tombolo_core::fs::{AccessMask, Attr, PersistentHandle, WeakAttr};
 use tombolo_host_runtime::rows::{Reader, Writer, file_type_number, file_type_of};

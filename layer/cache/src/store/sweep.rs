@@ -1,4 +1,4 @@
-//! Rows of files that have no name any more.
+//! Removal of rows without a name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
