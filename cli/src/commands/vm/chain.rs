@@ -1,10 +1,9 @@
-//! What a VM's disk and memory stand on: overlays of its own that checkpoints have left, each with a number
-//! larger than those below it, over what they began as.
+//! Overlay chains of a VM's disk and memory: the VM's own overlays, left by checkpoints and numbered upwards,
+//! over the original base.
 //!
-//! A checkpoint is there when its device state is (`state.N`), and then `disk.N.overlay` and
-//! `memory.N.overlay` are what was below that moment. What is written to is `disk.overlay` and
-//! `memory.overlay`. Each step leaves both reading as before it, so a process that is killed between two
-//! leaves nothing but files that [`tidy`] brings in order.
+//! A checkpoint exists once its device state (`state.N`) does; `disk.N.overlay` and `memory.N.overlay` then
+//! hold the state below that moment. Writes go to `disk.overlay` and `memory.overlay`. Each step preserves
+//! the contents of both, so a process killed between two steps leaves only files that [`tidy`] cleans up.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -22,10 +21,10 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
 use crate::failure::{Failure, Outcome};
 
-/// What a VM writes to.
+/// Images that a VM writes to.
 pub const KINDS: [&str; 2] = [DISK, MEMORY];
 
-/// The overlay of a checkpoint.
+/// Returns the file name of a checkpoint's overlay.
 fn layer(what: &str, number: u32) -> String {
     format!("{what}.{number}.overlay")
 }
@@ -34,18 +33,18 @@ fn state(number: u32) -> String {
     format!("{STATE}.{number}")
 }
 
-/// The number in a name between these.
+/// Returns the number between the two parts of a name.
 fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
     name.to_str()?.strip_prefix(before)?.strip_prefix('.')?.strip_suffix(after)?.parse().ok()
 }
 
-/// What an overlay stands on.
+/// Layers below an overlay.
 #[derive(Clone, Default)]
 pub struct Bases {
-    /// From the top down.
+    /// Paths from the top down.
     pub files: Vec<PathBuf>,
-    /// They are of an image. That is another user's perhaps, who may put links there at any time: none is
-    /// followed.
+    /// `true` if they belong to an image, perhaps of another user, who may put links there at any time: no
+    /// link is followed.
     pub no_links: bool,
 }
 
@@ -54,7 +53,7 @@ impl Bases {
         ImageOptions { base: self.files, base_no_links: self.no_links, ..ImageOptions::default() }
     }
 
-    /// The words that tell `tombolo disk` of it.
+    /// Returns the options of `tombolo disk` for these layers.
     pub fn words(&self) -> impl Iterator<Item = &Path> {
         let no_links = self.no_links.then_some(Path::new("--base-no-links"));
         no_links.into_iter().chain(self.files.iter().flat_map(|base| [Path::new("--base"), base]))
@@ -70,13 +69,13 @@ fn source(home: &Home, name: &str, bases: Bases) -> OverlaySource {
     OverlaySource::new(home.file(name), &bases.options())
 }
 
-/// The overlays of its own that lie below the one that is written to, from the top down.
+/// Returns the numbers of the VM's own overlays below the top, from the top down.
 fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     let (mut found, mut name): (Vec<u32>, _) = (Vec::new(), overlay(what));
     loop {
         let header = source(home, &name, Bases::default()).header()?;
         let below = number_in(OsStr::from_bytes(&header.base_name), what, ".overlay");
-        // What a layer stands on was there before it.
+        // A layer is older than the one above it.
         match below.filter(|below| found.last().is_none_or(|above| below < above)) {
             Some(below) => found.push(below),
             None => return Ok(found),
@@ -85,10 +84,10 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// What a VM was made of.
+/// Origin of a VM.
 pub struct Ground {
     pub here: Here,
-    /// What that is read through.
+    /// Servers through which its images are read.
     pub origins: Origins,
 }
 
@@ -102,7 +101,7 @@ impl Ground {
         Ok(Self { origins, here })
     }
 
-    /// What disk or memory began as. Nothing of a memory that is a file of its own.
+    /// Returns the original base of disk or memory. `None` for a memory that is a plain file.
     fn began_as(&self, what: &str) -> Option<Bases> {
         let Here { disk, memory, image, .. } = &self.here;
         let files = match image {
@@ -114,7 +113,7 @@ impl Ground {
     }
 }
 
-/// What the overlay that is written to stands on. `None` of a memory that is a file of its own.
+/// Returns the layers below the top overlay. `None` for a memory that is a plain file.
 pub fn bases(home: &Home, ground: &Ground, what: &str) -> Result<Option<Bases>, Failure> {
     let Some(Bases { files, no_links }) = ground.began_as(what) else { return Ok(None) };
     let own = layers(home, what)?.into_iter().map(|number| home.file(&layer(what, number)));
@@ -136,13 +135,12 @@ fn steady_lock(
     }
 }
 
-/// Keeps what disk and memory stand on as it is, until the result is dropped, so that it can be opened:
-/// [`tidy`] gives way.
+/// Keeps the chains unchanged until the result is dropped, so that they can be opened: [`tidy`] yields.
 pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
     steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
 
-/// What a layer of its own stands on.
+/// Returns the layers below one of the VM's own overlays.
 fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Bases, Failure> {
     let Bases { files, no_links } = bases(home, ground, what)?.unwrap_or_default();
     let own = home.file(&layer(what, number));
@@ -150,7 +148,7 @@ fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Bases,
     Ok(Bases { files, no_links })
 }
 
-/// The numbers of the files that are called so.
+/// Returns the numbers of the files named like this.
 fn numbers(home: &Home, before: &str, after: &str) -> Result<Vec<u32>, Failure> {
     let found = || -> io::Result<Vec<u32>> {
         let mut found = Vec::new();
@@ -163,16 +161,16 @@ fn numbers(home: &Home, before: &str, after: &str) -> Result<Vec<u32>, Failure> 
     found().map_err(|error| Failure::cannot(format_args!("read {}", home.path.display()), &error))
 }
 
-/// A moment to which a VM can go back.
+/// A state to which a VM can return.
 pub struct Checkpoint {
     pub number: u32,
-    /// When the guest stood still for it.
+    /// Time of the guest's pause.
     pub time: SystemTime,
-    /// What it has that those before it have not, in bytes.
+    /// Bytes that earlier checkpoints do not have.
     pub bytes: u64,
 }
 
-/// All of a VM, the oldest first.
+/// Returns all checkpoints of a VM, the oldest first.
 pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
     let checkpoint = |number| {
         let names = KINDS.iter().map(|what| layer(what, number)).chain([state(number)]);
@@ -183,7 +181,7 @@ pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
     Ok(numbers(home, STATE, "")?.into_iter().map(checkpoint).collect())
 }
 
-/// The number of the next checkpoint.
+/// Returns the number of the next checkpoint.
 pub fn next_number(home: &Home) -> Result<u32, Failure> {
     let mut taken = numbers(home, STATE, "")?;
     for what in KINDS {
@@ -192,12 +190,12 @@ pub fn next_number(home: &Home) -> Result<u32, Failure> {
     Ok(taken.into_iter().max().unwrap_or(0) + 1)
 }
 
-/// How many overlays of its own lie below the one that is written to.
+/// Returns the number of the VM's own overlays below the top.
 pub fn own_below(home: &Home, what: &str) -> Result<usize, Failure> {
     Ok(layers(home, what)?.len())
 }
 
-/// What is to be put on top of an overlay that a server writes to, and is a checkpoint's then.
+/// A new top for an overlay that a server writes to, which becomes a checkpoint's.
 pub struct Draft<'a> {
     home: &'a Home,
     pub what: &'static str,
@@ -206,7 +204,8 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Makes it, and gives what is frozen below it its name. Nothing stands on it yet.
+    /// Creates the draft, and gives the overlay below it its final name. Nothing depends on that overlay's
+    /// new name yet.
     pub fn make(home: &'a Home, what: &'static str, number: u32) -> Result<Self, Failure> {
         let top = source(home, &overlay(what), Bases::default());
         let file = top.draft(&home.file(&new(what)), &layer(what, number))?;
@@ -222,26 +221,25 @@ impl<'a> Draft<'a> {
         self.home.file(&layer(self.what, self.number))
     }
 
-    /// Makes it what is written to from the next start on, too, once what it stands on is durable. May be
-    /// called again.
+    /// Makes the draft the top from the next start on, once the layers below it are durable. Idempotent.
     pub fn take_its_name(&self) -> io::Result<()> {
         let top = self.home.file(&overlay(self.what));
         mark_base(&self.file, &self.frozen())?;
         match fs::rename(self.home.file(&new(self.what)), &top) {
-            // It has its name from an attempt which could not make that durable.
+            // Renamed already by an attempt that could not make the rename durable.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_at(&top)? => {}
             renamed => renamed?,
         }
         sync_name(&top)
     }
 
-    /// Whether this path names the draft's file.
+    /// Returns `true` if this path names the draft's file.
     fn is_at(&self, path: &Path) -> io::Result<bool> {
         let (named, own) = (fs::metadata(path)?, self.file.metadata()?);
         Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
     }
 
-    /// Takes it back, before anything was written to it.
+    /// Removes the draft, before anything was written to it.
     pub fn discard(self) {
         let _ = fs::remove_file(self.home.file(&new(self.what)));
         let _ = fs::remove_file(self.frozen());
@@ -252,7 +250,7 @@ fn new(what: &str) -> String {
     format!("{what}.new.overlay")
 }
 
-/// The overlays of its own below the one that is written to, open, from the bottom up.
+/// Opens the VM's own overlays below the top, from the bottom up.
 pub fn open_layers(home: &Home, what: &str) -> Result<Vec<(PathBuf, File)>, Failure> {
     let open = |number: u32| {
         let path = home.file(&layer(what, number));
@@ -263,15 +261,14 @@ pub fn open_layers(home: &Home, what: &str) -> Result<Vec<(PathBuf, File)>, Fail
     layers(home, what)?.into_iter().rev().map(open).collect()
 }
 
-/// Makes the device state in this file of the VM's directory the last part of a checkpoint: it is there from
-/// then on.
+/// Adds the device state in this file of the VM's directory to a checkpoint, which exists from then on.
 pub fn complete(home: &Home, draft: &str, number: u32) -> io::Result<()> {
     let state = home.file(&state(number));
     fs::rename(home.file(draft), &state)?;
     sync_name(&state)
 }
 
-/// Makes what a VM is, which is suspended, a checkpoint, whose number is returned.
+/// Makes the state of a suspended VM a checkpoint. Returns its number.
 pub fn freeze(home: &Home) -> Result<u32, Failure> {
     let cannot =
         |error: io::Error| Failure::cannot(format_args!("create a checkpoint of VM {}", home.name), &error);
@@ -301,17 +298,17 @@ fn adopt_memory(home: &Home) -> Outcome {
     write_down_memory(home)
 }
 
-/// Creates an empty overlay over a memory that is a plain file and may be in use, and returns its base.
-/// Nothing uses the overlay before [`write_down_memory`].
+/// Creates an empty overlay over a memory that is a plain file and may be in use. Returns its base. The
+/// overlay is not used before [`write_down_memory`].
 pub fn cover_memory(home: &Home) -> Result<Bases, Failure> {
     let (top, base) = (home.file(&overlay(MEMORY)), Bases::default().under(home.file(MEMORY)));
-    // Of one that was killed.
+    // Left by a killed process.
     let _ = fs::remove_file(&top);
     begin_at(&top, base.clone())?;
     Ok(base)
 }
 
-/// Records that the VM's memory is an overlay over a file to which nothing is written any more.
+/// Records that the VM's memory is an overlay over a file that is not written any more.
 pub fn write_down_memory(home: &Home) -> Outcome {
     let (top, memory) = (home.file(&overlay(MEMORY)), home.file(MEMORY));
     File::options()
@@ -323,10 +320,10 @@ pub fn write_down_memory(home: &Home) -> Outcome {
     home.write(HERE, &Here { memory: Some(memory), ..home.here()? })
 }
 
-/// Has an empty overlay over these be what is written to.
+/// Puts an empty overlay on top of these layers.
 fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
     let (new, top) = (home.file(&new(what)), home.file(&overlay(what)));
-    // Of one that was killed.
+    // Left by a killed process.
     let _ = fs::remove_file(&new);
     begin_at(&new, over)?;
     fs::rename(&new, &top)
@@ -334,11 +331,11 @@ fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
         .map_err(|error| Failure::cannot(format_args!("replace {}", top.display()), &error))
 }
 
-/// Has a VM that does not run be as it was at a checkpoint. Later ones are gone.
+/// Returns a VM that is not running to a checkpoint, and removes later ones.
 pub fn thaw(home: &Home, number: u32) -> Outcome {
     let failed = |error| Failure::cannot(format_args!("restore VM {}", home.name), &error);
     let ground = Ground::of(home)?;
-    // Before anything they stand on is out of the chain.
+    // Removed before any layer below them.
     for later in numbers(home, STATE, "")?.into_iter().filter(|later| *later > number) {
         fs::remove_file(home.file(&state(later))).map_err(failed)?;
     }
@@ -350,7 +347,7 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
     let _ = fs::remove_file(&copy);
     fs::hard_link(home.file(&state(number)), &copy)
         .and_then(|()| {
-            // Of two names of one file a rename removes none.
+            // A rename between two links of one file removes neither.
             let _ = fs::remove_file(home.file(STATE));
             fs::rename(&copy, home.file(STATE))?;
             sync_name(&copy)
@@ -358,8 +355,8 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
         .map_err(failed)
 }
 
-/// Makes a finished redo log of all that is a VM's own of its disk or memory, which names as its base what is
-/// said.
+/// Writes a finished redo log of all changes that a VM made to its disk or memory, with `base` recorded as
+/// its base.
 pub fn finish(home: &Home, ground: &Ground, what: &str, to: &Path, base: &Path) -> Outcome {
     let over = bases(home, ground, what)?.unwrap_or_default();
     let own = layers(home, what)?.len() + 1;
@@ -377,8 +374,8 @@ pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
     tidy(home)
 }
 
-/// Merges each overlay that is no checkpoint's into the one above it, and removes what nothing stands on. The
-/// VM may run: what it has open stays as it is. What is just being opened is left for the next time.
+/// Merges each overlay without a checkpoint into the one above it, and removes unused layers. Files opened by
+/// a running VM are unaffected. Layers just being opened are left for the next time.
 pub fn tidy(home: &Home) -> Outcome {
     let ground = Ground::of(home)?;
     let kept = numbers(home, STATE, "")?;

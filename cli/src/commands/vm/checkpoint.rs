@@ -1,4 +1,4 @@
-//! `tombolo vm checkpoint` and `tombolo vm restore`: moments of a VM to which it can go back.
+//! `tombolo vm checkpoint` and `tombolo vm restore`: saved states of a VM that it can return to.
 
 use std::fs::{File, TryLockError};
 use std::sync::mpsc::{Receiver, channel};
@@ -32,11 +32,11 @@ pub struct CheckpointArgs {
     keep: u8,
 }
 
-/// What changes a VM's checkpoints has it alone.
+/// Exclusive right to change a VM's checkpoints.
 pub struct Turn(#[expect(dead_code, reason = "the lock is its open file's")] File);
 
 impl Turn {
-    /// Waits for what another command does, for a while.
+    /// Waits for another command to finish, up to a limit.
     pub fn wait(home: &Home) -> Result<Self, Failure> {
         let end = Instant::now() + running::PATIENCE;
         loop {
@@ -65,13 +65,13 @@ impl CheckpointArgs {
     pub fn run(&self) -> Outcome {
         let home = Home::of(&self.name)?;
         let (stopping, stopped) = channel();
-        // What has begun comes to its end: a guest that stands still goes on.
+        // Completes a checkpoint in progress, so that a paused guest resumes.
         let stop = move |_| stopping.send(()).unwrap_or_default();
         stop::on_signal(stop).map_err(|error| Failure::cannot("watch for signals", &error))?;
         loop {
             self.make(&home)?;
             let Some(seconds) = self.every else { break };
-            // One that does not run would be the same once more.
+            // A VM that is not running would give the same checkpoint again.
             let is_over = has_ended(&stopped, Duration::from_secs(seconds.into()));
             if is_over || !home.path.is_dir() || home.lock_within(GLANCE)?.is_some() {
                 break;
@@ -86,7 +86,7 @@ impl CheckpointArgs {
             return told(home, number, Some(still));
         }
         let _turn = Turn::take(home)?;
-        // What the last one has not come to: no more overlays than there may be stand on each other.
+        // Bounds the depth of the overlay chain, as the last checkpoint may not have.
         if home.phase()? == Phase::Suspended {
             chain::forget_oldest(home, self.keep.into())?;
         }
@@ -102,7 +102,7 @@ fn told(home: &Home, number: u32, still: Option<Duration>) -> Outcome {
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Whether it is to end within that time.
+/// Returns `true` if a stop is requested within that time.
 fn has_ended(stopped: &Receiver<()>, within: Duration) -> bool {
     stopped.recv_timeout(within).is_ok() || stop::came().is_some()
 }
@@ -117,7 +117,7 @@ fn freeze(home: &Home) -> Result<u32, Failure> {
     chain::freeze(home)
 }
 
-/// Has a VM that does not run be suspended as it was at a checkpoint, the latest one if none is said.
+/// Restores a VM that is not running to a suspended state at a checkpoint, by default the latest.
 pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
     let _turn = Turn::take(home)?;
     let _lock = home.locked()?;
@@ -134,7 +134,7 @@ pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
         );
         return Err(Failure::cannot(restoring, reason).remedy(format!("see tombolo vm show {}", home.name)));
     };
-    // Until all three are of that moment.
+    // Until device state, memory and disk are all of that checkpoint.
     let unfinished =
         format!("the restoration is incomplete; repeat tombolo vm restore {} {wanted}", home.name);
     home.set_phase(&Phase::Failed(unfinished))?;
@@ -144,7 +144,7 @@ pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
     print(&format!("{0} is suspended at checkpoint {wanted}; continue with tombolo vm resume {0}", home.name))
 }
 
-/// A row for each, as a table wants them.
+/// Returns a table row for each checkpoint.
 pub fn rows(home: &Home) -> Result<Vec<Vec<String>>, Failure> {
     let row = |checkpoint: chain::Checkpoint| {
         let since = checkpoint.time.duration_since(UNIX_EPOCH).unwrap_or_default();

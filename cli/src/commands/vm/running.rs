@@ -1,4 +1,4 @@
-//! What brings a guest to life and puts it to sleep.
+//! Start, resumption and suspension of a guest.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 
-/// For each answer of a VMM. One that starts reads its kernel before.
+/// Timeout of each answer of a VMM. A starting one loads its kernel first.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For what watches a VM and is to end it. It waits less for what may hold it up.
+/// Timeout of a supervisor that is to end its VM. Its own waits are shorter.
 const STOP_PATIENCE: Duration = Duration::from_secs(40);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// For a guest that is to give up its network card.
+/// Timeout of a guest that is to release its network card.
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The device state as it is being written.
+/// Device state while it is being written.
 pub const DRAFT: &str = "state.new";
 
-/// The device state of a guest that is put to sleep. What has run it says that it sleeps, when all has ended
+/// Device state of a guest being suspended. The supervisor declares it suspended when everything has ended
 /// well.
 pub const SAVED: &str = "state.saved";
 
@@ -49,7 +49,7 @@ fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failur
 /// Boots a VM.
 pub fn boot(home: &Home) -> Outcome {
     {
-        // None begins beside another.
+        // Excludes another start.
         let _turn = home.locked()?;
         if home.phase()? == Phase::Incomplete {
             return Err(incomplete(home, "boot"));
@@ -66,7 +66,7 @@ fn incomplete(home: &Home, doing: &str) -> Failure {
         .remedy(format_args!("tombolo vm rm {}", home.name))
 }
 
-/// Has a guest boot whose VMM was started for that, as long as that runs.
+/// Starts the guest of a VMM that was started for a boot, as long as that VMM runs.
 pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     let mut monitor = reach(home, &home.run().monitor, "start", runs)?;
     prepare(home, &mut monitor)?;
@@ -77,7 +77,7 @@ pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     Ok(())
 }
 
-/// Connects to the monitor of a VMM that starts.
+/// Connects to the monitor of a starting VMM.
 pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) -> Result<Monitor, Failure> {
     let end = Instant::now() + PATIENCE;
     let is_starting = || Instant::now() < end && runs();
@@ -98,8 +98,8 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
     })
 }
 
-/// Whether the last thing that a VMM has said is that it knows no machine of such a type, and how to list
-/// those that it knows.
+/// Returns `true` if a VMM's last message is that it does not support a machine type, with a hint to list the
+/// supported ones.
 fn is_unknown_machine(log: &str) -> bool {
     log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
 }
@@ -148,24 +148,24 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let mut monitor = reach(home, &home.run().monitor, "resume", runs)?;
     ledger.enter("start of the VMM", None);
     monitor.load(&state, PATIENCE).map_err(&failed)?;
-    // What this host lacks from here on can be mended.
+    // Failures of the host's resources from here on can be repaired.
     home.has_started();
     ledger.enter("device state", Some(state_bytes));
-    // What this host has no room for is known before the guest runs.
+    // Fails before the guest runs if this host lacks resources for it.
     prepare(home, &mut monitor)?;
-    // From here on memory and disk are not those of the device state any more.
+    // From here on memory and disk diverge from the device state.
     home.set_phase(&Phase::Running)?;
     monitor.proceed().map_err(&failed)?;
     home.note("guest resumed from its device state");
     if let Err(failure) = plug(home, &mut monitor, true) {
-        // It runs, and is not lost for that.
+        // The guest runs, and is not stopped for that.
         failure.remedy("running without it").print();
     }
     ledger.enter("identity, network card", None);
     Ok(())
 }
 
-/// Makes ready what a guest is told of itself, and what its network card is to be connected to.
+/// Prepares the guest's identity and the connection of its network card.
 fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let file = home.file(IDENTITY);
@@ -179,13 +179,13 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
-/// Gives the guest its identity, and then gives it its network card. One that runs must have found the first
-/// before it gets the second: of devices that come at once it takes any first, and would be reached by its
-/// network as what it was cloned of.
+/// Plugs the guest's identity and then its network card. A running guest must have found the first before it
+/// gets the second: it handles simultaneous devices in any order, and would be reachable on its network under
+/// the identity of the VM it was cloned from.
 fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
     let telling = format!("provide VM {} with its identity", home.name);
-    // One that it cannot have costs it nothing else.
+    // A share that fails affects nothing else.
     let shared = shares::plug(&here.shares, monitor);
     monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
     home.note("identity plugged");
@@ -204,19 +204,18 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     shared
 }
 
-/// A guest that runs, and what it takes to save it: all that can fail before it stands still was tried.
+/// A running guest prepared for saving: everything that can fail before the pause has been tried.
 pub struct Asleep<'a> {
     home: &'a Home,
     pub monitor: Monitor,
-    /// The file that the VMM has mapped.
+    /// The file mapped by the VMM.
     pub memory: Arc<File>,
-    /// For the device state.
+    /// Target of the device state.
     pub state: Arc<File>,
 }
 
 impl<'a> Asleep<'a> {
-    /// Makes durable what memory and disk have by now, while the guest runs, and takes from it what it has of
-    /// this host.
+    /// Makes memory and disk durable while the guest runs, and unplugs the guest's host resources.
     pub fn prepare(home: &'a Home, doing: &str) -> Result<Self, Failure> {
         let saving = format!("{doing} VM {}", home.name);
         let mut monitor =
@@ -238,19 +237,19 @@ impl<'a> Asleep<'a> {
             let remedy = "the guest must release its network card, identity and shares; has it booted?";
             failed(home, doing)(error).remedy(remedy)
         })?;
-        // Not open while devices are unplugged: the VM's end waits until the memory is closed.
+        // Opened after devices are unplugged: the VM's end waits until the memory is closed.
         let memory = open_memory(home).inspect_err(|_| plug_again(home, &mut monitor))?;
         let mut asleep = Self { home, monitor, memory: Arc::new(memory), state: Arc::new(state) };
-        // What was written meanwhile.
+        // Writes since then.
         sync(home, &asleep.memory).inspect_err(|_| asleep.plug())?;
         Ok(asleep)
     }
 
-    /// Stops the guest and writes its device state down.
+    /// Pauses the guest and writes its device state.
     pub fn stop(&mut self, doing: &str) -> Outcome {
         self.monitor.save(&self.state, PATIENCE).map_err(failed(self.home, doing))?;
-        // A request that was taken and is not answered by then is in no device state: its guest would wait
-        // for it for ever.
+        // A request taken by the disk and not yet answered is in no device state: the guest would wait for it
+        // for ever.
         if ledger::under_way(&self.home.run().disk_control).is_some_and(|requests| requests > 0) {
             let reason = "its disk has outstanding requests";
             return Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
@@ -259,10 +258,10 @@ impl<'a> Asleep<'a> {
         Ok(())
     }
 
-    /// Has the guest run on.
+    /// Resumes the guest.
     pub fn proceed(&mut self) -> Result<(), MonitorError> {
         match self.monitor.proceed() {
-            // Its connection alone may have ended.
+            // Reconnects, as only the connection may have ended.
             Err(MonitorError::Gone(_)) => {
                 self.monitor = Monitor::connect(&self.home.run().monitor, || false, PATIENCE)?;
                 self.monitor.proceed()
@@ -271,7 +270,7 @@ impl<'a> Asleep<'a> {
         }
     }
 
-    /// Gives the guest back what it had of this host.
+    /// Returns the guest's host resources.
     pub fn plug(&mut self) {
         let plugged =
             prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor, true));
@@ -281,11 +280,11 @@ impl<'a> Asleep<'a> {
     }
 }
 
-/// Gives the guest back the devices that it has given up before another one it did not. QEMU refuses
-/// those which it has.
+/// Plugs the devices again that the guest had released before another one failed. QEMU refuses those it still
+/// has.
 fn plug_again(home: &Home, monitor: &mut Monitor) {
     let Ok(here) = home.here() else { return };
-    // What stands behind them is there as a rule.
+    // The backends of the devices usually still exist.
     if let Some(network) = here.net.as_ref().and_then(|net| net.parse::<Network>().ok()) {
         let _ = monitor.connect_network(&network);
     }
@@ -296,7 +295,7 @@ fn plug_again(home: &Home, monitor: &mut Monitor) {
     }
 }
 
-/// Makes memory and disk durable while the guest runs, until a round is short, or takes no less than the last
+/// Makes memory and disk durable while the guest runs, until a round is short or no shorter than the last
 /// one.
 fn make_durable(home: &Home) -> Outcome {
     let memory = open_memory(home)?;
@@ -319,14 +318,13 @@ fn sync(home: &Home, memory: &File) -> Outcome {
     sync.map_err(|error| Failure::cannot(format_args!("make VM {} durable", home.name), &error))
 }
 
-/// So often what memory and disk have is made durable before a guest stands still.
+/// Maximum number of flushes of memory and disk before a guest is paused.
 const ROUNDS_MAX: u32 = 6;
 
-/// What takes no longer is little.
+/// Duration of a round considered short.
 const LITTLE: Duration = Duration::from_millis(200);
 
-/// The file that the VMM has mapped. Where it is mounted in another mount namespace than this process's, it
-/// is found by way of the process that watches the VM.
+/// Opens the file mapped by the VMM, through the supervisor if it is mounted in another mount namespace.
 fn open_memory(home: &Home) -> Result<File, Failure> {
     let memory = memory_of(home)?;
     let elsewhere = || home.run().in_its_namespace(&memory).and_then(File::open);
@@ -335,14 +333,14 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
         .map_err(|error| Failure::cannot(format_args!("access the memory of VM {}", home.name), &error))
 }
 
-/// Suspends a guest: device state, memory and disk are then of one moment, and durable. Waits up to
-/// [`PATIENCE`] for that.
+/// Suspends a guest: device state, memory and disk are then consistent and durable. Waits up to [`PATIENCE`]
+/// for that.
 pub fn suspend(home: &Home) -> Outcome {
     let suspending = format!("suspend VM {}", home.name);
     if home.lock()?.is_some() {
         return Err(Failure::cannot(&suspending, "it is not running").remedy("see tombolo vm list"));
     }
-    // Of a suspension that did not come to its end.
+    // Left by an incomplete suspension.
     forget(home, SAVED)?;
     let mut asleep = Asleep::prepare(home, "suspend")?;
     let synced = |state: &File| {
@@ -351,13 +349,13 @@ pub fn suspend(home: &Home) -> Outcome {
             .map_err(|error| Failure::cannot(format_args!("write {}", home.file(DRAFT).display()), &error))
     };
     if let Err(failure) = asleep.stop("suspend").and_then(|()| synced(&asleep.state)) {
-        // The guest goes on as before.
+        // The guest continues as before.
         let _ = asleep.proceed();
         asleep.plug();
         return Err(failure);
     }
     if let Err(failure) = sync_memory(home, &asleep.memory) {
-        // A kernel may have dropped already what it could not write.
+        // The kernel may have dropped pages that it could not write.
         let _ = stop(home);
         return Err(failure.remedy(format_args!("its memory is lost; use tombolo vm boot {}", home.name)));
     }
@@ -369,7 +367,7 @@ pub fn suspend(home: &Home) -> Outcome {
         return Err(Failure::cannot(format_args!("write {}", saved.display()), &error));
     }
     asleep.monitor.quit().map_err(failed(home, "suspend"))?;
-    // What is open there keeps it mounted.
+    // Open files keep it mounted.
     drop(asleep);
     let Some(_lock) = home.lock_within(PATIENCE)? else {
         let reason = "its writes are not durable yet";
@@ -385,14 +383,14 @@ pub fn suspend(home: &Home) -> Outcome {
         .remedy(format_args!("its memory is lost; use tombolo vm boot {}", home.name)))
 }
 
-/// What the kernel has of the memory fails here, where that can be told.
+/// Flushes the memory, reporting errors of the kernel's writeback if they are detectable.
 fn sync_memory(home: &Home, memory: &File) -> Outcome {
     memory
         .sync_all()
         .map_err(|error| Failure::cannot(format_args!("make the memory of VM {} durable", home.name), &error))
 }
 
-/// Removes a file of a VM, if it is there.
+/// Removes a file of a VM, if it exists.
 pub fn forget(home: &Home, name: &str) -> Outcome {
     match fs::remove_file(home.file(name)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -402,8 +400,8 @@ pub fn forget(home: &Home, name: &str) -> Outcome {
     }
 }
 
-/// How a VM stands whose guest has run, and whose processes have ended like this: one that was to sleep
-/// sleeps, if nothing of it is lost.
+/// Returns the phase of a VM whose guest has run and whose processes have ended with `end`: suspended if a
+/// suspension was in progress and nothing was lost.
 pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
     let saved = home.file(SAVED);
     match end {
@@ -418,21 +416,21 @@ pub fn settled(home: &Home, end: Result<(), String>) -> Phase {
     }
 }
 
-/// The file that the VMM has mapped.
+/// Returns the path of the file mapped by the VMM.
 fn memory_of(home: &Home) -> Result<PathBuf, Failure> {
     let is_overlay = home.here()?.memory.is_some();
     Ok(if is_overlay { home.run().memory.join(MEMORY) } else { home.file(MEMORY) })
 }
 
-/// Ends a VM, as if its power went. Also what is left of one whose supervisor was killed.
+/// Ends a VM as by a loss of power, including the remains of one whose supervisor was killed.
 pub fn stop(home: &Home) -> Outcome {
-    // A command that looks how it stands has the lock for a moment.
+    // A command that queries the phase holds the lock briefly.
     if let Some(_turn) = home.lock_within(GLANCE)? {
         home.run().clear();
         return Ok(());
     }
     let end = Instant::now() + STOP_PATIENCE;
-    // One that starts cannot be found yet, and one that ends cannot be found any more.
+    // A starting VM cannot be found yet, and an ending one cannot be found any more.
     while home.run().stop().is_err() && Instant::now() < end {
         if let Some(_turn) = home.lock_within(LOOK_EVERY)? {
             home.run().clear();

@@ -1,6 +1,6 @@
-//! A second VMM for a guest whose memory is a plain file, which its first VMM has mapped as it is. The
-//! successor has mapped an overlay over that file, so a checkpoint can freeze it. Both are connected to the
-//! disk, as in a live migration. Until the successor runs the guest, dropping it undoes all.
+//! A second VMM for a guest whose memory is a plain file, mapped directly by its first VMM. The successor
+//! maps an overlay over that file, so that a checkpoint can freeze the file. Both are connected to the disk,
+//! as in a live migration. Until the successor runs the guest, dropping it undoes everything.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use super::watch::{Part, Watch};
 use crate::failure::{Failure, Outcome};
 
 pub struct Successor {
-    /// The processes. After the guest was taken over, `vmm` is the first VMM, which is killed.
+    /// VMM of the successor; after the takeover, the first VMM, which is killed.
     pub vmm: Child,
     pub events: Option<Events>,
     pub memory: Option<Server>,
@@ -33,16 +33,16 @@ pub struct Successor {
     run: Run,
 }
 
-/// A successor that runs the guest, until the thread that owns the VM's processes has it.
+/// A successor that runs the guest, in transfer to the thread that owns the VM's processes.
 pub type Handover = Arc<Mutex<Option<Successor>>>;
 
-/// For the device state to be loaded, while the guest stands still.
+/// Timeout of loading the device state while the guest is paused.
 const LOAD_PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Successor {
-    /// Starts one, which waits for the device state, if the VM's memory is a plain file.
+    /// Starts a successor that waits for the device state, if the VM's memory is a plain file.
     pub fn start(home: &Home) -> Result<Option<Self>, Failure> {
         let here = home.here()?;
         if here.memory.is_some() {
@@ -80,10 +80,10 @@ impl Successor {
         self.memory.as_mut()?.layers.take()
     }
 
-    /// Loads the device state of the guest, which stands still.
+    /// Loads the device state of the paused guest.
     pub fn load(&mut self, home: &Home) -> Outcome {
         let loading = format!("have another VMM take over the VM {}", home.name);
-        // A page that was read while the guest ran may be cached as it was then.
+        // A page read while the guest ran may be cached with outdated contents.
         if ledger::moved(&self.run.memory_control) != Some((0, 0)) {
             return Err(Failure::cannot(loading, "the VMM has accessed the memory too early"));
         }

@@ -1,5 +1,5 @@
-//! `tombolo vm run`: what a VM's processes are the children of. It starts the servers of memory and disk,
-//! then the VMM, and ends all when one of them has ended. After a reset of the guest another VMM boots it.
+//! `tombolo vm run`: the supervisor and parent of a VM's processes. It starts the servers of memory and disk,
+//! then the VMM, and ends all when one of them has ended. After a reset of the guest it starts another VMM.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ pub struct RunArgs {
 
 const READY: &str = "ready\n";
 
-/// Starts a VM's supervisor, and returns when its VMM is there. The guest does not run yet.
+/// Starts a VM's supervisor, and returns once its VMM is running. The guest does not run yet.
 pub fn start(home: &Home, incoming: bool) -> Outcome {
     let starting = format!("start VM {}", home.name);
     let cannot = |error: &io::Error| Failure::cannot(&starting, error);
@@ -58,7 +58,7 @@ pub fn start(home: &Home, incoming: bool) -> Outcome {
         return Ok(());
     }
     match supervisor.wait().map_err(|error| cannot(&error))?.code() {
-        // It has said why.
+        // The supervisor has reported the reason.
         Some(_) => Err(Failure::silent()),
         None => Err(Failure::cannot(&starting, "its supervisor was killed")),
     }
@@ -97,7 +97,7 @@ impl RunArgs {
         let ended = parts.end(first, &vm);
         let end = reset.and(ended);
         run.remove();
-        // One that never ran is what it was.
+        // A VM that never ran keeps its phase.
         if home.phase()? == Phase::Running {
             home.set_phase(&settled(&home, end))?;
         }
@@ -105,13 +105,13 @@ impl RunArgs {
     }
 }
 
-/// For a VMM that is told to end, and then for one that is killed. Also for the servers of shares, after
-/// those of disk and memory.
+/// Timeout of a VMM that is requested to end, and again after it is killed. Also that of the servers of
+/// shares, after those of disk and memory.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What a VM's processes are started of.
+/// Configuration of a VM's processes.
 pub struct Vm<'a> {
     pub home: &'a Home,
     pub run: &'a Run,
@@ -119,19 +119,19 @@ pub struct Vm<'a> {
     pub watch: &'a Watch,
 }
 
-/// The processes of a VM that runs. Dropping it kills those that are left.
+/// Processes of a running VM. Dropping it kills the remaining ones.
 struct Parts {
     vmm: Child,
-    /// Until they have been heard.
+    /// Present until they are received.
     events: Option<Events>,
     disk: Server,
-    /// Where the memory is an overlay.
+    /// Present if the memory is an overlay.
     memory: Option<Server>,
     shares: Vec<Server>,
-    /// What is read of the memory before the guest touches it.
+    /// Prefetch of the memory.
     ahead: Option<Ahead>,
     checkpoints: Checkpoints,
-    /// What both are read through is started again as long as this is here.
+    /// Keeps the servers of the underlying images running.
     _ground: Ground,
 }
 
@@ -146,7 +146,7 @@ impl Parts {
         let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
         let mut shares = Server::shares(vm)?;
-        // All reach for what they stand on at the same time.
+        // All connect to the underlying images at the same time.
         let mut ahead = None;
         if let Some(memory) = &mut memory {
             memory.is_ready(vm, Part::Memory)?;
@@ -166,7 +166,7 @@ impl Parts {
         Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, checkpoints, _ground: ground })
     }
 
-    /// Waits for the end of a part other than a VMM that was replaced.
+    /// Waits for the end of a part other than a replaced VMM.
     fn first_end(&mut self, vm: &Vm<'_>) -> Event {
         loop {
             match vm.watch.end() {
@@ -182,7 +182,7 @@ impl Parts {
         self.checkpoints.taken_over(|mut successor| {
             mem::swap(&mut self.vmm, &mut successor.vmm);
             (self.events, self.memory) = (successor.events.take(), successor.memory.take());
-            // Kills the first VMM, which stands still.
+            // Kills the first VMM, which is paused.
             drop(successor);
             tracing::info!("another VMM runs the guest, over an overlay of its memory");
             if let Err(error) = fs::rename(&vm.run.next_monitor, &vm.run.monitor) {
@@ -198,7 +198,7 @@ impl Parts {
         });
     }
 
-    /// Whether the VMM has ended as its guest was reset.
+    /// Returns `true` if the VMM has ended because its guest was reset.
     fn was_reset(&mut self) -> bool {
         let has_ended = self.vmm.wait().is_ok_and(|status| status.success());
         let why = self.events.take().map_or(End::Unsaid, Events::ended);
@@ -206,13 +206,13 @@ impl Parts {
         has_ended && why == End::Reset
     }
 
-    /// Boots the guest in another VMM, with what its memory and its disk have now.
+    /// Boots the guest in another VMM, with the present memory and disk.
     fn boot(&mut self, vm: &Vm<'_>) -> Outcome {
-        // A checkpoint that has begun is completed: it may say what the memory is.
+        // Completes a checkpoint in progress, which may change the memory's file.
         let _turn = self.turn(vm);
         fetch_boot_files(vm.home)?;
         for (number, (server, share)) in self.shares.iter_mut().zip(&vm.home.here()?.shares).enumerate() {
-            // Without it the guest went on, but no VMM begins.
+            // The guest could run without this server, but no VMM starts.
             if server.has_ended() {
                 *server = Server::share(vm, number, share)?;
                 server.is_ready(vm, Part::Share(number))?;
@@ -229,7 +229,7 @@ impl Parts {
         begin(vm.home, runs).and_then(|()| watch(&self.vmm)).inspect_err(|_| drop(self.vmm.kill()))
     }
 
-    /// Waits for the end of a checkpoint that is being made, and lets none begin.
+    /// Waits for a checkpoint in progress, and prevents new ones.
     fn turn(&mut self, vm: &Vm<'_>) -> Exclusive {
         loop {
             if let Some(turn) = self.checkpoints.end() {
@@ -246,32 +246,32 @@ impl Parts {
         }
         let is_asked = first == Event::Stop && process::terminate(self.vmm.id()).is_ok();
         if !is_asked || !watch.ends(&mut self.vmm, Some(VMM_PATIENCE)) {
-            // It may wait for what is not there any more, and heed no other signal.
+            // It may wait for an ended server, and ignore any other signal.
             let _ = self.vmm.kill();
         }
         if !watch.ends(&mut self.vmm, Some(VMM_PATIENCE))
             && let Some(memory) = &mut self.memory
         {
-            // A kill waits for the page that a processor has touched (Linux, `fuse_dev_do_read`), until
-            // nothing serves it any more.
+            // A kill waits for a page being faulted in (Linux, `fuse_dev_do_read`) until its server has
+            // ended.
             memory.kill();
         }
     }
 
-    /// Ends all of them: the VMM first, so that the others have all that it wrote. What went wrong.
+    /// Ends all processes: the VMM first, so that the servers have all its writes. Returns the failures.
     fn end(&mut self, first: Event, vm: &Vm<'_>) -> Result<(), String> {
         tracing::info!(?first, "ending");
         self.ahead = None;
         self.end_vmm(first, vm.watch);
-        // What was frozen for a checkpoint becomes durable under the names that it is to have.
+        // Layers frozen for a checkpoint become durable under their final names.
         let _none = self.turn(vm);
-        // It may have been replaced meanwhile.
+        // The VMM may have been replaced meanwhile.
         self.end_vmm(first, vm.watch);
         let (vmm, watch) = (said("the VMM", self.vmm.wait()), vm.watch);
         [&mut self.disk].into_iter().chain(&mut self.memory).chain(&mut self.shares).for_each(Server::ask);
         let disk = self.disk.end(watch, None);
         let memory = self.memory.as_mut().map_or(Ok(()), |memory| memory.end(watch, None));
-        // None that does not end costs the guest what the others have made durable.
+        // A server that does not end must not cost the guest data that the others have made durable.
         let until = Instant::now() + VMM_PATIENCE;
         for share in &mut self.shares {
             if let Err(why) = share.end(watch, Some(until.saturating_duration_since(Instant::now()))) {
@@ -285,7 +285,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // Of one that has been waited for nothing is done.
+        // No effect if it has been waited for.
         let _ = self.vmm.kill();
         let _ = self.vmm.wait();
     }
@@ -299,11 +299,11 @@ fn said(which: &str, status: io::Result<ExitStatus>) -> Result<(), String> {
     }
 }
 
-/// So many lines of a log are told where it goes with its VM.
+/// Number of log lines shown when the log is removed with its VM.
 const LINES_TOLD: usize = 5;
 
-/// The last word of a log, and where there are more. Of a VM that has never started, which is removed, its
-/// last lines.
+/// Returns the last line of a log and a reference to the log; of a VM that has never started, and is removed,
+/// its last lines.
 pub fn see(log: &Path) -> String {
     let last = fs::read_to_string(log).unwrap_or_default();
     if log.with_file_name(UNSTARTED).exists() {
@@ -346,13 +346,13 @@ pub fn start_vmm(vm: &Vm<'_>, here: &Here, incoming: bool) -> Result<(Child, Eve
     })
 }
 
-/// A `tombolo disk` of its own: a process that maps a guest's memory must not be the one that serves it.
-/// Dropping it ends it.
+/// A `tombolo disk` process: a process that maps a guest's memory must not serve it. Dropping it ends the
+/// server.
 pub struct Server {
     what: &'static str,
     child: Child,
     output: Option<ChildStdout>,
-    /// By which what lies beneath its overlay is changed.
+    /// Channel for changes of its overlay's lower layers.
     pub layers: Option<OwnedFd>,
 }
 
@@ -388,7 +388,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Those of what the guest can mount.
+    /// Starts the servers of the guest's shares.
     fn shares(vm: &Vm<'_>) -> Result<Vec<Self>, Failure> {
         let shares = vm.home.here()?.shares;
         shares.iter().enumerate().map(|(number, share)| Self::share(vm, number, share)).collect()
@@ -411,7 +411,7 @@ impl Server {
         Ok(Self { what, child, output, layers: None })
     }
 
-    /// Waits until it can be used.
+    /// Waits until it is ready.
     pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
         let starting = format!("serve the {} of VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);
@@ -421,12 +421,12 @@ impl Server {
         }
         vm.watch.ready(part).map_err(|event| match event {
             Event::Stop => Failure::cannot(&starting, "it was stopped"),
-            // What it has said is complete.
+            // Its messages are complete.
             _ => Failure::cannot(&starting, see(&log_of(vm.home))),
         })
     }
 
-    /// Has it make durable what it has, and end.
+    /// Requests it to flush and end.
     fn ask(&mut self) {
         if !self.has_ended() {
             let _ = process::terminate(self.child.id());
@@ -446,13 +446,13 @@ impl Server {
     }
 
     fn kill(&mut self) {
-        // It is not waited for yet, so the number is not another group's.
+        // It has not been waited for yet, so the number is not another group's.
         let _ = process::kill_group(self.child.id());
     }
 }
 
 impl Drop for Server {
-    /// Of one that has no guest, or that has ended.
+    /// Without a guest, or already ended.
     fn drop(&mut self) {
         if !self.has_ended() {
             self.kill();

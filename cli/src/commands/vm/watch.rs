@@ -1,5 +1,5 @@
-//! What happens to the processes of a VM: which can be used, which has ended, and that all are to end. One
-//! that does not end in time is killed.
+//! Events of a VM's processes: readiness, ends and requests to stop. A process that does not end in time is
+//! killed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -28,11 +28,11 @@ pub enum Event {
     Ended(Part),
     /// Another VMM runs the guest: the present one is to end.
     Switch,
-    /// A signal has asked for the end of all.
+    /// A signal requests the end of all processes.
     Stop,
 }
 
-/// Once all are to end: for a server that has to make durable what it has, on a line that may be cut.
+/// Timeout after a stop request for a server to flush, over a connection that may be down.
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -40,13 +40,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Watch {
     sender: Sender<Event>,
     events: Receiver<Event>,
-    /// What came while something else was waited for.
+    /// Events received while waiting for others.
     aside: RefCell<VecDeque<Event>>,
     stop_until: Cell<Option<Instant>>,
 }
 
 impl Watch {
-    /// Makes one for which a signal is an event from now on.
+    /// Creates a watch that turns signals into events from now on.
     pub fn new() -> io::Result<Self> {
         let watch = Self::without_signals();
         let stop = watch.sender();
@@ -65,7 +65,7 @@ impl Watch {
         self.sender.clone()
     }
 
-    /// Tells of the end of a process.
+    /// Reports the end of a process.
     pub fn process(&self, part: Part, child: &Child) -> io::Result<()> {
         let (watched, ended) = (process::watched(child.id())?, self.sender.clone());
         let wait = move || {
@@ -75,8 +75,8 @@ impl Watch {
         thread::Builder::new().name("watch".into()).spawn(wait).map(drop)
     }
 
-    /// Tells when a server says that it can be used. What it says later is read too: it would be ended by it
-    /// if there was no reader.
+    /// Reports the readiness of a server. Its later output is read too, as it would be killed by a write
+    /// without a reader.
     pub fn output(&self, part: Part, output: ChildStdout) -> io::Result<()> {
         let ready = self.sender.clone();
         let read = move || {
@@ -101,7 +101,7 @@ impl Watch {
         }
     }
 
-    /// Waits until a server can be used. What has happened instead, if something has.
+    /// Waits until a server is ready. Fails with any other event.
     pub fn ready(&self, part: Part) -> Result<(), Event> {
         let is_ready = |event: &Event| *event == Event::Ready(part);
         while !self.aside.borrow().iter().any(is_ready) {
@@ -117,20 +117,19 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for the end of a process, or of all. Not for that of a share's server.
+    /// Waits for the end of a process other than a share's server, or for a stop request.
     pub fn end(&self) -> Event {
         loop {
             let aside = self.aside.borrow_mut().pop_front();
             match aside.unwrap_or_else(|| self.next()) {
-                // Without the server of a share a guest lacks what it has mounted of that, and nothing else.
+                // Without the server of a share a guest lacks only that share.
                 Event::Ready(_) | Event::Ended(Part::Share(_)) => {}
                 event => return event,
             }
         }
     }
 
-    /// Whether a process ends in this time. Without one it has all the time that it needs, until all are to
-    /// end.
+    /// Returns `true` if a process ends in this time; without a limit, before the deadline of a stop request.
     pub fn ends(&self, child: &mut Child, within: Option<Duration>) -> bool {
         let until = within.map(|within| Instant::now() + within);
         while matches!(child.try_wait(), Ok(None)) {

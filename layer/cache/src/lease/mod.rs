@@ -1,14 +1,13 @@
-//! The lease of a tree: a file in the root of the origin that says which cache has the tree for itself
-//! (*exclusive*).
+//! The lease of a tree: a file in the root of the origin that names the cache with exclusive use of the tree.
 //!
-//! It binds those alone that look at it: other caches of ours, and people. It is renewed by setting its
-//! times, so that the origin's clock tells its age; no clock of a client does.
+//! It binds only readers of the file: other caches of this product, and people. It is renewed by setting its
+//! times, so its age is measured by the origin's clock and by no client's.
 //!
-//! - A cache that cannot renew it believes itself to be the holder for [`HELD_PERIODS`], unless it is to last
-//!   ([`Claim::lasts`]); others take it after [`STALE_PERIODS`].
-//! - It is taken from another by a rename. Before it is relied on so much time goes by that the other has
-//!   looked at it once more.
-//! - One that is not this cache's any more is lost for good: what others changed meanwhile was not seen here.
+//! - A cache that cannot renew its lease relies on it for [`HELD_PERIODS`], or indefinitely with
+//!   [`Claim::lasts`]; others take it over after [`STALE_PERIODS`].
+//! - It is taken over by a rename. The new holder relies on it only after a delay in which the former one has
+//!   checked it again.
+//! - A lease that another has taken is lost for good: others' changes meanwhile were not seen here.
 
 mod file;
 mod holder;
@@ -32,98 +31,97 @@ pub use holder::Holder;
 pub use life::Life;
 use taking::Taking;
 
-/// The name of the lease file.
+/// Name of the lease file.
 pub const LEASE_NAME: &str = ".tombolo-lease";
 
-/// After so many periods without a renewal the holder believes in it no more.
+/// Periods without a renewal after which the holder stops relying on the lease.
 const HELD_PERIODS: u32 = 6;
 
-/// After so many others take it.
+/// Periods without a renewal after which others take over the lease.
 pub(super) const STALE_PERIODS: u32 = 9;
 
-/// So long, in tenths of a period, is waited after it was taken from another.
+/// Delay after a takeover before the lease is relied on, in tenths of a period.
 const SETTLE_TENTHS: u32 = 15;
 
-/// The end of a cache waits so long for its lease to be given back.
+/// Maximum time that the end of a cache waits for the lease to be returned.
 const RELEASE_MAX: Duration = Duration::from_secs(3);
 
-/// What a cache wants a lease for.
+/// A cache's request for a lease.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The user that the file is made by.
+    /// User that creates the lease file.
     pub identity: Identity,
-    /// This host and process, and the time, as others are to see them.
+    /// Name of this host, shown to others.
     pub host: String,
-    /// The number of this process.
+    /// Number of this process.
     pub process: String,
-    /// The time now.
+    /// Current time.
     pub since: String,
-    /// Where and when this process runs.
+    /// Identification of this process's life.
     pub life: Life,
-    /// Whether it is taken from another that holds it.
+    /// `true` if the lease is taken over from another holder.
     pub takes: bool,
-    /// Whether a cache begins without it where no other has it and it cannot be made now, as the origin is
-    /// full: it is *close-to-open* until it can. For caches over which changes wait that have to get there.
+    /// `true` if the cache starts even if the lease is free but cannot be created, as the origin is full; the
+    /// contract is then *close-to-open* until it can. For caches with pending changes for the origin.
     pub may_come_later: bool,
-    /// Whether it is relied on while it cannot be renewed, until another is seen to have taken it: where work
-    /// goes on without the origin, and what others change meanwhile is found out before anything is written
-    /// there.
+    /// `true` if the lease is relied on while it cannot be renewed, until another is seen to have taken it.
+    /// For caches that work offline and detect others' changes before they write to the origin.
     pub lasts: bool,
-    /// How often it is renewed. The same for all caches.
+    /// Interval of renewals. The same for all caches.
     pub period: Duration,
 }
 
-/// How often a lease is renewed.
+/// Default interval of renewals.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
-/// Why there is no lease.
+/// Failure to acquire a lease.
 #[derive(Debug, ThisError)]
 pub enum LeaseError {
-    /// Another has it.
+    /// Another cache holds the lease.
     #[error("{holder} holds the lease of this tree, renewed {} s ago by the server's clock", age.as_secs())]
     Held {
-        /// The other.
+        /// The holder.
         holder: Box<Holder>,
-        /// How long ago it was renewed.
+        /// Time since its last renewal.
         age: Duration,
     },
-    /// The file cannot be made.
+    /// The lease file cannot be created.
     #[error("cannot create the lease file {LEASE_NAME} in the tree: {source}")]
     Unwritable {
-        /// Why.
+        /// The cause.
         #[source]
         source: Error,
-        /// No other has it.
+        /// `true` if no other cache holds the lease.
         is_free: bool,
     },
-    /// The origin does not do what it is asked for.
+    /// The origin fails requests.
     #[error(transparent)]
     Origin(#[from] Error),
 }
 
-/// How a lease stands.
+/// State of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseState {
-    /// It is this cache's.
+    /// Held by this cache.
     Held,
-    /// It was not renewed for so long that another may have taken it. It may be held again.
+    /// Not renewed for so long that another may have taken it. It may be held again.
     RunOut,
-    /// Another has taken it, or it was given back.
+    /// Taken by another, or returned.
     Lost,
-    /// It is one that the origin's server grants, and has not granted now.
+    /// A lease that the origin's server grants, currently not granted.
     NotGranted,
 }
 
 /// A change of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// It is held or not, as its state says.
+    /// The state has changed.
     State,
-    /// It is about to be held: what was learnt before others were kept away is to be asked for anew.
+    /// The lease is about to be held: state learned before others were excluded must be revalidated.
     Beginning,
 }
 
-/// A lease of this cache's.
+/// A lease of this cache.
 pub(crate) struct Lease {
     root: Root,
     own: Holder,
@@ -131,16 +129,16 @@ pub(crate) struct Lease {
     lasts: bool,
     handle: Mutex<Option<PersistentHandle>>,
     state: AtomicU8,
-    /// The last renewal that went well was begun then.
+    /// Start of the last successful renewal.
     renewed: Mutex<Instant>,
     is_asking: AtomicBool,
-    /// It could not be made yet.
+    /// `true` if it could not be created yet.
     is_missing: AtomicBool,
-    /// When it was taken late from another: it is relied on once it was found again later.
+    /// Time of a late takeover: the lease is relied on once it is confirmed again.
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
-    /// Called when it is not held any more, or again; and before it is held for the first time, where the
-    /// cache began without it.
+    /// Called on loss and reacquisition, and before the first acquisition by a cache that began without the
+    /// lease.
     changed: OnceLock<Box<dyn Fn(Changed) + Send + Sync>>,
 }
 
@@ -157,12 +155,12 @@ impl Lease {
         }
     }
 
-    /// Has this called when the state changes from now on.
+    /// Calls `changed` on state changes from now on.
     pub(crate) fn on_change(&self, changed: impl Fn(Changed) + Send + Sync + 'static) {
         let _ = self.changed.set(Box::new(changed));
     }
 
-    /// Changes the state, unless it is lost. Whether it has changed.
+    /// Changes the state, unless it is lost. Returns `true` if it has changed.
     fn set(&self, to: u8) -> bool {
         let step = |state| (state != LOST && state != to).then_some(to);
         let has_changed = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok();
@@ -172,7 +170,7 @@ impl Lease {
         has_changed
     }
 
-    /// Renews it, if it still is this cache's.
+    /// Renews the lease if this cache still holds it.
     async fn renew(&self) {
         if self.is_missing.load(Ordering::Acquire) {
             return self.take_late().await;
@@ -201,8 +199,8 @@ impl Lease {
         }
     }
 
-    /// Takes it, which could not be done at the start. One that was taken from another is confirmed once
-    /// more, as at the start.
+    /// Acquires the lease that was unavailable at the start. A takeover is confirmed after a delay, as at the
+    /// start.
     async fn take_late(&self) {
         let (began, settling) = (Instant::now(), *lock(&self.settling));
         if settling.is_some_and(|taken| taken.elapsed() < self.settle_time()) {

@@ -359,7 +359,7 @@ impl Store {
         lock(&self.shared.eviction).generation(id).is_some()
     }
 
-    /// Returns the location of the origin.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.directory.path
     }
