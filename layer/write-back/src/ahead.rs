@@ -1,4 +1,4 @@
-//! What is asked for before it is needed, so that it is known when the origin is away.
+//! Prefetch of state that offline work requires.
 
 use std::sync::Arc;
 

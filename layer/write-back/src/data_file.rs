@@ -1,4 +1,4 @@
-//! Files of the local disk with data that the origin does not have yet.
+//! Files of the local disk with unsent data.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The database of the journal: its tables, and how a group is written and read again.
+//! The database of the journal: its tables, and the writing and reading of groups.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,28 +15,28 @@ use crate::data_file::DataFiles;
 use crate::journal::Batch;
 use crate::sums::{self, Sums};
 
-/// Why a journal cannot be used.
+/// Reason for which a journal cannot be used.
 #[derive(Debug, ThisError)]
 pub enum JournalError {
-    /// A directory or file of it cannot be used.
+    /// A directory or file of the journal cannot be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
     /// The database cannot be used.
     #[error("{}: {source}", path.display())]
     Database {
-        /// Which.
+        /// The database.
         path: PathBuf,
-        /// What it said.
+        /// The database's error.
         #[source]
         source: rusqlite::Error,
     },
-    /// A row is not what it was. What it said is at no other place, so nothing is thrown away.
+    /// A row is damaged. It is the only copy, so nothing is discarded.
     #[error("{}: damaged row in {table}", path.display())]
     Damaged {
         /// The database.
@@ -46,19 +46,19 @@ pub enum JournalError {
     },
 }
 
-/// What the database had at the start.
+/// Contents of the database at the start.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub nodes: Vec<(u64, Vec<u8>)>,
     pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
-    /// What it takes to know nodes below again.
+    /// Records by which lower nodes are identified again.
     pub records: Vec<(u64, Vec<u8>)>,
     pub extents: HashMap<u64, Vec<Range<u64>>>,
-    /// Data that are not as they were written, by generations.
+    /// Ranges of data that fail their checksums, by generation.
     pub torn: HashMap<u64, Vec<Range<u64>>>,
     pub change: u64,
     pub at_origin: u64,
-    /// No number below this is free.
+    /// Lower bound of unused numbers.
     pub next_id: u64,
 }
 

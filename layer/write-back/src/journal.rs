@@ -1,8 +1,8 @@
-//! The journal: what differs from the origin, as rows of a database, committed in groups.
+//! The journal: differences from the origin, as rows of a database, committed in groups.
 //!
-//! Each change gives all rows that it touches in one call, so after a crash the rows are those of some
-//! moment: no change is there by half, and none without those before it. Data that rows speak of are on the
-//! disk before the rows are, or in the journal themselves.
+//! Each change passes all its rows in one call, so after a crash the rows are those of one moment: no change
+//! is partial, and none precedes an earlier one. Data that rows refer to are on the disk before the rows, or
+//! in the journal itself.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -26,44 +26,44 @@ use crate::shared::SESSION;
 use crate::sums::{self, Blocks};
 use crate::unproven::Unproven;
 
-/// What one change, or many, have to write.
+/// Rows to write for one or more changes.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub nodes: HashMap<u64, Option<Vec<u8>>>,
     pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
     pub extents: Vec<(u64, Delta)>,
-    /// Data that lie in the journal itself: generation, offset, bytes. None where there are too many: then
-    /// their files are made stable.
+    /// Data stored in the journal itself: generation, offset, bytes. Absent above a limit: their files are
+    /// synced instead.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
-    /// How many bytes they have, or had.
+    /// Size of these data, even if they are absent.
     pub pieces_bytes: u64,
-    /// Blocks whose checksums are to be kept.
+    /// Blocks whose checksums are stored.
     pub blocks: Blocks,
-    /// Files whose data are to be stable before the rows are.
+    /// Files to sync before the rows are written.
     pub files: HashMap<u64, Arc<DataFile>>,
-    /// Nodes below that rows speak of,
+    /// Lower nodes that rows refer to,
     pub numbers: HashSet<NodeId>,
-    /// and what it takes to know them again, which is asked for when the group is written.
+    /// and the records that identify them, fetched when the group is written.
     pub records: Vec<(NodeId, Vec<u8>)>,
-    /// Files that go once no row speaks of them.
+    /// Files to remove once no row refers to them.
     pub gone: Vec<Arc<DataFile>>,
-    /// The number of the latest change.
+    /// Number of the latest change.
     pub change: u64,
-    /// The number of the latest change that the origin has.
+    /// Number of the latest change that the origin has.
     pub at_origin: Option<u64>,
 }
 
-/// Tells what has become of a group.
+/// Reports the outcome of a group.
 pub(crate) type Ticket = Arc<Promise<Outcome>>;
 
-/// What has become of a group.
+/// Outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is on the disk.
+    /// On the disk.
     Stable,
-    /// It is in memory, as the disk is full; it is tried again.
+    /// In memory, as the disk is full; retried.
     Full,
-    /// The same, for another reason.
+    /// In memory for another reason; retried.
     Failed,
 }
 
@@ -102,40 +102,41 @@ struct Shared {
 struct Pending {
     batch: Batch,
     ticket: Ticket,
-    /// The group that is being written.
+    /// The group being written.
     under_way: Option<Ticket>,
     is_empty: bool,
-    /// A caller waits: at once.
+    /// `true` if a caller waits, so it is written immediately.
     is_urgent: bool,
     is_closing: bool,
-    /// What the last attempt has come to, if it has failed.
+    /// Outcome of the last attempt, if it has failed.
     trouble: Option<Outcome>,
-    /// The latest change that is on the disk.
+    /// Latest change on the disk.
     stable: u64,
 }
 
-/// What is not waited for is committed after this time,
+/// Delay of a commit without waiters,
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// and at the latest after this one,
+/// its maximum,
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// so that a slow disk spends no more than about a tenth of its time in flushes that nothing waits for.
+/// and its minimum relative to the time of a flush, so that a slow disk spends at most about a tenth of its
+/// time in them.
 const PAUSE_PER_WRITE: u32 = 10;
 
-/// A group that cannot be written is tried again after this time.
+/// Delay before a failed group is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Data in the journal beyond this go to their files.
+/// Limit of data in the journal; more go to their files.
 const PIECES_BYTES_MAX: u64 = 8 << 20;
 
-/// More files than this are made stable together with the whole file system.
+/// Number of files above which the whole file system is synced.
 const SYNC_ALONE_MAX: usize = 8;
 
-/// So many numbers are taken at a time.
+/// Number of node numbers allocated at a time.
 const IDS: u64 = 1 << 16;
 
 impl Journal {
-    /// Opens the journal of changes of `below` in `dir`, which is made if it is missing, and brings data that
-    /// lie in it to their files.
+    /// Opens the journal of changes of `below` in `dir`, creating it if it is missing, and moves data in it
+    /// to their files.
     pub(crate) fn open(
         below: Arc<dyn FileSystem>,
         dir: &Path,
@@ -172,7 +173,7 @@ impl Journal {
         Ok((Self { shared, thread: Some(thread) }, kept, files))
     }
 
-    /// Adds what one change has to write. The ticket is of the group that it is in.
+    /// Adds the rows of one change. Returns the ticket of their group.
     pub(crate) fn add(&self, batch: Batch) -> Ticket {
         let mut pending = self.shared.pending();
         let was_empty = std::mem::replace(&mut pending.is_empty, false);
@@ -191,12 +192,12 @@ impl Journal {
         ticket.kept().await.result()
     }
 
-    /// Fails while the journal cannot be written: nothing more is taken in then.
+    /// Fails while the journal cannot be written: new changes are refused then.
     pub(crate) fn check(&self) -> Result<()> {
         self.shared.pending().trouble.map_or(Ok(()), Outcome::result)
     }
 
-    /// Waits until all that was added so far is on the disk.
+    /// Waits until everything added so far is on the disk.
     pub(crate) async fn all_stable(&self) -> Result<()> {
         let ticket = {
             let pending = self.shared.pending();
@@ -214,12 +215,12 @@ impl Journal {
         }
     }
 
-    /// The latest change that is on the disk.
+    /// Returns the latest change on the disk.
     pub(crate) fn stable_change(&self) -> u64 {
         self.shared.pending().stable
     }
 
-    /// Takes numbers that nothing has: on the disk when it returns.
+    /// Allocates unused numbers, durably.
     pub(crate) fn reserve_ids(&self, next: u64) -> Result<Range<u64>> {
         let end = next + IDS;
         let set = "insert or replace into numbers values ('next_id', ?)";
@@ -227,7 +228,7 @@ impl Journal {
         Ok(next..end)
     }
 
-    /// No row speaks of these nodes any more.
+    /// Records that no row refers to these nodes any more.
     pub(crate) fn forget_records(&self, ids: &[u64]) -> Result<()> {
         let database = lock(&self.shared.ids);
         let transaction = database.unchecked_transaction().map_err(Error::io)?;
@@ -255,7 +256,7 @@ impl Drop for Journal {
 }
 
 impl Batch {
-    /// Takes in a later one.
+    /// Merges a later group into this one.
     pub(crate) fn absorb(&mut self, later: Self) {
         self.nodes.extend(later.nodes);
         self.names.extend(later.names);
@@ -326,13 +327,13 @@ impl Shared {
         }
     }
 
-    /// Waits for the end, for so long.
+    /// Waits for the end, up to a limit.
     fn is_closing_within(&self, time: Duration) -> bool {
         let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing
     }
 
-    /// The next group, when its time has come.
+    /// Returns the next group once it is due.
     fn next(&self, pause: Duration) -> Option<(Batch, Ticket)> {
         let mut pending = self.pending();
         while pending.is_empty {
@@ -354,8 +355,8 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// What it takes to know nodes below again that rows speak of: their numbers are kept by what lies below,
-    /// which may lose them. Some may be gone by now.
+    /// Fetches the records that identify lower nodes referred to by rows, as the layer below may lose their
+    /// numbers. Some nodes may be gone.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);

@@ -1,11 +1,11 @@
-//! Changes that are answered here and brought to a file system that is far away.
+//! Write-back: changes that are answered locally and sent to a remote file system later.
 //!
-//! Over a cache whose nodes are numbers that never change. What differs from it is in memory, and in a
-//! journal on the local disk that is committed in groups; data are in sparse files. A thread brings them to
-//! the origin (`docs/decisions/write-back.md`).
+//! It runs over a cache with persistent node numbers. Differences from the cache are in memory and in a local
+//! journal that is committed in groups; data are in sparse files. A thread sends them to the origin
+//! (`docs/decisions/write-back.md`).
 //!
-//! Reading order: `tree` (what differs), `journal`, `database`, `session` (the operations), `origin`
-//! (bringing changes there), `shared`; `trial` (what the origin allows).
+//! Reading order: `tree` (the differences), `journal`, `database`, `session` (the operations), `origin`
+//! (sending changes), `shared`; `trial` (probing the origin's permissions).
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -41,16 +41,16 @@ use session::{Session, WriteBackFileSystem};
 use shared::{SESSION, Shared, client};
 use tree::Tree;
 
-/// How changes are kept.
+/// Options of write-back.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Writers wait while the origin lacks so many bytes.
+    /// Limit of unsent bytes, beyond which writers wait.
     pub dirty_bytes_max: u64,
-    /// Changes are brought to the origin when none was made for so long,
+    /// Time without changes after which pending ones are sent,
     pub idle: Duration,
-    /// and at the latest so long after they were made.
+    /// and maximum age of an unsent change.
     pub delay_max: Duration,
-    /// How many operations are under way at the origin at a time.
+    /// Maximum number of concurrent operations at the origin.
     pub in_flight_max: usize,
 }
 
@@ -61,17 +61,17 @@ impl Default for Options {
     }
 }
 
-/// An export whose changes are answered here.
+/// An export with write-back.
 pub struct WriteBackExport {
     sender: Sender,
     shared: Arc<Shared>,
     _pool: ThreadPool,
 }
 
-/// Keeps changes of `below` in `dir`. All of `below`'s changes must come by here.
+/// Creates an export with the changes of `below` in `dir`. All changes of `below` must be made through it.
 ///
 /// # Errors
-/// The journal cannot be used, or there is no session below.
+/// Fails if the journal cannot be used, or `below` refuses a session.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let below = below.attach(&client())?;
     // Programs ask for it also when the origin is away: then it is known from here on.
@@ -91,7 +91,7 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 
-/// Nodes below that something speaks of are known there again.
+/// Restores the numbers of lower nodes that the journal refers to.
 fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u64, Vec<u8>)]) -> Result<()> {
     let numbers = tree.numbers();
     let (wanted, others): (Vec<_>, Vec<_>) =
@@ -106,10 +106,10 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }
 }
 
-/// How many files and names in `dir` were changed and have not come to the origin. No export may be using it.
+/// Returns the number of files and names in `dir` with unsent changes. No export may be using it.
 ///
 /// # Errors
-/// The journal cannot be read.
+/// Fails if the journal cannot be read.
 pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
     let Some(kept) = database::kept_in(dir)? else { return Ok(0) };
     let nodes =
@@ -118,33 +118,32 @@ pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
 }
 
 impl WriteBackExport {
-    /// Asks in the background for what it takes to work in the root while the origin is away: its names, and
-    /// what this user may do there.
+    /// Fetches in the background what offline work in the root requires: its names and this user's
+    /// permissions.
     pub fn learn_root(&self, user: &Identity) {
         task::spawn(ahead::learn_root(self.shared.below.clone(), self.sender.cx(), user.clone()));
     }
 
-    /// Waits until the origin has all that was changed before this call.
+    /// Waits until the origin has all changes made before this call.
     ///
     /// # Errors
-    /// The origin cannot take it all now: it is kept, and goes on being tried.
+    /// Fails if the origin cannot accept all of them now: they are retained and retried.
     pub fn flush(&self) -> Result<Report> {
         self.sender.flush()
     }
 
-    /// Has all that was changed before this call brought to the origin, and does not wait for it. Answers how
-    /// things stood before.
+    /// Starts sending all changes made before this call, without waiting. Returns the status before.
     pub fn start_flush(&self) -> Status {
         self.sender.start_flush()
     }
 
-    /// Locks are granted only while `is_alone` says that all that use the tree come through here, to those
-    /// too that wait already.
+    /// Grants locks, pending ones included, only while `is_alone` returns `true`: all users of the tree go
+    /// through this export.
     pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + 'static) {
         self.shared.locks.grant_while(is_alone);
     }
 
-    /// What the origin lacks, and what the local disk has.
+    /// Returns the unsent changes and the state of the local disk.
     pub fn status(&self) -> Status {
         self.sender.status()
     }

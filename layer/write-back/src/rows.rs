@@ -1,4 +1,4 @@
-//! What is in the rows of the journal (`docs/formats/write-back.md`).
+//! Encoding of the journal's rows (`docs/formats/write-back.md`).
 
 use tombolo_core::Identity;
 use tombolo_core::fs::{Attr, FileType, NodeId, WeakAttr};

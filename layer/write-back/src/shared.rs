@@ -1,4 +1,4 @@
-//! What all sessions and the thread that writes back share.
+//! State shared by all sessions and the write-back thread.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,8 +1,7 @@
-//! Checksums of data that the origin does not have, by blocks of the files that they lie in.
+//! Checksums of unsent data, by blocks of the files that contain them.
 //!
-//! A block whose checksum does not hold after a sudden end was being written over when that came (or the disk
-//! is bad). There is no other copy of it: it is read as it lies there, brought to the origin as that, and
-//! told of.
+//! A block that fails its checksum was being overwritten at a sudden end, or the disk is faulty. It is the
+//! only copy: it is read as it is, sent to the origin, and reported.
 
 use std::collections::HashMap;
 use std::ops::Range;

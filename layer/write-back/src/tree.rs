@@ -1,8 +1,7 @@
-//! What differs here from the file system below: names, and nodes with their attributes and data ([`node`]).
+//! Differences from the file system below: names, and nodes with their attributes and data ([`node`]).
 //!
-//! A name has what it leads to below, as far as that is known, and what it leads to here. A node that was
-//! made here has a number of this layer's own from the start, and keeps it; the others have the number that
-//! they have below.
+//! A name has a target below, as far as that is known, and a local target. A node created here has a
+//! permanent number of this layer; others have their number below.
 
 mod node;
 

@@ -1,4 +1,4 @@
-//! A trial of what an origin lets a user do: a file that is made there, changed and removed.
+//! A trial of an origin's permissions: a file is created, changed and removed there.
 
 use tombolo_core::fs::{
     Create, Entry, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, SetAttr,
@@ -9,27 +9,27 @@ use crate::origin::is_refusal;
 use crate::shared::{SESSION, client};
 use crate::tree::HIDDEN;
 
-/// What an origin lets a user do with a file that it has made.
+/// Permissions of a user for files created at an origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// The user that the file belongs to, where that is another one.
+    /// Owner of the created file, if it is another user.
     pub squashed_to: Option<u32>,
-    /// The superuser may not give it to another user.
+    /// `true` if the superuser may not give the file to another user.
     pub refuses_owners: bool,
-    /// Its mode cannot be set.
+    /// `true` if the file's mode cannot be set.
     pub refuses_modes: bool,
 }
 
-/// The mode that the file is given at last, which no umask leaves it with when it is made.
+/// Final mode of the file, which no umask produces at its creation.
 const MODE: u32 = 0o640;
 
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Finds out what an origin lets a user do with files that it makes in the root.
+/// Determines a user's permissions for files it creates in the root of an origin.
 ///
 /// # Errors
-/// No file can be made there now.
+/// Fails if no file can be created there now.
 pub fn try_out(below: &dyn Export, user: Identity) -> Result<Allowed> {
     let fs = below.attach(&client())?;
     let cx = Ctx { identity: user, ..Ctx::root(SESSION) };

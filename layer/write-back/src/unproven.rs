@@ -1,9 +1,8 @@
-//! Data of the local disk that a sync may yet refuse.
+//! Data of the local disk that a sync may yet fail to write.
 //!
-//! After a sync that has failed, the kernel takes what it could not write for written: it may drop it from
-//! memory, and the next sync says that all is well (fsync(2)). So all that is not proven to be stable is
-//! written again before the next sync, and has the checksums that it had before the first: what was lost in
-//! between is told at the next start.
+//! After a failed sync, the kernel treats unwritten pages as written: it may drop them, and the next sync
+//! succeeds (fsync(2)). So all data not proven to be stable are rewritten before the next sync, with the
+//! checksums from before the first: losses in between are reported at the next start.
 
 use std::collections::HashMap;
 
@@ -12,9 +11,9 @@ use crate::sums::{Blocks, Key};
 
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
-    /// A sync has failed.
+    /// `true` after a failed sync.
     pub is_unwritten: bool,
-    /// Checksums of blocks of the group that is being written.
+    /// Checksums of blocks of the group being written.
     pub sums: HashMap<Key, u32>,
     /// Data that lie in the journal too, in bytes,
     pub pieces_bytes: u64,

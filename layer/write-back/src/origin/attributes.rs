@@ -1,8 +1,8 @@
-//! Attributes at the origin: set together and, where it refuses that, one by one.
+//! Attributes at the origin: set together and, if refused, one by one.
 //!
-//! Of those that nobody has asked for, as they follow from how a file was made, the origin's hold where it
-//! refuses ours: a server that squashes users gives files other owners. What was asked for and is refused
-//! stays a difference, and holds up nothing else.
+//! Implied attributes, which follow from the way a file was created, yield to the origin's if it refuses
+//! them: a server that squashes users gives files other owners. Refused attributes that a program has set
+//! remain a difference, and delay nothing else.
 
 use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, WeakAttr, XattrName, XattrSet, within};
 use tombolo_core::{Error, Identity, Result};

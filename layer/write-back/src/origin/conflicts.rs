@@ -1,5 +1,5 @@
-//! Files that another writer has changed at the origin since they were changed here: theirs keeps its name,
-//! ours gets one beside it.
+//! Conflicts: files that another writer changed at the origin since their change here. Theirs keeps the name,
+//! ours gets a conflict name.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! What names lead to at the origin: found out by looking, after a restart or a failed attempt for all that
-//! differ, and otherwise for those that are about to be given or taken away.
+//! Look-ups of names at the origin: of all that differ after a restart or a failed attempt, otherwise of
+//! those about to be added or removed.
 //!
-//! What is found and is not known to be ours is another writer's: it keeps its name, and ours has one beside
-//! it.
+//! A file found there that is not known to be ours belongs to another writer and keeps its name; ours gets a
+//! conflict name.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
-//! Names: each node's places there and here become renames, links and removals, in an order in which nothing
-//! is lost.
+//! Names: differences between a node's local and remote places become renames, links and removals, in an
+//! order that loses nothing.
 //!
-//! A name is given when its node's data are committed, and to a place that is free or held by a file that
-//! goes: a rename replaces that. What waits in a ring, or is replaced and cannot be by a rename, moves to a
-//! hidden name in the root first. Removals are the last.
+//! A name is added once its node's data are committed, and in a place that is free or occupied by a file to
+//! be removed, which a rename replaces. Nodes in a cycle, or those that no rename can replace, move to a
+//! hidden name in the root first. Removals come last.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Making what is new, and bringing files what they lack.
+//! Creation of new nodes, and sending of files' changes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is to be brought to the origin: all that differs at one moment.
+//! Changes to send: all differences at one moment.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

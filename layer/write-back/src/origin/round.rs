@@ -1,4 +1,4 @@
-//! One attempt to bring all that differs to the origin.
+//! One attempt to send all differences to the origin.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

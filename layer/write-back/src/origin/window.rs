@@ -1,4 +1,4 @@
-//! Work for the origin, so much of it at a time.
+//! Bounded concurrency of work for the origin.
 
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

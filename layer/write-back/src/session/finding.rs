@@ -1,4 +1,4 @@
-//! Finding nodes, their attributes and what a user may do with them.
+//! Look-up of nodes, their attributes and users' permissions.
 
 use tombolo_core::fs::{AccessMask, Attr, Entry, FileType, NameBuf, NodeId, Ownership, WeakAttr};
 use tombolo_core::{Ctx, Error, Identity, Result};

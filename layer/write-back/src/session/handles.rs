@@ -1,4 +1,4 @@
-//! Handles that outlive restarts: the numbers of nodes, which never change.
+//! Persistent handles: node numbers, which never change.
 
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};

@@ -1,5 +1,5 @@
-//! Listing directories: the names below that were not changed, at their places there, and then those that
-//! were, by a hash of the name. So a place depends on nothing that a restart would lose.
+//! Directory listing: unchanged names at their positions below, then changed ones, by a hash of the name.
+//! Positions do not depend on state that a restart would lose.
 
 use tombolo_core::fs::{
     Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, NameBuf, NodeId, OpenFlags,

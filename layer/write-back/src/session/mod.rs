@@ -1,7 +1,7 @@
-//! One session: the waist's operations, on what differs here and on what lies below.
+//! One session: the waist's operations, on local differences and the layer below.
 //!
-//! An operation first looks at what it needs, waiting for what lies below if it must, and then makes its
-//! change under one lock, provided that what it has seen still holds; otherwise it looks again.
+//! An operation first reads the state it needs, waiting for the layer below if necessary, and then makes its
+//! change under one lock, provided that this state still holds; otherwise it retries.
 
 mod attributes;
 mod file_system;

@@ -1,4 +1,4 @@
-//! Reading data: what was written here from the local disk, the rest from below.
+//! Reads: local changes from the local disk, other data from below.
 
 use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
 use tombolo_core::{Error, Result};

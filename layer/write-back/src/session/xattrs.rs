@@ -1,7 +1,7 @@
-//! Extended attributes: the origin's, where it has any, but for those that were changed here. One of the
-//! root's is this layer's own.
+//! Extended attributes: the origin's, where supported, with local changes. One of the root's is this layer's
+//! own.
 //!
-//! Access lists are neither shown nor taken: who may do what is seen by the mode of what was changed here.
+//! Access control lists are neither shown nor accepted: permissions of changed files follow from their mode.
 
 use tombolo_core::fs::{
     AccessMask, Attr, FileType, Mode, NodeId, Ownership, Watermarks, XattrName, XattrNameBuf, XattrSet,
