@@ -1,5 +1,5 @@
-//! Work that goes on after the operation that began it was answered: unflushed data are flushed, and files
-//! without a name are removed.
+//! Work that continues after its operation was answered: flushes of unflushed data, and removals of files
+//! without a name.
 
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! On whose behalf a call is made.
+//! The identity on whose behalf a call is made.
 
 use tombolo_core::{Ctx, Identity, Interrupt};
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};

@@ -1,4 +1,4 @@
-//! An export of a server, mounted.
+//! A mounted export of a server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,26 +33,26 @@ pub struct NfsExport {
     has_side_program: bool,
 }
 
-/// Unmounting waits for the server for so long.
+/// Timeout of an unmount.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Before the server has said what it takes, nothing is read or written.
+/// Sizes before the server has reported its limits: no reads or writes.
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
-    /// Mounts the export `path`, waiting for the server on this thread for a few seconds at most, whatever
-    /// the options say of timeout later.
+    /// Mounts the export `path`, blocking for a few seconds at most, independently of the options' timeouts.
     ///
     /// # Errors
-    /// [`MountError`], a line for people.
+    /// Fails with [`MountError`], one line for people.
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
         block_on(Self::mounted(Endpoint::Network(server.clone()), path, options))
     }
 
-    /// As [`NfsExport::mount`], over links in shared memory: `path` must be in the export that they lead to.
+    /// Mounts as [`NfsExport::mount`] does, over links in shared memory: `path` must be in the export that
+    /// they lead to.
     ///
     /// # Errors
-    /// [`MountError`], a line for people.
+    /// Fails with [`MountError`], one line for people.
     pub fn mount_over(
         route: &Arc<Route>,
         path: &str,
@@ -61,11 +61,11 @@ impl NfsExport {
         block_on(Self::mounted(Endpoint::Links(route.clone()), path, options))
     }
 
-    /// As [`NfsExport::mount`], over the standard streams of a program. It takes the tunnel for itself, and
-    /// closes it in the end.
+    /// Mounts as [`NfsExport::mount`] does, over the standard streams of a program. Takes ownership of the
+    /// tunnel and finally closes it.
     ///
     /// # Errors
-    /// [`MountError`], a line for people.
+    /// Fails with [`MountError`], one line for people.
     pub fn mount_through(
         tunnel: &Arc<Tunnel>,
         path: &str,
@@ -75,10 +75,10 @@ impl NfsExport {
         mounted.inspect_err(|_| tunnel.close())
     }
 
-    /// The paths that a server exports, in its order.
+    /// Returns the paths that a server exports, in its order.
     ///
     /// # Errors
-    /// As for [`NfsExport::mount`].
+    /// Fails as [`NfsExport::mount`] does.
     pub fn exports_of(
         server: &Server,
         reserved_port: Option<bool>,
@@ -114,11 +114,11 @@ impl NfsExport {
         Ok(Self::new(rpc, &label, handle, Some(mounted), about, options))
     }
 
-    /// An export over an engine of one's own, by its root's handle: for simulations, and for handles that
-    /// came from elsewhere. Waits for the server as long as the engine's options say.
+    /// Creates an export over a given RPC client and root handle: for simulations, and for handles obtained
+    /// otherwise. Waits for the server according to the client's options.
     ///
     /// # Errors
-    /// The root cannot be used.
+    /// Fails if the root cannot be used.
     pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
         let label = options.rpc.label.clone();
         let about = mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options).await?;
@@ -141,9 +141,9 @@ impl NfsExport {
         Self { nfs, root, fattr, asked, profile, options, budget, has_side_program }
     }
 
-    /// Ends its use, once its sessions have ended: waits for their background work (unflushed data, files
-    /// that were removed while open), and tells the server that this export is not in use here any more,
-    /// which is for its list of clients only. Waits for a few seconds at most.
+    /// Ends the use of the export after its sessions: waits for their background work (unflushed data, files
+    /// removed while open), and notifies the server of the unmount, which only affects its list of clients.
+    /// Waits for a few seconds at most.
     pub fn leave(&self) {
         let is_done = self.root.background.wait(LEAVING);
         if !is_done {
@@ -162,35 +162,35 @@ impl NfsExport {
         }
     }
 
-    /// What its calls have come to.
+    /// Returns the counters of its calls.
     pub fn counts(&self) -> Counts {
         self.nfs.rpc().counts()
     }
 
-    /// Changes how many reads and writes may be outstanding.
+    /// Changes the limit of outstanding reads and writes.
     pub fn set_in_flight(&self, limit: InFlight) {
         self.nfs.rpc().set_in_flight(limit);
     }
 
-    /// The engine.
+    /// Returns the RPC client.
     pub fn rpc(&self) -> &RpcClient {
         self.nfs.rpc()
     }
 
-    /// Written bytes that are held until the server has them on stable storage, of all files.
+    /// Returns the written bytes of all files retained until the server has them on stable storage.
     pub fn held_bytes(&self) -> usize {
         self.budget.held_bytes()
     }
 
-    /// Written bytes that had to be copied, because the writer's memory was not retainable: so far, of all
-    /// files.
+    /// Returns the written bytes of all files so far that had to be copied, because the writer's memory was
+    /// not retainable.
     pub fn copied_bytes(&self) -> u64 {
         self.budget.copied_bytes()
     }
 }
 
 impl Export for NfsExport {
-    /// Needs no server: what is known of the root is asked for anew when it is needed.
+    /// Makes no call to the server: state of the root is revalidated when it is needed.
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
         Ok(Arc::new(NfsFileSystem::new(Session::new(Beginning {
             nfs: self.nfs.clone(),

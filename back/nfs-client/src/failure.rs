@@ -1,20 +1,19 @@
-//! What goes wrong between the waist and the server.
+//! Failures of calls to the server.
 
 use tombolo_core::Error;
 use tombolo_host_rpc::client::CallError;
 use tombolo_sys::Errno;
 use tombolo_wire_nfs3::Procedure;
 
-/// Why an operation failed, where the waist has only "input/output error" to say. It names host and
-/// operation.
+/// Failure of an operation that the waist reports only as "input/output error". It names host and operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// No reply, or none from NFS.
     #[error("{procedure:?}")]
     Call {
-        /// What was asked.
+        /// The procedure.
         procedure: Procedure,
-        /// The outcome of the call. It names the server.
+        /// The outcome of the call, which names the server.
         source: CallError,
     },
     /// The reply does not decode.
@@ -22,9 +21,9 @@ pub(crate) enum Failure {
     Malformed {
         /// Host and export.
         server: String,
-        /// What was asked.
+        /// The procedure.
         procedure: Procedure,
-        /// What is wrong with it.
+        /// The fault.
         source: tombolo_wire_xdr::Error,
     },
     /// The reply violates the protocol.
@@ -32,9 +31,9 @@ pub(crate) enum Failure {
     InvalidReply {
         /// Host and export.
         server: String,
-        /// What was asked.
+        /// The procedure.
         procedure: Procedure,
-        /// What is wrong with it.
+        /// The violation.
         what: &'static str,
     },
     /// The server reports a failure of its own.
@@ -42,7 +41,7 @@ pub(crate) enum Failure {
     Broken {
         /// Host and export.
         server: String,
-        /// What was asked.
+        /// The procedure.
         procedure: Procedure,
         /// The status in its reply.
         status: tombolo_wire_nfs3::Status,

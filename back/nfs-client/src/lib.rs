@@ -1,16 +1,16 @@
 //! An NFS version 3 client: any server's export, behind the waist.
 //!
 //! The caller's thread encodes a call and sends it; one receiver drains all replies of a wake-up and runs the
-//! tasks that waited for them (`tombolo_host_rpc::client`). So many operations are pending and no thread
-//! waits. File data are sent from the caller's memory and received into it.
+//! tasks that waited for them (`tombolo_host_rpc::client`). Many operations can be pending without a waiting
+//! thread. File data are sent from the caller's memory and received into it.
 //!
 //! - [`NfsExport`] is a mounted export: [`NfsExport::mount`] with a [`Server`], a path and [`Options`].
-//! - Its sessions implement the waist. Attributes are cached for as long as [`AttributeTimes`] says; an open
-//!   sees what was closed before it (close-to-open). What is written is sent at once and answered at once,
-//!   and is on stable storage when it is flushed; `data` keeps it until then. A file that is removed while
-//!   open keeps a name until it is closed.
+//! - Its sessions implement the waist. Attributes are cached for the time given by [`AttributeTimes`]; an
+//!   open sees everything closed before it (close-to-open). Writes are sent immediately, answered immediately
+//!   and stable once flushed; `data` retains them until then. A file removed while open keeps a name until it
+//!   is closed.
 //!
-//! Not here: locks (NLM), RPCSEC_GSS, NFS version 4, a cache that outlives the process (`layer/cache`).
+//! Non-goals: locks (NLM), RPCSEC_GSS, NFS version 4, a cache that outlives the process (`layer/cache`).
 //!
 //! Reading order: `export`, `mounting`, `session`, `nodes`, `calls`, `data`.
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! The progress of a listing: its last page, the circle that it may go in, and the names that it has given
-//! where it has to begin anew.
+//! Progress of a listing: its last page, detection of cycles, and the names already returned if it must
+//! restart.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

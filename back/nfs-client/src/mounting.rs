@@ -1,4 +1,4 @@
-//! From a server and a path to a handle: portmapper, MOUNT, and what the server says of itself.
+//! Resolution of a server and a path to a handle: portmapper, MOUNT, and the server's parameters.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -27,45 +27,45 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// A mount reports at once whether it can succeed.
+/// Timeout of a mount's calls, short enough to report failures promptly.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same where a program has to connect first, and to prove who it is.
+/// Timeout of a mount through a program that must first connect and authenticate.
 const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why an export cannot be mounted. With its sources, each of which adds what the one above lacks, it is one
-/// line.
+/// Reason for which an export cannot be mounted. Together with its sources, each of which adds only what the
+/// former lacks, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// No answer. The source names the server.
     #[error("call to {what} failed")]
     Unreachable {
-        /// Which of its programs, in words.
+        /// Description of the server's program.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: CallError,
     },
-    /// The portmapper does not know the program.
+    /// The portmapper has no such program.
     #[error("{server}: the portmapper has no {what} over {transport:?}; specify the port")]
     NotRegistered {
         /// The server.
         server: String,
-        /// Which program.
+        /// Description of the program.
         what: &'static str,
-        /// Over what.
+        /// The transport.
         transport: Transport,
     },
-    /// The server does not let us.
+    /// The server refuses access.
     #[error("{server}:{path}: {}", refusal(*.status))]
     Refused {
         /// The server.
         server: String,
         /// The export.
         path: String,
-        /// Its word for why.
+        /// The server's status.
         status: mount::Status,
     },
-    /// It wants to see other credentials than we have.
+    /// The server requires other credentials.
     #[error("{server}:{path}: server does not accept AUTH_SYS credentials (sec=sys)")]
     Credentials {
         /// The server.
@@ -73,33 +73,33 @@ pub enum MountError {
         /// The export.
         path: String,
     },
-    /// The path is longer than MOUNT takes.
+    /// The path exceeds the limit of MOUNT.
     #[error("{server}: the path of an export has at most {} bytes", mount::PATH_BYTES_MAX)]
     PathTooLong {
         /// The server.
         server: String,
     },
-    /// The server answers something that makes no sense.
+    /// The server's reply is invalid.
     #[error("{server}: invalid reply from {what}")]
     Malformed {
         /// The server.
         server: String,
-        /// Which of its programs.
+        /// Description of its program.
         what: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: tombolo_wire_xdr::Error,
     },
-    /// The root is there, and cannot be used.
+    /// The root cannot be used.
     #[error("{server}:{path}: cannot use the export's root")]
     Root {
         /// The server.
         server: String,
         /// The export.
         path: String,
-        /// Why.
+        /// The cause.
         source: tombolo_core::Error,
     },
-    /// This machine has no more to give.
+    /// This host lacks resources.
     #[error("cannot start the RPC client")]
     Start(#[source] io::Error),
 }
@@ -118,7 +118,7 @@ fn refusal(status: mount::Status) -> &'static str {
     }
 }
 
-/// What a server says of an export's file system.
+/// Parameters of an export's file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About {
     pub profile: Profile,
@@ -127,14 +127,14 @@ pub(crate) struct About {
     pub has_side_program: bool,
 }
 
-/// What a client of NFS asks for, and what one of MOUNT does.
+/// Program and version of NFS.
 pub(crate) const NFS: (u32, u32) = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
 const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
 
-/// What errors call it.
+/// Name of the program in errors.
 const MOUNT_SERVICE: &str = "the MOUNT service";
 
-/// Where to find NFS.
+/// Returns the location of the NFS program.
 pub(crate) async fn nfs_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
     match endpoint {
         Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, nfs_port(server).await?)),
@@ -151,19 +151,19 @@ async fn mount_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, Moun
     }
 }
 
-/// Where a program of a server is called.
+/// Location of a server's programs.
 #[derive(Clone, Copy)]
 pub(crate) enum ProgramEndpoint<'a> {
-    /// At a port.
+    /// A port.
     Port(&'a Server, u16),
-    /// Over links: all programs of the server are there.
+    /// Links, which carry all programs of the server.
     Links(&'a Arc<Route>),
-    /// Over the streams of a program: likewise.
+    /// The streams of a program, which carry all programs of the server.
     Tunnel(&'a Arc<Tunnel>),
 }
 
 impl ProgramEndpoint<'_> {
-    /// A client with its own time-outs.
+    /// Creates a client with its own timeouts.
     pub(crate) fn start(
         self,
         (program, version): (u32, u32),
@@ -187,7 +187,7 @@ impl ProgramEndpoint<'_> {
         started.map_err(MountError::Start)
     }
 
-    /// A client that gives up soon.
+    /// Creates a client that fails soon.
     pub(crate) fn start_probe(
         self,
         program: (u32, u32),
@@ -206,7 +206,8 @@ impl ProgramEndpoint<'_> {
         }
     }
 
-    /// The same, once the mount service has answered `mount`: over that connection, if it is there too.
+    /// Creates a client that fails soon, over the connection of `mount` if that serves this program
+    /// too.
     pub(crate) fn start_probe_after(
         self,
         mount: &RpcClient,
@@ -233,7 +234,7 @@ fn probe_options(transport: Transport) -> RpcOptions {
     }
 }
 
-/// A client of one of a server's programs that gives up soon.
+/// Creates a client of one of a server's programs that fails soon.
 fn probe(
     server: &Server,
     port: u16,
@@ -250,7 +251,7 @@ fn probe(
     RpcClient::start(target, options).map_err(MountError::Start)
 }
 
-/// Where the server serves NFS.
+/// Returns the port of NFS.
 async fn nfs_port(server: &Server) -> Result<u16, MountError> {
     match server.ports {
         Ports::One(port) | Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) } => Ok(port),
@@ -267,7 +268,7 @@ async fn mount_port(server: &Server) -> Result<u16, MountError> {
     }
 }
 
-/// GETPORT (RFC 1833 §3).
+/// Calls GETPORT (RFC 1833 §3).
 async fn ask_portmapper(
     server: &Server,
     (program, version): (u32, u32),
@@ -290,7 +291,7 @@ async fn ask_portmapper(
     }
 }
 
-/// The handle of an export's root (RFC 1813 appendix I, MNT), and the client that has asked for it.
+/// Returns the handle of an export's root (RFC 1813 appendix I, MNT), and the client that has requested it.
 pub(crate) async fn root(
     endpoint: &Endpoint,
     path: &str,
@@ -317,8 +318,7 @@ pub(crate) async fn root(
     }
 }
 
-/// Tells the server that an export is not in use here any more (UMNT). It keeps a list of mounts for
-/// administrators.
+/// Notifies the server of the unmount (UMNT). It maintains a list of mounts for administrators.
 pub(crate) async fn leave(
     endpoint: &Endpoint,
     path: &str,
@@ -333,7 +333,7 @@ pub(crate) async fn leave(
     .map(drop)
 }
 
-/// The paths that a server exports (EXPORT), in its order.
+/// Returns the paths that a server exports (EXPORT), in its order.
 pub(crate) async fn exports(
     endpoint: &Endpoint,
     reserved_port: Option<bool>,
@@ -344,7 +344,7 @@ pub(crate) async fn exports(
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
-/// FSINFO, PATHCONF and GETATTR of a root, in one round trip.
+/// Calls FSINFO, PATHCONF and GETATTR of a root in one round trip.
 pub(crate) async fn about(
     nfs: &Nfs,
     handle: FileHandleBuf,
@@ -370,7 +370,7 @@ pub(crate) async fn about(
     Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr, has_side_program })
 }
 
-/// Waits for both.
+/// Waits for both futures.
 pub(crate) async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let mut done = (None, None);
@@ -401,7 +401,7 @@ fn granularity(fsinfo: &FsinfoOk) -> u32 {
     if delta.seconds > 0 { 1_000_000_000 } else { delta.nseconds.clamp(1, 1_000_000_000) }
 }
 
-/// So much one call can carry, by what carries it.
+/// Returns the maximum payload of a call on its transport.
 fn most(rpc: &RpcClient) -> u32 {
     match (rpc.route(), rpc.target().transport) {
         (Some(route), _) => route.data_bytes_max().min(SIZE_MAX),
@@ -423,7 +423,7 @@ fn sizes(fsinfo: &FsinfoOk, most: u32, options: &Options) -> Sizes {
     }
 }
 
-/// A page of a listing, in bytes: some 350 entries.
+/// Size of a listing page in bytes: some 350 entries.
 const LISTING_BYTES: u32 = 64 << 10;
 const _: () = assert!(LISTING_BYTES as usize > FATTR_BYTES);
 

@@ -1,4 +1,4 @@
-//! The openings of a session. The server knows of none.
+//! Openings of a session, unknown to the server.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

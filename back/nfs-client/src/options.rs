@@ -1,36 +1,36 @@
-//! How a mount behaves.
+//! Options of a mount.
 
 use std::time::Duration;
 
 use tombolo_core::Limits;
 use tombolo_host_rpc::client as rpc_client;
 
-/// How long attributes are believed without asking (nfs(5), `acregmin` and its kin). A node that was seen to
-/// change is believed for the least time; each look that finds it unchanged doubles that, up to the most.
+/// Lifetimes of cached attributes (nfs(5), `acregmin` and related options). A changed node gets the minimum;
+/// each revalidation that finds it unchanged doubles its lifetime, up to the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeTimes {
-    /// Files: at least.
+    /// Minimum for files.
     pub file_min: Duration,
-    /// Files: at most.
+    /// Maximum for files.
     pub file_max: Duration,
-    /// Directories: at least.
+    /// Minimum for directories.
     pub dir_min: Duration,
-    /// Directories: at most.
+    /// Maximum for directories.
     pub dir_max: Duration,
 }
 
 impl AttributeTimes {
-    /// Nothing is believed (`noac`).
+    /// No attribute caching (`noac`).
     pub const NONE: Self = Self::all(Duration::ZERO);
 
-    /// All four alike (`actimeo`).
+    /// Returns lifetimes that are all `time` (`actimeo`).
     pub const fn all(time: Duration) -> Self {
         Self { file_min: time, file_max: time, dir_min: time, dir_max: time }
     }
 }
 
 impl Default for AttributeTimes {
-    /// Those of every other client: 3 to 60 seconds for files, 30 to 60 for directories.
+    /// Returns the defaults of other clients: 3 to 60 seconds for files, 30 to 60 for directories.
     fn default() -> Self {
         Self {
             file_min: Duration::from_secs(3),
@@ -41,24 +41,25 @@ impl Default for AttributeTimes {
     }
 }
 
-/// How a mount behaves.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The transport's part: in-flight limit, time-outs, hard or soft.
+    /// Options of the transport: in-flight limit, timeouts, hard or soft.
     pub rpc: rpc_client::Options,
-    /// The largest READ, in bytes, if the server allows as much (`rsize`).
+    /// Maximum size of a READ, in bytes, within the server's limit (`rsize`).
     pub read_size_max: u32,
-    /// The largest WRITE, in bytes (`wsize`).
+    /// Maximum size of a WRITE, in bytes (`wsize`).
     pub write_size_max: u32,
-    /// How long attributes are believed.
+    /// Lifetimes of cached attributes.
     pub attributes: AttributeTimes,
-    /// How far ahead of a sequential reader is read, in bytes; 0 is not at all.
+    /// Read-ahead of a sequential reader, in bytes; 0 disables it.
     pub read_ahead_bytes: usize,
-    /// So many written bytes are held until the server has them on stable storage; then writers wait.
+    /// Limit of written bytes retained until the server has them on stable storage, beyond which writers
+    /// wait.
     pub dirty_bytes_max: usize,
-    /// What one session may hold: nodes and openings.
+    /// Limits of one session: nodes and openings.
     pub limits: Limits,
-    /// Refuse changes.
+    /// `true` if changes are refused.
     pub read_only: bool,
 }
 
@@ -77,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// What one READ or WRITE carries at most, in bytes.
+/// Maximum size of a READ or WRITE, in bytes.
 pub(crate) const SIZE_MAX: u32 = 1 << 20;
-/// What a datagram carries of file data at most, in bytes: 32 KiB and the heads fit in its 64 KiB.
+/// Maximum file data of a datagram, in bytes: 32 KiB and the headers fit in its 64 KiB.
 pub(crate) const DATAGRAM_SIZE_MAX: u32 = 32 << 10;

@@ -1,4 +1,4 @@
-//! The root of an export, and how to ask for it again.
+//! The root of an export, and its recovery.
 
 use tombolo_core::Result;
 use tombolo_wire_nfs3::{FileHandleBuf, Reply};

@@ -1,4 +1,4 @@
-//! Where an NFS server is.
+//! Location of an NFS server.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,53 +9,54 @@ use tombolo_host_rpc::client::Tunnel;
 use tombolo_host_rpc::link::Route;
 use tombolo_host_tls::ClientTls;
 
-/// The ports of a server.
+/// Ports of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// NFS and MOUNT at one port, as `tombolo serve` has them.
     One(u16),
-    /// Each at its own.
+    /// A port for each.
     Two {
-        /// NFS.
+        /// Port of NFS.
         nfs: u16,
-        /// MOUNT.
+        /// Port of MOUNT.
         mount: u16,
     },
-    /// NFS at this port, or where the portmapper says, and MOUNT where the portmapper says.
+    /// NFS at this port, or by the portmapper, and MOUNT by the portmapper.
     Portmapper {
-        /// NFS, if that is known.
+        /// Port of NFS, if it is known.
         nfs: Option<u16>,
     },
 }
 
-/// A server.
+/// An NFS server.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// What people call it; errors and logs do.
+    /// Name of the server in errors and logs.
     pub name: String,
-    /// Its address.
+    /// Address of the server.
     pub address: IpAddr,
-    /// Its ports.
+    /// Ports of the server.
     pub ports: Ports,
-    /// How it is called.
+    /// Transport of its calls.
     pub transport: Transport,
-    /// With this no program of it is called but over TLS: MOUNT neither, and no portmapper at all.
+    /// TLS configuration, if any: all programs are then called over TLS only, MOUNT included, and the
+    /// portmapper not at all.
     pub tls: Option<Arc<ClientTls>>,
 }
 
-/// How the programs of a server are called.
+/// Transport of a server's programs.
 #[derive(Clone, Debug)]
 pub(crate) enum Endpoint {
-    /// Over a network.
+    /// A network.
     Network(Server),
-    /// Over links in shared memory.
+    /// Links in shared memory.
     Links(Arc<Route>),
-    /// Over the standard streams of a program.
+    /// The standard streams of a program.
     Tunnel(Arc<Tunnel>),
 }
 
 impl Endpoint {
-    /// What an export is called there.
+    /// Returns the name of an export of the server.
     pub fn label(&self, path: &str) -> String {
         match self {
             // It leads to one export.

@@ -41,9 +41,9 @@ pub(crate) struct Batch {
     pub blocks: Blocks,
     /// Files to sync before the rows are written.
     pub files: HashMap<u64, Arc<DataFile>>,
-    /// Lower nodes that rows refer to,
+    /// Lower nodes that rows refer to.
     pub numbers: HashSet<NodeId>,
-    /// and the records that identify them, fetched when the group is written.
+    /// Records that identify these nodes, fetched when the group is written.
     pub records: Vec<(NodeId, Vec<u8>)>,
     /// Files to remove once no row refers to them.
     pub gone: Vec<Arc<DataFile>>,
@@ -114,12 +114,12 @@ struct Pending {
     stable: u64,
 }
 
-/// Delay of a commit without waiters,
+/// Minimum delay of a commit without waiters.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// its maximum,
+/// Maximum delay of a commit without waiters.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// and its minimum relative to the time of a flush, so that a slow disk spends at most about a tenth of its
-/// time in them.
+/// Minimum delay in multiples of the time of a flush, so that a slow disk spends at most about a tenth of its
+/// time in flushes.
 const PAUSE_PER_WRITE: u32 = 10;
 
 /// Delay before a failed group is retried.

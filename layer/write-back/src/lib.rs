@@ -46,9 +46,9 @@ use tree::Tree;
 pub struct Options {
     /// Limit of unsent bytes, beyond which writers wait.
     pub dirty_bytes_max: u64,
-    /// Time without changes after which pending ones are sent,
+    /// Time without changes after which pending ones are sent.
     pub idle: Duration,
-    /// and maximum age of an unsent change.
+    /// Maximum age of an unsent change.
     pub delay_max: Duration,
     /// Maximum number of concurrent operations at the origin.
     pub in_flight_max: usize,

@@ -1,4 +1,4 @@
-//! What procedures answer, where the codec's own types borrow from the message.
+//! Owned results of procedures whose codec types borrow from the message.
 
 use tombolo_wire_nfs3::listing::{ReaddirOk, ReaddirplusOk};
 use tombolo_wire_nfs3::results::{CreateOk, LookupOk, ReadlinkOk};

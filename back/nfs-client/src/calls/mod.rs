@@ -1,7 +1,7 @@
 //! The procedures of NFS version 3 as typed calls of one mount.
 //!
-//! A call waits for its reply however long the mount's options say, and asks again where the server answers
-//! "not now" (RFC 1813 §2.6, JUKEBOX). What comes back is the server's own success or failure; what is no
+//! A call waits for its reply according to the mount's options, and is repeated after JUKEBOX (RFC 1813
+//! §2.6). It returns the server's own success or failure; anything that is not an NFS reply is an error.
 //! answer of NFS at all is an error.
 
 mod answers;

@@ -1,4 +1,4 @@
-//! Names: looking them up, making, moving and removing them, and listing them.
+//! Look-up, creation, renaming, removal and listing of names.
 
 use tombolo_core::Result;
 use tombolo_wire_nfs3::args::{

@@ -1,4 +1,4 @@
-//! How many written bytes a mount may hold.
+//! Limit of the written bytes that a mount may retain.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What all files of a mount share.
+//! State shared by all files of a mount.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What makes written bytes stable, and what waits for it.
+//! Commits of written bytes, and their waiters.
 
 use std::sync::Arc;
 

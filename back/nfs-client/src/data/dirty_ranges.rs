@@ -1,15 +1,14 @@
-//! What becomes of the written bytes of one file: pure bookkeeping, without calls and without waiting.
+//! States of one file's written bytes: pure bookkeeping, without calls and without waiting.
 //!
-//! A piece *waits* until it may leave, is *under way* until it is answered, and is *uncommitted* until the
-//! server has it for good; then it is forgotten. What the server loses before that waits again.
+//! A piece *waits* until it may be sent, is *under way* until it is answered, and is *uncommitted* until it
+//! is on stable storage; then it is forgotten. If the server loses it before that, it waits again.
 //!
-//! Held at every moment:
+//! Invariants:
 //! 1. Pieces under way share no byte. A piece that overlaps one under way, or an older one that waits, waits.
-//! 2. Uncommitted pieces share no byte: what a newer piece overwrote on the server is cut out of older ones
-//!    when that piece is answered, not before. So the server's loss of the newer one cannot take the older
-//!    one along.
-//! 3. A piece is forgotten only when the server has it on stable storage, when it was overwritten or
-//!    truncated, or when its loss is reported.
+//! 2. Uncommitted pieces share no byte: a range overwritten on the server is cut out of older pieces when the
+//!    newer piece is answered, not before, so the server's loss of the newer one cannot affect the older.
+//! 3. A piece is forgotten only when it is on stable storage, was overwritten or truncated, or its loss is
+//!    reported.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

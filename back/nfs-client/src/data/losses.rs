@@ -1,4 +1,4 @@
-//! Writes that failed after they were answered.
+//! Failures of writes that were already answered.
 
 use tombolo_core::{Error, Result};
 

@@ -1,4 +1,4 @@
-//! Bytes that are held until the server has them for good.
+//! Bytes retained until they are on the server's stable storage.
 
 use smallvec::{SmallVec, smallvec};
 use tombolo_host_runtime::buffer_pool::{Buffers, Lease};

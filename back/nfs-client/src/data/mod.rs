@@ -1,36 +1,35 @@
-//! File data: what was written and is not on the server's stable storage yet, and what was read ahead.
+//! File data: written data not yet on the server's stable storage, and read-ahead.
 //!
-//! A write is sent at once and answered at once: the bytes are held, in the writer's own memory where that is
-//! retainable, else in one copy, until a COMMIT says that the server has them for good. A read goes straight
-//! into the reader's memory; only what was read ahead is copied. It has no thread: the thread that receives a
-//! reply runs the tasks that waited for it.
+//! A write is sent and answered immediately: the bytes are retained, in the writer's own memory if that is
+//! retainable, otherwise in one copy, until a COMMIT confirms that they are stable. A read goes directly into
+//! the reader's memory; only read-ahead is copied. There is no thread: the thread that receives a reply runs
+//! the tasks that waited for it.
 //!
-//! What always holds, and is tested against a server that reorders, fails and restarts (`model`):
-//! 1. Two WRITEs of one file that share a byte are never outstanding together. The later one waits, or takes
-//!    the earlier one's place if that has not left.
-//! 2. What was answered as written is held until the server has it on stable storage, or its loss is
-//!    reported. The loss is reported to the next write, flush or sync, and to all that were waiting then,
-//!    once.
-//! 3. A flush that succeeds has on stable storage, byte for byte, what was written before it or something
-//!    newer, or what is missing was reported before. That is so also when the server restarts between any two
-//!    calls (RFC 1813 §4.8).
-//! 4. A read sees what was written before it, also where the server has lost it since and does not know yet
-//!    that it will get it again. It sees nothing that was never written, or was cut off.
-//! 5. Nothing is read ahead over bytes that are on their way to the server; what was read ahead is dropped
-//!    where something is written, cut off or lost.
-//! 6. Memory is bounded: written bytes by the mount's budget, what is read ahead by opening and by mount. A
-//!    writer that waits for memory gets it, for uncommitted data get a COMMIT then.
+//! Invariants, tested against a server that reorders, fails and restarts (`model`):
+//! 1. Two WRITEs of one file that share a byte are never outstanding together. The later one waits, or
+//!    replaces the earlier one if that has not been sent.
+//! 2. Data answered as written are retained until they are on stable storage or their loss is reported. The
+//!    loss is reported once, to the next write, flush or sync, and to all that were waiting then.
+//! 3. After a successful flush, every byte written before it, or a newer one, is on stable storage, unless
+//!    its loss was reported before. This holds even if the server restarts between any two calls (RFC 1813
+//!    §4.8).
+//! 4. A read sees everything written before it, even if the server has lost it since and it is not yet
+//!    resent. It sees nothing that was never written, or was truncated.
+//! 5. Bytes being sent to the server are not read ahead; read-ahead is dropped where data are written,
+//!    truncated or lost.
+//! 6. Memory is bounded: written bytes by the mount's budget, read-ahead by opening and by mount. A writer
+//!    that waits for memory gets it, as uncommitted data are then committed.
 //! 7. No lock is held while a task is woken or a call made.
 //!
-//! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are what the rest of the client
-//!   calls.
-//! - [`Server`] is what they call; [`Budget`] is what all files of a mount share, [`FileData`] what one file
-//!   has, [`ReadAhead`] what one opening has.
+//! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are the interface to the client.
+//! - [`Server`] is the interface required from it; [`Budget`] is shared by all files of a mount, [`FileData`]
+//!   is that of one file, [`ReadAhead`] that of one opening.
 //!
-//! Not here: where an opening that appends really writes when others append on other machines, attributes,
-//! handles that are lost.
+//! Non-goals: the offset of appends while other machines append, attributes, lost handles.
 //!
-//! Reading order: `dirty_ranges` (what becomes of written bytes, without I/O), `sending`, `committing`,
+//! Reading order: `dirty_ranges` (states of written bytes, without I/O), `sending`, `committing`, `writing`,
+//! `read_sequence` and `read_ahead` (read-ahead policy, without I/O), `reading`; the others as needed.
+//! Decisions 0140 to 0142.
 //! `writing`, `read_sequence` and `read_ahead` (when to read ahead, without I/O), `reading`; the rest as
 //! needed. Decisions 0140 to 0142.
 

@@ -1,4 +1,4 @@
-//! A part of a file that was written here.
+//! A written part of a file.
 
 use std::ops::Range;
 use std::sync::Arc;

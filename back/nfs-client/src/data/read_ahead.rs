@@ -1,4 +1,4 @@
-//! What was read ahead, for each opening: pure bookkeeping.
+//! Read-ahead data of each opening: pure bookkeeping.
 
 use std::collections::VecDeque;
 use std::ops::Range;

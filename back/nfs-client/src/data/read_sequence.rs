@@ -1,4 +1,4 @@
-//! When to read ahead, and how far: pure policy.
+//! Read-ahead policy: start and distance.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! From the wire to the reader.
+//! Reads, from the wire to the reader.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,4 @@
-//! WRITEs: which piece leaves next, and what its reply brings.
+//! WRITEs: selection of the next piece, and processing of replies.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What this module needs of a server, and of the rest of the client.
+//! The interface that this module requires from a server and from the client.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! From the writer to the wire.
+//! Writes, from the writer to the wire.
 
 use std::sync::{Arc, Weak};
 

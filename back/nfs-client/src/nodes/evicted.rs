@@ -1,8 +1,7 @@
-//! What was forgotten after it had changed.
+//! Changes to nodes that were evicted afterwards.
 //!
-//! An answer that was under way beside a change may tell of the time before it. A node that is known has
-//! heard of the change and knows better; one that was forgotten meanwhile, as a file is that was written and
-//! closed, would believe it.
+//! A reply concurrent with a change may describe the state before it. A known node has recorded the change
+//! and rejects such a reply; a node evicted meanwhile, such as a file written and closed, would accept it.
 
 use std::collections::HashMap;
 use std::time::Instant;

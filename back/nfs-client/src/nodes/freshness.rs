@@ -1,4 +1,4 @@
-//! How long attributes are believed.
+//! Lifetimes of cached attributes.
 
 use std::cmp::Ordering;
 use std::sync::{Mutex, PoisonError};

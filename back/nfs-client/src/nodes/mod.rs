@@ -1,8 +1,8 @@
-//! What one session knows of the server's nodes.
+//! Nodes of the server known to one session.
 //!
 //! A node is one file handle. It is retained while referenced: by its look-ups, by an opening, or by a
-//! pending operation. What it is (number and type) never changes; its handle may, when a server comes back
-//! with other ones; its attributes are as fresh as the options want them.
+//! pending operation. Its number and type never change; its handle may, when a server restarts with other
+//! handles; its attributes are as fresh as the options require.
 
 mod evicted;
 mod freshness;

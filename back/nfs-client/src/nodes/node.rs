@@ -1,4 +1,4 @@
-//! A node: a file, directory or whatever else a handle names.
+//! A node: a file, directory or any other object of a handle.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

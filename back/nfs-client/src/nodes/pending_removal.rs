@@ -1,9 +1,9 @@
-//! A node whose name is being taken away.
+//! Nodes whose name is being removed.
 //!
-//! Whether a file may go or must keep a name is decided before the server is asked. An open after that
-//! decision must not use a reply from before it, so it waits for the end of the removal and asks then. An
-//! opening is counted before its open checks here, and openings are counted after this is announced: one of
-//! the two sees the other.
+//! The decision between removal and silly rename precedes the call. A later open must not use a reply from
+//! before the decision, so it waits for the end of the removal and then queries the server. An opening is
+//! counted before its open checks here, and openings are counted after the removal is announced: one of the
+//! two sees the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,4 +1,4 @@
-//! Reading, writing, and what makes written data stable: the way into [`crate::data`].
+//! Reads, writes and flushes: the interface to [`crate::data`].
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The waist's operations, each at once where it can be, and else as a future.
+//! Dispatch of the waist's operations: answered immediately where possible, otherwise as a future.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

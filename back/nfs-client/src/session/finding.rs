@@ -1,4 +1,4 @@
-//! Finding nodes by name.
+//! Look-up of nodes by name.
 
 use std::sync::Arc;
 

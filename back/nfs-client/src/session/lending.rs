@@ -1,4 +1,4 @@
-//! What servers of ours have beside NFS: digests, leases, and data from a cache that is served by one.
+//! Extensions of this product's servers: digests, leases, and data from a cache.
 
 use std::ops::Range;
 use std::time::Duration;

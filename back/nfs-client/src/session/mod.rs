@@ -1,7 +1,7 @@
 //! One session's view of the export: the waist's operations as calls of NFS.
 //!
-//! An operation answers at once where what it needs is known and believed; else it is a future that waits for
-//! the server. Reading order: `file_system` (dispatch), `view` (what all operations share), then by kind.
+//! An operation with valid cached state is answered immediately; otherwise it is a future that waits for the
+//! server. Reading order: `file_system` (dispatch), `view` (common helpers), then by kind.
 
 mod attributes;
 mod data;

@@ -1,5 +1,5 @@
-//! What is written to a server of ours that is far away travels compressed, by UNPACK
-//! (`docs/protocols/side.md`). Without this file all would travel by WRITE.
+//! Compressed writes to a distant server of this product, by UNPACK (`docs/protocols/side.md`). Optional: all
+//! other writes use WRITE.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

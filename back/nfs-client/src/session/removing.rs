@@ -1,6 +1,5 @@
-//! Removing and moving names. A file that is removed while this session has it open gets a temporary name
-//! instead, until its last opening ends ("silly rename"): the server knows of no openings, and would take the
-//! data away.
+//! Removal and renaming of names. A file removed while open in this session gets a temporary name until its
+//! last opening ends (silly rename), as the server knows no openings and would delete the data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! The server as file data see it: READ, WRITE and COMMIT of a node, wherever its handle went.
+//! The server as seen by file data: READ, WRITE and COMMIT of a node, even if its handle changes.
 
 use std::future::Future;
 use std::sync::Arc;

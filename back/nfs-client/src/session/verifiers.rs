@@ -1,4 +1,4 @@
-//! Verifiers for CREATE, by which a server knows a file again that it was asked for before (RFC 1813 §3.3.8).
+//! Verifiers of CREATE, by which a server recognises a retried request (RFC 1813 §3.3.8).
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

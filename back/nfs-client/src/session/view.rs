@@ -1,4 +1,4 @@
-//! What all operations share.
+//! Helpers common to all operations.
 
 use std::future::Future;
 use std::sync::Arc;

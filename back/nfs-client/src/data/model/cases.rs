@@ -1,4 +1,4 @@
-//! Cases worth a name.
+//! Individual cases.
 
 use std::sync::Arc;
 

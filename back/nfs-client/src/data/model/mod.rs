@@ -1,4 +1,4 @@
-//! A server that does one thing at a time, when it is told to, and the tests that tell it.
+//! A server that performs one step at a time on request, and its tests.
 
 mod cases;
 mod orders;

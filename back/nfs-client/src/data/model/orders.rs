@@ -1,4 +1,4 @@
-//! What must not come before what.
+//! Ordering constraints of calls.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Whatever order things come in.
+//! Random orders of events.
 
 use proptest::prelude::*;
 use tombolo_core::Stability;

@@ -1,4 +1,4 @@
-//! A file that programs write, read, cut and make stable, what must be true of it, and a server for it.
+//! A file that programs write, read, truncate and flush, its invariants, and a server for it.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! What names were last seen to lead to.
+//! Last known targets of names.
 
 use std::sync::Arc;
 use std::time::Instant;
