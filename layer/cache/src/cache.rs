@@ -35,18 +35,18 @@ use crate::unnamed::Unnamed;
 use crate::walk::Walk;
 use crate::written::is_unanswered;
 
-/// The shared part of a cache.
+/// Shared state of a cache.
 pub(crate) struct Cache {
     pub origin: Arc<Origin>,
     pub objects: Objects,
     pub store: Arc<Store>,
-    /// How files are cached.
+    /// Options of files while the lease is held.
     pub held_policy: Policy,
-    /// The same while the lease that it takes is not held, and for files that others may change.
+    /// Options while the lease is not held, and of files that others may change.
     pub unheld_policy: Policy,
     pub lease: Option<Arc<Lease>>,
     pub counters: Counters,
-    /// For what may wait for the disk.
+    /// Threads for blocking disk I/O.
     pub lane: Lane,
     pub complaints: RateLimit,
     pub room: Room,
@@ -55,17 +55,17 @@ pub(crate) struct Cache {
     pub walk: Walk,
     pub files_ahead: FilesAhead,
     pub images: Images,
-    /// What is here under another name.
+    /// Deduplication by digest.
     pub twins: Twins,
-    /// What another cache of this host is asked for before the origin is.
+    /// Another cache of this host, queried before the origin.
     pub borrower: OnceLock<Borrower>,
-    /// A cache on the network that is asked for data, which are compared with what the origin says.
+    /// An intermediate cache on the network, verified by the origin's digests.
     pub middle: OnceLock<Middle>,
-    /// Writes down what is read, if that is wanted.
+    /// Recorder of reads, if requested.
     pub recorder: OnceLock<Recorder>,
-    /// The origin is a server that has no compressed reading.
+    /// `true` if the origin is a server without compressed reads.
     pub packs_nothing: AtomicBool,
-    /// The sessions that are to be told of changes.
+    /// Sessions to be notified of changes.
     pub watchers: Watchers<Session>,
     /// Files that have lost a name here.
     pub unnamed: Unnamed,
@@ -73,7 +73,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// How files are cached now.
+    /// Returns the options in effect now.
     pub(crate) fn policy(&self) -> &Policy {
         match self.is_unheld() {
             true => &self.unheld_policy,
@@ -81,17 +81,17 @@ impl Cache {
         }
     }
 
-    /// Whether there is a lease that is not held.
+    /// Returns `true` if there is a lease that is not held.
     pub(crate) fn is_unheld(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| !lease.is_held())
     }
 
-    /// Whether a name is the lease file's, which is not shown.
+    /// Returns `true` if a name is the lease file's, which is hidden.
     pub(crate) fn hides(&self, dir: ObjectId, name: &[u8]) -> bool {
         self.lease.is_some() && dir == ObjectId::ROOT && name == LEASE_NAME.as_bytes()
     }
 
-    /// The object of an entry that the origin gave in answer to what was asked at `asked`.
+    /// Returns the object of an entry from an answer to a request made at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
         let contract = self.policy().default.contract;
@@ -100,12 +100,12 @@ impl Cache {
         Ok(object)
     }
 
-    /// The object of this number.
+    /// Returns the object of this number.
     pub(crate) fn object(&self, id: ObjectId) -> Result<Arc<Object>> {
         self.objects.object(&self.store, id).ok_or(Error::Stale)
     }
 
-    /// Gives an object its number again, of which nothing is known here any more.
+    /// Restores the number of an object of which nothing else is cached.
     pub(crate) fn recall(&self, id: ObjectId, record: &[u8]) -> Result<()> {
         if self.object(id).is_ok() {
             return Ok(());
@@ -117,7 +117,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes in names of a directory.
+    /// Stores names of a directory.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
         // Asked before: it may look at the object's state.
         let is_alone = self.is_alone_at(dir);
@@ -137,8 +137,9 @@ impl Cache {
         self.keep(dir);
     }
 
-    /// Data of this version came. Another's change in the same tick of the origin's clock would not show:
-    /// where all changes come by here there is none, but there may be one before another life.
+    /// Records the arrival of data of this version. Another client's change in the same tick of the origin's
+    /// clock would leave no trace; under *exclusive* there is none now, but there may be one before the next
+    /// life.
     pub(crate) fn came_young(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(young_for) = self.clock.young_for(version) else { return };
         let is_new = data.file.set_young();
@@ -151,12 +152,12 @@ impl Cache {
         }
     }
 
-    /// Whether all changes of an object come by here (*exclusive*).
+    /// Returns `true` if all changes of an object are made through this cache (*exclusive*).
     fn is_alone_at(&self, object: &Object) -> bool {
         self.options_of(object).contract == Contract::Exclusive
     }
 
-    /// Has what has changed of an object written soon, unless it is gone.
+    /// Queues the changed state of an object for writing, unless the object is gone.
     pub(crate) fn keep(&self, object: &Arc<Object>) {
         let is_wanted = {
             let state = object.state();
@@ -168,7 +169,8 @@ impl Cache {
         }
     }
 
-    /// The origin's node of an object, asked for by its handle if it has none. Then its attributes are fresh.
+    /// Returns the origin's node of an object, queried by its handle if it has none; its attributes are fresh
+    /// then.
     pub(crate) async fn node(&self, cx: &Ctx, object: &Arc<Object>) -> Result<NodeId> {
         match object.node() {
             Some(node) => Ok(node),
@@ -179,21 +181,21 @@ impl Cache {
         }
     }
 
-    /// Asks the origin for an object by its handle.
+    /// Queries the origin for an object by its handle.
     pub(crate) async fn resolve(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
         let told = self.origin.resolve(cx, &object.handle).await;
         self.resolved(object, asked, told)
     }
 
-    /// Takes in what the origin has answered of an object that it was asked for by its handle at `asked`.
+    /// Stores the origin's answer to a query of an object by its handle at `asked`.
     pub(crate) fn resolved(&self, object: &Arc<Object>, asked: Instant, told: Result<Entry>) -> Result<Attr> {
         let entry = told.map_err(|error| self.failed(object, error))?;
         object.set_node(Some(entry.node));
         self.learn(object, &entry.attr, asked)
     }
 
-    /// What the origin says of an object now.
+    /// Queries the origin for the present attributes of an object.
     pub(crate) async fn fetch_attr(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
         let node = self.node(cx, object).await?;
@@ -207,7 +209,7 @@ impl Cache {
         self.learn(object, &attr, asked)
     }
 
-    /// Takes in attributes of an object, and answers how they are shown here.
+    /// Stores attributes of an object, and returns them as shown here.
     pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
         if !object.learn(attr, asked, self.options_of(object).contract) {
             return Err(self.failed(object, Error::Stale));
@@ -221,8 +223,8 @@ impl Cache {
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// The origin was asked for something of an object in vain: a file that is gone is forgotten. Where there
-    /// was no answer, nothing of what is known is in doubt.
+    /// Records a failed request for an object: a file that is gone is forgotten. Without an answer, cached
+    /// state stays valid.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -233,7 +235,7 @@ impl Cache {
         error
     }
 
-    /// Takes in the attributes of an object that came along with an answer, if any did.
+    /// Stores the attributes of an object that accompanied an answer, if any did.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
@@ -241,8 +243,8 @@ impl Cache {
         is_told
     }
 
-    /// The data of the present version of a file, but for parts that were written; what is here of another
-    /// version is dropped.
+    /// Returns the data of the present version of a file, except written parts, and drops those of another
+    /// version.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();
@@ -265,7 +267,7 @@ impl Cache {
         while self.store.is_full() && self.drop_next() {}
     }
 
-    /// Keeps data of a file. If the disk is full, others that were not used lately go first.
+    /// Stores data of a file. If the disk is full, evicts others that were not used lately first.
     pub(crate) fn write(&self, data: &Data, start: u64, mut bytes: Buffer) -> Result<()> {
         let left = self.store.kept_bytes().saturating_sub(bytes.len() as u64);
         let mut has_waited = false;
@@ -283,7 +285,7 @@ impl Cache {
         }
     }
 
-    /// Drops the data that are to go next, if any may.
+    /// Drops the data that are next to be evicted, if any may be.
     fn drop_next(&self) -> bool {
         let Some((id, generation)) = self.store.next_to_go() else { return false };
         if let Some(object) = self.objects.in_memory(id) {
@@ -293,14 +295,14 @@ impl Cache {
         true
     }
 
-    /// Says in the log, not too often, that data cannot be kept.
+    /// Logs, at a limited rate, that data cannot be stored.
     pub(crate) fn complain(&self, error: &Error) {
         if let Some(suppressed) = self.complaints.allow() {
             tracing::warn!(%error, suppressed, "cannot store data in the cache: they are read from the origin each time");
         }
     }
 
-    /// Has work done by a thread that may wait for the disk.
+    /// Runs work on a thread that may block on the disk.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,

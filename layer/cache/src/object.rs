@@ -29,92 +29,93 @@ use crate::written::Written;
 pub(crate) struct Object {
     pub id: ObjectId,
     pub file_type: FileType,
-    /// The origin's name for it.
+    /// The origin's handle of it.
     pub handle: PersistentHandle,
-    /// Which rule it goes by.
+    /// Rule that applies to it.
     pub place: Place,
     shared: Arc<Shared>,
-    /// It was looked for since this was last asked.
+    /// `true` if it was used since this was last queried.
     is_used: AtomicBool,
-    /// When it was last looked for, in milliseconds since the start.
+    /// Time of its last use, in milliseconds since the start.
     used_at: AtomicU64,
-    /// The origin may perform a write yet that it has not answered.
+    /// `true` if the origin may still perform an unanswered write.
     is_unanswered: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What is known of an object.
+/// Cached state of an object.
 #[derive(Debug)]
 pub(crate) struct State {
     term: Arc<Term>,
     node: Option<NodeId>,
-    /// How much memory it was last found to take.
+    /// Last measured memory usage.
     weight_bytes: usize,
     /// The origin's attributes.
     pub attr: Attr,
-    /// When they were asked for; `None` if they are from another life, or in doubt.
+    /// Time of the request for them; `None` if they are from another life or must be revalidated.
     pub asked: Option<Instant>,
-    /// What was asked for before this says nothing: a later answer is known, or a change was made here since.
+    /// Lower bound of the request times of usable answers: a later answer is cached, or a change was made
+    /// here since.
     pub latest: Option<Instant>,
-    /// When the attributes came. What was asked for before may have been answered in any order.
+    /// Arrival of the attributes. Answers to earlier requests may have arrived in any order.
     pub came: Option<Instant>,
-    /// When a change that was made here has last ended: what was asked for before says nothing of names.
+    /// End of the last local change: answers to earlier requests say nothing about names.
     pub changed: Option<Instant>,
-    /// When mode, owner or time of change last turned out to be others.
+    /// Last observed change of mode, owner or time of change.
     turned: Option<Turned>,
-    /// Others may have changed it since it was last seen, whatever the contract says.
+    /// `true` if others may have changed it since it was last seen, whatever the contract.
     pub is_suspect: bool,
-    /// The directory that it was last met in.
+    /// Directory of its last look-up.
     pub parent: Option<ObjectId>,
-    /// The target of a symbolic link.
+    /// Target of a symbolic link.
     pub link: Option<Arc<[u8]>>,
-    /// The names in a directory.
+    /// Names in a directory.
     pub names: NamesOfObject,
-    /// The names that are not kept, as there are too many.
+    /// Names that are not cached, as there are too many.
     pub unkept: Option<Box<Unkept>>,
-    /// Its attributes are being asked for, for look-ups of names that are not there as far as is known.
+    /// Pending request for its attributes, on behalf of look-ups of absent names.
     pub looked_at_again: Option<Arc<Promise<()>>>,
-    /// All names are being listed since then, and shown as they come: kept when more have come.
+    /// Start of a listing in progress that is returned as it arrives, and the promise of its next part.
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
-    /// When all names were last listed, which brought the attributes of what they lead to.
+    /// Time of the last complete listing, which included the attributes of the entries.
     pub listed: Option<Instant>,
-    /// They were listed in the background, so many bytes of it unasked, and they were not looked at since.
+    /// Prefetched bytes of a background listing that was not used since.
     pub unused_listing: Option<u64>,
-    /// The data of a regular file.
+    /// Data of a regular file.
     pub data: Option<Arc<Data>>,
-    /// What a sidecar says of it.
+    /// Advice of a sidecar.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
-    /// When data or names came that were very new then: another change in the same tick of the origin's clock
-    /// would not show.
+    /// Arrival of data or names that were very recent then: another change in the same tick of the origin's
+    /// clock would leave no trace.
     pub young: Option<Young>,
-    /// What is to be written has changed.
+    /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
-    /// It is gone at the origin, or is another file there: nothing of it is kept.
+    /// `true` if it is gone at the origin, or another file there: nothing of it is stored.
     pub is_gone: bool,
-    /// Openings here, and links that are being made of it.
+    /// Number of local openings, and of links to it in progress.
     pub uses: usize,
-    /// Openings here through which it may be written, and writes that are under way: until the last of them
-    /// has ended, the origin alone knows what the attributes are.
+    /// Number of local openings for writing and of writes in progress: until the last ends, only the origin
+    /// knows the attributes.
     pub writers: usize,
-    /// What was written here since the version of the data.
+    /// Parts written here since the version of the data.
     pub written: Written,
-    /// The present version is read past this cache.
+    /// Hold of the present version while its reads bypass the cache.
     pub held: Weak<Held>,
 }
 
-/// Attributes by which rights go turned out to be others.
+/// Changed attributes that determine permissions.
 #[derive(Clone, Copy, Debug)]
 struct Turned {
-    /// When the attributes were asked for that say so, and when they came.
+    /// Request and arrival times of the attributes that show the change.
     asked: Instant,
     came: Instant,
 }
 
-/// For how long another change might not show, where that is not over yet.
+/// Remaining time in which another change might leave no trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Young {
-    /// When the latest came.
+    /// Latest arrival.
     came: Instant,
     until: Instant,
 }
@@ -126,24 +127,24 @@ impl Young {
     }
 }
 
-/// An object as the database has it.
+/// Database rows of an object.
 pub(crate) struct Rows {
     pub object: ObjectRow,
-    /// Names that were written before are gone.
+    /// `true` if names in the database are obsolete.
     pub drops_names: bool,
     pub names: Vec<WrittenPart>,
 }
 
-/// An object takes so much, and its entries in tables, and what the allocator loses by it.
+/// Memory of an object with its table entries and allocation overhead.
 const OBJECT_BYTES: usize = size_of::<Object>() + 64;
 
-/// A directory that was asked for so shortly before a look-up began tells that a name is not there.
+/// Age up to which a listing before a look-up proves that a name is absent.
 const ABSENCE_KEPT: Duration = Duration::from_millis(100);
 
-/// What attributes are wanted for.
+/// Purpose of an attribute query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Look {
-    /// A look without an open.
+    /// Access without an open.
     Stat,
     /// An open that began at this time.
     Open(Instant),
@@ -197,7 +198,7 @@ impl Object {
         object
     }
 
-    /// Looks how much memory it takes.
+    /// Measures its memory usage.
     pub(crate) fn weigh(&self) {
         let mut state = self.state();
         let weight_bytes = OBJECT_BYTES + state.heap_bytes() + spilled_bytes(&self.handle);
@@ -205,24 +206,24 @@ impl Object {
         state.weight_bytes = weight_bytes;
     }
 
-    /// How much memory it was last found to take.
+    /// Returns its last measured memory usage.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.state().weight_bytes
     }
 
-    /// The node of the origin's session, if there is one.
+    /// Returns the node of the origin's session, if there is one.
     pub(crate) fn node(&self) -> Option<NodeId> {
         self.state().node
     }
 
-    /// The node of the origin's session, which counts one look-up. It is given back with the object, or when
-    /// it gets another.
+    /// Sets the node of the origin's session, which counts one look-up. It is returned with the object, or
+    /// when another node replaces it.
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         let before = std::mem::replace(&mut self.state().node, node);
         self.shared.has_node(before, node);
     }
 
-    /// It was looked for.
+    /// Records a use.
     pub(crate) fn use_it(&self) {
         if !self.is_used.load(Relaxed) {
             self.is_used.store(true, Relaxed);
@@ -230,23 +231,23 @@ impl Object {
         self.used_at.store(self.shared.age_ms(), Relaxed);
     }
 
-    /// Returns `true` if it was looked for within this time.
+    /// Returns `true` if it was used within this time.
     pub(crate) fn was_used_within(&self, time: Duration) -> bool {
         let used_at = self.used_at.load(Relaxed);
         used_at > 0 && u128::from(self.shared.age_ms().saturating_sub(used_at)) < time.as_millis()
     }
 
-    /// Whether it was looked for since this was last asked.
+    /// Returns `true` if it was used since the last query.
     pub(crate) fn was_used(&self) -> bool {
         self.is_used.swap(false, Relaxed)
     }
 
-    /// A write to it has ended without an answer.
+    /// Records that a write to it has ended without an answer.
     pub(crate) fn set_unanswered(&self) {
         self.is_unanswered.store(true, Relaxed);
     }
 
-    /// Whether the origin may perform a write yet that it has not answered.
+    /// Returns `true` if the origin may still perform an unanswered write.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.is_unanswered.load(Relaxed)
     }
@@ -255,21 +256,21 @@ impl Object {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The attributes as they are shown here, if they are to be believed.
+    /// Returns the attributes as shown here, if they are valid.
     pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
         let state = self.state();
         let has_lost_a_name = self.shared.removal.concerns(&state.attr, state.asked, options.contract);
         (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
-    /// Attributes of the origin as they are shown here: with this object's own number, and believed as the
-    /// contract says.
+    /// Converts attributes of the origin to those shown here: with this object's own number, and valid
+    /// according to the contract.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
-    /// Takes in attributes that the origin told in answer to what was asked at `asked`. False if they are
-    /// another file's, or another version's while this one is [held](crate::backing): that is another file
+    /// Stores attributes from an answer to a request made at `asked`. Returns `false` if they are of another
+    /// file, or of another version while this one is [held](crate::backing), which makes it another file
     /// here.
     pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
@@ -310,9 +311,9 @@ impl Object {
         true
     }
 
-    /// The origin was asked at `asked` whether this is still the version that is here, and it is. What came
-    /// too soon after a change to tell is dropped once, unless there is none that does not come by here
-    /// (*immutable*, *exclusive*).
+    /// Records that the origin confirmed the cached version in answer to a request made at `asked`. State too
+    /// recent to rely on is dropped once, unless all changes are made through this cache (*immutable*,
+    /// *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
         if !contract.tells_changes() && state.young.is_some_and(|young| asked > young.came) {
@@ -320,8 +321,8 @@ impl Object {
         }
     }
 
-    /// It is known that there was no other change: names that are old enough now are to be written, all of
-    /// them. Whether they are so; the time that is left if later ones are not.
+    /// Marks names that are old enough for writing, given that no other change was made. Returns `true` if
+    /// all are; fails with the remaining time of later ones.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
         let Some(young) = state.young else { return Ok(false) };
@@ -336,19 +337,19 @@ impl Object {
         }
     }
 
-    /// Whether something was learnt since `asked`: then it is not known which of two changes came last.
+    /// Returns `true` if something was learned since `asked`, so the order of two changes is unknown.
     pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
         self.state().latest.is_some_and(|latest| asked < latest)
     }
 
-    /// Something may have changed it: the attributes are to be asked for, whatever the contract says.
+    /// Requires revalidation of the attributes, whatever the contract.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;
         state.changed_here();
     }
 
-    /// The same, and others may have changed it.
+    /// Requires revalidation, as others may have changed it.
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
@@ -361,7 +362,7 @@ impl Object {
         }
     }
 
-    /// What an earlier life has left. Its data are found by its version.
+    /// Restores the state left by an earlier life. Data are found by their version.
     pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Names, shared: &Arc<Shared>) -> Self {
         let ObjectRow { handle, attr, parent, link, rights, .. } = row;
         let object = Self::new(id, handle, attr, shared);
@@ -381,7 +382,7 @@ impl Object {
         object
     }
 
-    /// What it takes to know it again: not what was told of it.
+    /// Returns the record that identifies it, without its attributes.
     pub(crate) fn record(&self) -> Vec<u8> {
         let state = self.state();
         let (handle, attr, parent) = (self.handle.clone(), state.attr, state.parent);
@@ -389,7 +390,7 @@ impl Object {
         ObjectRow { handle, attr, parent, link: None, names, rights: Vec::new() }.encoded()
     }
 
-    /// What is to be written of it.
+    /// Returns its database rows.
     pub(crate) fn rows(&self) -> Rows {
         let mut state = self.state();
         state.is_dirty = false;
@@ -410,7 +411,7 @@ impl Object {
         Rows { object, drops_names, names }
     }
 
-    /// What was taken to be written was not: all of it is to be written again.
+    /// Records that rows were not written, so all must be written again.
     pub(crate) fn unwritten(&self) {
         let mut state = self.state();
         state.is_dirty = true;
@@ -419,7 +420,7 @@ impl Object {
         }
     }
 
-    /// What a user may do with it, if that is known.
+    /// Returns whether a user has these permissions, if that is cached.
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {
             Contract::Immutable | Contract::Exclusive => Life::Ever,
@@ -430,15 +431,15 @@ impl Object {
         state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
     }
 
-    /// Takes in that the origin does not allow all of this, asked at `asked`. Of several rights it does not
-    /// say which.
+    /// Stores a denial by the origin at `asked`. For a combination of permissions the origin does not say
+    /// which is denied, so only single ones are stored.
     pub(crate) fn deny(&self, user: &Identity, mask: AccessMask, asked: Instant) {
         if mask.bits().is_power_of_two() {
             self.grant(user, mask, AccessMask::empty(), asked);
         }
     }
 
-    /// Takes in what the origin has allowed, asked at `asked`.
+    /// Stores the permissions granted by the origin at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
         // It may be the file's new mode that was learnt since, of which this answer says nothing; but not if
@@ -482,9 +483,8 @@ impl State {
         }
     }
 
-    /// Whether names that are not among those that are known are not there, for a look-up that began then. An
-    /// open sees what was closed before it, and a file that was just made has a name that nobody has looked
-    /// up yet.
+    /// Returns `true` if names missing in the cache are absent for a look-up that began then. An open sees
+    /// files closed before it, and a new file may have a name that nobody has looked up yet.
     pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
         match (options.contract, self.asked) {
             (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
@@ -493,31 +493,30 @@ impl State {
         }
     }
 
-    /// Returns `true` if absent names are believed for less than half of that time from now on.
+    /// Returns `true` if absent names are valid for less than half of their lifetime from now on.
     pub(crate) fn is_absence_ageing(&self, options: &Options) -> bool {
         !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
     }
 
-    /// Whether a lease lets it be believed. What came too soon after a change to tell is looked at once more
-    /// first.
+    /// Returns `true` if a lease makes it valid. State too recent to rely on is revalidated once first.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {
         let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
         (self.young.is_none() || is_attr) && self.term.covers(asked)
     }
 
-    /// Whether a change here has left open which version the file has now: a reader asks first.
+    /// Returns `true` if the file's version is unknown after a local change, so a reader must query it.
     pub(crate) fn is_doubtful(&self, options: &Options) -> bool {
         self.asked.is_none() && options.contract != Contract::Immutable
     }
 
-    /// What came too soon after a change to show another's is dropped, if there may have been one.
+    /// Drops state too recent to show another change, if there may have been one.
     fn drop_young(&mut self) {
         if self.young.is_some() && !self.is_written_in_parts() && !self.is_held() {
             self.changed();
         }
     }
 
-    /// The origin has another version: what was known of the one before is dropped.
+    /// Drops the state of the former version.
     pub(crate) fn changed(&mut self) {
         if self.attr.file_type == FileType::Directory {
             self.names.drop_all();
@@ -533,15 +532,15 @@ impl State {
         }
     }
 
-    /// Whether a new listing would tell more than what is here: names, or attributes of many at once that are
-    /// not to be believed any more.
+    /// Returns `true` if a new listing would bring names, or attributes of many entries that are not valid
+    /// any more.
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
         let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();
         !self.shows_all_names() || is_old
     }
 
-    /// Whether a listing that was begun then is too old for a reader that begins now.
+    /// Returns `true` if a listing that began then is too old for a reader that begins now.
     pub(crate) fn is_old_listing(&self, begun: Instant, options: &Options) -> bool {
         match options.contract {
             Contract::Immutable | Contract::Exclusive => false,
@@ -551,7 +550,7 @@ impl State {
         }
     }
 
-    /// The origin has told of another version in answer to what was asked at `asked`.
+    /// Follows another version that the origin reported in answer to a request made at `asked`.
     fn follow(&mut self, attr: &Attr, asked: Instant, contract: Contract) {
         if self.attr.file_type == FileType::Directory {
             let is_ours =
@@ -572,7 +571,7 @@ impl State {
         self.is_dirty = true;
     }
 
-    /// The attributes after a change of ours that was asked for at `asked`, which no other's came before.
+    /// Stores the attributes after a local change requested at `asked`, which no other change preceded.
     pub(crate) fn advance(&mut self, attr: &Attr, asked: Instant) {
         match self.goes_by_rights_of(attr) {
             true => {
@@ -584,7 +583,7 @@ impl State {
         self.is_dirty = true;
     }
 
-    /// The attributes, as they were told in answer to what was asked at `asked`.
+    /// Stores attributes from an answer to a request made at `asked`.
     pub(crate) fn set_attr(&mut self, attr: &Attr, asked: Instant) {
         let keeps_rights = self.goes_by_rights_of(attr);
         if !keeps_rights {
@@ -597,27 +596,27 @@ impl State {
         self.attr = *attr;
     }
 
-    /// Users may do something else with it from now on: what was asked for before says nothing of it.
+    /// Drops all permissions: answers to earlier requests are not used.
     pub(crate) fn forget_rights(&mut self) {
         self.rights = Rights::default();
         let now = Instant::now();
         self.turned = Some(Turned { asked: now, came: now });
     }
 
-    /// Whether mode and owner are those of these attributes.
+    /// Returns `true` if mode and owner equal those of these attributes.
     fn goes_by_rights_of(&self, attr: &Attr) -> bool {
         (self.attr.mode, self.attr.uid, self.attr.gid) == (attr.mode, attr.uid, attr.gid)
     }
 
-    /// Whether a directory whose attributes differ, as was asked at `asked`, may differ by what is changed
-    /// here alone.
+    /// Returns `true` if the difference of a directory's attributes, requested at `asked`, may result from
+    /// local changes alone.
     fn is_changed_here_since(&self, asked: Instant) -> bool {
         !self.names.changes.is_empty() || self.changed.is_some_and(|changed| changed > asked)
     }
 
-    /// Whether the origin tells this of the version that is known; of a directory, whether its names are
-    /// those that are known. Where all changes come by here (*exclusive*) another time of change alone tells
-    /// of another name or mode of the directory itself: changes of names set the time of its data too.
+    /// Returns `true` if the origin reports the cached version; for a directory, with the cached names. Under
+    /// *exclusive*, a changed time of change alone means another name or mode of the directory itself, as
+    /// name changes also set its modification time.
     pub(crate) fn is_version(&self, told: &WeakAttr, contract: Contract) -> bool {
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         let may_be_renamed = is_only_ours && self.attr.file_type == FileType::Directory;
@@ -625,7 +624,7 @@ impl State {
         *told == self.version() || may_be_renamed && has_same_names
     }
 
-    /// A change was made here: answers to what was asked before it has ended come too late.
+    /// Records a local change: answers to requests made before its end are not used.
     pub(crate) fn changed_here(&mut self) {
         self.latest = Some(Instant::now());
         self.changed = self.latest;
@@ -641,7 +640,7 @@ impl State {
             + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
     }
 
-    /// Whether anything here has it open, writes it, or gives it a name.
+    /// Returns `true` if it is open here, being written or being linked.
     pub(crate) fn is_in_use(&self) -> bool {
         self.uses > 0 || self.writers > 0 || self.is_held()
     }

@@ -17,15 +17,14 @@ use crate::origin::Origin;
 use crate::shared::Shared;
 use crate::store::{ObjectId, Store};
 
-/// The objects, by their numbers and by the origin's handles.
+/// Objects by number and by the origin's handle.
 pub(crate) struct Objects {
     tables: Mutex<Tables>,
-    /// Held while one is taken in that was not in memory.
+    /// Locked while an object that was not in memory is added.
     first: Mutex<()>,
-    /// Some that were here are in the store alone.
+    /// `true` if some former entries are only in the store.
     let_go: AtomicBool,
-    /// How much memory they may take, and for how much of it and how many nodes it is next looked for some
-    /// that can go.
+    /// Memory limit, and the memory and number of nodes at which the next eviction starts.
     memory_bytes: usize,
     bytes_max: AtomicUsize,
     nodes_max: AtomicUsize,
@@ -39,8 +38,7 @@ struct Tables {
     hasher: RandomState,
 }
 
-/// For so much of that memory one of them may have a node of the origin's, which takes memory there: 1 KB in
-/// the NFS client.
+/// Memory per node of the origin's, which occupies memory there: 1 KB in the NFS client.
 const NODE_BYTES: usize = 2048;
 
 impl Objects {
@@ -56,18 +54,18 @@ impl Objects {
         }
     }
 
-    /// The object of this number.
+    /// Returns the object of this number.
     pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let known = self.tables().by_id.get(&id).cloned();
         known.inspect(|object| object.use_it()).or_else(|| self.restore(store, id))
     }
 
-    /// The object of this number, if it is in memory.
+    /// Returns the object of this number, if it is in memory.
     pub(crate) fn in_memory(&self, id: ObjectId) -> Option<Arc<Object>> {
         self.tables().by_id.get(&id).cloned()
     }
 
-    /// Takes in an object of the store, unless it is in memory. This is no use of the object.
+    /// Loads an object of the store, unless it is in memory. Does not count as a use.
     pub(crate) fn restored(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         self.in_memory(id).or_else(|| self.restore(store, id))
     }
@@ -90,7 +88,7 @@ impl Objects {
         Some(object)
     }
 
-    /// Takes an object out, and has its row removed, unless it is in use or `is_wanted`.
+    /// Removes an object and its row, unless it is in use or `is_wanted`.
     pub(crate) fn remove_unused(
         &self,
         store: &Store,
@@ -112,7 +110,7 @@ impl Objects {
         true
     }
 
-    /// Takes an object in, unless there is one of that number.
+    /// Adds an object, unless there is one of that number.
     pub(crate) fn add(&self, object: Arc<Object>) -> Arc<Object> {
         self.make_room();
         let mut tables = self.tables();
@@ -123,15 +121,15 @@ impl Objects {
         object
     }
 
-    /// Takes an object in, in place of any of that number.
+    /// Adds an object, replacing any of that number.
     pub(crate) fn replace(&self, object: Arc<Object>) -> Arc<Object> {
         let before = self.tables().by_id.remove(&object.id);
         drop(before);
         self.add(object)
     }
 
-    /// The object of an entry that the origin gave in answer to what was asked at `asked`. The entry's
-    /// look-up is the object's then.
+    /// Returns the object of an entry from an answer to a request made at `asked`. The object takes over the
+    /// entry's look-up.
     pub(crate) fn met(
         &self,
         store: &Store,
@@ -147,8 +145,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// One that is not in memory, or is another file now. One at a time, so that no two numbers are given to
-    /// one handle.
+    /// Adds an object that is not in memory or is another file now. Serialised, so that a handle never gets
+    /// two numbers.
     fn met_first(
         &self,
         store: &Store,
@@ -183,8 +181,8 @@ impl Objects {
         Ok(new)
     }
 
-    /// Takes in an object with the number that it had before its row was removed. `None`: the origin's handle
-    /// leads to another by now.
+    /// Adds an object under the number it had before its row was removed. Returns `None` if the origin's
+    /// handle leads to another object by now.
     pub(crate) fn add_again(&self, store: &Store, object: Object) -> Option<Arc<Object>> {
         let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let id = object.id;
@@ -192,7 +190,7 @@ impl Objects {
         known.or_else(|| Some(self.add(Arc::new(object)))).filter(|object| object.id == id)
     }
 
-    /// The object that the origin calls so, if it was met before.
+    /// Returns the object with this origin handle, if it is known.
     pub(crate) fn known(&self, store: &Store, handle: &PersistentHandle) -> Option<Arc<Object>> {
         self.of_handle(handle).or_else(|| self.object(store, store.id_of(handle)?))
     }
@@ -202,7 +200,7 @@ impl Objects {
         found.inspect(|object| object.use_it())
     }
 
-    /// An object is gone at the origin.
+    /// Forgets an object that is gone at the origin.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
         let mut tables = self.tables();
@@ -211,15 +209,14 @@ impl Objects {
         drop(both);
     }
 
-    /// All that is known is to be asked for again. What is not in memory is anyway.
+    /// Requires revalidation of everything. Objects that are not in memory are revalidated anyway.
     pub(crate) fn doubt_all(&self) {
         let all: Vec<_> = self.tables().by_id.values().cloned().collect();
         all.iter().for_each(|object| object.doubt_all());
     }
 
-    /// When objects take too much memory, or too many have a node of the origin's, some of those that nothing
-    /// uses go: what is known of them is in the store. One that is looked for again has no node, so that none
-    /// is given back while it is in use.
+    /// Evicts unused objects when they take too much memory or have too many nodes of the origin's; their
+    /// state is in the store. An object reloaded later has no node, so no node is returned while in use.
     fn make_room(&self) {
         let (shared, most) = (&self.shared, self.memory_bytes);
         self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
@@ -227,7 +224,7 @@ impl Objects {
         self.keep_below(&self.nodes_max, most / NODE_BYTES, || shared.nodes(), has_node);
     }
 
-    /// Keeps what is `taken`, to which each object adds `part`, below `most`.
+    /// Keeps the sum `taken`, to which each object contributes `part`, below `most`.
     fn keep_below(
         &self,
         looked_for_at: &AtomicUsize,
@@ -255,7 +252,7 @@ impl Tables {
         self.by_handle.find(self.hasher.hash_one(handle), |object| object.handle == *handle)
     }
 
-    /// The origin's handle leads to this object from now on. The one before.
+    /// Maps the origin's handle to this object. Returns the former one.
     fn set_handle(&mut self, object: &Arc<Object>) -> Option<Arc<Object>> {
         let hash = self.hasher.hash_one(&object.handle);
         if let Some(known) = self.by_handle.find_mut(hash, |known| known.handle == object.handle) {
@@ -266,7 +263,7 @@ impl Tables {
         None
     }
 
-    /// The origin's handle does not lead to this object any more.
+    /// Removes the mapping of the origin's handle to this object.
     fn take_handle(&mut self, object: &Object) -> Option<Arc<Object>> {
         let hash = self.hasher.hash_one(&object.handle);
         let found =
@@ -274,16 +271,16 @@ impl Tables {
         found.ok().map(|found| found.remove().0)
     }
 
-    /// Whether nothing but these tables holds an object, and the store has all that is known of it. One that
-    /// is to be written is held by the queue.
+    /// Returns `true` if only these tables refer to an object, and the store has all its state. An object to
+    /// be written is referenced by the queue.
     fn is_unused(&self, object: &Arc<Object>) -> bool {
         let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
         let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);
         object.id != ObjectId::ROOT && !is_held && !object.is_unanswered()
     }
 
-    /// Takes out objects that nothing uses until their parts come to `excess`, as far as there are; those
-    /// first that were not looked for lately, and are in the store.
+    /// Removes unused objects until their parts reach `excess`, as far as there are any; first those not used
+    /// lately whose state is in the store.
     fn take_unused(&mut self, excess: usize, part: impl Fn(&Object) -> usize) -> Vec<Arc<Object>> {
         let (mut gone, mut left) = (Vec::new(), excess);
         for spares_used in [true, false] {
@@ -305,12 +302,12 @@ impl Tables {
     }
 }
 
-/// The node of an object here: its number.
+/// Returns the node of an object: its number.
 pub(crate) fn node_of(id: ObjectId) -> NodeId {
     NodeId(id.0)
 }
 
-/// The object that a node stands for.
+/// Returns the object of a node.
 pub(crate) fn id_of(node: NodeId) -> Result<ObjectId> {
     if node == NodeId::NONE { Err(Error::Stale) } else { Ok(ObjectId(node.0)) }
 }

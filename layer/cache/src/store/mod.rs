@@ -253,7 +253,7 @@ impl Store {
         self.shared.new_id()
     }
 
-    /// What is kept of an object, and the names in it; also if it is still to be written.
+    /// Returns the stored state of an object and its names, including pending changes.
     pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Names)> {
         if self.shared.queue.is_gone(id) {
             return None;
@@ -276,49 +276,48 @@ impl Store {
         Some((row, names))
     }
 
-    /// An object that is to be written.
+    /// Returns the object of this number, if it is queued for writing.
     pub(crate) fn queued(&self, id: ObjectId) -> Option<Arc<Object>> {
         self.shared.queue.object(id)
     }
 
-    /// Has what is known of an object written soon.
+    /// Queues the state of an object for writing.
     pub(crate) fn keep(&self, object: &Arc<Object>) {
         self.shared.queue.keep(object);
     }
 
-    /// Has the names of a directory written once they are old enough to be believed in another life.
+    /// Queues the names of a directory for writing once they are old enough to be valid in another life.
     pub(crate) fn keep_names_when_ripe(&self, dir: &Arc<Object>, young_for: Duration) {
         self.shared.queue.keep_when_ripe(Young::Names(Arc::downgrade(dir)), young_for);
     }
 
-    /// The same of data.
+    /// Queues data for writing once they are old enough to be valid in another life.
     pub(crate) fn keep_data_when_ripe(&self, file: &DataFile, young_for: Duration) {
         self.shared.queue.keep_when_ripe(Young::Data(file.downgrade()), young_for);
     }
 
-    /// An object is gone at the origin.
+    /// Forgets an object that is gone at the origin.
     pub(crate) fn remove(&self, object: &Object) {
         self.remove_row(object.id, &object.handle);
         self.drop_data_of(object.id);
     }
 
-    /// Whether so much waits to be written that no more should be kept until some of it is.
+    /// Returns `true` if so many changes are pending that no more should be stored until some are written.
     pub(crate) fn is_behind(&self) -> bool {
         self.shared.queue.is_behind()
     }
 
-    /// Waits until it is so no more.
+    /// Waits until pending changes are below that limit.
     pub(crate) fn catch_up(&self) {
         self.shared.queue.catch_up();
     }
 
-    /// Waits until what was kept so far has been written: it then survives the end of this process.
+    /// Waits until everything stored so far is written and survives the end of this process.
     pub(crate) fn flush(&self) {
         self.shared.queue.flush();
     }
 
-    /// The data of a version of a file: what an earlier life has left, or none yet, which will be in blocks
-    /// of this size.
+    /// Returns the data of a version of a file, from an earlier life or empty, then with blocks of this size.
     pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr, block_bytes: Option<u32>) -> DataFile {
         let shared = &self.shared;
         let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
@@ -349,12 +348,12 @@ impl Store {
         file
     }
 
-    /// Whether data of an object are held for others.
+    /// Returns `true` if data of an object are held for others.
     pub(crate) fn is_held(&self, id: ObjectId) -> bool {
         lock(&self.shared.eviction).is_held(id)
     }
 
-    /// Whether any data of an object are kept.
+    /// Returns `true` if any data of an object are stored.
     pub(crate) fn keeps(&self, id: ObjectId) -> bool {
         lock(&self.shared.eviction).generation(id).is_some()
     }
