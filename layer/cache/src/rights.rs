@@ -5,40 +5,39 @@ use std::time::{Duration, Instant};
 use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Timestamp};
 
-/// So many users of one file are kept; those that asked longest ago go first.
+/// Maximum number of users cached for one file; the least recently queried are dropped first.
 const USERS_MAX: usize = 16;
 
-/// For how long an answer is believed.
+/// Lifetime of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Also after a restart.
+    /// Unlimited, also after a restart.
     Ever,
-    /// For so long.
+    /// Limited to this time.
     Time(Duration),
 }
 
-/// The answers about one file.
+/// Cached answers about one file.
 #[derive(Debug, Default)]
 pub(crate) struct Rights(Vec<Right>);
 
 #[derive(Debug)]
 struct Right {
     user: Identity,
-    /// What was asked about, and what of it is allowed.
+    /// Permissions asked about, and those of them that are granted.
     known: AccessMask,
     allowed: AccessMask,
-    /// The file's, then: a change of mode or owner sets it.
+    /// The file's time of change then, which a change of mode or owner sets.
     ctime: Timestamp,
-    /// `None`: in another life.
+    /// Time of the request; `None` if it was in another life.
     asked: Option<Instant>,
 }
 
-/// An answer as it is written: the user, what was asked about, what of it is allowed, and the file's ctime
-/// then.
+/// Stored form of an answer: the user, the permissions asked about, those granted, and the file's ctime then.
 pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {
-    /// Takes in an answer to what was asked at `asked`.
+    /// Stores an answer to a request made at `asked`.
     pub(crate) fn learn(
         &mut self,
         user: &Identity,
@@ -63,13 +62,13 @@ impl Rights {
         self.0.push(right);
     }
 
-    /// A change of ours has made this the time of change, and left mode and owner as they were: what was
-    /// answered before goes on to hold.
+    /// Keeps answers valid over a local change that set this time of change, and left mode and owner
+    /// unchanged.
     pub(crate) fn carry(&mut self, from: Timestamp, to: Timestamp) {
         self.0.iter_mut().filter(|right| right.ctime == from).for_each(|right| right.ctime = to);
     }
 
-    /// Whether a user may do all of `mask`, if that is known and to be believed.
+    /// Returns whether a user has all permissions of `mask`, if a valid answer is cached.
     pub(crate) fn allow(
         &self,
         user: &Identity,
@@ -88,17 +87,17 @@ impl Rights {
         (believed && applies).then(|| right.allowed.contains(mask))
     }
 
-    /// How much memory they take.
+    /// Returns the memory that they take.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Right>()
     }
 
-    /// What is to be written of them.
+    /// Returns the rows to store.
     pub(crate) fn rows(&self) -> Vec<RightRow> {
         self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()
     }
 
-    /// What another life has written.
+    /// Restores rows stored by another life.
     pub(crate) fn restored(rows: Vec<RightRow>) -> Self {
         let rights = rows.into_iter().take(USERS_MAX);
         Self(

@@ -17,76 +17,76 @@ pub(crate) use of_object::NamesOfObject;
 use table::Table;
 pub(crate) use under_way::{ChangeId, ChangesUnderWay};
 
-/// What a name leads to.
+/// Target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub object: ObjectId,
     pub file_type: FileType,
 }
 
-/// The names of a directory.
+/// Names of a directory.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Those that lead somewhere, or did. A name that stays, or comes back, keeps its place, so that a
-    /// listing goes on where it was.
+    /// Present and former names. A name that is kept or added again keeps its position, so that listings
+    /// continue correctly.
     table: Table,
-    /// Names that there are not, of a directory that is not listed.
+    /// Names known to be absent from a directory that is not listed.
     absent: HashSet<Box<[u8]>>,
     next_place: u64,
-    /// Whether all names are here.
+    /// `true` if all names are present.
     is_complete: bool,
-    /// They are of a listing beside which the directory was changed: one that has begun goes on by them, and
-    /// that is all.
+    /// `true` if the names are of a listing concurrent with a change of the directory: only a listing in
+    /// progress uses them.
     is_passing: bool,
-    /// A listing is under way that is shown as it comes: what it still finds gets later places.
+    /// `true` while a listing is returned as it arrives: later entries get later positions.
     is_growing: bool,
-    /// Rises whenever names are dropped: what was asked for before is not taken in after.
+    /// Incremented whenever names are dropped, so that answers to earlier requests are discarded.
     epoch: u64,
-    /// What is to be written: all parts are gone, and these are new.
+    /// Parts to write: all stored parts are obsolete, and these are new.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
-    /// Listings that are under way, and what was learnt of single names since the first of them began.
+    /// Listings in progress, and names learned individually since the first of them began.
     listings: usize,
     learnt: Vec<(Arc<[u8]>, Option<Target>)>,
     pub changes: ChangesUnderWay,
 }
 
-/// Where a listing began.
+/// Start of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListingMark {
     epoch: u64,
     learnt: usize,
-    /// Whether what it finds comes after all that a reader can have seen.
+    /// `true` if later entries get positions after all that a reader can have seen.
     pub can_grow: bool,
 }
 
-/// What is known of a name.
+/// Cached look-up result of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It leads there.
+    /// Target of the name.
     Found(Target),
-    /// There is no such name.
+    /// No such name.
     Absent,
 }
 
-/// The places of `.` and `..`.
+/// Positions of `.` and `..`.
 pub(crate) const DOT: u64 = 1;
 pub(crate) const DOT_DOT: u64 = 2;
 
-/// The names of so many places are written as one.
+/// Number of positions stored as one part.
 const PART_PLACES: u64 = 1024;
 
-/// A part as it is to be written, with its number; `None`: there are no names in it any more.
+/// A part to store, with its number; `None` if it has no names any more.
 pub(crate) type WrittenPart = (u64, Option<Vec<u8>>);
 
 fn part_of(place: u64) -> u64 {
     place / PART_PLACES
 }
 
-/// So many absent names are kept of a directory that is not listed.
+/// Maximum number of absent names of a directory that is not listed.
 const ABSENT_MAX: usize = 4096;
 
-/// About so much memory each of them takes.
+/// Approximate memory of each.
 const ABSENT_BYTES: usize = 48;
 
 impl Default for Names {
@@ -131,19 +131,19 @@ impl Names {
         self.is_complete && !self.is_passing
     }
 
-    /// Whether a listing that has begun can go on.
+    /// Returns `true` if a listing in progress can continue.
     pub(crate) fn can_go_on(&self) -> bool {
         self.is_complete
     }
 
-    /// What was just listed is shown, and not believed.
+    /// Marks the names just listed as usable only by listings in progress.
     pub(crate) fn set_passing(&mut self) {
         self.is_passing = true;
         self.drops_parts = true;
         self.dirty_parts.clear();
     }
 
-    /// Takes in what a look-up has found that was asked for in `epoch`.
+    /// Stores the result of a look-up requested in `epoch`.
     pub(crate) fn learn(&mut self, name: &[u8], known: Known, epoch: u64) -> bool {
         let is_current = epoch == self.epoch;
         if is_current {
@@ -155,13 +155,13 @@ impl Names {
         is_current
     }
 
-    /// A name that was made, or is known anew.
+    /// Stores a name that was created or looked up.
     pub(crate) fn set(&mut self, name: &[u8], target: Target) {
         self.note(name, Some(target));
         self.put(name, target);
     }
 
-    /// A name that was removed, or is not there.
+    /// Records that a name was removed or is absent.
     pub(crate) fn set_absent(&mut self, name: &[u8]) {
         self.note(name, None);
         self.take(name);
@@ -198,19 +198,19 @@ impl Names {
         self.listings > 0 || !self.changes.is_empty()
     }
 
-    /// Returns `true` if it is known of any name what it leads to.
+    /// Returns `true` if the target of any name is known.
     pub(crate) fn has_any(&self) -> bool {
         self.table.from(0).next().is_some()
     }
 
-    /// A listing begins. It must be ended.
+    /// Begins a listing, which must be ended.
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;
         let can_grow = !self.is_complete && !self.is_passing && self.table.unknown() == 0;
         ListingMark { epoch: self.epoch, learnt: self.learnt.len(), can_grow }
     }
 
-    /// A listing has ended, well or not.
+    /// Ends a listing, successful or not.
     pub(crate) fn end_listing(&mut self) {
         self.listings -= 1;
         if self.listings == 0 {
@@ -219,12 +219,12 @@ impl Names {
         }
     }
 
-    /// Whether all that has changed since then was learnt.
+    /// Returns `true` if all changes since then are recorded.
     pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
         self.epoch == mark.epoch
     }
 
-    /// What a listing finds is shown as it comes, if it can be.
+    /// Starts returning the listing's entries as they arrive, if possible.
     pub(crate) fn begin_growing(&mut self, mark: ListingMark) {
         self.is_growing = mark.can_grow && self.holds_since(mark);
     }
@@ -233,7 +233,7 @@ impl Names {
         self.is_growing
     }
 
-    /// Some names that a listing has found so far, but for those that were changed here since it began.
+    /// Adds names found by a listing so far, except those changed locally since it began.
     pub(crate) fn grow<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         if !self.is_growing || !self.holds_since(mark) {
             return;
@@ -241,7 +241,7 @@ impl Names {
         self.put_unlearnt(listed, mark);
     }
 
-    /// Puts names but for those that were learnt singly since then.
+    /// Adds names, except those learned individually since then.
     fn put_unlearnt<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         let learnt: HashSet<Arc<[u8]>> =
             self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
@@ -249,13 +249,13 @@ impl Names {
         new.for_each(|(name, target)| self.put(name, target));
     }
 
-    /// All names, as a listing has found them, and as they were changed here since it began.
+    /// Stores all names found by a listing, with local changes since it began.
     pub(crate) fn set_listed(&mut self, listed: &Listed, mark: ListingMark) {
         self.set_all(listed);
         self.put_learnt(mark);
     }
 
-    /// Puts or takes away names as they were learnt singly since then.
+    /// Adds or removes names learned individually since then.
     fn put_learnt(&mut self, mark: ListingMark) {
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {
@@ -267,8 +267,7 @@ impl Names {
         }
     }
 
-    /// Takes in some names that a listing has found, which does not say which are gone, and as they were
-    /// changed here since it began.
+    /// Adds some names found by a listing, which does not show removals, with local changes since it began.
     pub(crate) fn set_some(&mut self, listed: &Listed, mark: ListingMark) {
         if self.is_passing {
             // What was only shown says nothing of what is there now.
@@ -279,12 +278,12 @@ impl Names {
         self.is_growing = false;
     }
 
-    /// The place of a name, if it is known what it leads to.
+    /// Returns the position of a name whose target is known.
     pub(crate) fn place_of(&self, name: &[u8]) -> Option<u64> {
         self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
     }
 
-    /// There are no names.
+    /// Records that there are no names.
     pub(crate) fn set_empty(&mut self) {
         self.set_all(&Listed::default());
     }
@@ -302,7 +301,8 @@ impl Names {
         self.is_growing = false;
     }
 
-    /// The directory has changed: no name is known any more. Places are kept for those that come back.
+    /// Drops all names after a change of the directory. Positions are retained for names that are added
+    /// again.
     pub(crate) fn drop_all(&mut self) {
         self.table.forget();
         self.absent = HashSet::new();
@@ -314,8 +314,8 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Takes in some of what an earlier life has left, in the order of places. False if it is not in that
-    /// order, or a name comes twice.
+    /// Restores a name left by an earlier life, in order of positions. Returns `false` if it is out of order
+    /// or a duplicate.
     pub(crate) fn restore(&mut self, place: u64, name: &[u8], target: Target) -> bool {
         let fits = place >= self.next_place && self.table.find(name).is_none();
         if fits {
@@ -325,13 +325,13 @@ impl Names {
         fits
     }
 
-    /// All that an earlier life has left was taken in.
+    /// Completes the restoration.
     pub(crate) fn restored(&mut self, is_complete: bool, next_place: u64) {
         self.next_place = self.next_place.max(next_place);
         self.is_complete = is_complete;
     }
 
-    /// How much memory they take.
+    /// Returns the memory that they take.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.table.heap_bytes() + self.absent.capacity() * ABSENT_BYTES
     }
@@ -340,8 +340,8 @@ impl Names {
         self.next_place
     }
 
-    /// What has changed since this was last asked: whether all that was written is to go, and the parts that
-    /// are to be written, as they are; `None` for one without names.
+    /// Returns the changes since the last call: whether all stored parts are obsolete, and the parts to
+    /// store; `None` for a part without names.
     pub(crate) fn take_dirty(&mut self) -> (bool, Vec<WrittenPart>) {
         let dirty = std::mem::take(&mut self.dirty_parts);
         let rows = dirty.into_iter().map(|part| {
@@ -354,13 +354,13 @@ impl Names {
         (std::mem::take(&mut self.drops_parts), rows)
     }
 
-    /// Nothing of what was ever taken to be written need be there.
+    /// Records that no stored part need exist.
     pub(crate) fn unwritten(&mut self) {
         self.drops_parts = true;
         self.dirty_parts = self.table.places().map(part_of).collect();
     }
 
-    /// The names after a place, with theirs, in order.
+    /// Returns the names after a position, with their own, in order.
     pub(crate) fn after(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
         self.table.from(place.saturating_add(1))
     }

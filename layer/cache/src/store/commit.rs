@@ -12,7 +12,7 @@ use super::ripening::{Ripe, Ripening, Young};
 use super::{ObjectId, Shared, key};
 use crate::object::Object;
 
-/// What is to be written.
+/// A batch of changes to write.
 #[derive(Default)]
 pub(super) struct Queue {
     pending: Mutex<Pending>,
@@ -24,14 +24,14 @@ pub(super) struct Queue {
 struct Pending {
     batch: Batch,
     ripening: Ripening,
-    /// What the thread is writing.
+    /// Objects being written by the thread.
     objects_under_way: HashMap<ObjectId, Arc<Object>>,
-    /// Those whose rows it is removing.
+    /// Objects whose rows the thread is removing.
     gone_under_way: HashSet<ObjectId>,
-    /// Batches that were begun, and those that are done.
+    /// Numbers of batches begun and done.
     begun: u64,
     done: u64,
-    /// A caller waits: at once.
+    /// `true` if a caller waits, so the batch is written immediately.
     is_urgent: bool,
     is_closing: bool,
 }
@@ -44,10 +44,10 @@ struct Batch {
     gone_data: Vec<(ObjectId, u64)>,
 }
 
-/// A message of this kind appears so often at most.
+/// Minimum interval between log messages of one kind.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What waits is in memory until it is written: no more objects than this, where it can be helped.
+/// Limit of queued objects, which stay in memory until they are written; exceeded only where unavoidable.
 const OBJECTS_MAX: usize = 8192;
 
 impl Pending {
@@ -74,7 +74,7 @@ impl Queue {
         self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
     }
 
-    /// Has it written once it is old enough to be believed in another life.
+    /// Queues it for writing once it is old enough to be valid in another life.
     pub(super) fn keep_when_ripe(&self, young: Young, young_for: Duration) {
         let mut pending = self.pending();
         let is_first = pending.ripening.next_due().is_none();
@@ -99,13 +99,13 @@ impl Queue {
         pending.batch.objects.get(&id).or_else(|| pending.objects_under_way.get(&id)).cloned()
     }
 
-    /// Whether an object is gone, though there may be rows of it still.
+    /// Returns `true` if an object is gone, even if it still has rows.
     pub(super) fn is_gone(&self, id: ObjectId) -> bool {
         let pending = self.pending();
         pending.batch.gone_objects.contains_key(&id) || pending.gone_under_way.contains(&id)
     }
 
-    /// Waits until what was asked for so far is written, or has failed.
+    /// Waits until everything queued so far is written, or has failed.
     pub(super) fn flush(&self) {
         let mut pending = self.pending();
         let awaited = pending.begun + u64::from(!pending.batch.is_empty());
@@ -120,12 +120,12 @@ impl Queue {
         self.pending().is_behind()
     }
 
-    /// Returns how many objects are to be written.
+    /// Returns the number of queued objects.
     pub(super) fn len(&self) -> usize {
         self.pending().batch.objects.len()
     }
 
-    /// Waits while so much waits.
+    /// Waits while the queue is full.
     pub(super) fn catch_up(&self) {
         let mut pending = self.pending();
         while pending.is_behind() && !pending.is_closing {
@@ -140,8 +140,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// What `change` takes out is dropped outside of the lock: the last hold of a data file that is gone
-    /// queues its removal.
+    /// Applies `change`, and drops what it removes outside of the lock: the last reference to a removed data
+    /// file queues its removal.
     fn change<T>(&self, change: impl FnOnce(&mut Batch) -> T) {
         let mut pending = self.pending();
         let was_empty = pending.batch.is_empty();
@@ -152,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// The next batch, when its time has come. `None` at the end.
+    /// Returns the next batch once it is due. `None` at the end.
     fn next(&self, pause: Duration) -> Option<Batch> {
         self.ripen();
         let mut pending = self.pending();
@@ -187,7 +187,7 @@ impl Queue {
         Some(batch)
     }
 
-    /// Adds what is old enough now to the batch. Locks of objects are not taken under the queue's.
+    /// Adds entries that are old enough to the batch. Locks of objects are not taken under the queue's.
     fn ripen(&self) {
         let now = Instant::now();
         loop {
@@ -215,8 +215,8 @@ impl Queue {
     }
 }
 
-/// Starts the thread. `known` are the data files that rows know; it removes the others of generations before
-/// `first_new` first.
+/// Starts the thread. `known` are the data files referenced by rows; the thread first removes all others of
+/// generations before `first_new`.
 pub(super) fn start(
     shared: &Arc<Shared>,
     writer: Database,
@@ -280,7 +280,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
     })
 }
 
-/// Data files of earlier lives that no row knows.
+/// Removes data files of earlier lives without a row.
 fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: u64) {
     let folders = std::fs::read_dir(shared.directory.path.join("objects")).into_iter().flatten().flatten();
     for file in folders.flat_map(|folder| std::fs::read_dir(folder.path())).flatten().flatten() {

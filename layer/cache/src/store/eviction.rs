@@ -10,13 +10,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ObjectId;
 
-/// The queues.
+/// The queues of S3-FIFO.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
     files: HashMap<ObjectId, Kept>,
     small: VecDeque<ObjectId>,
     main: VecDeque<ObjectId>,
-    /// Those that left the small queue lately: if they come back, they were wanted.
+    /// Objects recently evicted from the small queue: if fetched again, they enter the main queue.
     ghosts: VecDeque<ObjectId>,
     is_ghost: HashSet<ObjectId>,
     bytes: u64,
@@ -26,16 +26,16 @@ pub(super) struct Eviction {
 
 #[derive(Debug)]
 struct Kept {
-    /// Which data of the object they are.
+    /// Generation of the object's data.
     generation: u64,
     bytes: u64,
-    /// How often it was used since it came, up to 3.
+    /// Number of uses since it was added, up to 3.
     uses: u8,
     is_main: bool,
     holds: u32,
 }
 
-/// The small queue has a tenth.
+/// Fraction of the capacity that the small queue has: a tenth.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {
@@ -47,12 +47,12 @@ impl Eviction {
         self.files.len()
     }
 
-    /// Which data of an object are kept.
+    /// Returns the generation of an object's stored data.
     pub(super) fn generation(&self, id: ObjectId) -> Option<u64> {
         self.files.get(&id).map(|kept| kept.generation)
     }
 
-    /// A file has grown, or is new, in place of an older one of the object.
+    /// Records that a file has grown, or replaces an older one of the object.
     pub(super) fn add(&mut self, id: ObjectId, generation: u64, bytes: u64) {
         match self.generation(id) {
             Some(kept) if kept > generation => return,
@@ -92,7 +92,7 @@ impl Eviction {
         }
     }
 
-    /// A file has less than it was said to have.
+    /// Records that a file has less data than recorded.
     pub(super) fn shrink(&mut self, id: ObjectId, generation: u64, bytes: u64) {
         if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {
             let bytes = bytes.min(kept.bytes);
@@ -103,8 +103,8 @@ impl Eviction {
         }
     }
 
-    /// Keeps these data until they are released as often. False if they are not here, or more than
-    /// `most_bytes` would be held.
+    /// Holds these data until they are released as often. Returns `false` if they are not stored, or more
+    /// than `most_bytes` would be held.
     pub(super) fn hold(&mut self, id: ObjectId, generation: u64, most_bytes: u64) -> bool {
         let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) else {
             return false;
@@ -119,12 +119,12 @@ impl Eviction {
         true
     }
 
-    /// Whether any data of an object are held.
+    /// Returns `true` if any data of an object are held.
     pub(super) fn is_held(&self, id: ObjectId) -> bool {
         self.files.get(&id).is_some_and(|kept| kept.holds > 0)
     }
 
-    /// Ends one hold, if the data are still here.
+    /// Ends one hold, if the data are still stored.
     pub(super) fn release(&mut self, id: ObjectId, generation: u64) {
         if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {
             kept.holds = kept.holds.saturating_sub(1);
@@ -132,8 +132,8 @@ impl Eviction {
         }
     }
 
-    /// The next to go, if any may. It counts as gone. What is held stays, but not where it has grown to more
-    /// than `most_bytes` since.
+    /// Removes and returns the next data to evict, if there are any. Held data stay, unless they have grown
+    /// beyond `most_bytes` since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
         // Each of them may be held, and is met again while another one's uses are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
