@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_given_once_to_the_user_that_listed_it_and_while_it_is_young() {
+    fn prefetched_directory_is_returned_once_to_its_user() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
         let keep = |number| ahead.keep(vec![dir(number, 3)], &user(1), (now, now), ahead.mark());
         keep(1);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_names_drops_what_came_before_and_what_is_on_its_way() {
+    fn name_change_drops_prefetched_and_pending_directories() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
         let before = ahead.mark();
         ahead.keep(vec![dir(1, 3)], &user(1), (now, now), before);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_here_is_bounded_and_the_oldest_goes() {
+    fn prefetched_directories_are_bounded_and_evicted_oldest_first() {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
         for number in 0..3000 {
             ahead.keep(vec![dir(number, 100)], &user(1), (now, now), ahead.mark());

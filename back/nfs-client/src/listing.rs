@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn names_given_before_a_switch_in_mid_page_are_known() {
+    fn names_before_a_switch_in_mid_page_are_remembered() {
         let mut progress = Progress::default();
         progress.take(page(0, 10, false)).expect("a page");
         assert!(progress.page_behind(Cookie(4), true).is_none(), "another kind of page is wanted");

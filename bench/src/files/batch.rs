@@ -62,7 +62,7 @@ mod tests {
     use crate::measure::Clock;
 
     #[test]
-    fn a_folder_of_files_leaves_nothing_behind_and_a_wrong_byte_is_seen() {
+    fn batch_cleans_up_and_detects_a_wrong_byte() {
         let within = tempfile::tempdir().unwrap();
         let tree = Tree::new(within.path(), 1).unwrap();
         let mut files = small_files(&tree.shared(), "test");

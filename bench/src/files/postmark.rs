@@ -137,7 +137,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn the_job_leaves_nothing_behind_and_a_file_that_is_shorter_than_it_was_made_is_seen() {
+    fn postmark_cleans_up_and_detects_a_truncated_file() {
         let within = tempfile::tempdir().unwrap();
         let job = Postmark { files: 20, transactions: 200, bytes_max: 9_700, reads: 4 };
         job.run(&within.path().join("job")).unwrap();

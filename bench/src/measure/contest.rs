@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_is_named_and_the_others_go_on() {
+    fn failing_contestant_is_named_and_others_continue() {
         let log = Rc::new(RefCell::new(Vec::new()));
         let entrants = vec![entrant("a", &log, None), entrant("b", &log, Some(3)), entrant("c", &log, None)];
         let (series, dropped) = CONTEST.run(entrants);

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_counts_once_and_only_if_it_is_durable() {
+    fn only_durable_calls_count_and_only_once() {
         for (line, counts) in [
             ("17    fsync(8)                        = 0", true),
             ("17    fdatasync(8 <unfinished ...>", true),

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_wait_gets_the_bytes_and_the_end() {
+    fn every_wait_mode_receives_bytes_and_end() {
         for wait in [Wait::Sleep, Wait::SpinBriefly, Wait::Spin] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();

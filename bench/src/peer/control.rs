@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_over_all_exports_and_only_those_since_then() {
+    fn request_count_covers_all_exports_since_the_start() {
         let of = |getattr: u64, lookup: u64| {
             let operation = |name: &str, count: u64| serde_json::json!({ "name": name, "count": count });
             let one = [operation("getattr", getattr), operation("lookup", lookup)];

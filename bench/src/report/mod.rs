@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_over_one_says_that_ours_is_better_for_times_and_for_rates() {
+    fn ratio_over_one_means_better_for_times_and_rates() {
         let ours = figure("ours", Unit::Nanoseconds, &[10.0, 20.0, 10.0]);
         let other = figure("other", Unit::Nanoseconds, &[20.0, 40.0, 30.0]);
         assert_eq!(ratio(&ours, &other, None).unwrap().spread.median, 2.0);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_variant_of_a_column_is_the_one_to_beat() {
+    fn best_variant_of_a_column_is_compared() {
         let mut report = Report::new("x", "x", String::new(), true);
         let mut slow = figure("peer", Unit::Nanoseconds, &[50.0]);
         slow.variant = "two cores".to_owned();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_shows_figures_aims_missed_and_what_is_not_there() {
+    fn table_shows_figures_missed_targets_and_absent_columns() {
         let text = report().text();
         for part in [
             "2.00 µs",

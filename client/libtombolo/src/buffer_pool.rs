@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_used_again_only_when_nothing_refers_to_it() {
+    fn buffers_are_reused_only_without_other_references() {
         let buffers = BufferPool::new(1 << 20);
         let first = buffers.lend(100);
         let held = first.source(0..5);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_says_nothing_and_two_of_a_directory_do() {
+    fn two_files_of_a_directory_start_prefetch() {
         let ahead = FilesAhead::default();
         assert_eq!(ahead.missed(ObjectId(1), DIR, None, false), 0);
         assert_eq!(ahead.missed(ObjectId(2), DIR, None, false), 1);
@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn one_file_is_enough_where_those_beside_it_are_wanted() {
+    fn one_file_starts_prefetch_if_neighbours_are_wanted() {
         let ahead = FilesAhead::default();
         assert_eq!(ahead.missed(ObjectId(1), DIR, None, true), 1);
         assert_eq!(ahead.next(), Some(Next::Dir { dir: DIR, after: Some(ObjectId(1)) }));
     }
 
     #[test]
-    fn from_one_directory_to_the_next_is_a_walk_through_the_one_above() {
+    fn consecutive_directories_are_a_walk_of_their_parent() {
         let ahead = FilesAhead::default();
         assert_eq!(ahead.missed(ObjectId(1), DIR, Some(ABOVE), false), 0);
         assert_eq!(ahead.missed(ObjectId(2), ObjectId(101), Some(ABOVE), false), 2);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_fetched_than_the_window_until_it_is_read() {
+    fn unread_prefetch_is_bounded_by_the_window() {
         let ahead = FilesAhead::default();
         let _ = ahead.missed(ObjectId(1), DIR, None, false);
         let _ = ahead.missed(ObjectId(2), DIR, None, false);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_far_whose_answers_take_long_even_one_page_at_a_time() {
+    fn connection_with_slow_single_page_answers_is_distant() {
         for (took_ms, is_far) in [(35, true), (1, false)] {
             let (line, mut now) = (Line::default(), Instant::now());
             for n in 0..100 {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wait_for_leaves_no_room() {
+    fn pending_requests_fill_the_window() {
         let (line, now) = (Line::default(), Instant::now());
         let sent = line.sent(WINDOW_BYTES_MIN, now);
         assert_eq!(line.room_bytes(), 0);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_in_order_gets_more_and_more_up_to_the_most() {
+    fn sequential_read_ahead_grows_to_its_maximum() {
         let read = |count| (0..count).map(|n| n * 128 * KB..(n + 1) * 128 * KB);
         assert_eq!(after(read(1), 1 << 20).first(), Some(&(128 * KB..384 * KB)));
         assert_eq!(after(read(2), 1 << 20).first(), Some(&(256 * KB..768 * KB)));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_together_is_no_order_where_that_is_to_be_strict() {
+    fn clustered_reads_are_not_strictly_sequential() {
         let mut random = fastrand::Rng::with_seed(7);
         let mut ahead = ReadAhead::default();
         for at in (0..1000).map(|_| random.u64(0..256) * 4 * KB) {

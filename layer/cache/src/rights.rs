@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_for_one_user_one_version_and_a_while() {
+    fn permission_is_valid_for_one_user_version_and_time() {
         let (mut rights, now) = (Rights::default(), Instant::now());
         let life = Life::Time(Duration::from_secs(60));
         rights.learn(&user(1), READ, READ, at(1), now);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learned_of_one_right_keeps_what_is_known_of_another() {
+    fn learning_one_permission_keeps_another() {
         let (mut rights, now) = (Rights::default(), Instant::now());
         rights.learn(&user(1), READ, READ, at(1), now);
         rights.learn(&user(1), WRITE, AccessMask::empty(), at(1), now);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_life_was_told_only_lasts_where_others_change_nothing() {
+    fn permissions_survive_restart_only_without_other_writers() {
         let (mut rights, now) = (Rights::default(), Instant::now());
         rights.learn(&user(1), READ, READ, at(1), now);
         let rights = Rights::restored(rights.rows());

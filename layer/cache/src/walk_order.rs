@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_come_in_the_order_of_the_walk_whichever_is_listed_first() {
+    fn directories_are_in_walk_order_regardless_of_listing_order() {
         let mut order = WalkOrder::default();
         add(&mut order, 0, &[1, 2, 3]);
         assert_eq!([order.take(), order.take(), order.take()], [Some(1), Some(2), Some(3)]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_walk_is_now_comes_first_and_nothing_comes_twice() {
+    fn current_position_is_first_and_nothing_repeats() {
         let mut order = WalkOrder::default();
         add(&mut order, 0, &[1, 2]);
         add(&mut order, 50, &[51, 2, 52]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_directories_are_bounded() {
         let mut order = WalkOrder::default();
         for n in 0..PLACES_MAX as u64 {
             add(&mut order, n, &[n + 1]);

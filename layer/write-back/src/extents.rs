@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_ranges_is_what_a_set_of_bytes_is() {
+    fn range_set_equals_a_byte_set() {
         let mut random = fastrand::Rng::with_seed(1);
         let (mut extents, mut bytes, mut rows) = (Extents::default(), [false; 64], BTreeMap::new());
         for _ in 0..2000 {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_the_disk_loses_after_a_failed_sync_are_told_of() {
+    fn data_lost_after_a_failed_sync_are_reported() {
         let drop_one = |data: &File| data.write_all_at(&[0; 4096], 70_000).expect("as it was before");
         assert_eq!(after_a_failed_sync(drop_one).1, 1);
     }

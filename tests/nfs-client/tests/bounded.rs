@@ -86,7 +86,7 @@ fn announced_lengths_take_no_memory() {
 }
 
 #[test]
-fn a_record_longer_than_any_reply_is_not_taken_in() {
+fn overlong_record_is_not_buffered() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     // 128 MiB for a GETATTR, sent in full; and fragments without an end.
@@ -127,7 +127,7 @@ fn unsolicited_replies_are_dropped() {
 }
 
 #[test]
-fn a_create_beyond_the_node_budget_makes_nothing_at_the_server() {
+fn create_beyond_node_budget_creates_nothing_on_server() {
     let _turn = turn();
     let limits = Limits { nodes: 4, opens: 1, ..Limits::default() };
     let (world, _server, _honest) = stage(Options { limits, ..soft() });
@@ -276,7 +276,7 @@ fn session(world: &World) {
 }
 
 #[test]
-fn sessions_that_end_leave_nothing() {
+fn ended_sessions_leak_no_memory() {
     let _turn = turn();
     let (world, _server, _honest) = stage(soft());
     (0..50).for_each(|_| session(&world));
@@ -284,7 +284,7 @@ fn sessions_that_end_leave_nothing() {
 }
 
 #[test]
-fn mounts_that_end_leave_nothing() {
+fn ended_mounts_leak_no_memory() {
     let _turn = turn();
     let (world, server, _honest) = stage(soft());
     let mount = || session(&world.through(mounted(server.address(), Options::default())));

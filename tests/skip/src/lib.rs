@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     #[ignore = "run by another test, with and without leave"]
-    fn one_that_cannot_run() {
+    fn test_without_its_requirements() {
         skip!("no {} in the test", "line");
     }
 
@@ -42,7 +42,7 @@ mod tests {
         for (leave, passes) in [(None, false), (Some("1"), true)] {
             let mut command = Command::new(std::env::current_exe().expect("this program"));
             command
-                .args(["--exact", "tests::one_that_cannot_run", "--ignored", "--nocapture"])
+                .args(["--exact", "tests::test_without_its_requirements", "--ignored", "--nocapture"])
                 .env_remove(super::ALLOWS);
             command.envs(leave.map(|leave| (super::ALLOWS, leave)));
             let ran = command.output().expect("run");

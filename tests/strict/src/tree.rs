@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_on_the_way_and_at_the_end_if_asked() {
+    fn links_are_followed_within_paths_and_optionally_last() {
         assert_eq!(walk("/", "/mnt/t/l/x", false), (Some("/mnt/t/d/e/x".into()), 4, 1));
         assert_eq!(walk("/", "/mnt/t/l", true), (Some("/mnt/t/d/e".into()), 3, 1));
         assert_eq!(walk("/", "/mnt/t/l", false), (Some("/mnt/t/l".into()), 1, 0));

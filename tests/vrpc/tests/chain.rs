@@ -152,7 +152,7 @@ fn memory_of_clients() -> Vec<u64> {
 }
 
 #[test]
-fn the_middle_one_touches_none_of_the_data() {
+fn middle_server_reads_none_of_the_data() {
     let chain = Chain::new(BOTH(), BOTH(), Arc::new(Memory::default()));
     let file = chain.create("file");
     chain.introduce(file);
@@ -180,7 +180,7 @@ fn the_middle_one_touches_none_of_the_data() {
 }
 
 #[test]
-fn data_of_a_peer_that_does_not_agree_is_copied() {
+fn data_are_copied_without_negotiated_region_forwarding() {
     for (program, middle) in [(Features::FORWARDED_REGIONS, BOTH()), (BOTH(), Features::REGION_FORWARDING)] {
         let chain = Chain::new(program, middle, Arc::new(Memory::default()));
         let file = chain.create("file");
@@ -195,7 +195,7 @@ fn data_of_a_peer_that_does_not_agree_is_copied() {
 }
 
 #[test]
-fn pieces_and_many_writers_arrive_as_they_were_sent() {
+fn fragmented_and_concurrent_writes_arrive_exactly() {
     let chain = Chain::new(BOTH(), BOTH(), Arc::new(Memory::default()));
     let first = chain.create("first");
     chain.introduce(first);
@@ -218,7 +218,7 @@ fn pieces_and_many_writers_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn when_the_last_one_leaves_the_program_hears_of_it() {
+fn end_of_last_server_disconnects_program() {
     let mut chain = Chain::new(BOTH(), BOTH(), Arc::new(Memory::default()));
     let file = chain.create("file");
     chain.introduce(file);

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_in_order_after_the_delay_at_the_rate() {
+    fn packets_arrive_in_order_with_delay_and_rate() {
         let mut shaper = shaper(0);
         for number in 0..100_u8 {
             assert!(shaper.push(0, vec![number; 1000]));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_queue_does_not_hold_is_dropped_at_its_tail() {
+    fn packets_beyond_the_queue_are_dropped() {
         let mut shaper = shaper(0);
         let taken = (0..1000).filter(|_| shaper.push(0, vec![0; 1000])).count() as u64;
         assert_eq!(taken, Profile::WAN.queue_bytes() / 1000);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_packets_so_many_are_lost() {
+    fn packets_are_lost_at_the_configured_rate() {
         let mut shaper = shaper(100);
         let lost = (0..100_000_u64).filter(|n| !shaper.push(n * 1_000_000, vec![0; 100])).count();
         assert!((800..1200).contains(&lost), "{lost}");

@@ -42,12 +42,12 @@ fn holds(profile: &Profile, bytes: u64, rate: std::ops::Range<f64>) {
 }
 
 #[test]
-fn a_line_has_its_rate_and_its_round_trip() {
+fn link_has_its_rate_and_round_trip() {
     holds(&Profile::WAN, 12 << 20, 0.75..0.98);
 }
 
 #[test]
-fn a_line_of_1_gigabit_has_more_than_half_of_it_here() {
+fn gigabit_link_reaches_half_its_rate() {
     holds(&Profile::LAN, 64 << 20, 0.5..0.99);
 }
 
@@ -59,7 +59,7 @@ fn small_windows_carry_a_window_each_round_trip() {
 }
 
 #[test]
-fn a_line_that_is_down_carries_nothing_and_goes_with_its_owner() {
+fn interrupted_link_carries_nothing_and_is_removed_on_drop() {
     let Some(wan) = wan(&Profile::LAN) else { return };
     let ping = |wan: &Wan| {
         let address = wan.far().address().to_string();

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sole_user_may_exceed_the_allowance_and_others_wait() {
+    fn sole_user_may_exceed_allowance_and_others_wait() {
         let allowance = Allowance::new(4096);
         let long = allowance.take(1 << 20).expect("alone");
         assert!(allowance.take(1).is_none());

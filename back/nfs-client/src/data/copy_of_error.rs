@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_the_same_error_with_the_same_words() {
+    fn copied_error_keeps_kind_and_message() {
         let all = [Error::NoSpace, Error::QuotaExceeded, Error::Stale, Error::TimedOut, Error::AccessDenied];
         for error in all {
             assert_eq!(discriminant(&copy_of(&error)), discriminant(&error));

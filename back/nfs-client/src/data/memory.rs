@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn appended_bytes_are_copied_and_the_writer_may_reuse_its_buffer() {
+    fn append_copies_bytes_of_a_reusable_buffer() {
         let allowance = Allowance::new(1 << 20);
         let buffers = Buffers::new(BufferLimits::default());
         let mut from = tombolo_mem::Buffer::new(8);

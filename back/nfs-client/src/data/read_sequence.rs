@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_read_from_the_beginning_is_followed_at_once() {
+    fn first_read_at_offset_zero_starts_read_ahead() {
         let mut sequence = ReadSequence::default();
         assert!(sequence.follows(&(0..128 * K), &LIMITS));
         let ahead = ahead_of(&sequence, 0, u64::MAX);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_up_to_its_limit_and_never_passes_the_end() {
+    fn read_ahead_window_grows_to_limit_and_file_end() {
         let mut sequence = ReadSequence::default();
         for at in 0..100 {
             assert!(sequence.follows(&(at * 128 * K..(at + 1) * 128 * K), &LIMITS));

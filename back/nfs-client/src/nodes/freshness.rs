@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_concurrent_getattr_does_not_undo_the_attributes_of_a_write() {
+    fn concurrent_getattr_does_not_revert_attributes_of_a_write() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let long = |ctime| Attr { size: 100, ..attr(ctime) };
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_removal_expires_attributes_of_files_with_several_links() {
+    fn unknown_removal_expires_attributes_of_multiply_linked_files() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let removal = UnknownRemoval::default();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_to_what_was_not_asked_is_an_error() {
+    fn reply_without_a_call_is_an_error() {
         let mut call = getattr(&FileHandle::new(b"handle").unwrap().to_owned());
         let address = answers_backwards(call.bytes(), 1, |xid| xid ^ 0x100);
         let mut connection = Connection::connect(address, Wait::Sleep).unwrap();

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_gets_one_reply_of_the_size_that_was_asked_for() {
+    fn each_request_gets_one_reply_of_requested_size() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_to_local_is_told_round_by_round() {
+    fn overhead_over_local_is_computed_per_round() {
         let mut report = Report::new("gvfs-build", "x", String::new(), false);
         for (column, rounds) in
             [(Column::Local, [1.0, 2.0]), (Column::Nfs, [11.0, 12.0]), (Column::Exclusive, [2.0, 3.0])]

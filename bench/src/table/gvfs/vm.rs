@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_summed_by_column_and_run_and_a_mean_is_not() {
+    fn phases_are_summed_per_run_and_means_are_not() {
         let mut report = Report::new("gvfs-vm-build", "x", String::new(), false);
         for (phase, secs) in [("cold.dep", 1.0), ("cold.core", 2.0), ("cold.dep", 3.0), ("cold.core", 5.0)] {
             add(&mut report, phase, Column::Local, secs);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_does_not_exist_is_an_error_that_names_those_that_do() {
+    fn unknown_row_is_an_error_listing_known_rows() {
         let rows = ["GETATTR, 1 outstanding", "READ 1 MiB"].map(str::to_owned);
         let told =
             |only: &[&str]| unknown_row(&only.iter().map(|&only| only.to_owned()).collect::<Vec<_>>(), &rows);

@@ -132,7 +132,7 @@ mod tests {
     use crate::measure::Clock;
 
     #[test]
-    fn numbers_go_to_and_fro_and_the_other_side_ends() {
+    fn numbers_travel_both_ways_until_the_peer_ends() {
         for how in [Bare::CacheLine, Bare::Futex] {
             let mut clock = Clock::new();
             how.work().run(20, &mut clock).unwrap();

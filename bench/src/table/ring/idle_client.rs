@@ -112,7 +112,7 @@ mod tests {
     use crate::table::ring::{server, speed};
 
     #[test]
-    fn a_client_asks_as_it_is_told_over_sockets_and_over_memory() {
+    fn client_follows_instructions_over_sockets_and_memory() {
         for kind in [EndpointKind::Sockets, EndpointKind::Memory] {
             let folder = tempfile::tempdir().unwrap();
             let (shared, _) = speed::lay_out(folder.path()).unwrap();

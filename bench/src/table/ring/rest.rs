@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cost_of_an_idle_link_is_the_sum_of_both_sides() {
+    fn idle_link_cost_sums_both_sides() {
         let mut report = Report::new("ring-rest", "x", String::new(), false);
         for (row, column, percent) in [
             (SERVER, "no link, doorbell", 0.01),

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_is_judged_by_its_call_and_the_null_requests_of_the_same_round() {
+    fn operation_is_compared_with_null_requests_of_its_round() {
         let mut report = Report::new("ring", "x", String::new(), false);
         report.figures = vec![
             figure(NULL, CACHE_LINE, &[200.0, 400.0, 200.0]),

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_makes_each_call_once_and_leaves_nothing_behind() {
+    fn pass_makes_each_call_once_and_cleans_up() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Caller::new(folder.path()).is_err(), "no headers");
         fs::create_dir(folder.path().join("include")).unwrap();

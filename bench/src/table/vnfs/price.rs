@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_change_costs_more_is_told_round_by_round() {
+    fn cost_of_a_change_is_computed_per_round() {
         let mut report = Report::new("vnfs-price", "x", String::new(), false);
         let mut add = |column: &str, variant: &str, rounds: &[f64]| {
             let rounds = rounds.to_vec();

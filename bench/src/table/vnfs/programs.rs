@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_says_something_and_one_that_is_not_there_are_errors() {
+    fn program_with_output_and_missing_program_are_errors() {
         assert!(silent(&mut Command::new("true")).is_ok());
         assert!(
             silent(Command::new("echo").arg("changed"))

@@ -125,8 +125,8 @@ fn remove_draft(home: &Home, record: &[u8]) -> io::Result<()> {
     if is_own && inode == b"0" { fs::remove_dir(path) } else { Ok(()) }
 }
 
-/// Revokes all rights of other users to the files of an image, where its file system has such rights. Links are
-/// not followed.
+/// Revokes all rights of other users to the files of an image, where its file system has such rights. Links
+/// are not followed.
 fn make_private(draft: &Path) -> io::Result<()> {
     for entry in fs::read_dir(draft)? {
         let path = entry?.path();

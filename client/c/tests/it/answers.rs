@@ -63,7 +63,7 @@ fn common(stat: Result<Stat, c_int>) -> Result<Stat, c_int> {
 }
 
 #[test]
-fn attributes_are_those_of_statx_asked_and_remembered() {
+fn attributes_equal_statx_fetched_and_cached() {
     let served = Served::new();
     let tree = served.open();
     for path in PATHS {
@@ -78,7 +78,7 @@ fn attributes_are_those_of_statx_asked_and_remembered() {
 }
 
 #[test]
-fn what_is_remembered_is_counted_and_a_change_of_the_host_is_seen() {
+fn cached_answers_are_counted_and_host_changes_noticed() {
     let served = Served::new();
     let tree = served.open();
     tree.stat("a/b/file").unwrap();
@@ -119,7 +119,7 @@ fn within_a_second(what: &str, mut is_seen: impl FnMut() -> bool) {
 }
 
 #[test]
-fn files_are_read_whole_and_the_size_tells_that_a_buffer_was_too_small() {
+fn read_returns_the_file_size_for_short_buffers() {
     let served = Served::new();
     let tree = served.open();
     for _ in 0..3 {
@@ -149,7 +149,7 @@ fn targets_are_those_of_readlink() {
 }
 
 #[test]
-fn listings_have_names_types_and_numbers_and_end_when_told_to() {
+fn listings_have_all_entries_and_end_on_request() {
     let served = Served::new();
     let tree = served.open();
     let mut here: Vec<(String, c_uint, u64)> = std::fs::read_dir(served.dir.path())
@@ -218,7 +218,7 @@ fn threads_ask_one_tree_at_once() {
 }
 
 #[test]
-fn attributes_that_are_remembered_allocate_nothing() {
+fn cached_attributes_allocate_nothing() {
     let served = Served::new();
     let tree = served.open();
     let (path, mut out) = (c("a/b/file"), Stat::default());

@@ -119,7 +119,7 @@ fn header_and_library_name_the_same_functions() {
 }
 
 #[test]
-fn the_library_is_found_by_the_number_of_its_interface() {
+fn library_has_a_soname_with_its_interface_number() {
     let dynamic = output(Command::new("readelf").arg("-d").arg(library()));
     assert!(dynamic.contains("Library soname: [libtombolo.so.0]"), "{dynamic}");
 }

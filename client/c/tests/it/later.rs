@@ -37,7 +37,7 @@ fn ask(tree: &Opened, path: &str, flags: c_uint) -> (c_int, Receiver<Told>) {
 }
 
 #[test]
-fn the_callback_is_called_once_later_and_at_once_when_the_answer_is_remembered() {
+fn callback_is_called_once_and_immediately_for_cached_answers() {
     let served = Served::new();
     let tree = served.open();
     for (path, flags) in [("a/link", 0), ("a/link", 1), ("none", 0)] {
@@ -76,7 +76,7 @@ fn it_is_not_called_for_what_is_invalid() {
 }
 
 #[test]
-fn each_callback_has_been_called_when_a_tree_is_closed() {
+fn closing_a_tree_calls_all_pending_callbacks() {
     let served = Served::new();
     for _ in 0..20 {
         let tree = served.open();

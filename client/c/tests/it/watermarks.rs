@@ -43,7 +43,7 @@ fn kept_back(dir: &TempDir) -> Arc<WriteBackExport> {
 }
 
 #[test]
-fn a_program_reads_how_far_changes_have_come_and_waits_for_them() {
+fn program_reads_watermarks_and_waits_for_them() {
     let dir = TempDir::new().unwrap();
     let export = kept_back(&dir);
     let served = Serving::new(export.clone());
@@ -69,7 +69,7 @@ fn a_program_reads_how_far_changes_have_come_and_waits_for_them() {
 }
 
 #[test]
-fn a_tree_that_keeps_nothing_back_has_no_watermarks() {
+fn tree_without_deferred_changes_has_no_watermarks() {
     let served = Served::new();
     let tree = served.open();
     assert_eq!(tree.watermarks(), Err(-libc::ENODATA));

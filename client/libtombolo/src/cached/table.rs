@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spread_and_no_part_of_them_is_left_out() {
+    fn hash_spreads_names_and_covers_every_byte() {
         let seed = Seed::new();
         let hash = |of: u64, bytes: &[u8]| seed.hash_one(KeyRef { of, bytes });
         let mut low = vec![0; 256];

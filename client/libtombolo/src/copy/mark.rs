@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_never_promises_more_than_is_there() {
+    fn mark_never_exceeds_the_part() {
         let source = attr(10 << 20, 77);
         assert_eq!(read(&source, &marked(&source, (7 << 20) + 9, 8 << 20)), 7 << 20);
         assert_eq!(

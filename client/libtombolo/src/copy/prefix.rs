@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_holds_everything_behind_it_back() {
+    fn prefix_ends_at_the_first_gap() {
         let mut prefix = Prefix::starting_at(10);
         prefix.done(20, 30);
         prefix.done(40, 50);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_wants_many_is_served_in_its_turn() {
+    fn task_that_needs_many_permits_is_not_starved() {
         let permits = Permits::new(4);
         let first = block_on(permits.take(3));
         let mut many = pin!(permits.take(4));

@@ -15,7 +15,7 @@ use tombolo_core::{Error, Identity};
 use self::world::{EventMask, FILE, USER, World, cached, plainly, plant};
 
 #[test]
-fn warm_answers_take_no_request() {
+fn cached_answers_send_no_request() {
     for world in World::all() {
         plant(&world.other);
         let World { cached, other, .. } = &world;
@@ -48,7 +48,7 @@ fn warm_answers_take_no_request() {
 }
 
 #[test]
-fn names_that_are_known_are_not_asked_for_again() {
+fn cached_names_are_not_requested_again() {
     for world in World::all() {
         plant(&world.other);
         world.cached.stat(FILE).wait().expect("the file");
@@ -62,7 +62,7 @@ fn names_that_are_known_are_not_asked_for_again() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unreadable_objects_return_their_errors() {
     let world = World::memory();
     plant(&world.other);
     world.other.symlink("loop", "loop");
@@ -160,7 +160,7 @@ fn told(cached: &libtombolo::CachedTree, path: &[u8]) -> Told {
 }
 
 #[test]
-fn each_change_is_seen_by_the_next_question() {
+fn each_change_is_visible_to_the_next_query() {
     for world in World::all() {
         plant(&world.other);
         for (what, change) in CHANGES {
@@ -197,7 +197,7 @@ fn each_change_is_seen_by_the_next_question() {
 }
 
 #[test]
-fn a_right_that_was_taken_away_is_missed_by_the_next_question() {
+fn revoked_permission_applies_to_the_next_query() {
     const NOBODY: u32 = 65_534;
     let user = Identity { uid: NOBODY, gid: NOBODY, ..Identity::ROOT };
     for world in World::all() {
@@ -227,7 +227,7 @@ fn a_right_that_was_taken_away_is_missed_by_the_next_question() {
 }
 
 #[test]
-fn a_name_is_remembered_with_the_version_from_before_it_was_looked_for() {
+fn name_is_cached_with_version_from_before_look_up() {
     for world in World::all() {
         plant(&world.other);
         for dir in ["else", "else/a", "else/a/b", "else/a/b/c"] {
@@ -250,7 +250,7 @@ fn a_name_is_remembered_with_the_version_from_before_it_was_looked_for() {
 }
 
 #[test]
-fn contents_are_remembered_with_the_version_from_before_they_were_read() {
+fn contents_are_cached_with_version_from_before_read() {
     for world in World::all() {
         plant(&world.other);
         for operation in ["open", "read"] {
@@ -279,7 +279,7 @@ fn contents_are_remembered_with_the_version_from_before_they_were_read() {
 }
 
 #[test]
-fn an_absence_is_believed_until_something_is_there() {
+fn absence_is_cached_until_something_is_created() {
     for world in World::all() {
         plant(&world.other);
         for path in ["top/a/absent", "top/spare/deep/absent", "absent"] {
@@ -297,7 +297,7 @@ fn an_absence_is_believed_until_something_is_there() {
 }
 
 #[test]
-fn an_ancestor_that_was_moved_is_missed() {
+fn moved_ancestor_invalidates_cached_paths() {
     for world in World::all() {
         plant(&world.other);
         (0..2).for_each(|_| assert!(world.cached.stat(FILE).wait().is_ok()));

@@ -51,7 +51,7 @@ fn plant(top: &Path) {
 }
 
 #[test]
-fn a_copy_is_whole_or_fails_where_reads_take_a_part() {
+fn copy_with_short_reads_is_complete_or_fails() {
     for (size, failing) in [(5_000, 0), (5_000_000, 0), (5_000, 2), (5_000_000, 7)] {
         let rule = |when, what| Rule { op: Some(Op::Read), when, what };
         let fails = rule(When::Nth(failing), What::Fail(|| Error::io("on purpose")));
@@ -69,7 +69,7 @@ fn a_copy_is_whole_or_fails_where_reads_take_a_part() {
 }
 
 #[test]
-fn a_tree_goes_to_memory_and_back_and_is_the_same_in_every_respect() {
+fn tree_survives_a_round_trip_through_memory() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     plant(from.path());
     let (source, middle, target) = (local(from.path()), attach(&memory(), "memory"), local(to.path()));
@@ -96,7 +96,7 @@ fn without_preserving_modes_are_masked_and_owners_the_users() {
 }
 
 #[test]
-fn holes_stay_holes_and_zeros_become_some_when_asked() {
+fn holes_are_preserved_and_zeroes_become_holes_on_request() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let file = fs::File::create(from.path().join("holes")).unwrap();
     file.set_len(64 << 20).unwrap();
@@ -123,7 +123,7 @@ fn holes_stay_holes_and_zeros_become_some_when_asked() {
 }
 
 #[test]
-fn existing_files_are_replaced_whole_or_left() {
+fn existing_files_are_replaced_atomically_or_left() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::write(from.path().join("file"), "new").unwrap();
     fs::write(from.path().join("large"), noise(3 << 20, 3)).unwrap();
@@ -148,7 +148,7 @@ fn existing_files_are_replaced_whole_or_left() {
 }
 
 #[test]
-fn a_directory_is_not_copied_into_itself_and_a_file_not_onto_itself() {
+fn copy_onto_or_into_itself_is_refused() {
     let top = TempDir::new().unwrap();
     fs::create_dir_all(top.path().join("a/b")).unwrap();
     fs::write(top.path().join("a/file"), "x").unwrap();
@@ -182,7 +182,7 @@ fn two_sources_do_not_mix_in_one_target() {
 }
 
 #[test]
-fn directories_and_pipes_need_to_be_asked_for() {
+fn directories_and_pipes_require_recursive() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::create_dir(from.path().join("dir")).unwrap();
     let made = std::process::Command::new("mkfifo").arg(from.path().join("dir/pipe")).status().unwrap();

@@ -66,7 +66,7 @@ fn told(error: &Error) -> String {
 
 /// Copies with and without attributes to set at the end, and a copy aborted half way down.
 #[test]
-fn a_tree_may_be_as_deep_as_its_file_system_allows() {
+fn tree_of_ten_thousand_levels_is_copied_and_removed() {
     limit_descriptors();
     // In memory where possible, unaffected by load on disks.
     let place =
@@ -99,7 +99,7 @@ fn a_tree_may_be_as_deep_as_its_file_system_allows() {
 /// More branches than concurrent walks, each deeper than the number of listings kept open, with entries
 /// before and after the subdirectory.
 #[test]
-fn a_listing_that_was_set_aside_goes_on_where_it_was() {
+fn released_listing_resumes_at_its_position() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     for branch in 0..18 {
         let mut dir = from.path().join(format!("tree/{branch}"));
@@ -185,7 +185,7 @@ fn plant_circle(honest: &Tree) {
 
 /// The subvolumes of btrfs behind a Linux server.
 #[test]
-fn directories_of_one_number_are_not_taken_for_one() {
+fn directories_with_equal_numbers_are_distinguished() {
     let export = Arc::new(memory());
     plant_circle(&attach(&*export, "memory"));
     let tree = attach(&Layered::new(export, Arc::new(Circle::default())), "subvolumes");

@@ -166,7 +166,7 @@ fn copy_of(from: &Arc<Spied>, to: &Arc<Spied>) -> Copy {
 }
 
 #[test]
-fn what_is_said_to_be_durable_is_and_a_copy_goes_on_from_there_over_anything() {
+fn copy_resumes_from_reported_durable_position_over_any_data() {
     let bytes = content();
     let (from, to) = (Spied::holding(&bytes), Spied::holding(&vec![0xaa; bytes.len()]));
     let mut left = Vec::new();
@@ -190,7 +190,7 @@ fn what_is_said_to_be_durable_is_and_a_copy_goes_on_from_there_over_anything() {
 }
 
 #[test]
-fn zeroes_are_left_out_of_a_blank_disk_and_written_over_what_was_there() {
+fn zeroes_are_skipped_on_blank_disks_and_written_elsewhere() {
     let bytes = content();
     let from = Spied::holding(&bytes);
     let blank = Spied::holding(&vec![0; bytes.len()]);
@@ -222,7 +222,7 @@ fn zeroes_are_left_out_of_a_blank_disk_and_written_over_what_was_there() {
 }
 
 #[test]
-fn a_copy_that_fails_or_is_stopped_keeps_what_it_has() {
+fn failed_or_stopped_disk_copy_retains_its_progress() {
     let bytes = content();
     let (from, to) = (Spied::holding(&bytes), Spied::holding(&vec![0; bytes.len()]));
     to.full_at.store(12 * MIB as u64 + 7, Ordering::Relaxed);
@@ -243,7 +243,7 @@ fn a_copy_that_fails_or_is_stopped_keeps_what_it_has() {
 }
 
 #[test]
-fn after_a_flush_that_failed_nothing_is_said_to_be_durable() {
+fn failed_flush_reports_nothing_as_durable() {
     let bytes = content();
     let from = Spied::holding(&bytes);
     let to = Arc::new(Spied { lost_at: 1, ..Spied::new(&vec![0xaa; bytes.len()]) });
@@ -260,7 +260,7 @@ fn after_a_flush_that_failed_nothing_is_said_to_be_durable() {
 }
 
 #[test]
-fn blocks_that_cannot_be_read_are_told() {
+fn unreadable_blocks_are_reported() {
     let bad = Range { offset: 11 * MIB as u64 + 4096, len_bytes: 2 * 4096 };
     let disk = Arc::new(Spied { bad: Some(bad), ..Spied::new(&content()) });
     let stop = AtomicBool::new(false);

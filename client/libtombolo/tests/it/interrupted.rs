@@ -41,7 +41,7 @@ fn failing(export: &Arc<Memory>, op: Op, nth: u64, error: fn() -> Error) -> Arc<
 /// Any failure at the target is reported and leaves no partial file under its final name, and a resumed copy
 /// completes it.
 #[test]
-fn a_failure_at_any_step_of_the_target_is_made_good_by_resuming() {
+fn resuming_repairs_failure_at_any_target_step() {
     let from = TempDir::new().unwrap();
     plant(from.path());
     let source = local(from.path());
@@ -111,7 +111,7 @@ fn copy_well_into(source: &libtombolo::Tree, whole: &libtombolo::Tree) {
 
 /// Failing reads lose nothing that was read before.
 #[test]
-fn a_source_that_fails_in_the_middle_leaves_a_part_that_is_gone_on_with() {
+fn failing_source_leaves_a_resumable_part() {
     let export = Arc::new(memory());
     let origin = attach(&*export, "memory");
     let seed = TempDir::new().unwrap();
@@ -133,7 +133,7 @@ fn a_source_that_fails_in_the_middle_leaves_a_part_that_is_gone_on_with() {
 }
 
 #[test]
-fn a_part_of_another_version_is_not_gone_on_with() {
+fn part_of_another_source_version_starts_over() {
     let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let (source, target) = (local(from.path()), local(to.path()));
     fs::write(from.path().join("large"), noise(6 * PIECE, 3)).unwrap();

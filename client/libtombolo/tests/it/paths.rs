@@ -27,7 +27,7 @@ fn plant() -> TempDir {
 }
 
 #[test]
-fn the_top_is_its_own_parent_and_links_stay_within() {
+fn root_is_its_own_parent_and_confines_links() {
     let dir = plant();
     let tree = local(dir.path());
     let inode = |path: &str| fs::metadata(dir.path().join(path)).unwrap().ino();
@@ -58,7 +58,7 @@ fn forty_links_are_followed_and_not_one_more() {
 }
 
 #[test]
-fn a_parent_has_a_name_that_can_be_made_in_it() {
+fn find_parent_returns_directory_and_creatable_name() {
     let dir = plant();
     let tree = local(dir.path());
     let parent = |path: &str| block_on(tree.find_parent(path.as_bytes()));

@@ -46,7 +46,7 @@ fn halting(failing: u64) -> impl Export {
 }
 
 #[test]
-fn a_read_that_takes_a_part_is_not_the_end() {
+fn short_read_does_not_end_a_stream() {
     let (size, one_by_one) = (1_000_000, StreamOptions { in_flight: 1, ..StreamOptions::default() });
     // The last fails within a piece: 256 KiB take three reads.
     for failing in [1000, 1, 2, 5] {
@@ -78,7 +78,7 @@ fn many_reads_are_under_way_at_once() {
 }
 
 #[test]
-fn each_side_of_a_stream_says_what_is_wrong_with_it() {
+fn stream_errors_identify_the_failed_side() {
     struct Full;
     impl io::Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -103,7 +103,7 @@ fn each_side_of_a_stream_says_what_is_wrong_with_it() {
 }
 
 #[test]
-fn a_tree_is_removed_with_everything_in_it_and_nothing_beside() {
+fn remove_tree_removes_all_descendants_and_nothing_else() {
     let dir = TempDir::new().unwrap();
     fs::create_dir_all(dir.path().join("tree/a/b/c")).unwrap();
     fs::write(dir.path().join("kept"), "x").unwrap();
@@ -123,7 +123,7 @@ fn a_tree_is_removed_with_everything_in_it_and_nothing_beside() {
 
 /// RFC 1813 §3.3.16: a server may invalidate a directory's cookies when it changes, as each removal does.
 #[test]
-fn a_server_that_voids_cookies_has_its_trees_removed() {
+fn trees_are_removed_despite_invalidated_cookies() {
     let export = Arc::new(memory());
     let dir = attach(&*export, "memory").root().make_dir(name("tree").as_name(), Default::default());
     let dir = dir.wait().unwrap();
@@ -147,7 +147,7 @@ fn a_server_that_voids_cookies_has_its_trees_removed() {
 }
 
 #[test]
-fn a_failed_removal_is_reported_once_and_the_rest_is_removed() {
+fn failed_removal_is_reported_once_and_others_proceed() {
     let export = Arc::new(memory());
     let plain = attach(&*export, "memory");
     let dir = plain.root().make_dir(name("tree").as_name(), Default::default()).wait().unwrap();

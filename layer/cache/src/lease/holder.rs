@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_anything_else_is_no_holder() {
+    fn holder_survives_encoding_and_other_text_is_rejected() {
         let text = |text: &str| text.to_owned();
         let life = Box::new(Life::of_this_process(text("0a0b")));
         let holder =

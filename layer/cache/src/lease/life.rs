@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_boot_number_and_start() {
+    fn process_is_identified_by_boot_number_and_start_time() {
         let own = Life::of_this_process("m".into());
         let of = |fields: [&str; 5]| life(fields);
         let (boot, namespace, started) = (&*own.boot, &*own.namespace, &*own.started);

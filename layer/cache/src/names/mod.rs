@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_a_complete_listing_is_not_there() {
+    fn name_missing_in_a_complete_listing_is_absent() {
         let mut names = Names::default();
         assert_eq!(names.look_up(b"a"), None);
         assert!(names.learn(b"b", Known::Absent, 0));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_a_change_is_not_taken_in() {
+    fn answer_from_before_a_change_is_discarded() {
         let mut names = Names::default();
         let epoch = names.epoch();
         names.drop_all();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_is_shown_as_it_comes_keeps_its_order_and_undoes_no_change() {
+    fn streamed_listing_keeps_order_and_reverts_no_change() {
         let mut names = Names::default();
         names.set(b"known", target(1));
         let mark = names.begin_listing();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_soon_after_it_went_stays_longer() {
+    fn refetched_data_stay_longer() {
         let mut eviction = Eviction::default();
         (0..20).for_each(|n| eviction.add(id(n), 1, 10));
         let (first, _) = eviction.next(40).expect("one");
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_until_it_is_released() {
+    fn held_data_stay_until_released() {
         let mut eviction = Eviction::default();
         (0..10).for_each(|n| eviction.add(id(n), 1, 10));
         assert!(eviction.hold(id(3), 1, 40) && eviction.hold(id(3), 1, 40) && eviction.hold(id(7), 1, 40));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_while_it_is_held_does_not_fill_the_cache() {
+    fn growing_held_data_do_not_fill_the_cache() {
         let mut eviction = Eviction::default();
         (0..4).for_each(|n| eviction.add(id(n), 1, 10));
         assert!(eviction.hold(id(1), 1, 40) && eviction.hold(id(2), 1, 40));

@@ -35,7 +35,7 @@ fn bytes_of(backing: &BackingFile) -> Vec<u8> {
 }
 
 #[test]
-fn only_a_file_that_is_whole_and_known_to_be_good_is_read_past_the_cache() {
+fn only_complete_verified_files_get_passthrough() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let large = 4 << 20;
     origin.direct.put("file", &pattern(LEN, 1));
@@ -74,7 +74,7 @@ fn only_a_file_that_is_whole_and_known_to_be_good_is_read_past_the_cache() {
 }
 
 #[test]
-fn what_can_be_changed_or_promises_to_show_others_changes_has_no_backing_files() {
+fn writable_or_close_to_open_caches_have_no_passthrough() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let modes =
         [Contract::Immutable, Contract::Exclusive, Contract::CloseToOpen].map(|c| [(c, true), (c, false)]);
@@ -87,7 +87,7 @@ fn what_can_be_changed_or_promises_to_show_others_changes_has_no_backing_files()
 }
 
 #[test]
-fn a_file_that_is_read_past_the_cache_stays_when_room_is_made() {
+fn passthrough_file_is_not_evicted() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..40_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
     let cached = read_only(&origin, dir.path());
@@ -110,7 +110,7 @@ fn a_file_that_is_read_past_the_cache_stays_when_room_is_made() {
 }
 
 #[test]
-fn no_more_is_read_past_the_cache_than_leaves_room_for_others() {
+fn passthrough_leaves_capacity_for_others() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..12_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
     let cached = read_only(&origin, dir.path());
@@ -125,7 +125,7 @@ fn no_more_is_read_past_the_cache_than_leaves_room_for_others() {
 }
 
 #[test]
-fn another_version_of_a_file_that_is_read_past_the_cache_is_another_file() {
+fn new_version_of_passthrough_file_is_another_node() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(LEN, 1));
     let cached = read_only(&origin, dir.path());

@@ -39,7 +39,7 @@ fn a_directory_of_a_newer_version_is_left_alone() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_refused_by_name() {
+fn unwritable_cache_directory_is_refused_by_name() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("file"), "").expect("write");
     let error = open(&dir.path().join("file/cache"), [1; 16]).expect_err("there can be no such directory");
@@ -48,7 +48,7 @@ fn a_directory_that_cannot_be_written_is_refused_by_name() {
 
 /// As on a disk that is full.
 #[test]
-fn what_cannot_be_kept_is_read_at_the_origin() {
+fn uncacheable_data_are_read_from_the_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(200_000, 1));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
@@ -61,7 +61,7 @@ fn what_cannot_be_kept_is_read_at_the_origin() {
 }
 
 #[test]
-fn an_origin_that_fails_gives_errors_and_no_wrong_byte() {
+fn failing_origin_gives_errors_and_no_wrong_byte() {
     let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..10_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(100_000, n)));
     let rule = |op, when, what| Rule { op: Some(op), when, what };
@@ -90,7 +90,7 @@ fn an_origin_that_fails_gives_errors_and_no_wrong_byte() {
 }
 
 #[test]
-fn a_reader_that_stops_leaves_its_fetch_to_the_others() {
+fn interrupted_reader_leaves_its_fetch_to_others() {
     let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(50_000, 1));
     origin.export = Arc::new(delay::over(origin.export, Duration::from_millis(50)).expect("a timer"));
@@ -112,7 +112,7 @@ fn a_reader_that_stops_leaves_its_fetch_to_the_others() {
 }
 
 #[test]
-fn a_file_that_was_removed_at_the_origin_is_read_on_where_it_is_open() {
+fn open_file_removed_at_origin_stays_readable() {
     for contract in [Contract::Exclusive, Contract::CloseToOpen] {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         origin.direct.put("file", &pattern(5000, 1));

@@ -47,7 +47,7 @@ fn a_clock_that_jumps_hides_no_change() {
 
 /// What has not changed for long is believed, though this host's clock says that it is yet to come.
 #[test]
-fn a_clock_that_was_set_back_costs_no_fetch_of_what_is_old() {
+fn clock_set_back_causes_no_refetch_of_old_files() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(1000, 1));
     grow_old();

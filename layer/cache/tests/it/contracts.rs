@@ -14,7 +14,7 @@ use tombolo_layer_cache::{Contract, Options, Prefetch};
 use crate::world::{Origin, Session, attach, grow_old, name, opened_store, pattern};
 
 #[test]
-fn what_never_changes_is_asked_for_once() {
+fn immutable_tree_is_fetched_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(200_000, 1));
     for contract in [Contract::Immutable, Contract::Exclusive] {
@@ -33,7 +33,7 @@ fn what_never_changes_is_asked_for_once() {
 }
 
 #[test]
-fn a_directory_that_was_made_here_is_listed_without_the_origin_where_all_changes_come_by_here() {
+fn directory_created_under_exclusive_is_listed_without_the_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let lists = |contract, is_other: bool| {
         let options = Options { contract, prefetch: Prefetch::Off, ..Options::default() };
@@ -58,7 +58,7 @@ fn a_directory_that_was_made_here_is_listed_without_the_origin_where_all_changes
 }
 
 #[test]
-fn changes_in_a_directory_that_overlap_leave_its_names_and_rights_known_where_all_come_by_here() {
+fn overlapping_changes_under_exclusive_keep_names_and_permissions() {
     let (origin, dir) = (Origin::far(Duration::from_millis(3)), tempfile::tempdir().expect("a directory"));
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
@@ -130,7 +130,7 @@ impl FileSystem for KeepsBack<dyn FileSystem> {
 }
 
 #[test]
-fn what_a_look_up_found_before_a_change_here_is_not_believed_after_it() {
+fn lookup_result_from_before_a_change_is_discarded() {
     let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let go = Arc::<Promise<()>>::default();
     origin.export = Arc::new(KeepsBack(origin.export, go.clone()));
@@ -171,7 +171,7 @@ fn an_open_sees_what_was_closed_before_it() {
 }
 
 #[test]
-fn a_name_that_was_just_made_at_the_origin_is_found_at_once() {
+fn name_just_created_at_origin_is_found_immediately() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("known", b"");
     grow_old();
@@ -188,7 +188,7 @@ fn a_name_that_was_just_made_at_the_origin_is_found_at_once() {
 }
 
 #[test]
-fn names_that_are_not_there_cost_one_look_at_their_directory() {
+fn absent_names_cost_one_revalidation_of_their_directory() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..10).for_each(|n| origin.direct.put(&format!("known-{n}"), b""));
     grow_old();
@@ -249,7 +249,7 @@ fn only_the_first_of_many_failing_look_ups_waits() {
 }
 
 #[test]
-fn a_look_without_an_open_is_as_old_as_was_said_and_no_older() {
+fn attributes_without_open_respect_their_maximum_age() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let attr_refresh = Duration::from_millis(300);
     let options = Options { attr_refresh, ..Options::default() };
@@ -288,7 +288,7 @@ fn a_change_of_ours_hides_no_other_s() {
 }
 
 #[test]
-fn a_file_that_loses_a_name_that_was_not_known_is_asked_for() {
+fn losing_an_unknown_name_revalidates_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     origin.direct.put("file", b"");
@@ -304,7 +304,7 @@ fn a_file_that_loses_a_name_that_was_not_known_is_asked_for() {
 }
 
 #[test]
-fn a_file_that_loses_a_name_which_another_gave_it_is_asked_for() {
+fn losing_a_name_added_by_others_revalidates_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
@@ -324,7 +324,7 @@ fn a_file_that_loses_a_name_which_another_gave_it_is_asked_for() {
 }
 
 #[test]
-fn no_name_is_taken_away_while_it_cannot_be_found_out_what_it_leads_to() {
+fn removal_fails_while_the_target_is_unknown() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     let fails = Rule { op: Some(Op::Lookup), when: When::Nth(1), what: What::Fail(|| Error::TimedOut) };
@@ -340,7 +340,7 @@ fn no_name_is_taken_away_while_it_cannot_be_found_out_what_it_leads_to() {
 
 /// Whatever either side does, each read through the cache is what the origin has.
 #[test]
-fn with_two_writers_each_open_reads_what_the_origin_has() {
+fn each_open_reads_current_data_with_two_writers() {
     let mut random = fastrand::Rng::with_seed(7);
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let options = Options { attr_refresh: Duration::ZERO, ..Options::default() };
@@ -376,7 +376,7 @@ fn with_two_writers_each_open_reads_what_the_origin_has() {
 }
 
 #[test]
-fn what_was_written_here_is_read_through_an_opening_of_before() {
+fn earlier_opening_reads_later_local_writes() {
     for contract in [Contract::Exclusive, Contract::CloseToOpen] {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         origin.direct.put("file", &pattern(5000, 1));

@@ -131,7 +131,7 @@ fn a_damaged_next_number_gives_none_twice() {
 
 /// What may be gone the next time is no reason to throw the index away.
 #[test]
-fn an_index_that_cannot_be_opened_now_is_left_alone() {
+fn temporarily_unreadable_index_is_left_unchanged() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     drop(origin.cached(dir.path(), Contract::Exclusive));
     let index = dir.path().join("index.db");

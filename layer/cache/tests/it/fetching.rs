@@ -46,7 +46,7 @@ fn a_reader_in_order_finds_the_data_there() {
 }
 
 #[test]
-fn a_reader_that_jumps_fetches_little_more_than_it_reads() {
+fn random_reader_fetches_little_more_than_it_reads() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(32 << 20, 5);
     origin.direct.put("file", &bytes);
@@ -62,7 +62,7 @@ fn a_reader_that_jumps_fetches_little_more_than_it_reads() {
 }
 
 #[test]
-fn no_more_is_kept_than_may_be_and_what_is_read_is_right() {
+fn capacity_is_respected_and_reads_are_correct() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     for n in 0..40_u8 {
         origin.direct.put(&format!("file-{n}"), &pattern(200_000, n));
@@ -93,7 +93,7 @@ fn no_more_is_kept_than_may_be_and_what_is_read_is_right() {
 }
 
 #[test]
-fn a_file_that_is_one_hole_takes_no_room_before_it_is_read() {
+fn unread_sparse_file_takes_no_space() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("hole", b"");
     let node = origin.direct.lookup("hole").expect("there").node;
@@ -109,7 +109,7 @@ fn a_file_that_is_one_hole_takes_no_room_before_it_is_read() {
 }
 
 #[test]
-fn a_reader_at_equal_distances_has_the_next_fetched_and_nothing_between() {
+fn strided_reader_prefetches_only_its_next_blocks() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let (size, distance, block) = (64 << 20, 2 << 20, 64 << 10);
     let bytes = pattern(size, 5);

@@ -186,7 +186,7 @@ fn nothing_is_asked_twice_while_a_lease_is_held() {
 }
 
 #[test]
-fn what_another_has_changed_is_seen_at_once() {
+fn change_by_another_client_is_seen_immediately() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let server = Server::new(&origin, 10 * SHORT);
     // A look may be as old as it likes: only that the lease was recalled tells.
@@ -205,7 +205,7 @@ fn what_another_has_changed_is_seen_at_once() {
 }
 
 #[test]
-fn what_was_asked_for_before_a_lease_is_not_believed_under_it() {
+fn state_fetched_before_a_lease_is_revalidated_under_it() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let server = Server::new(&origin, 10 * SHORT);
     let (cached, writer) = (server.client(1).cached(dir.path(), Duration::ZERO), server.client(2).session());
@@ -221,7 +221,7 @@ fn what_was_asked_for_before_a_lease_is_not_believed_under_it() {
 }
 
 #[test]
-fn what_is_changed_here_leaves_the_lease_and_is_seen() {
+fn own_change_keeps_the_lease_and_is_seen() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let server = Server::new(&origin, LONG);
     let cached = server.client(1).cached(dir.path(), Duration::ZERO);
@@ -236,7 +236,7 @@ fn what_is_changed_here_leaves_the_lease_and_is_seen() {
 }
 
 #[test]
-fn a_lease_that_cannot_be_kept_is_believed_no_longer_than_others_wait_for_it() {
+fn unrenewable_lease_expires_before_others_stop_waiting() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"old");
     let (server, restarts) = (Server::new(&origin, SHORT), [false, true]);
@@ -268,7 +268,7 @@ fn a_lease_that_cannot_be_kept_is_believed_no_longer_than_others_wait_for_it() {
 }
 
 #[test]
-fn an_end_gives_the_lease_back_and_a_server_without_leases_is_refused() {
+fn end_returns_the_lease_and_leaseless_server_is_refused() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let server = Server::new(&origin, LONG);
     let cached = server.client(1).cached(&dir.path().join("one"), LONG);
@@ -317,7 +317,7 @@ fn step(
 }
 
 #[test]
-fn two_caches_and_a_writer_see_the_newest_through_partitions_and_restarts() {
+fn leased_caches_see_newest_data_through_partitions_and_restarts() {
     for seed in 0..4 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let origin = Origin::new();

@@ -84,7 +84,7 @@ impl Origin {
 }
 
 #[test]
-fn zeroes_are_not_fetched_and_are_here_in_another_life() {
+fn zero_blocks_are_not_fetched_and_survive_restart() {
     let bytes = memory(1000);
     let origin = origin_with(&bytes, |_| {});
     grow_old();
@@ -162,7 +162,7 @@ fn a_sidecar_of_another_user_is_not_believed() {
 }
 
 #[test]
-fn what_was_changed_is_read_as_it_is_now() {
+fn changed_image_is_read_in_its_current_version() {
     for contract in [Contract::CloseToOpen, Contract::Exclusive] {
         let bytes = memory(1000);
         let origin = origin_with(&bytes, |_| {});
@@ -177,7 +177,7 @@ fn what_was_changed_is_read_as_it_is_now() {
 }
 
 #[test]
-fn all_of_a_file_that_is_wanted_whole_is_brought() {
+fn whole_file_is_fetched_if_its_sidecar_says_so() {
     let bytes = memory(1000);
     let origin = origin_with(&bytes, |file| file.advice = Advice::Whole);
     let dir = tempfile::tempdir().expect("a directory");
@@ -192,7 +192,7 @@ fn all_of_a_file_that_is_wanted_whole_is_brought() {
 }
 
 #[test]
-fn what_a_trace_says_is_brought_and_nothing_else() {
+fn only_traced_parts_are_prefetched() {
     let (bytes, disk) = (memory(1000), pattern(4 << 20, 9));
     let origin = origin_with(&bytes, |_| {});
     origin.direct.put("disk", &disk);
@@ -235,7 +235,7 @@ fn what_a_trace_says_is_brought_and_nothing_else() {
 }
 
 #[test]
-fn what_is_read_is_recorded_once_and_in_order() {
+fn reads_are_recorded_once_in_order() {
     let origin = origin_with(&memory(100), |_| {});
     origin.direct.put("small", b"content");
     let dir = tempfile::tempdir().expect("a directory");
@@ -252,7 +252,7 @@ fn what_is_read_is_recorded_once_and_in_order() {
 }
 
 #[test]
-fn blocks_that_are_here_under_another_name_are_copied_and_compared() {
+fn blocks_of_other_files_are_copied_and_verified() {
     for (is_damaged, uid) in [(false, 0), (true, 0), (false, 1000)] {
         let mut bytes = memory(1000);
         bytes.resize(1000 * BLOCK, 0);
@@ -317,7 +317,7 @@ fn said_of(origin: &Origin, name: &str, bytes: &[u8]) -> (ImageFile, Vec<u8>) {
 }
 
 #[test]
-fn a_sidecar_with_a_digest_that_is_not_the_file_s_is_not_believed_in_anything() {
+fn sidecar_with_a_wrong_digest_is_ignored_entirely() {
     let (before, disk) = (memory(1000), pattern(2 << 20, 33));
     let mut bytes = before.clone();
     bytes[7 * BLOCK..8 * BLOCK].fill(5);
@@ -351,7 +351,7 @@ fn a_sidecar_with_a_digest_that_is_not_the_file_s_is_not_believed_in_anything() 
 }
 
 #[test]
-fn a_trace_comes_from_the_first_file_of_an_image_on_and_what_is_read_of_it_is_counted() {
+fn trace_starts_at_first_file_and_counts_its_reads() {
     let disk = pattern(2 << 20, 9);
     let origin = Origin::new();
     origin.direct.put("disk", &disk);

@@ -65,7 +65,7 @@ fn page(session: &Session, file: File, cookie: Cookie) -> Result<DirPage> {
 }
 
 #[test]
-fn the_first_names_are_shown_before_the_last_are_asked_for() {
+fn first_names_are_listed_before_the_last_are_fetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     for n in 0..NAMES {
@@ -152,7 +152,7 @@ fn open_root(session: &Session) -> File {
 }
 
 #[test]
-fn of_too_many_names_some_are_kept_and_all_are_shown() {
+fn oversized_directory_is_cached_partly_and_listed_fully() {
     const COUNT: usize = 40_000;
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, COUNT);

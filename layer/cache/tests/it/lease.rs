@@ -92,7 +92,7 @@ fn a_tree_is_one_cache_s_at_a_time() {
 }
 
 #[test]
-fn after_a_sudden_end_the_same_cache_has_its_lease_at_once_and_no_other() {
+fn killed_cache_regains_its_lease_before_others() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     let text = left_by(&origin, dirs[0].path(), "first");
     origin.direct.put(LEASE_NAME, &text);
@@ -103,7 +103,7 @@ fn after_a_sudden_end_the_same_cache_has_its_lease_at_once_and_no_other() {
 }
 
 #[test]
-fn a_lease_that_is_out_of_date_by_the_origin_s_clock_is_taken() {
+fn lease_expired_by_origin_clock_is_taken_over() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     let text = left_by(&origin, dirs[0].path(), "first");
     origin.direct.put(LEASE_NAME, &text);
@@ -116,7 +116,7 @@ fn a_lease_that_is_out_of_date_by_the_origin_s_clock_is_taken() {
 }
 
 #[test]
-fn what_is_in_the_way_under_that_name_is_left_alone() {
+fn foreign_object_named_as_lease_is_left_unchanged() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put(LEASE_NAME, b"something else");
     assert_eq!(holder_of(leased(&*origin.export, dir.path(), claim("here", Duration::from_secs(60)))), "");
@@ -133,7 +133,7 @@ fn a_tree_that_cannot_be_written_is_refused() {
 }
 
 #[test]
-fn from_when_the_lease_is_lost_the_origin_is_asked() {
+fn lost_lease_leads_to_revalidation() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     origin.direct.put("file", b"one");
     let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
@@ -165,7 +165,7 @@ fn a_lease_that_was_removed_is_lost() {
 }
 
 #[test]
-fn the_file_is_neither_seen_nor_changed_through_the_cache() {
+fn lease_file_is_hidden_and_protected_by_the_cache() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     let cached = leased(&*origin.export, dir.path(), claim("here", LONG)).expect("a cache");
@@ -205,7 +205,7 @@ impl Around for Line {
 }
 
 #[test]
-fn a_lease_that_cannot_be_renewed_runs_out_and_is_held_again() {
+fn unrenewable_lease_expires_and_is_reacquired() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
     let line = Arc::new(Line(AtomicBool::new(false)));
@@ -223,7 +223,7 @@ fn a_lease_that_cannot_be_renewed_runs_out_and_is_held_again() {
 }
 
 #[test]
-fn a_lease_that_lasts_is_relied_on_while_the_origin_is_away_and_until_another_has_it() {
+fn lasting_lease_survives_outage_until_taken_over() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
     let line = Arc::new(Line(AtomicBool::new(false)));

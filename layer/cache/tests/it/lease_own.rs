@@ -30,7 +30,7 @@ fn text(origin: &Origin) -> String {
 }
 
 #[test]
-fn its_own_lease_is_taken_by_its_times_on_a_full_origin() {
+fn own_lease_is_renewed_on_a_full_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let left = left_by(&origin, dir.path(), "earlier");
     origin.direct.put(LEASE_NAME, &left);
@@ -46,7 +46,7 @@ fn its_own_lease_is_taken_by_its_times_on_a_full_origin() {
 }
 
 #[test]
-fn a_cache_with_changes_to_bring_begins_without_a_lease() {
+fn cache_with_pending_changes_starts_without_a_lease() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
     let full = Arc::new(Full(AtomicBool::new(true)));
@@ -126,7 +126,7 @@ fn claim_of(process: &str, life: Life) -> Claim {
 }
 
 #[test]
-fn a_copied_directory_waits_for_the_living_and_follows_the_dead() {
+fn copied_cache_waits_for_a_live_holder_only() {
     let (living, own) = (std::process::id().to_string(), Life::of_this_process("0a".into()));
     let later = |origin: &Origin, of: &Path| {
         let copied = tempfile::tempdir().expect("a directory");

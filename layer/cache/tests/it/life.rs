@@ -59,7 +59,7 @@ fn handles_and_data_outlive_a_restart() {
 }
 
 #[test]
-fn a_file_that_changed_while_the_cache_was_away_is_read_anew() {
+fn file_changed_while_cache_was_down_is_refetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(1000, 1));
     grow_old();
@@ -76,7 +76,7 @@ fn a_file_that_changed_while_the_cache_was_away_is_read_anew() {
 
 /// However it ends: no number is given to two files, and no byte is wrong.
 #[test]
-fn a_sudden_end_at_any_moment_gives_no_number_twice_and_no_wrong_byte() {
+fn kill_at_any_moment_causes_no_reuse_or_corruption() {
     let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     for n in 0..30_u8 {
         origin.direct.put(&format!("old-{n}"), &pattern(100_000, n));

@@ -24,7 +24,7 @@ fn may_change(session: &Session, node: u64) {
 }
 
 #[test]
-fn what_is_offered_is_not_read_at_the_origin() {
+fn offered_data_are_not_fetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(LEN, 1);
     origin.direct.put("file", &bytes);
@@ -40,7 +40,7 @@ fn what_is_offered_is_not_read_at_the_origin() {
 }
 
 #[test]
-fn what_came_soon_after_a_change_is_known_in_another_life_once_no_other_change_can_hide() {
+fn data_of_recent_changes_ripen_and_survive_restart() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(LEN, 1);
     {
@@ -74,7 +74,7 @@ fn what_came_soon_after_a_change_is_known_in_another_life_once_no_other_change_c
 }
 
 #[test]
-fn names_that_came_soon_after_a_change_outlive_our_own_changes() {
+fn names_of_recent_changes_survive_own_changes() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
@@ -93,7 +93,7 @@ fn names_that_came_soon_after_a_change_outlive_our_own_changes() {
 }
 
 #[test]
-fn what_is_offered_of_another_version_or_beyond_the_end_is_not_kept() {
+fn offers_of_other_versions_or_beyond_end_are_ignored() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(LEN, 1));
     grow_old();
@@ -112,7 +112,7 @@ fn what_is_offered_of_another_version_or_beyond_the_end_is_not_kept() {
 }
 
 #[test]
-fn where_others_may_change_the_file_nothing_is_taken_for_its_data() {
+fn offers_are_ignored_if_others_may_change_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(LEN, 1);
     origin.direct.put("file", &bytes);

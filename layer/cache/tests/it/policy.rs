@@ -69,7 +69,7 @@ fn each_file_has_the_contract_of_its_name() {
 }
 
 #[test]
-fn a_name_may_be_read_only_and_its_neighbour_not() {
+fn one_name_may_be_read_only_and_another_writable() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("a.iso", b"1");
     let read_only = Options { read_only: true, ..Options::default() };
@@ -91,7 +91,7 @@ fn a_name_may_be_read_only_and_its_neighbour_not() {
 }
 
 #[test]
-fn blocks_whole_files_and_read_ahead_go_by_the_name() {
+fn block_size_whole_files_and_read_ahead_follow_name() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let size = 4 << 20;
     ["small.db", "whole.iso", "other"].iter().for_each(|text| origin.direct.put(text, &pattern(size, 7)));

@@ -145,7 +145,7 @@ fn compare(session: &Session, node: NodeId) -> Result<usize> {
 }
 
 #[test]
-fn what_was_read_once_is_read_again_without_the_origin() {
+fn repeated_read_does_not_use_the_origin() {
     let (dirs, files, runs) = sizes();
     let origin = Origin::new();
     make(&origin.direct, dirs, files);

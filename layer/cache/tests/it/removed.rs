@@ -117,7 +117,7 @@ fn of_what_was_removed_nothing_is_kept() {
 }
 
 #[test]
-fn a_removed_file_is_kept_while_it_is_looked_at() {
+fn removed_file_is_retained_while_referenced() {
     for contract in [Contract::Exclusive, Contract::CloseToOpen] {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         let world = world(&origin, dir.path(), contract);
@@ -176,7 +176,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_an_earlier_life_has_left_of_removed_files_is_forgotten() {
+fn remains_of_removed_files_are_dropped_at_restart() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let first = world(&origin, dir.path(), Contract::Exclusive);
     first

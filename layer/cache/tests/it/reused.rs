@@ -101,7 +101,7 @@ impl PersistentHandles for Reusing<dyn FileSystem> {
 }
 
 #[test]
-fn a_handle_that_the_origin_gives_again_leads_to_the_new_file() {
+fn reused_origin_handle_leads_to_the_new_file() {
     let refresh = std::time::Duration::ZERO;
     for contract in [Contract::CloseToOpen, Contract::Refresh(refresh)] {
         let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));

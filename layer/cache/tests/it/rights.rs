@@ -46,7 +46,7 @@ fn names_of_a_closed_directory_are_not_shown() {
 }
 
 #[test]
-fn a_right_that_was_taken_away_ends_with_the_next_open() {
+fn revoked_permission_ends_at_the_next_open() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"text");
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
@@ -59,7 +59,7 @@ fn a_right_that_was_taken_away_ends_with_the_next_open() {
 }
 
 #[test]
-fn what_is_denied_with_another_right_may_be_allowed_alone() {
+fn permission_denied_in_combination_may_be_allowed_alone() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"text");
     chmod(&origin.direct, "file", 0o644, 7);
@@ -75,7 +75,7 @@ fn what_is_denied_with_another_right_may_be_allowed_alone() {
 }
 
 #[test]
-fn a_change_of_mode_that_is_made_here_takes_rights_away_and_one_of_names_does_not() {
+fn mode_change_drops_permissions_and_name_change_does_not() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let (all, user) = (AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE, cached.session.of_user(8));
@@ -95,7 +95,7 @@ fn a_change_of_mode_that_is_made_here_takes_rights_away_and_one_of_names_does_no
 }
 
 #[test]
-fn what_setting_a_directory_s_mode_and_owner_shows_of_rights_is_not_asked_for() {
+fn setting_directory_mode_and_owner_implies_permissions() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let (root, all) = (&cached.session, AccessMask::READ | AccessMask::WRITE | AccessMask::EXECUTE);
@@ -123,7 +123,7 @@ fn what_setting_a_directory_s_mode_and_owner_shows_of_rights_is_not_asked_for() 
 }
 
 #[test]
-fn rights_are_asked_for_again_once_others_may_have_changed_them() {
+fn permissions_are_revalidated_if_others_may_change_them() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let user = cached.session.of_user(0);

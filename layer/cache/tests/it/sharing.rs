@@ -76,7 +76,7 @@ impl Two {
 }
 
 #[test]
-fn what_the_owner_has_is_not_fetched_again() {
+fn data_cached_by_the_owner_are_not_refetched() {
     let (large, small) = (pattern(5_000_000, 1), pattern(300, 2));
     let two = Two::new(&[("large", &large), ("small", &small)]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
@@ -94,7 +94,7 @@ fn what_the_owner_has_is_not_fetched_again() {
 }
 
 #[test]
-fn what_the_owner_lacks_is_fetched_once() {
+fn data_missing_at_the_owner_are_fetched_once() {
     let large = pattern(8 << 20, 3);
     let two = Two::new(&[("large", &large)]);
     // What comes ahead would make it a matter of time.
@@ -143,7 +143,7 @@ fn another_version_is_not_borrowed() {
 }
 
 #[test]
-fn what_came_too_soon_after_a_change_is_not_lent() {
+fn data_of_recent_changes_are_not_lent() {
     let two = Two::of(Origin::new(), &[]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
     // On a busy machine it may be old by the time that it comes.
@@ -162,7 +162,7 @@ fn what_came_too_soon_after_a_change_is_not_lent() {
 }
 
 #[test]
-fn what_is_lent_is_not_evicted() {
+fn lent_data_are_not_evicted() {
     let names: Vec<String> = (0..40).map(|n| format!("file-{n}")).collect();
     let bytes: Vec<Vec<u8>> = (0..40).map(|n| pattern(200_000, n)).collect();
     let files: Vec<(&str, &[u8])> =
@@ -196,7 +196,7 @@ fn what_is_lent_is_not_evicted() {
 }
 
 #[test]
-fn what_is_given_back_is_evicted_again() {
+fn returned_data_can_be_evicted() {
     let names: Vec<String> = (0..20).map(|n| format!("file-{n}")).collect();
     let bytes: Vec<Vec<u8>> = (0..20).map(|n| pattern(200_000, n)).collect();
     let files: Vec<(&str, &[u8])> =
@@ -232,7 +232,7 @@ fn what_is_given_back_is_evicted_again() {
 }
 
 #[test]
-fn without_its_owner_a_borrower_reads_at_the_origin_and_borrows_again_later() {
+fn borrower_reads_origin_while_its_owner_is_down() {
     let (one, other) = (pattern(300_000, 1), pattern(300_000, 2));
     let two = Two::new(&[("one", &one), ("other", &other)]);
     let borrower = {
@@ -256,7 +256,7 @@ fn without_its_owner_a_borrower_reads_at_the_origin_and_borrows_again_later() {
 }
 
 #[test]
-fn a_block_that_is_damaged_at_the_owner_is_not_lent() {
+fn damaged_block_is_not_lent() {
     use std::os::unix::fs::FileExt;
     let large = pattern(1 << 20, 5);
     let two = Two::new(&[("large", &large)]);
@@ -274,7 +274,7 @@ fn a_block_that_is_damaged_at_the_owner_is_not_lent() {
 
 /// Two that both lend and borrow, and end and begin anew.
 #[test]
-fn each_open_of_a_borrower_reads_what_the_origin_has() {
+fn each_open_of_a_borrower_reads_current_data() {
     let (two, mut random) = (Two::new(&[]), fastrand::Rng::with_seed(9));
     let cached = |this: usize| {
         let dirs = [&two.dirs[this], &two.dirs[1 - this]].map(|dir| dir.path());
@@ -306,7 +306,7 @@ fn each_open_of_a_borrower_reads_what_the_origin_has() {
 }
 
 #[test]
-fn readers_of_a_borrower_do_not_notice_that_its_owner_comes_and_goes() {
+fn owner_restarts_are_invisible_to_readers_of_a_borrower() {
     let names: Vec<String> = (0..12).map(|n| format!("file-{n}")).collect();
     let bytes: Vec<Vec<u8>> = (0..12).map(|n| pattern(150_000, n)).collect();
     let files: Vec<(&str, &[u8])> =

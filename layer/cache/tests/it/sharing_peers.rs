@@ -113,7 +113,7 @@ fn volume_of(origin: &Origin) -> Volume {
 }
 
 #[test]
-fn the_owner_lends_to_nobody_whom_the_origin_lets_not_read() {
+fn owner_lends_only_with_read_permission_of_the_origin() {
     let (origin, dir) = (old_origin(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("secret", &pattern(100_000, 1));
     let node = origin.direct.lookup("secret").expect("there").node;
@@ -135,7 +135,7 @@ fn the_owner_lends_to_nobody_whom_the_origin_lets_not_read() {
 }
 
 #[test]
-fn a_borrower_that_lies_is_cut_off_and_no_other_notices() {
+fn misbehaving_borrower_is_disconnected_without_effect_on_others() {
     let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(100_000, 1));
     let (dir, volume) = (scratch.path().join("owner"), volume_of(&origin));
@@ -186,7 +186,7 @@ fn a_borrower_that_lies_is_cut_off_and_no_other_notices() {
 type Lie<'a> = (&'a str, Vec<(u64, u64)>, Option<BorrowedFd<'a>>);
 
 #[test]
-fn an_owner_that_lies_is_not_believed_and_all_is_read_at_the_origin() {
+fn misbehaving_owner_is_ignored_and_origin_is_read() {
     let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(100_000, 1);
     origin.direct.put("file", &bytes);
@@ -233,7 +233,7 @@ fn an_owner_that_lies_is_not_believed_and_all_is_read_at_the_origin() {
 }
 
 #[test]
-fn an_owner_that_does_not_answer_is_not_waited_for() {
+fn unresponsive_owner_is_not_waited_for() {
     let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
     for n in 0..30_u8 {
         origin.direct.put(&format!("file-{n}"), &pattern(1000, n));

@@ -16,7 +16,7 @@ fn index(dir: &Path) -> rusqlite::Connection {
 
 /// Rows that could not be written are not taken for names that are not there.
 #[test]
-fn an_index_that_could_not_be_written_for_a_while_hides_no_name() {
+fn index_write_failures_hide_no_name() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     // More than are written as one.
     let names: Vec<_> = (0..1500).map(|n| format!("file-{n}")).collect();
@@ -61,7 +61,7 @@ fn data_that_were_damaged_are_counted_once() {
 }
 
 #[test]
-fn a_cache_that_is_smaller_than_what_is_read_at_once_serves_all() {
+fn tiny_cache_serves_larger_concurrent_reads() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let size = 3_000_000;
     (0..4_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(size, n)));

@@ -73,7 +73,7 @@ fn a_walk_finds_most_directories_listed() {
 }
 
 #[test]
-fn one_look_brings_the_names_of_a_whole_tree_where_they_are_wanted() {
+fn one_lookup_prefetches_a_whole_tree_if_wanted() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Tree, ..Options::default() };
@@ -108,7 +108,7 @@ fn a_look_into_one_directory_lists_no_other() {
 }
 
 #[test]
-fn a_reader_of_one_file_after_another_finds_most_of_them_here() {
+fn sequential_file_reader_finds_most_files_prefetched() {
     let (origin, dir) = (Origin::far(Duration::from_millis(10)), tempfile::tempdir().expect("a directory"));
     let count = 100;
     (0..count).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
@@ -178,7 +178,7 @@ fn a_path_through_small_directories_asks_once_for_each() {
 }
 
 #[test]
-fn a_walk_that_ends_leaves_little_that_was_listed_for_nothing() {
+fn abandoned_walk_wastes_few_listings() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 1);
     let long = |n: usize| format!("{n:0200}");
@@ -208,7 +208,7 @@ fn a_walk_that_ends_leaves_little_that_was_listed_for_nothing() {
 }
 
 #[test]
-fn look_ups_in_one_directory_after_another_are_a_walk_too() {
+fn lookups_in_consecutive_directories_are_a_walk() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
@@ -229,7 +229,7 @@ fn look_ups_in_one_directory_after_another_are_a_walk_too() {
 }
 
 #[test]
-fn those_that_meet_a_file_at_once_get_one_number() {
+fn concurrent_lookups_of_a_file_get_one_number() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };

@@ -82,7 +82,7 @@ fn only_what_was_written_is_asked_for_again() {
 }
 
 #[test]
-fn other_changes_of_a_file_that_is_written_are_seen() {
+fn concurrent_changes_of_a_written_file_are_seen() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let names = ["shorter", "longer", "past the end", "appended", "emptied", "cut and grown"];
     names.iter().for_each(|name| origin.direct.put(name, &pattern(MIB + 1000, 1)));
@@ -249,7 +249,7 @@ impl FileSystem for Late<dyn FileSystem> {
 }
 
 #[test]
-fn what_the_origin_writes_after_its_caller_has_gone_is_seen() {
+fn late_write_of_an_interrupted_caller_is_seen() {
     for times_out in [false, true] {
         let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         let mut bytes = pattern(MIB, 1);
@@ -281,7 +281,7 @@ fn what_the_origin_writes_after_its_caller_has_gone_is_seen() {
 }
 
 #[test]
-fn attributes_that_were_asked_for_after_the_last_write_hold_after_the_close() {
+fn attributes_fetched_after_last_write_survive_close() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;

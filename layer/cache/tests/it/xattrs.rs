@@ -50,7 +50,7 @@ fn extended_attributes_are_the_origins() {
 }
 
 #[test]
-fn an_extended_attribute_is_for_those_that_may_read_or_set_it() {
+fn extended_attributes_require_permission_to_read_or_set() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     set(&origin.direct, "user.a", b"1").expect("set");
@@ -65,7 +65,7 @@ fn an_extended_attribute_is_for_those_that_may_read_or_set_it() {
 }
 
 #[test]
-fn an_access_list_that_is_set_shows_in_mode_and_rights() {
+fn setting_an_acl_changes_mode_and_permissions() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"text");
     let closed = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };

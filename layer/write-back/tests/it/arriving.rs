@@ -36,7 +36,7 @@ fn a_file_that_is_written_ten_times_goes_once() {
 }
 
 #[test]
-fn what_is_made_and_removed_never_goes() {
+fn created_and_removed_file_is_never_sent() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     proxy.session.mkdir("dir").expect("a directory");

@@ -21,7 +21,7 @@ fn remove_below(session: &Session, path: &str) {
 }
 
 #[test]
-fn what_was_made_here_and_has_arrived_is_removed_without_asking_for_it() {
+fn sent_file_is_removed_without_a_lookup() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     let at = &proxy.session;
@@ -46,7 +46,7 @@ fn what_was_made_here_and_has_arrived_is_removed_without_asking_for_it() {
 }
 
 #[test]
-fn what_was_written_here_is_read_here_also_when_it_has_arrived() {
+fn sent_data_are_still_read_locally() {
     let origin = Origin::new();
     origin.direct.put("changed", &pattern(3 << 20, 1)).expect("written");
     let proxy = origin.proxy();

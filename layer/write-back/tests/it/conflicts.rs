@@ -39,7 +39,7 @@ fn flushed(proxy: &Proxy, conflicts: u64) {
 }
 
 #[test]
-fn a_file_that_another_has_changed_is_kept_and_ours_beside_it() {
+fn conflicting_change_keeps_both_files() {
     first_and_later(|origin, proxy| {
         origin.direct.put("file", b"before").expect("a file");
         let proxy = proxy();
@@ -56,7 +56,7 @@ fn a_file_that_another_has_changed_is_kept_and_ours_beside_it() {
 }
 
 #[test]
-fn a_file_that_another_has_removed_is_kept_beside_its_name() {
+fn file_removed_by_others_becomes_a_conflict_copy() {
     first_and_later(|origin, proxy| {
         origin.direct.put("file", b"before").expect("a file");
         let proxy = proxy();
@@ -68,7 +68,7 @@ fn a_file_that_another_has_removed_is_kept_beside_its_name() {
 }
 
 #[test]
-fn a_name_that_another_has_taken_is_kept_and_ours_beside_it() {
+fn conflicting_name_keeps_both_files() {
     first_and_later(|origin, proxy| {
         let proxy = proxy();
         proxy.session.put("file", b"ours").expect("a file");
@@ -82,7 +82,7 @@ fn a_name_that_another_has_taken_is_kept_and_ours_beside_it() {
 }
 
 #[test]
-fn a_name_that_another_has_replaced_is_neither_overwritten_nor_removed() {
+fn name_replaced_by_others_is_not_overwritten_or_removed() {
     first_and_later(|origin, proxy| {
         for name in ["one", "two"] {
             origin.direct.put(name, b"before").expect("a file");
@@ -105,7 +105,7 @@ fn a_name_that_another_has_replaced_is_neither_overwritten_nor_removed() {
 }
 
 #[test]
-fn a_directory_that_another_has_put_something_into_is_not_removed() {
+fn directory_filled_by_others_is_not_removed() {
     first_and_later(|origin, proxy| {
         for dir in ["one", "two"] {
             origin.direct.mkdir(dir).expect("a directory");
@@ -130,7 +130,7 @@ fn a_directory_that_another_has_put_something_into_is_not_removed() {
 }
 
 #[test]
-fn what_another_has_moved_away_or_removed_is_not_moved() {
+fn file_moved_or_removed_by_others_is_not_moved() {
     first_and_later(|origin, proxy| {
         origin.direct.mkdir("dir").expect("a directory");
         origin.direct.put("file", b"hello").expect("a file");
@@ -166,7 +166,7 @@ fn our_own_changes_are_no_conflicts() {
 
 /// As an NFS client's handle is used after the proxy was started again.
 #[test]
-fn a_file_that_is_known_by_its_handle_alone_is_kept_in_its_directory() {
+fn conflict_copy_by_handle_stays_in_its_directory() {
     let origin = Origin::new();
     origin.direct.mkdir("dir").expect("a directory");
     for name in ["changed", "removed"] {
@@ -200,7 +200,7 @@ fn a_file_that_is_known_by_its_handle_alone_is_kept_in_its_directory() {
 }
 
 #[test]
-fn what_another_has_removed_while_the_proxy_was_down_holds_up_nothing() {
+fn removals_by_others_during_downtime_block_nothing() {
     let mut origin = Origin::new();
     for name in ["written", "set"] {
         origin.direct.put(name, b"before").expect("a file");

@@ -52,7 +52,7 @@ fn appends_at_a_time_are_one_after_the_other() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_tells_all_and_takes_no_more_until_it_can() {
+fn unwritable_journal_fails_waiters_and_refuses_changes() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
     let session = &proxy.session;

@@ -4,7 +4,7 @@ use crate::restart::pattern;
 use crate::world::Origin;
 
 #[test]
-fn what_was_sent_of_a_large_file_costs_no_more_of_it() {
+fn sending_a_large_file_refetches_only_written_parts() {
     let origin = Origin::new();
     let mut bytes = pattern(8 << 20, 1);
     origin.direct.put("disk", &bytes).expect("written");

@@ -184,7 +184,7 @@ fn directories_made_here_are_worked_in_without_the_origin() {
 }
 
 #[test]
-fn what_others_may_have_changed_is_listed_anew() {
+fn directory_that_others_may_have_changed_is_relisted() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     let at = &proxy.session;

@@ -56,7 +56,7 @@ fn nothing_is_removed_before_what_replaces_it_is_there() {
 }
 
 #[test]
-fn data_that_the_origin_has_lost_before_they_were_stable_are_sent_again() {
+fn data_lost_by_the_origin_before_commit_are_resent() {
     let (trouble, origin) = troubled();
     origin.direct.put("file", b"old").expect("a file");
     let proxy = origin.proxy();
@@ -77,7 +77,7 @@ fn data_that_the_origin_has_lost_before_they_were_stable_are_sent_again() {
 }
 
 #[test]
-fn what_is_written_while_a_file_is_sent_goes_the_next_time() {
+fn writes_during_a_transfer_are_sent_next_time() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
     proxy.session.put("file", b"hello").expect("a file");
@@ -96,7 +96,7 @@ fn what_is_written_while_a_file_is_sent_goes_the_next_time() {
 }
 
 #[test]
-fn what_ends_in_a_panic_is_not_said_to_have_arrived() {
+fn panicked_attempt_is_not_reported_as_complete() {
     for op in [Op::Create, Op::Write, Op::Rename, Op::Getattr] {
         let (trouble, origin) = troubled();
         let proxy = origin.proxy();

@@ -178,7 +178,7 @@ fn compare(origin: &Origin, twin: &Side, here: &Side, context: &str) {
 }
 
 #[test]
-fn an_origin_that_fails_and_a_proxy_that_ends_lose_and_repeat_nothing() {
+fn origin_failures_and_proxy_ends_lose_or_repeat_nothing() {
     for seed in 0..cases() {
         let mut random = fastrand::Rng::with_seed(seed);
         let trouble = Trouble::new(seed);

@@ -46,7 +46,7 @@ fn root_names(session: &Session) -> Vec<String> {
 }
 
 #[test]
-fn a_refused_owner_stays_a_failure_and_holds_up_nothing() {
+fn refused_owner_is_reported_and_blocks_nothing() {
     let (mut origin, strict) = strict();
     let proxy = origin.proxy();
     let at = &proxy.session;
@@ -113,7 +113,7 @@ fn a_refusal_is_not_tried_again_unasked() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_as_the_origin_has_it() {
+fn implied_attributes_follow_the_origin() {
     let (origin, _strict) = strict();
     let proxy = origin.proxy();
     let at = &proxy.session;
@@ -130,7 +130,7 @@ fn what_was_not_asked_for_is_as_the_origin_has_it() {
 }
 
 #[test]
-fn what_a_squashed_user_has_made_stays_its_own_here() {
+fn file_of_a_squashed_user_keeps_its_local_owner() {
     let squashes = |inner: Arc<dyn Export>| {
         let ids = || Ids::new(vec!["0:0".parse().expect("a range")], NOBODY).expect("a map");
         Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
@@ -163,7 +163,7 @@ fn what_a_squashed_user_has_made_stays_its_own_here() {
 }
 
 #[test]
-fn a_directory_is_made_as_the_user_that_made_it() {
+fn directory_is_sent_as_its_creating_user() {
     let (origin, strict) = strict();
     let set = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
     let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);

@@ -34,7 +34,7 @@ fn a_stable_write_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_change_that_a_client_may_send_again_is_there_after_a_kill() {
+fn retryable_change_survives_a_kill() {
     let mut origin = Origin::new();
     let mut proxy = origin.proxy();
     proxy.session.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
@@ -64,7 +64,7 @@ fn handles_mean_the_same_after_a_kill() {
 }
 
 #[test]
-fn what_was_open_without_a_name_is_gone_after_a_kill() {
+fn unnamed_open_file_is_gone_after_a_kill() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
     let file = proxy.session.create("file", 0o644).expect("create");
@@ -81,7 +81,7 @@ fn what_was_open_without_a_name_is_gone_after_a_kill() {
 }
 
 #[test]
-fn a_file_of_the_origin_is_known_after_a_kill_by_what_was_written_to_it() {
+fn written_origin_file_is_found_after_a_kill() {
     let mut origin = Origin::new();
     // Unknown to the cache until it is written.
     origin.direct.put("far", &pattern(100_000, 3)).expect("put");
@@ -97,7 +97,7 @@ fn a_file_of_the_origin_is_known_after_a_kill_by_what_was_written_to_it() {
 }
 
 #[test]
-fn what_is_owed_arrives_though_the_index_of_the_cache_is_lost() {
+fn unsent_changes_arrive_despite_a_lost_cache_index() {
     let mut origin = Origin::new();
     let direct = &origin.direct;
     direct.mkdir("dir").expect("mkdir");

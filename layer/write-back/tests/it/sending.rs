@@ -270,6 +270,6 @@ fn removals_arrive_wherever_the_proxy_is_killed() {
 }
 
 #[test]
-fn files_with_several_names_arrive_wherever_the_proxy_is_killed() {
+fn multiply_linked_files_arrive_after_any_kill() {
     killed_everywhere(5);
 }

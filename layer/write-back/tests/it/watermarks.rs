@@ -13,7 +13,7 @@ fn watermarks(session: &Session, node: NodeId) -> Result<Watermarks> {
 }
 
 #[test]
-fn watermarks_are_an_attribute_of_the_root_and_go_on_over_restarts() {
+fn watermarks_are_root_attributes_and_continue_over_restarts() {
     let origin = Origin::new();
     let mut proxy = origin.proxy();
     let of_root = |session: &Session| watermarks(session, NodeId::ROOT).expect("watermarks");

@@ -66,7 +66,7 @@ fn flush(proxy: &Proxy) {
 }
 
 #[test]
-fn extended_attributes_are_kept_back_and_arrive_with_the_rest() {
+fn extended_attributes_are_sent_with_other_changes() {
     let origin = Origin::new();
     for dir in ["old", "old/dir"] {
         origin.direct.mkdir(dir).expect("mkdir");
@@ -124,7 +124,7 @@ fn extended_attributes_outlive_a_kill() {
 }
 
 #[test]
-fn what_is_set_while_attributes_are_sent_goes_the_next_time() {
+fn attributes_set_during_a_transfer_are_sent_next_time() {
     let trouble = Trouble::new(1);
     let origin = Origin::with(|memory| trouble.over(memory));
     let proxy = origin.proxy();
@@ -145,7 +145,7 @@ fn what_is_set_while_attributes_are_sent_goes_the_next_time() {
 }
 
 #[test]
-fn capabilities_go_with_the_next_change_and_never_come_back() {
+fn next_change_drops_capabilities_for_good() {
     let origin = Origin::new();
     for path in ["written", "cut", "given"] {
         origin.direct.put(path, b"text").expect("put");
@@ -186,7 +186,7 @@ fn capabilities_go_with_the_next_change_and_never_come_back() {
 }
 
 #[test]
-fn more_than_64_kib_of_extended_attributes_of_a_file_are_not_kept_back() {
+fn unsent_extended_attributes_are_limited_to_64_kib() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     proxy.session.put("file", b"text").expect("put");

@@ -19,7 +19,7 @@ fn folder(metadata: &Metadata, package: &Package) -> PathBuf {
 }
 
 #[test]
-fn dependencies_point_down_and_rooms_of_one_row_have_no_door() {
+fn dependencies_point_down_and_never_within_a_row() {
     let metadata = metadata();
     let mut faults = Vec::new();
     for package in metadata.workspace_packages() {

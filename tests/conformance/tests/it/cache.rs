@@ -79,7 +79,7 @@ fn a_cache_over_memory_that_answers_later() {
 }
 
 #[test]
-fn what_is_opened_past_the_page_cache_is_fetched_all_the_same() {
+fn direct_open_fetches_into_cache() {
     // On a disk, if the build directory is on one, where such reads must be aligned.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let shared = dir.path().join("shared");

@@ -140,7 +140,7 @@ fn a_file_in_memory() {
 }
 
 #[test]
-fn a_file_whose_answers_come_later_and_whose_writes_take_a_part() {
+fn delayed_file_with_short_writes() {
     let rule = Rule { op: Some(Op::Write), when: When::Every(3), what: What::Short(1000) };
     let short = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule], seed: 1 });
     let later = delay::over(Arc::new(short), Duration::from_micros(20)).expect("a timer");
@@ -160,7 +160,7 @@ fn a_file_of_a_directory_on_disk() {
 }
 
 #[test]
-fn a_file_that_is_written_to_as_an_image_is_not_opened_through_its_directory_and_the_other_way_round() {
+fn written_file_is_exclusive_as_image_and_by_directory() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let name = empty_file(dir.path(), 1 << 20);
     let pool = ThreadPool::new("disk", ThreadPoolLimits::default());

@@ -129,7 +129,7 @@ fn all_of(file: &fs::File) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_wholly_here_is_read_without_a_request() {
+fn fully_cached_file_is_read_without_requests() {
     for coherence in [Coherence::Auto, Coherence::Always, Coherence::Push] {
         let Some(world) = World::new(coherence) else { return };
         world.fetch();
@@ -146,7 +146,7 @@ fn what_is_wholly_here_is_read_without_a_request() {
 }
 
 #[test]
-fn openings_of_one_file_are_all_read_in_one_way() {
+fn all_openings_of_file_share_read_path() {
     let Some(world) = World::new(Coherence::Auto) else { return };
     let before = world.open();
     world.fetch();
@@ -169,7 +169,7 @@ fn openings_of_one_file_are_all_read_in_one_way() {
 }
 
 #[test]
-fn a_mount_that_asks_for_everything_reads_by_requests() {
+fn strict_mount_reads_by_requests() {
     let Some(world) = World::new(Coherence::Strict) else { return };
     for _ in 0..3 {
         world.fetch();
@@ -210,7 +210,7 @@ fn a_program_runs_from_a_backing_file() {
 }
 
 #[test]
-fn a_mount_that_is_detached_is_read_to_the_last() {
+fn detached_mount_is_readable_to_the_end() {
     let Some(world) = World::new(Coherence::Auto) else { return };
     world.fetch();
     let file = world.open_past();

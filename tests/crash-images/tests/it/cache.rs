@@ -123,7 +123,7 @@ fn data_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn after_a_loss_of_power_no_byte_is_wrong_no_number_is_given_again_and_no_data_are_left_over() {
+fn cache_survives_power_loss_without_wrong_or_leaked_data() {
     if let Some(dir) = recorded() {
         return work(&dir);
     }

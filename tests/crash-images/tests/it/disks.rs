@@ -30,7 +30,7 @@ const FILE_BYTES: usize = 400_000;
 
 /// More files than fit; then another program takes the remaining space.
 #[test]
-fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
+fn cache_on_full_disk_retains_reads_and_passes_others() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let text = |n: u8| format!("file-{n}");
     (0..FILES).for_each(|n| origin.direct.put(&text(n), &pattern(FILE_BYTES, n)));
@@ -65,7 +65,7 @@ fn a_cache_on_a_full_disk_keeps_what_was_read_last_and_passes_on_the_rest() {
 }
 
 #[test]
-fn a_cache_on_an_overlay_is_as_any_other() {
+fn cache_works_on_an_overlay() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     for n in 0..FILES {
         origin.direct.put(&format!("file-{n}"), &pattern(50_000, n));

@@ -37,7 +37,7 @@ fn work(dir: &Path) {
 }
 
 #[test]
-fn what_was_synced_is_there_and_all_else_may_be_or_not() {
+fn images_contain_synced_data_and_any_other_subset() {
     if let Some(dir) = recorded() {
         return work(&dir);
     }
@@ -97,7 +97,7 @@ fn what_was_synced_is_there_and_all_else_may_be_or_not() {
 }
 
 #[test]
-fn links_and_what_other_processes_write_are_there_and_times_as_far_as_they_were_synced() {
+fn images_contain_links_foreign_writes_and_synced_times() {
     let time_of = |file: &Path| {
         let time = fs::metadata(file).and_then(|file| file.modified()).expect("a time");
         time.duration_since(UNIX_EPOCH).expect("after 1970").as_nanos().to_string()
@@ -136,7 +136,7 @@ fn links_and_what_other_processes_write_are_there_and_times_as_far_as_they_were_
 }
 
 #[test]
-fn a_call_that_is_not_known_fails_the_test() {
+fn recorder_fails_on_an_unknown_call() {
     if let Some(dir) = recorded() {
         fs::write(dir.join("file"), "bytes").expect("write");
         std::os::unix::fs::symlink("file", dir.join("link")).expect("a link");

@@ -290,7 +290,7 @@ fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String
 }
 
 #[test]
-fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
+fn stable_write_back_data_survive_power_loss() {
     if let Some(dir) = recorded() {
         return work(&dir);
     }
@@ -329,7 +329,7 @@ fn what_write_back_has_answered_as_stable_is_there_after_a_loss_of_power() {
 const SMALL_WRITES: (usize, usize) = (520, 16 << 10);
 
 #[test]
-fn more_than_the_journal_takes_is_there_after_a_loss_of_power() {
+fn data_beyond_journal_capacity_survive_power_loss() {
     let (count, len) = SMALL_WRITES;
     if let Some(dir) = recorded() {
         let proxy = proxy(dir.parent().expect("an area"), &dir);

@@ -143,7 +143,7 @@ impl Guest {
 }
 
 #[test]
-fn another_s_driver_finds_in_two_queues_what_it_has_left() {
+fn foreign_driver_reads_its_writes_on_two_queues() {
     let bed = Bed::new();
     let _server = served(&bed);
     let mut guest = Guest::new(&bed);

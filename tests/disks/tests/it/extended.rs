@@ -32,7 +32,7 @@ fn tools() -> Option<OsString> {
 }
 
 #[test]
-fn qemu_10_is_told_with_64_bits_what_lies_where_and_writes() {
+fn qemu_10_uses_extended_headers_for_extents_and_writes() {
     let Some(tools) = tools() else { return };
     const TIB: u64 = 1 << 40;
     let bed = Bed::new();

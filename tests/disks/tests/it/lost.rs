@@ -6,7 +6,7 @@ use tombolo_core::{Error, Stability};
 use crate::common::{Bed, cx, read, write};
 
 #[test]
-fn requests_wait_for_a_server_that_is_away_and_are_answered_by_the_next() {
+fn requests_wait_for_a_restarted_server() {
     let bed = Bed::new();
     let server = bed.serve(bed.opened());
     let disk = bed.connect();
@@ -30,7 +30,7 @@ fn requests_wait_for_a_server_that_is_away_and_are_answered_by_the_next() {
 }
 
 #[test]
-fn a_flush_after_a_lost_connection_fails_once_if_something_was_not_durable() {
+fn flush_fails_once_after_losing_undurable_writes() {
     let bed = Bed::new();
     let server = bed.serve(bed.opened());
     let disk = bed.connect();
@@ -45,7 +45,7 @@ fn a_flush_after_a_lost_connection_fails_once_if_something_was_not_durable() {
 }
 
 #[test]
-fn another_disk_under_the_same_name_is_not_taken_for_this_one() {
+fn reconnect_refuses_another_disk_under_the_same_name() {
     let bed = Bed::new();
     let server = bed.serve(bed.opened());
     let disk = bed.connect();
@@ -66,7 +66,7 @@ fn another_disk_under_the_same_name_is_not_taken_for_this_one() {
 }
 
 #[test]
-fn what_is_under_way_fails_when_the_disk_is_dropped_and_the_server_never_comes() {
+fn dropping_a_disconnected_disk_fails_pending_requests() {
     let bed = Bed::new();
     let server = bed.serve(bed.opened());
     let disk = bed.connect();

@@ -32,7 +32,7 @@ fn every_case_over_our_server() {
 }
 
 #[test]
-fn every_case_over_two_of_our_servers_one_behind_the_other() {
+fn every_case_over_two_chained_servers() {
     over_our_servers(2);
 }
 
@@ -67,7 +67,7 @@ fn every_case_over_qemu_nbd() {
 }
 
 #[test]
-fn what_is_long_goes_in_pieces() {
+fn long_requests_are_split() {
     let bed = Bed::new();
     let image = bed.opened();
     image.resize().unwrap().set_size(&cx(), 80 << 20).wait().unwrap();
@@ -79,7 +79,7 @@ fn what_is_long_goes_in_pieces() {
 }
 
 #[test]
-fn holes_are_known_on_the_other_side_and_discarding_makes_some() {
+fn holes_are_reported_and_created_by_discard() {
     let bed = Bed::new();
     let _server = bed.serve(bed.opened());
     let disk = bed.connect();

@@ -82,7 +82,7 @@ fn connect(size_bytes: u64, bytes: &Arc<Mutex<Vec<u8>>>) -> Result<Arc<NbdDisk>,
 }
 
 #[test]
-fn a_servers_disk_of_no_whole_sectors_is_padded() {
+fn servers_disk_with_fractional_sector_is_padded() {
     let whole = [vec![1; 4096], b"TAIL".to_vec()].concat();
     let bytes = Arc::new(Mutex::new(whole.clone()));
     let disk = connect(4100, &bytes).expect("connected");
@@ -105,7 +105,7 @@ fn a_servers_disk_of_no_whole_sectors_is_padded() {
 }
 
 #[test]
-fn a_server_that_claims_a_disk_without_end_is_refused() {
+fn server_that_claims_an_endless_disk_is_refused() {
     for size_bytes in [(1 << 55) + 1, 1 << 63, u64::MAX] {
         let refused = connect(size_bytes, &Arc::default());
         assert!(matches!(refused, Err(ConnectError::Size(said)) if said == size_bytes));

@@ -87,7 +87,7 @@ fn every_case_over_small_clusters_of_the_old_version() {
 }
 
 #[test]
-fn qemu_reads_what_was_written_and_the_other_way_round() {
+fn qemu_and_tombolo_read_each_others_qcow2_writes() {
     let images = Images::new();
     let path = images.create("disk.qcow2", &[], SIZE);
     qemu("qemu-io", &["-c", "write -P 7 1M 1M", text(&path)]);
@@ -104,7 +104,7 @@ fn qemu_reads_what_was_written_and_the_other_way_round() {
 }
 
 #[test]
-fn what_is_not_written_is_read_from_the_image_below_which_stays_as_it_is() {
+fn unwritten_clusters_read_from_the_unchanged_backing_image() {
     let images = Images::new();
     let base = images.create("base.qcow2", &[], SIZE);
     qemu("qemu-io", &["-c", "write -P 7 0 2M", text(&base)]);
@@ -119,7 +119,7 @@ fn what_is_not_written_is_read_from_the_image_below_which_stays_as_it_is() {
 }
 
 #[test]
-fn an_image_stands_on_nothing_that_was_not_allowed_or_whose_format_is_a_guess() {
+fn backing_image_must_be_allowed_and_its_format_stated() {
     let images = Images::new();
     let outside = tempfile::tempdir().expect("a directory");
     let base = outside.path().join("base.img");
@@ -148,7 +148,7 @@ fn an_image_stands_on_nothing_that_was_not_allowed_or_whose_format_is_a_guess() 
 }
 
 #[test]
-fn a_damaged_image_is_an_error_and_nothing_else() {
+fn damaged_image_returns_errors_without_panic() {
     let images = Images::new();
     let path = images.create("disk.qcow2", &[], SIZE);
     qemu("qemu-io", &["-c", "write -P 7 0 4M", text(&path)]);

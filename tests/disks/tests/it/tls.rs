@@ -97,7 +97,7 @@ fn a_disk_of_qemu_nbd_over_tls() {
 }
 
 #[test]
-fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
+fn tls_is_required_and_untrusted_peers_are_refused() {
     let (world, other) = (World::new(), World::new());
     let (_server, address) = world.serve(memory());
     let connect = |tls| NbdDisk::connect(address.clone(), tls, "disk").err();
@@ -119,7 +119,7 @@ fn nothing_goes_without_tls_or_to_those_that_are_not_trusted() {
 }
 
 #[test]
-fn a_lost_connection_is_made_anew_with_tls() {
+fn lost_connection_is_restored_with_tls() {
     let (world, disk_of_server) = (World::new(), memory());
     // An address of this test alone: on a shared one the port may be taken by the time the server restarts.
     let [high, low, ..] = std::process::id().to_le_bytes();

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn each_record_stands_once_and_in_order() {
+    fn records_appear_once_and_in_order() {
         let all = |numbers: &[u64]| numbers.iter().flat_map(|number| record(*number)).collect::<Vec<u8>>();
         check(&all(&[1, 2, 3]), &model(&[1, 2, 3], &[])).expect("as it was answered");
         for wrong in [&[1, 3][..], &[1, 2, 2, 3], &[1, 3, 2], &[1, 2, 3, 3], &[1, 2, 3, 4]] {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_gives_the_same_numbers_and_another_gives_others() {
+    fn same_seed_draws_same_numbers_and_others_differ() {
         let numbers = |seed| {
             let mut rng = Rng::new(seed);
             (0..100).map(|_| rng.below(1000)).collect::<Vec<_>>()

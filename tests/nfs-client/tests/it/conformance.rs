@@ -131,19 +131,19 @@ fn the_client_over_a_link() {
 }
 
 #[test]
-fn the_client_over_a_link_with_few_slots_and_little_memory() {
+fn client_over_link_with_few_slots_and_little_memory() {
     let links = LinkPlan { slots: 8, bulk_bytes: 64 << 10, ..LinkPlan::default() };
     run_over_a_link("the client over a small link over memory", Arc::new(Memory::default()), links, hard());
 }
 
 #[test]
-fn the_client_over_a_link_with_one_page_of_memory() {
+fn client_over_link_with_one_page() {
     let links = LinkPlan { bulk_bytes: 4096, ..LinkPlan::default() };
     run_over_a_link("the client over a tiny link over memory", Arc::new(Memory::default()), links, hard());
 }
 
 #[test]
-fn the_client_over_a_link_with_one_call_at_a_time() {
+fn client_over_link_with_one_call_at_a_time() {
     let mut options = hard();
     options.rpc.in_flight = InFlight::Fixed(1);
     let export = Arc::new(Memory::default());
@@ -157,13 +157,13 @@ fn the_client_over_a_link_without_polling() {
 }
 
 #[test]
-fn the_client_over_a_link_to_memory_that_answers_later() {
+fn client_over_link_to_delayed_memory() {
     let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
     run_over_a_link("the client over a link under delay", Arc::new(export), LinkPlan::default(), hard());
 }
 
 #[test]
-fn the_client_over_a_link_to_a_directory_on_tmpfs() {
+fn client_over_link_to_tmpfs_directory() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
     run_over_a_link("the client over a link to a directory", export, LinkPlan::default(), hard());
 }

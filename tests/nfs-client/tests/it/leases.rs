@@ -50,7 +50,7 @@ fn read(world: &World, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_one_cache_writes_another_sees_at_once_and_else_asks_nothing() {
+fn leased_caches_see_writes_at_once_without_polling() {
     let leases = Some(LeaseTable::new(TERM, Duration::ZERO, 1));
     let counters = Counters::new();
     let tree = stats::over(Arc::new(Memory::default()), counters.clone());

@@ -131,7 +131,7 @@ fn lending(
 }
 
 #[test]
-fn data_cross_the_line_once_for_a_site_and_digests_for_each_proxy() {
+fn site_fetches_data_once_and_proxies_fetch_digests() {
     let site = Site::new(|_| ScriptedReply::Forward);
     for n in 0..2 {
         let end = site.end();
@@ -147,7 +147,7 @@ fn data_cross_the_line_once_for_a_site_and_digests_for_each_proxy() {
 }
 
 #[test]
-fn a_middle_that_changes_one_bit_is_found_out_and_left_alone() {
+fn corrupting_site_cache_is_detected_and_avoided() {
     let site = Site::new(lending(|_| {
         ScriptedReply::edited(|results| {
             let at = results.len() / 2;
@@ -166,7 +166,7 @@ fn a_middle_that_changes_one_bit_is_found_out_and_left_alone() {
 }
 
 #[test]
-fn a_middle_that_gives_an_older_version_is_found_out() {
+fn outdated_data_of_site_cache_are_detected() {
     let old = bytes(0);
     let site = Site::new(lending(move |asked| {
         let mut xdr = tombolo_wire_xdr::Decoder::new(asked.arguments());
@@ -186,7 +186,7 @@ fn a_middle_that_gives_an_older_version_is_found_out() {
 }
 
 #[test]
-fn a_middle_with_an_older_version_says_that_it_has_not_what_is_asked_for() {
+fn outdated_site_cache_declines_to_lend() {
     let site = Site::new(|_| ScriptedReply::Forward);
     assert!(site.read(&site.middle, "file") == bytes(0));
     // Without a source of its own, it lends only what it has cached.
@@ -201,7 +201,7 @@ fn a_middle_with_an_older_version_says_that_it_has_not_what_is_asked_for() {
 }
 
 #[test]
-fn a_middle_that_stops_costs_time_only() {
+fn stopped_site_cache_costs_time_only() {
     for says in [|| ScriptedReply::Close, || ScriptedReply::Silence] {
         let site = Site::new(lending(move |asked| match asked.nth {
             1 => ScriptedReply::Forward,
@@ -219,7 +219,7 @@ fn a_middle_that_stops_costs_time_only() {
 }
 
 #[test]
-fn a_middle_that_is_not_there_or_always_busy_or_no_cache_is_done_without() {
+fn missing_busy_or_cacheless_site_cache_is_bypassed() {
     for status in [Status::Jukebox, Status::Stale] {
         let site = Site::new(lending(move |asked| asked.results(&side::LendReply::Failed(status, None))));
         let end = site.end();
@@ -235,7 +235,7 @@ fn a_middle_that_is_not_there_or_always_busy_or_no_cache_is_done_without() {
 }
 
 #[test]
-fn two_proxies_that_ask_each_other_do_not_wait_for_each_other() {
+fn two_mutual_site_caches_do_not_deadlock() {
     let site = Site::new(|_| ScriptedReply::Forward);
     let one = site.end();
     let serving = Plan::over(one.cache.clone()).start();
@@ -255,7 +255,7 @@ fn two_proxies_that_ask_each_other_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn data_are_lent_to_those_that_may_read_them_and_can_name_the_version() {
+fn lending_requires_read_permission_and_matching_version() {
     let site = Site::new(|_| ScriptedReply::Forward);
     let mode = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o600)), ..SetAttr::default() };
     site.direct.setattr(site.file, mode).expect("chmod");
@@ -276,7 +276,7 @@ fn data_are_lent_to_those_that_may_read_them_and_can_name_the_version() {
 }
 
 #[test]
-fn an_origin_that_gives_no_digests_is_refused_at_once() {
+fn origin_without_digests_is_refused_at_once() {
     let site = Site::new(|_| ScriptedReply::Forward);
     let stranger = Scripted::start(site.origin.address(), |asked| match asked.program {
         side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),

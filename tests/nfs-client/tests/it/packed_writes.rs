@@ -70,7 +70,7 @@ impl Site {
 }
 
 #[test]
-fn what_goes_far_goes_compressed_and_is_what_was_written() {
+fn distant_writes_are_compressed_and_correct() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     site.write("file", &text(0)).expect("written");
     assert!(site.read("file") == text(0));
@@ -79,7 +79,7 @@ fn what_goes_far_goes_compressed_and_is_what_was_written() {
 }
 
 #[test]
-fn what_goes_near_goes_as_it_is() {
+fn near_writes_are_plain() {
     let site = Site::new(Duration::ZERO, |_| ScriptedReply::Forward);
     site.write("file", &text(0)).expect("written");
     assert!(site.read("file") == text(0));
@@ -87,7 +87,7 @@ fn what_goes_near_goes_as_it_is() {
 }
 
 #[test]
-fn what_gets_no_smaller_goes_as_it_is() {
+fn incompressible_writes_are_plain() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     site.write("file", &noise()).expect("written");
     assert!(site.read("file") == noise());
@@ -96,7 +96,7 @@ fn what_gets_no_smaller_goes_as_it_is() {
 }
 
 #[test]
-fn a_server_that_takes_none_is_written_to_as_any_other() {
+fn server_without_unpack_gets_plain_writes() {
     let site = Site::new(DELAY, |asked| asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProcUnavail)));
     site.write("first", &text(0)).expect("written");
     let (packed, _) = site.calls();
@@ -106,7 +106,7 @@ fn a_server_that_takes_none_is_written_to_as_any_other() {
 }
 
 #[test]
-fn a_server_that_has_no_time_is_asked_again() {
+fn jukebox_reply_to_unpack_is_retried() {
     let times = Arc::new(AtomicUsize::new(0));
     let site = Site::new(DELAY, move |asked| match times.fetch_add(1, Ordering::Relaxed) {
         0 => asked.results(&UnpackReply::Failed(Status::Jukebox, WccData::NONE)),
@@ -118,7 +118,7 @@ fn a_server_that_has_no_time_is_asked_again() {
 }
 
 #[test]
-fn a_failure_is_told_as_one_of_any_write() {
+fn unpack_failure_is_reported_like_a_write_failure() {
     let site = Site::new(DELAY, |asked| asked.results(&UnpackReply::Failed(Status::NoSpc, WccData::NONE)));
     let written = site.write("file", &text(0));
     assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
@@ -126,7 +126,7 @@ fn a_failure_is_told_as_one_of_any_write() {
 
 /// Takes a part of each frame, as a WRITE may.
 #[test]
-fn what_a_server_does_not_take_is_sent_again() {
+fn short_compressed_write_is_continued() {
     let site = Site::new(DELAY, |_| {
         ScriptedReply::edited(|results| {
             if let Ok(UnpackReply::Ok(ok)) = UnpackReply::decode(&mut Decoder::new(results)) {

@@ -100,7 +100,7 @@ fn cached(origin: SocketAddr) -> (tempfile::TempDir, Arc<CacheExport>) {
 }
 
 #[test]
-fn what_is_far_comes_compressed_and_is_what_is_there() {
+fn distant_reads_are_compressed_and_correct() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     for (seed, name) in ["first", "second"].into_iter().enumerate() {
         site.direct.file_with(name, &text(seed));
@@ -111,7 +111,7 @@ fn what_is_far_comes_compressed_and_is_what_is_there() {
 }
 
 #[test]
-fn parts_that_lie_apart_come_together() {
+fn separate_ranges_are_read_in_one_call() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     site.direct.file_with("far", &text(1));
     site.read("far");
@@ -130,7 +130,7 @@ fn parts_that_lie_apart_come_together() {
 }
 
 #[test]
-fn what_is_near_comes_as_it_is() {
+fn near_reads_are_plain() {
     let is_plain = || {
         let site = Site::new(Duration::ZERO, |_| ScriptedReply::Forward);
         site.direct.file_with("file", &text(0));
@@ -142,7 +142,7 @@ fn what_is_near_comes_as_it_is() {
 }
 
 #[test]
-fn a_file_that_gets_no_smaller_is_given_up() {
+fn incompressible_file_is_read_plainly_after_a_megabyte() {
     let site = Site::new(DELAY, |_| ScriptedReply::Forward);
     site.direct.file_with("file", &noise());
     let there = site.direct.through(site.cache.clone());
@@ -160,7 +160,7 @@ fn a_file_that_gets_no_smaller_is_given_up() {
 
 /// Changes or refuses packed replies in several ways: the client must fall back to READ.
 #[test]
-fn what_does_not_come_so_comes_otherwise() {
+fn bad_packed_replies_fall_back_to_plain_reads() {
     let says: [fn(&ReceivedCall<'_>) -> ScriptedReply; 5] = [
         |asked| asked.results(&side::PackReply::Failed(Status::Inval, None)),
         |asked| asked.results(&side::PackReply::Failed(Status::Jukebox, None)),

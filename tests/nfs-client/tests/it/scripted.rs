@@ -42,7 +42,7 @@ fn scripted_replies_apply_to_their_calls_only() {
 }
 
 #[test]
-fn connections_end_when_the_script_says_so_and_others_go_on() {
+fn script_closes_one_connection_and_others_stay() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |asked: &ReceivedCall<'_>| match asked.connection {
         0 => ScriptedReply::Reset,

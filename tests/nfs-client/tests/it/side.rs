@@ -64,7 +64,7 @@ fn is_listing(program: u32, procedure: u32) -> bool {
 }
 
 #[test]
-fn a_walk_through_a_cache_takes_a_call_for_many_directories() {
+fn cached_walk_lists_many_directories_per_call() {
     let (honest, writer_dir) = (TestServer::over(Memory::default()), "tree");
     let direct = world(mounted(honest.address(), Options::default()));
     let top = direct.dir(writer_dir);
@@ -124,7 +124,7 @@ fn believing() -> Options {
 }
 
 #[test]
-fn what_came_along_is_given_to_walks_alone_with_its_age() {
+fn prefetched_listing_serves_only_walks_with_its_age() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     let one = world(mounted(server.address(), believing()));
@@ -144,7 +144,7 @@ fn what_came_along_is_given_to_walks_alone_with_its_age() {
 }
 
 #[test]
-fn a_change_of_names_here_is_in_every_listing_after_it() {
+fn own_change_is_in_every_later_listing() {
     let honest = TestServer::over(Memory::default());
     let one = world(mounted(honest.address(), believing()));
     let below = with_one_below(&one);
@@ -153,7 +153,7 @@ fn a_change_of_names_here_is_in_every_listing_after_it() {
 }
 
 #[test]
-fn a_server_of_ours_that_a_stranger_replaces_is_listed_as_any() {
+fn foreign_replacement_server_is_listed_by_readdirplus() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     let one = world(mounted(server.address(), believing()));
@@ -169,7 +169,7 @@ fn asked_for_the_program(server: &Scripted) -> usize {
 }
 
 #[test]
-fn a_server_without_the_program_is_asked_for_it_once() {
+fn server_without_side_program_is_probed_once() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), strange);
     let one = world(mounted(server.address(), Options::default()));
@@ -178,7 +178,7 @@ fn a_server_without_the_program_is_asked_for_it_once() {
 }
 
 #[test]
-fn a_server_that_closes_the_connection_instead_is_used_and_not_asked_again() {
+fn server_closing_on_probe_is_not_probed_again() {
     let honest = TestServer::over(Memory::default());
     let server = Scripted::start(honest.address(), |asked| match asked.program {
         side::PROGRAM => ScriptedReply::Close,

@@ -29,7 +29,7 @@ fn assert_succeeded(output: &Output) {
 }
 
 #[test]
-fn nfs_ls_lists_what_is_there() {
+fn nfs_ls_lists_the_export() {
     let fixture = Fixture::on_host();
     fixture.file("file", b"12345");
     let dir = fixture.dir("dir");

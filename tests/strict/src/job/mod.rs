@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_known_from_a_lookup_are_not_asked_again() {
+    fn attributes_from_a_look_up_are_not_requested_again() {
         let trace = "1 mkdir(\"/t/d\", 0777) = 0\n1 chdir(\"/t/d\") = 0\n1 stat(\"x/y\", 0x1) = -1 ENOENT (No)\n\
                      1 stat(\"../d\", {st_mode=S_IFDIR|0755}) = 0\n1 mkdir(\"/t/d\", 0777) = -1 EEXIST (File exists)\n";
         assert_eq!(expected(trace, l::LOOKUP), 5..=5);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_misses_one_label_asks_for_no_more() {
+    fn program_without_labels_queries_only_once() {
         let get = |path: &str| {
             format!("1 lgetxattr(\"{path}\", \"security.selinux\", 0x1, 255) = -1 ENODATA (No)\n")
         };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_not_known_is_named() {
+    fn unknown_call_is_reported() {
         let mut job = Job::new("/t", "/", false);
         job.run(events(
             "1 sendfile(3</t/a>, 1</t/b>, NULL, 5) = 5\n1 sendfile(3</u/a>, 1</u/b>, NULL, 5) = 5\n",

@@ -71,7 +71,7 @@ impl Served {
 }
 
 #[test]
-fn a_change_by_another_session_is_seen_by_the_next_question() {
+fn cached_session_sees_foreign_change_on_next_lookup() {
     let Some(served) = served() else { return };
     for size in [7, 3, 11] {
         served.warm();
@@ -89,7 +89,7 @@ fn a_change_by_another_session_is_seen_by_the_next_question() {
 }
 
 #[test]
-fn what_was_remembered_before_a_link_or_a_server_was_lost_is_asked_for_again() {
+fn cached_data_are_revalidated_after_link_or_server_loss() {
     let Some(served) = served() else { return };
     let path = served.dir.path().join("a/b/c/d/file");
     for round in 0..6 {

@@ -61,7 +61,7 @@ fn many_threads_on_one_link() {
 }
 
 #[test]
-fn many_threads_on_a_link_with_fewer_bytes_than_they_want() {
+fn many_threads_share_link_with_scarce_bulk_memory() {
     crowd(Arc::new(Memory::default()), Plan { bulk_bytes: 8192, slots: 8, ..Plan::default() });
 }
 

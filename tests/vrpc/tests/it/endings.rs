@@ -34,7 +34,7 @@ fn take(fs: &VrpcFileSystem, file: File, owner: u64) -> Result<(), Error> {
 
 /// Cuts the link of a session that waits for a lock: the session must end and release its own lock.
 #[test]
-fn a_session_that_waits_for_a_lock_ends_with_its_link() {
+fn session_waiting_for_lock_ends_with_its_link() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
     let export = host.export();
     let holder = export.attach_session(&client()).expect("a session");

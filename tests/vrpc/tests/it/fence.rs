@@ -121,7 +121,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Tests the reconnect fence alone: nothing else keeps the former link's write from overwriting later data.
 #[test]
-fn the_next_link_waits_for_a_write_under_way_and_others_do_not() {
+fn next_link_waits_for_pending_write_of_same_client() {
     let watch = Arc::<Watch>::default();
     let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
     let slowed: Arc<dyn Export> = Arc::new(Slowed { inner, watch: watch.clone() });
@@ -181,7 +181,7 @@ fn peer(incarnation: u8, export: &str) -> Peer {
 
 /// Reconnects before the server has noticed the loss of the link.
 #[test]
-fn a_client_that_links_again_has_left_its_former_link() {
+fn reconnecting_client_ends_its_former_link() {
     let server = Idle::new();
     let former = server.link(server.open(1, "a").expect("a session"));
     let elsewhere = server.link(server.open(1, "b").expect("of another export"));
@@ -196,7 +196,7 @@ fn a_client_that_links_again_has_left_its_former_link() {
 
 /// Requests a second session between the first one's welcome and its link.
 #[test]
-fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
+fn superseded_session_without_link_gets_none() {
     let server = Idle::new();
     let former = server.open(1, "a").expect("a session");
     let refused = server.open(1, "a").err();
@@ -208,7 +208,7 @@ fn a_session_that_has_no_link_yet_is_waited_for_and_gets_none() {
 
 /// Repeats the handshake, as after a guest was killed between the welcome and its link.
 #[test]
-fn a_client_welcomed_in_memory_that_did_not_link_may_claim_again() {
+fn client_welcomed_without_link_may_claim_again() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a scratch directory");
     let place = MemoryLocation::File(dir.path().join("memory"));
     let watch = Arc::<Watch>::default();

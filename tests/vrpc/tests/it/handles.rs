@@ -9,7 +9,7 @@ use tombolo_core::fs::{Export, FileSystem, Name, NodeId};
 use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
-fn a_handle_that_a_peer_made_itself_leads_nowhere() {
+fn unsigned_handle_is_stale() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     std::fs::write(dir.path().join("file"), "data").expect("a file");
     let export: Arc<dyn Export> =

@@ -99,7 +99,7 @@ fn an_unknown_kind_cuts_the_link() {
 }
 
 #[test]
-fn bytes_that_mean_nothing_cut_the_link() {
+fn meaningless_bytes_cut_the_link() {
     let hostile = HostilePeer::introduced();
     let outcome = hostile.send(Kind::Null.number(), [0xff; 48], &[]);
     hostile.is_cut(&outcome, "unknown");
@@ -119,7 +119,7 @@ fn a_name_with_a_slash_cuts_the_link() {
 }
 
 #[test]
-fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
+fn read_into_other_than_bulk_memory_cuts_link() {
     for address in [0, 1 << 48, (1 << 48) + 4096, 7 << 48, (1 << 48) + (1 << 40)] {
         let hostile = HostilePeer::introduced();
         let destination = Destination::One(Reference::new(address, 4096).expect("a reference"));
@@ -129,7 +129,7 @@ fn reading_to_memory_that_is_not_bulk_memory_cuts_the_link() {
 }
 
 #[test]
-fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
+fn write_from_other_than_bulk_memory_cuts_link() {
     for address in [0, 4096, 7 << 48, 1 << 40] {
         let hostile = HostilePeer::introduced();
         let data = Data::One(Reference::new(address, 4096).expect("a reference"));
@@ -140,7 +140,7 @@ fn writing_from_memory_that_is_not_bulk_memory_cuts_the_link() {
 }
 
 #[test]
-fn more_data_than_one_request_may_move_cut_the_link() {
+fn data_beyond_request_limit_cut_link() {
     let hostile = HostilePeer::introduced();
     let destination = Destination::One(Reference::new(1 << 48, 5 << 20).expect("a reference"));
     let outcome = hostile.ask(&Request::Read { file: no_file(), offset: 0, destination });
@@ -148,7 +148,7 @@ fn more_data_than_one_request_may_move_cut_the_link() {
 }
 
 #[test]
-fn unreasonable_requests_get_an_error_and_the_link_goes_on() {
+fn invalid_requests_get_error_and_keep_link() {
     let hostile = HostilePeer::introduced();
     let destination = Destination::Inline { len_bytes: 100 };
     let requests = [

@@ -108,14 +108,14 @@ fn limits_that_let_nothing_through_are_no_limits() {
 }
 
 #[test]
-fn an_answer_of_another_kind_is_not_taken_for_one() {
+fn reply_of_another_kind_is_refused() {
     let fs = facing(|_| said(Kind::Lookup, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None)));
     let result = fs.getattr(&root(), NodeId::ROOT, None).wait();
     is_lost(&fs, &result);
 }
 
 #[test]
-fn attributes_out_of_range_are_not_handed_on() {
+fn out_of_range_attributes_are_refused() {
     let fs = facing(|kind| {
         let (number, body, mut frame) = said(kind, &Reply::Attr(attr()));
         frame.iter_mut().for_each(|byte| *byte = 0xff);
@@ -126,7 +126,7 @@ fn attributes_out_of_range_are_not_handed_on() {
 }
 
 #[test]
-fn a_frame_that_ends_early_is_no_answer() {
+fn truncated_frame_is_refused() {
     let fs = facing(|kind| {
         let (number, body, mut frame) =
             said(kind, &Reply::Entry(Entry { node: NodeId(2), attr: attr() }, None));
@@ -138,21 +138,21 @@ fn a_frame_that_ends_early_is_no_answer() {
 }
 
 #[test]
-fn more_bytes_in_the_frame_than_were_asked_for_are_refused() {
+fn frame_longer_than_requested_is_refused() {
     let fs = facing(|kind| said(kind, &Reply::Read(Returned::Inline(&[1; 101]), false)));
     let result = read(&fs, 100);
     is_lost(&fs, &result);
 }
 
 #[test]
-fn more_bytes_in_bulk_memory_than_were_asked_for_are_refused() {
+fn bulk_data_longer_than_requested_are_refused() {
     let fs = facing(|kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 8193 }, false)));
     let result = read(&fs, 8192);
     is_lost(&fs, &result);
 }
 
 #[test]
-fn bytes_that_are_not_where_they_were_wanted_are_refused() {
+fn bulk_data_at_another_place_are_refused() {
     let placed = |kind| said(kind, &Reply::Read(Returned::Placed { len_bytes: 10 }, true));
     let fs = facing(placed);
     let result = read(&fs, 100);
@@ -196,7 +196,7 @@ fn listing(kind: Kind, name: &[u8]) -> (u32, Body, Vec<u8>) {
 }
 
 #[test]
-fn names_with_slashes_or_nul_in_a_listing_are_refused() {
+fn listed_names_with_slash_or_nul_are_refused() {
     let fs = facing(|kind| listing(kind, b"a/b"));
     let result = list(&fs, 4096);
     is_lost(&fs, &result);
@@ -209,7 +209,7 @@ fn names_with_slashes_or_nul_in_a_listing_are_refused() {
 }
 
 #[test]
-fn a_listing_of_more_than_the_page_holds_gives_what_fits_and_no_end() {
+fn overlong_listing_is_truncated_and_not_at_end() {
     let fs = facing(|kind| match kind {
         Kind::Readdir => listing(kind, &[b'n'; 200]),
         _ => said(kind, &Reply::Done),
@@ -242,7 +242,7 @@ fn endless(kind: Kind) -> (u32, Body, Vec<u8>) {
 
 /// Bounds the nodes of one listing: the kernel retains each until its own memory runs short.
 #[test]
-fn a_directory_without_end_brings_few_nodes() {
+fn endless_directory_returns_few_nodes() {
     let fs = facing(|kind| match kind {
         Kind::Readdir => endless(kind),
         _ => said(kind, &Reply::Done),
@@ -263,7 +263,7 @@ fn a_directory_without_end_brings_few_nodes() {
 }
 
 #[test]
-fn an_error_that_does_not_exist_is_no_answer() {
+fn unknown_error_number_is_refused() {
     let fs = facing(|kind| {
         let (number, mut body, _) = said(Kind::Null, &Reply::Done);
         body[0] = 200;

@@ -94,7 +94,7 @@ fn may_open(fs: &dyn FileSystem, cx: &Ctx, name: &str) -> Result<(), Error> {
 }
 
 #[test]
-fn a_process_that_is_not_root_acts_as_itself_only() {
+fn unprivileged_process_acts_as_itself_only() {
     let place = TestServer::new("[[allow]]\neverybody = true\n", Options::default());
     let fs = place.session();
     may_open(&*fs, &named(USER, GROUP, &[SECOND]), "users").expect("its own");
@@ -109,7 +109,7 @@ fn a_process_that_is_not_root_acts_as_itself_only() {
 }
 
 #[test]
-fn root_in_a_process_that_is_not_root_is_that_process() {
+fn root_of_unprivileged_process_is_its_own_user() {
     // Also if the server leaves permission checks to the client.
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {
         let place =
@@ -130,7 +130,7 @@ fn root_in_a_process_that_is_not_root_is_that_process() {
 }
 
 #[test]
-fn whom_a_rule_believes_acts_as_it_says() {
+fn trusted_peer_acts_with_any_identity() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
     let place = TestServer::new(&rules, Options::default());
     let fs = place.session();
@@ -142,7 +142,7 @@ fn whom_a_rule_believes_acts_as_it_says() {
 
 /// Tests also servers that leave permission checks to the client, which sends checked requests as root.
 #[test]
-fn root_of_the_other_side_is_root_here_only_where_it_may_be() {
+fn squash_policy_applies_to_trusted_peers_too() {
     let rules = format!("[[allow]]\nusers = [{USER}]\nidentities = 'any'\n");
     let of = |mode| Squash { mode, anonymous_uid: OTHER, anonymous_gid: OTHER };
     for checks in [PermissionCheck::BackEnd, PermissionCheck::Caller] {

@@ -8,7 +8,7 @@ use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags, Write}
 use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
-fn data_in_the_links_own_memory_are_written_and_read_where_they_lie() {
+fn data_in_link_memory_are_accessed_in_place() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
     let fs = host.export().attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };

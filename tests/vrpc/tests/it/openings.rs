@@ -91,7 +91,7 @@ impl Told {
 }
 
 #[test]
-fn a_directory_that_was_opened_before_is_opened_without_a_request() {
+fn reopened_directory_needs_no_request() {
     let told = Told::new();
     assert_eq!(told.asks(&root()), Some(true));
     told.warm(&root());
@@ -110,7 +110,7 @@ fn a_directory_that_was_opened_before_is_opened_without_a_request() {
 }
 
 #[test]
-fn a_directory_whose_rights_have_changed_is_opened_by_the_server() {
+fn directory_with_changed_permissions_is_opened_by_server() {
     let mut told = Told::new();
     told.warm(&user());
     let before = told.open(&user()).expect("opened");
@@ -133,7 +133,7 @@ fn a_directory_whose_rights_have_changed_is_opened_by_the_server() {
 }
 
 #[test]
-fn an_opening_without_a_request_is_an_opening_and_outlives_its_link() {
+fn local_opening_takes_locks_and_outlives_its_link() {
     let mut told = Told::new();
     told.warm(&root());
     let (file, listed) = (told.open(&root()).expect("opened"), told.open(&root()).expect("opened"));

@@ -116,7 +116,7 @@ fn is_ready<T>(answer: &mut Answer<T>) -> bool {
 }
 
 #[test]
-fn open_files_and_directories_live_on() {
+fn open_files_and_directories_survive_restarts() {
     let tree = Tree::new();
     let file = tree.create("file");
     assert_eq!(tree.write(file, 0, &[1; 100_000]).expect("written"), 100_000);
@@ -142,7 +142,7 @@ fn open_files_and_directories_live_on() {
 }
 
 #[test]
-fn a_node_is_the_same_whether_it_is_met_by_name_or_by_handle() {
+fn node_has_one_number_by_name_and_handle() {
     let tree = Tree::new();
     let file = tree.create("file");
     let other = tree.create("other");
@@ -162,7 +162,7 @@ fn a_node_is_the_same_whether_it_is_met_by_name_or_by_handle() {
 }
 
 #[test]
-fn nodes_removed_meanwhile_are_stale_and_renamed_ones_are_not() {
+fn removed_nodes_are_stale_and_renamed_ones_survive() {
     let tree = Tree::new();
     let (gone, moved) = (tree.create("gone"), tree.create("moved"));
     tree.site.kill();
@@ -177,7 +177,7 @@ fn nodes_removed_meanwhile_are_stale_and_renamed_ones_are_not() {
 
 /// Reopens with the flags of an open that truncated; the file must keep its data.
 #[test]
-fn openings_are_opened_as_they_were_and_nothing_else_happens() {
+fn openings_are_reopened_without_side_effects() {
     let tree = Tree::new();
     std::fs::write(tree.dir.path().join("file"), "data").expect("made");
     let node = tree.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
@@ -208,7 +208,7 @@ fn lock(owner: u64, start: u64, last: u64) -> Lock {
 }
 
 #[test]
-fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
+fn locks_survive_restart_and_lost_lock_breaks_its_file() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let site = Site::serving(export.clone(), Plan::default());
     let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
@@ -242,7 +242,7 @@ fn locks_are_held_on_and_a_lock_that_is_lost_breaks_its_file() {
 }
 
 #[test]
-fn requests_wait_for_a_server_that_is_away() {
+fn requests_wait_for_an_absent_server() {
     let tree = Tree::new();
     let file = tree.create("file");
     tree.site.kill();
@@ -264,7 +264,7 @@ fn requests_wait_for_a_server_that_is_away() {
 }
 
 #[test]
-fn interrupted_requests_do_not_wait_for_a_server_that_is_away() {
+fn interrupted_requests_do_not_wait_for_absent_server() {
     let tree = Tree::new();
     let file = tree.create("file");
     tree.site.kill();
@@ -286,7 +286,7 @@ fn interrupted_requests_do_not_wait_for_a_server_that_is_away() {
 }
 
 #[test]
-fn a_soft_session_waits_so_long_and_goes_on_when_the_server_is_back() {
+fn soft_session_times_out_and_resumes_with_server() {
     let tree = Tree::with(Plan::default(), Patience::Soft(Duration::from_millis(300)));
     let file = tree.create("file");
     tree.site.kill();
@@ -313,7 +313,7 @@ impl Connect for Stuck {
 }
 
 #[test]
-fn a_soft_session_gives_up_in_time_though_an_attempt_lasts() {
+fn soft_session_times_out_during_long_connect() {
     let hostile: HostileReply = |kind| match kind {
         Kind::Profile => said(kind, &Reply::Session(terms())),
         _ => (u32::MAX, [0xff; 48], vec![0xff; 100]),
@@ -329,7 +329,7 @@ fn a_soft_session_gives_up_in_time_though_an_attempt_lasts() {
 }
 
 #[test]
-fn a_refusal_ends_a_soft_session_and_a_hard_one_waits_until_it_is_taken_back() {
+fn refusal_ends_soft_session_while_hard_one_retries() {
     let soft = Tree::with(Plan::default(), Patience::Soft(LONG));
     soft.site.refuse(true);
     soft.site.kill();
@@ -345,7 +345,7 @@ fn a_refusal_ends_a_soft_session_and_a_hard_one_waits_until_it_is_taken_back() {
 }
 
 #[test]
-fn the_next_link_may_be_smaller_than_the_one_before() {
+fn next_link_may_be_smaller() {
     let tree = Tree::new();
     let file = tree.create("file");
     let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at / 1000) as u8).collect();
@@ -361,7 +361,7 @@ fn the_next_link_may_be_smaller_than_the_one_before() {
 }
 
 #[test]
-fn another_tree_in_the_place_of_ours_is_not_mistaken_for_it() {
+fn replaced_tree_is_not_mistaken_for_original() {
     let tree = Tree::new();
     let file = tree.create("file");
     let other: Arc<dyn Export> = Arc::new(Memory::default());
@@ -398,7 +398,7 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
 }
 
 #[test]
-fn under_load_callers_notice_a_restart_as_a_pause_only() {
+fn callers_under_load_see_restart_as_pause_only() {
     let tree = Tree::new();
     let test = Arc::new(());
     // Created before any restart: a server without reply records could not tell whether it executed a
@@ -446,7 +446,7 @@ fn the_suite_over_links_that_break() {
 
 /// Replaces the server by hostile ones: a session must neither accept nor be ended by them.
 #[test]
-fn a_hostile_server_is_tried_again_at_long_intervals_only() {
+fn hostile_server_is_retried_at_long_intervals() {
     let tree = Tree::new();
     let file = tree.create("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
@@ -491,7 +491,7 @@ fn a_hostile_server_is_tried_again_at_long_intervals_only() {
 }
 
 #[test]
-fn the_root_is_no_stale_node_while_the_next_link_is_made() {
+fn root_is_never_stale_during_reconnect() {
     let tree = Tree::new();
     tree.create("file");
     let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
@@ -508,7 +508,7 @@ fn the_root_is_no_stale_node_while_the_next_link_is_made() {
 }
 
 #[test]
-fn files_closed_during_reconnect_are_closed_on_the_next_link() {
+fn files_closed_during_reconnect_are_closed_on_next_link() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let keys = Arc::new(Keys::random().expect("randomness"));
     let session_ids = Arc::new(AtomicU64::new(1));

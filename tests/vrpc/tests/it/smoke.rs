@@ -10,7 +10,7 @@ use tombolo_mem::{Buffer, Source};
 use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
 
 #[test]
-fn files_written_over_a_link_are_read_back_and_listed() {
+fn files_written_over_link_are_read_and_listed() {
     let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
     let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();

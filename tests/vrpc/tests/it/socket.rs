@@ -38,7 +38,7 @@ fn the_suite_over_a_socket() {
 }
 
 #[test]
-fn a_session_without_patience_fails_every_call_when_its_server_goes_and_a_new_one_begins() {
+fn impatient_session_fails_when_server_ends_and_new_begins() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = listen(&dir);
     let export = export(&dir, "").with_patience(Patience::None);
@@ -57,7 +57,7 @@ fn a_session_without_patience_fails_every_call_when_its_server_goes_and_a_new_on
 }
 
 #[test]
-fn an_export_that_is_not_there_is_refused_in_words() {
+fn missing_export_is_refused_with_reason() {
     let dir = tempfile::tempdir().expect("a directory");
     let _listener = listen(&dir);
     let error = export(&dir, "none").attach_session(&client()).map(drop).expect_err("no session");

@@ -100,7 +100,7 @@ fn text(error: &Error) -> String {
 }
 
 #[test]
-fn a_write_is_on_the_wire_when_it_is_answered() {
+fn answered_write_has_been_sent() {
     let mount = Mount::new(MANY, 8);
     assert!(mount.write(0, &[1; 20]).is_done());
     assert_eq!(mount.asked(), ["WRITE 16 at 0 Unstable", "WRITE 4 at 16 Unstable"]);
@@ -125,7 +125,7 @@ fn retainable_data_are_not_copied_and_others_copied_once() {
 }
 
 #[test]
-fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
+fn queued_small_writes_merge_within_a_bound() {
     // Sixteen WRITEs of 16 bytes, and the one that is under way.
     const FIT: u64 = 16 * 16 / 8 + 1;
     for retainable in [true, false] {
@@ -150,7 +150,7 @@ fn waiting_small_writes_are_merged_and_the_queue_is_bounded() {
 }
 
 #[test]
-fn a_small_file_that_has_not_left_needs_no_commit() {
+fn unsent_small_file_needs_no_commit() {
     let mount = Mount::new(MANY, 1);
     let other = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
     other.write(50, b"busy").wait().unwrap();
@@ -161,7 +161,7 @@ fn a_small_file_that_has_not_left_needs_no_commit() {
 }
 
 #[test]
-fn the_rest_of_a_short_write_is_sent_again_and_an_empty_one_fails() {
+fn short_write_is_continued_and_empty_write_fails() {
     let mount = Mount::new(MANY, 1);
     mount.write(0, b"0123456789").wait().unwrap();
     mount.step(Quirk { bytes_max: Some(3), ..Quirk::default() });
@@ -172,7 +172,7 @@ fn the_rest_of_a_short_write_is_sent_again_and_an_empty_one_fails() {
 }
 
 #[test]
-fn a_verifier_that_changes_at_each_call_ends_with_stable_writes() {
+fn ever_changing_verifier_leads_to_stable_writes() {
     let mount = Mount::new(MANY, 4);
     mount.server.state().is_fickle = true;
     mount.write(0, &[1; 40]).wait().unwrap();
@@ -195,7 +195,7 @@ fn a_write_less_stable_than_requested_is_an_error() {
 }
 
 #[test]
-fn a_lost_write_is_reported_to_all_waiters_and_once_afterwards() {
+fn lost_write_is_reported_to_waiters_and_once_later() {
     let mount = Mount::new(MANY, 4);
     mount.write(0, b"lost").wait().unwrap();
     let waiting = [waited_for(mount.commit()), waited_for(mount.commit())];
@@ -244,7 +244,7 @@ fn memory_is_freed_from_an_unflushed_file() {
 }
 
 #[test]
-fn truncated_bytes_do_not_return_when_lost_writes_are_resent() {
+fn resent_writes_do_not_restore_truncated_bytes() {
     let mount = Mount::new(MANY, 4);
     mount.write(0, &[7; 12]).wait().unwrap();
     let paused = mount.served(pause(&mount.server, &mount.file, &mount.caller)).unwrap();
@@ -290,7 +290,7 @@ fn a_reader_sees_uncommitted_writes_that_the_server_lost() {
 }
 
 #[test]
-fn an_empty_read_before_the_end_of_file_is_an_error() {
+fn empty_read_before_end_of_file_fails() {
     let mount = Mount::new(MANY, 4);
     mount.server.state().cache = vec![1; 20];
     let mut buffer = Buffer::new(8);
@@ -329,7 +329,7 @@ fn a_sequential_reader_finds_the_next_bytes_read_ahead() {
 }
 
 #[test]
-fn a_read_ends_with_the_file_and_goes_on_where_the_server_sends_less() {
+fn read_continues_after_short_replies_until_end_of_file() {
     let mount = Mount::new(MANY, 8);
     mount.server.state().cache = (0..40).collect();
     let mut buffer = Buffer::new(64);

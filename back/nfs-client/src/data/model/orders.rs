@@ -62,7 +62,7 @@ impl User {
 }
 
 #[test]
-fn a_write_does_not_overtake_an_older_one_that_waits() {
+fn write_does_not_overtake_an_older_queued_write() {
     let first = User::new(1 << 20);
     let identity = Identity { uid: 7, ..Identity::default() };
     let second = User {
@@ -78,7 +78,7 @@ fn a_write_does_not_overtake_an_older_one_that_waits() {
 }
 
 #[test]
-fn a_size_is_not_set_while_a_commit_is_pending() {
+fn truncation_waits_for_a_pending_commit() {
     let user = User::new(1 << 20);
     user.write(0, &[1; 8]);
     user.serve();
@@ -92,7 +92,7 @@ fn a_size_is_not_set_while_a_commit_is_pending() {
 }
 
 #[test]
-fn no_commit_begins_while_a_size_is_set_and_memory_is_freed_after() {
+fn commit_waits_for_truncation_and_then_frees_memory() {
     let cut = User::new(1500);
     let other = User { server: cut.server.clone(), file: Arc::default(), caller: Caller::default() };
     for at in [0, 20] {
@@ -110,7 +110,7 @@ fn no_commit_begins_while_a_size_is_set_and_memory_is_freed_after() {
 }
 
 #[test]
-fn read_ahead_of_a_lost_write_is_dropped_when_it_is_resent() {
+fn resending_a_write_drops_its_read_ahead() {
     let user = User::new(1 << 20);
     {
         let mut state = user.server.state();
@@ -129,7 +129,7 @@ fn read_ahead_of_a_lost_write_is_dropped_when_it_is_resent() {
 }
 
 #[test]
-fn read_ahead_does_not_end_a_file_that_has_grown() {
+fn read_ahead_does_not_truncate_a_grown_file() {
     let user = User::new(1 << 20);
     user.server.state().cache = vec![9; 20];
     let ahead = ReadAhead::default();

@@ -72,7 +72,7 @@ fn an_open_node_is_retained_until_close() {
 }
 
 #[test]
-fn a_node_forgotten_as_often_as_looked_up_is_dropped_but_the_root_stays() {
+fn node_without_lookups_is_dropped_except_the_root() {
     let nodes = nodes(2);
     let node = enter(&nodes, 2, 10);
     enter(&nodes, 2, 10);
@@ -112,7 +112,7 @@ fn a_name_is_known_until_others_change_its_directory() {
 }
 
 #[test]
-fn a_reply_older_than_a_change_is_not_used_for_an_evicted_node() {
+fn evicted_node_ignores_replies_older_than_its_change() {
     let (nodes, start) = (nodes(100), Instant::now());
     let at = |millis| start + Duration::from_millis(millis);
     let file = fattr(10, FileType3::Regular, 1);
@@ -154,7 +154,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
 }
 
 #[test]
-fn listings_bring_nodes_as_long_as_few_are_known_from_listings_alone() {
+fn listings_add_nodes_up_to_a_bound() {
     let nodes = nodes(3 * LISTED_ONE_IN);
     let (root, now) = (nodes.root().clone(), Instant::now());
     let listed = |number: u8| {

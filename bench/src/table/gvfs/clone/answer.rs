@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_that_says_another_name_is_not_the_one_and_one_that_says_nothing_yet_is_asked_again() {
+    fn other_service_is_rejected_and_silent_one_retried() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         thread::spawn(move || {

@@ -15,7 +15,7 @@ use super::world::{EventMask, FILE, USER, World, cached, plainly, plant};
 use crate::common::{attach, memory};
 
 #[test]
-fn without_versions_every_question_asks() {
+fn without_versions_every_query_sends_a_request() {
     let dir = TempDir::new().unwrap();
     let unwatched: Arc<dyn Export> =
         Arc::new(LocalDir::open(dir.path(), DirOptions::default()).expect("serve"));
@@ -59,7 +59,7 @@ const CHANGES: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_the_host_changes_is_seen_soon() {
+fn host_changes_are_noticed_soon() {
     let Some(world) = World::local_dir() else { return };
     plant(&world.other);
     let dir = world.dir.as_ref().expect("a directory").path();
@@ -90,7 +90,7 @@ fn what_the_host_changes_is_seen_soon() {
 }
 
 #[test]
-fn a_file_that_is_volatile_is_asked_for_each_time() {
+fn volatile_file_is_requested_each_time() {
     let dir = TempDir::new().unwrap();
     let ask = vec!["*.db".parse().expect("a pattern")];
     let export = LocalDir::open(dir.path(), DirOptions { watch_host: true, ask, ..DirOptions::default() });

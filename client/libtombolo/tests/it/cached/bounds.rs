@@ -51,7 +51,7 @@ fn memory_is_bounded_and_nodes_are_given_back() {
 }
 
 #[test]
-fn what_is_remembered_makes_room_for_nodes_that_are_needed() {
+fn cached_nodes_are_released_when_the_session_needs_them() {
     let session_limits = Limits { nodes: 50, ..Limits::default() };
     let export: Arc<dyn Export> =
         Arc::new(Memory::new(MemoryOptions { session_limits, ..MemoryOptions::default() }));

@@ -65,7 +65,7 @@ fn write_again(tree: &Tree, path: &str, rng: &mut Rng) -> bool {
 }
 
 #[test]
-fn whatever_is_changed_the_answers_are_those_of_a_fresh_walk() {
+fn cached_answers_equal_a_fresh_walk_after_any_change() {
     let steps = if std::env::var_os("TOMBOLO_LONG").is_some() { 1000 } else { 250 };
     for world in World::all() {
         for seed in 0..3 {
@@ -143,7 +143,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn no_thread_is_told_what_is_older_than_the_last_answer_to_a_writer() {
+fn no_thread_reads_older_data_than_a_writer_acknowledged() {
     for world in World::all() {
         plant(&world.other);
         world.other.write("top/a/b/c/file", &0_u64.to_le_bytes());

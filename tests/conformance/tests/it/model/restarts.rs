@@ -100,7 +100,7 @@ fn check(steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn what_was_answered_outlives_restarts() {
+fn answered_operations_survive_restarts() {
     if let Err(failure) = runner(CASES).run(&sequences(), |steps| check(&steps)) {
         panic!("{failure}");
     }

@@ -40,7 +40,7 @@ fn planted(bug: Option<Bug>) -> Arc<dyn Export> {
 const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
 #[test]
-fn every_planted_bug_is_caught_by_the_case_that_is_there_for_it() {
+fn each_planted_bug_fails_its_named_case() {
     let mut missed = Vec::new();
     for (bug, name) in CAUGHT_BY {
         assert!(cases().any(|case| case.name == name), "there is no case {name}");

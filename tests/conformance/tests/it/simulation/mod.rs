@@ -24,7 +24,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn each_answer_of_two_caches_is_as_the_contract_says() {
+fn answers_of_two_caches_obey_their_contracts() {
     let seeds = if number("TOMBOLO_LONG").is_some() { SEEDS.1 } else { SEEDS.0 };
     let seeds = match number("TOMBOLO_SEED") {
         Some(seed) => seed..seed + number("TOMBOLO_CASES").unwrap_or(1),

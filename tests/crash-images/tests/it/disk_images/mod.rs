@@ -112,12 +112,12 @@ fn lose_power_of_raw(features: Features) {
 }
 
 #[test]
-fn what_a_guest_has_flushed_is_on_the_disk_after_a_loss_of_power() {
+fn flushed_guest_data_survive_power_loss() {
     lose_power_of_raw(Features::all());
 }
 
 #[test]
-fn what_a_killed_server_has_left_is_durable_when_the_next_one_has_flushed() {
+fn next_server_flush_covers_a_killed_servers_writes() {
     const LEFT: [u8; 4096] = [7; 4096];
     if let Some(dir) = recorded() {
         let image = put(&dir.with_file_name("disk.img"), &dir);
@@ -140,6 +140,6 @@ fn what_a_killed_server_has_left_is_durable_when_the_next_one_has_flushed() {
 }
 
 #[test]
-fn each_write_of_a_guest_that_does_not_flush_is_on_the_disk_after_a_loss_of_power() {
+fn write_through_guest_data_survive_power_loss() {
     lose_power_of_raw(Features::all() - Features::FLUSH);
 }

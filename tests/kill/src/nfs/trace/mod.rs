@@ -134,7 +134,7 @@ mod tests {
     const REPLY: &str = "7 sendmsg(9<TCP:[127.0.0.1:2049->127.0.0.1:40000]>, {}, 0) = 28\n";
 
     #[test]
-    fn a_sync_counts_when_it_is_over_before_the_reply() {
+    fn sync_counts_only_if_complete_before_the_reply() {
         let sync = "8 fsync(12</x/tree/a>) = 0\n";
         assert!(outcome(Wanted::Whole("/a"), &format!("{sync}{REPLY}")).is_ok());
         assert!(outcome(Wanted::Whole("/b"), &format!("{sync}{REPLY}")).is_err());

@@ -63,7 +63,7 @@ fn a_client_sees_its_own_changes_at_once() {
 
 /// Tests also a file that was last looked up under another name than the removed one.
 #[test]
-fn a_client_sees_at_once_that_a_file_has_lost_a_name() {
+fn own_unlink_updates_link_count_at_once() {
     let pair = Pair::new();
     let world = &pair.one;
     let node = world.file_with("file", b"contents");

@@ -39,7 +39,7 @@ fn an_open_sees_what_another_client_closed() {
 }
 
 #[test]
-fn an_open_asks_the_server_once_however_fresh_the_attributes() {
+fn open_revalidates_once_despite_fresh_attributes() {
     let pair = Pair::new();
     let node = pair.one.file_with("file", b"contents");
     for _ in 0..5 {
@@ -53,7 +53,7 @@ fn an_open_asks_the_server_once_however_fresh_the_attributes() {
 }
 
 #[test]
-fn data_that_were_not_closed_are_there_after_a_sync() {
+fn unclosed_data_are_visible_after_sync() {
     let pair = Pair::new();
     let file = pair.one.file("file");
     pair.one.put(file, 0, b"not closed");
@@ -87,7 +87,7 @@ fn a_client_sees_its_own_writes_at_once() {
 }
 
 #[test]
-fn a_small_file_is_on_the_wire_before_it_is_closed() {
+fn small_file_is_sent_before_close() {
     let pair = Pair::new();
     let file = pair.one.file("file");
     pair.one.put(file, 0, &[7; 4096]);

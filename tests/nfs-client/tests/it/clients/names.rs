@@ -22,7 +22,7 @@ fn holds_in_time(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_name_made_by_another_client_appears_after_the_attribute_timeout() {
+fn foreign_name_appears_after_attribute_timeout() {
     let pair = Pair::believing(TIME);
     assert!(!pair.one.exists("new"));
     pair.two.file_with("new", b"");
@@ -31,7 +31,7 @@ fn a_name_made_by_another_client_appears_after_the_attribute_timeout() {
 }
 
 #[test]
-fn a_name_removed_by_another_client_goes_after_the_attribute_timeout() {
+fn foreign_removal_shows_after_attribute_timeout() {
     let pair = Pair::believing(TIME);
     pair.one.file_with("old", b"");
     assert!(pair.two.exists("old"));
@@ -41,7 +41,7 @@ fn a_name_removed_by_another_client_goes_after_the_attribute_timeout() {
 }
 
 #[test]
-fn a_name_moved_by_another_client_changes_after_the_attribute_timeout() {
+fn foreign_rename_shows_after_attribute_timeout() {
     let pair = Pair::believing(TIME);
     pair.one.file_with("name", b"the first");
     pair.one.file_with("other", b"the second");
@@ -117,7 +117,7 @@ type Use = fn(&World, &[NodeId]) -> Result<()>;
 
 /// Repeats a look-up name by name, as kernels do upon ESTALE; every component must then be current.
 #[test]
-fn a_path_made_anew_by_another_client_is_found_again() {
+fn path_recreated_by_another_client_resolves_again() {
     let uses: [(&str, Use); 7] = [
         ("read a/file", |world, dirs| is_new(read(world, dirs[1]))),
         ("read a/b/file", |world, dirs| is_new(read(world, dirs[2]))),

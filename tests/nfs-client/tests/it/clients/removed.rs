@@ -13,7 +13,7 @@ fn silly(names: &[String]) -> Vec<&String> {
 }
 
 #[test]
-fn a_file_that_is_removed_while_open_is_read_and_written_on_and_gone_after_its_close() {
+fn removed_open_file_works_until_last_close() {
     let pair = Pair::noac();
     let world = &pair.one;
     let file = world.file("file");
@@ -73,7 +73,7 @@ fn gone(pair: &Pair) {
 }
 
 #[test]
-fn a_file_that_is_replaced_while_open_is_read_on() {
+fn replaced_open_file_remains_readable() {
     let pair = Pair::noac();
     let world = &pair.one;
     let old = world.file("file");
@@ -89,7 +89,7 @@ fn a_file_that_is_replaced_while_open_is_read_on() {
 }
 
 #[test]
-fn a_name_made_again_is_another_file_while_the_first_is_open() {
+fn recreated_name_differs_from_open_removed_file() {
     let pair = Pair::noac();
     let world = &pair.one;
     let old = world.file("file");
@@ -106,7 +106,7 @@ fn a_name_made_again_is_another_file_while_the_first_is_open() {
 }
 
 #[test]
-fn a_file_that_is_not_open_is_removed_at_once() {
+fn closed_file_is_removed_at_once() {
     let pair = Pair::noac();
     let world = &pair.one;
     world.file_with("file", b"contents");
@@ -115,7 +115,7 @@ fn a_file_that_is_not_open_is_removed_at_once() {
 }
 
 #[test]
-fn one_of_two_links_of_an_open_file_is_removed_at_once() {
+fn removing_one_of_two_links_is_immediate() {
     let pair = Pair::noac();
     let world = &pair.one;
     let file = world.file("file");
@@ -130,7 +130,7 @@ fn one_of_two_links_of_an_open_file_is_removed_at_once() {
 }
 
 #[test]
-fn the_last_name_of_an_open_file_is_recognized_after_foreign_removals() {
+fn last_name_is_recognized_after_foreign_removals() {
     let pair = Pair::new();
     let world = &pair.one;
     let file = world.file("file");
@@ -147,7 +147,7 @@ fn the_last_name_of_an_open_file_is_recognized_after_foreign_removals() {
 }
 
 #[test]
-fn a_directory_whose_last_file_was_removed_while_open_can_go_after_the_close() {
+fn rmdir_succeeds_after_close_of_removed_file() {
     let pair = Pair::noac();
     let world = &pair.one;
     let dir = world.dir("dir");

@@ -25,7 +25,7 @@ fn appends_of_one_client_go_to_the_end_each() {
 }
 
 #[test]
-fn an_append_after_another_clients_close_goes_to_the_new_end() {
+fn append_after_foreign_close_goes_to_new_end() {
     let pair = Pair::new();
     pair.one.file_with("log", b"");
     let mut expected = Vec::new();
@@ -48,7 +48,7 @@ fn an_append_after_another_clients_close_goes_to_the_new_end() {
 /// Tests overlapping writes of one client: the server must end with them in the order of issue, however they
 /// are sent.
 #[test]
-fn overlapping_writes_end_as_the_last_one_has_it() {
+fn last_of_overlapping_writes_wins() {
     let pair = Pair::new();
     let world = &pair.one;
     let file = world.file("file");

@@ -52,13 +52,13 @@ fn run_over_a_cache(contract: Contract) {
 
 #[test]
 #[ignore = "run in namespaces of its own"]
-fn the_waists_cases_over_a_cache_that_asks_at_each_open() {
+fn waist_cases_over_close_to_open_cache() {
     run_over_a_cache(Contract::CloseToOpen);
 }
 
 #[test]
 #[ignore = "run in namespaces of its own"]
-fn the_waists_cases_over_a_cache_that_asks_once() {
+fn waist_cases_over_exclusive_cache() {
     run_over_a_cache(Contract::Exclusive);
 }
 

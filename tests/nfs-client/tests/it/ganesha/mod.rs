@@ -17,12 +17,12 @@ fn the_conformance_suite_passes_over_ganesha() {
 
 #[test]
 fn the_conformance_suite_passes_over_caches_of_ganesha() {
-    run_inside("ganesha::inside::the_waists_cases_over_a_cache_that_asks_at_each_open", GANESHA);
-    run_inside("ganesha::inside::the_waists_cases_over_a_cache_that_asks_once", GANESHA);
+    run_inside("ganesha::inside::waist_cases_over_close_to_open_cache", GANESHA);
+    run_inside("ganesha::inside::waist_cases_over_exclusive_cache", GANESHA);
 }
 
 #[test]
-fn big_files_go_both_ways_as_they_are() {
+fn big_files_are_exact_in_both_directions() {
     run_inside("ganesha::inside::big_files_both_ways", GANESHA);
 }
 

@@ -42,7 +42,7 @@ fn with_results(stage: &Stage, operation: &Operation, text: &str, results: &[u8]
 }
 
 #[test]
-fn results_that_are_cut_off_are_an_error_that_names_host_and_operation() {
+fn truncated_results_fail_with_host_and_operation() {
     for_each(|operation| {
         let stage = Stage::soft();
         let truth = truth_of(&stage, operation);
@@ -54,7 +54,7 @@ fn results_that_are_cut_off_are_an_error_that_names_host_and_operation() {
 }
 
 #[test]
-fn results_with_any_word_changed_are_survived() {
+fn results_with_any_word_changed_do_no_harm() {
     for_each(|operation| {
         let stage = Stage::soft();
         let truth = truth_of(&stage, operation);
@@ -77,7 +77,7 @@ fn results_with_any_word_changed_are_survived() {
 }
 
 #[test]
-fn an_unknown_status_is_an_error_that_names_host_and_operation() {
+fn unknown_status_fails_with_host_and_operation() {
     for_each(|operation| {
         let stage = Stage::soft();
         for status in [3_u32, 12_345, 10_009, u32::MAX] {

@@ -30,7 +30,7 @@ fn create(world: &World, name: &str) -> Result<()> {
 }
 
 #[test]
-fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
+fn create_with_lost_reply_does_not_fail_with_exist() {
     on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Create) && asked.nth == 1 {
             // A repeated call finds no record of the first.
@@ -45,7 +45,7 @@ fn a_create_with_a_lost_reply_does_not_fail_with_exist() {
 }
 
 #[test]
-fn a_server_without_exclusive_creates_is_asked_for_guarded_ones() {
+fn create_falls_back_to_guarded_mode() {
     on_hard(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Create(args)) if matches!(args.how, CreateHow::Exclusive(_)) => {

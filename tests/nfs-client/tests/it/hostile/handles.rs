@@ -38,7 +38,7 @@ fn made(announced: u32, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
+fn bad_node_handle_fails_with_host_and_operation() {
     type Results = fn(u32, usize) -> Vec<u8>;
     type Make = fn(&World, &str) -> Result<()>;
     let cases: &[(Procedure, Results, Make)] = &[
@@ -69,7 +69,7 @@ fn a_bad_handle_of_a_node_is_an_error_that_names_host_and_operation() {
 }
 
 #[test]
-fn a_bad_handle_in_a_listing_is_an_error_or_no_handle() {
+fn bad_listed_handle_fails_or_is_ignored() {
     on_soft(|stage, world| {
         for &(announced, bytes) in BAD {
             stage.server.now(move |asked: &ReceivedCall<'_>| {

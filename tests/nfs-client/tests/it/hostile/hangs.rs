@@ -32,7 +32,7 @@ fn a_soft_mount_gives_up_in_time() {
 }
 
 #[test]
-fn an_interrupt_ends_any_call_of_a_hard_mount_that_is_silent() {
+fn interrupt_ends_any_call_of_silent_hard_mount() {
     for_each(|operation| {
         let stage = Stage::hard();
         let procedure = operation.procedure;
@@ -81,10 +81,10 @@ fn a_hard_mount_waits_for_an_unreachable_server() {
 
 /// Drops clients with pending calls; other clients must be unaffected.
 #[test]
-fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
+fn client_dropped_during_server_hang_leaks_no_threads() {
     // A process of its own, since threads are counted.
     if std::env::var_os(ALONE).is_none() {
-        let name = "hostile::hangs::a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind";
+        let name = "hostile::hangs::client_dropped_during_server_hang_leaks_no_threads";
         let alone = Command::new(std::env::current_exe().expect("this program"))
             .args([name, "--exact", "--nocapture"])
             .env(ALONE, "1")
@@ -120,7 +120,7 @@ fn a_client_that_is_dropped_while_its_server_hangs_leaves_nothing_behind() {
 }
 
 #[test]
-fn closing_a_file_on_a_soft_mount_whose_server_hangs_is_an_error_in_time() {
+fn close_on_hung_soft_mount_fails_in_time() {
     on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| {

@@ -116,7 +116,7 @@ fn looping_pages_are_refused() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_not_listed_as_names() {
+fn invalid_listed_names_are_not_returned() {
     for bad in ["", "a/b", "/etc/passwd", "nul\0", "../x"] {
         for plus in [false, true] {
             on_soft(move |stage, _| {
@@ -139,7 +139,7 @@ fn names_that_lead_elsewhere_are_not_listed_as_names() {
 }
 
 #[test]
-fn a_name_longer_than_any_is_not_listed() {
+fn overlong_listed_name_is_not_returned() {
     on_soft(|stage, world| {
         let long = "x".repeat(3000);
         stage.server.now(listing(None, move |_| Page { entries: vec![(long.clone(), 1)], eof: true }));
@@ -149,7 +149,7 @@ fn a_name_longer_than_any_is_not_listed() {
 }
 
 #[test]
-fn a_directory_of_which_no_entry_fits_is_an_error() {
+fn directory_whose_entries_never_fit_is_an_error() {
     on_soft(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| {
             let is_listing = asked.is(Procedure::Readdir) || asked.is(Procedure::Readdirplus);

@@ -38,7 +38,7 @@ fn refused_by(script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 's
 }
 
 #[test]
-fn an_unreachable_host_is_one_clear_line_also_for_a_hard_mount() {
+fn unreachable_host_is_one_line_for_hard_mounts_too() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("the port");
     drop(listener);

@@ -58,7 +58,7 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
 /// Replies with excess data, data beyond their record, and wrong counts; also with no data in the middle of a
 /// file, which is not its end (RFC 1813 §3.3.6): a program that took it for one would lose the remainder.
 #[test]
-fn reads_of_other_than_what_was_asked_for_are_refused() {
+fn read_replies_of_other_ranges_are_refused() {
     type Results = Box<dyn Fn(u64, u32) -> Vec<u8> + Send>;
     let mut cases: Vec<Results> = Vec::new();
     for (more, eof) in [(8, false), (1 << 20, true)] {
@@ -117,7 +117,7 @@ fn an_honest_read_is_read() {
 
 /// Abandons a call, which releases its buffer; the late reply must be dropped.
 #[test]
-fn a_late_reply_is_not_written_to_a_released_buffer() {
+fn late_reply_is_not_written_to_released_buffer() {
     in_time(|| {
         let options = Options { read_ahead_bytes: 0, ..hard() };
         let stage = Stage::with(options);
@@ -145,7 +145,7 @@ fn a_late_reply_is_not_written_to_a_released_buffer() {
 
 /// Changes a file's size with each reply.
 #[test]
-fn sizes_that_change_with_each_answer_are_survived() {
+fn ever_changing_file_sizes_do_no_harm() {
     on_soft(|stage, world| {
         let node = world.file_with("file", CONTENTS);
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.is(Procedure::Getattr) {

@@ -13,7 +13,7 @@ fn reply(asked: &ReceivedCall<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn only_wrong_xids_are_a_time_out_for_a_soft_mount() {
+fn only_wrong_xids_time_out_a_soft_mount() {
     on_soft(|stage, world| {
         stage.server.now(|asked: &ReceivedCall<'_>| {
             let mut wrong = reply(asked);
@@ -27,7 +27,7 @@ fn only_wrong_xids_are_a_time_out_for_a_soft_mount() {
 }
 
 #[test]
-fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
+fn overlong_records_fail_the_call_not_the_mount() {
     on_hard(|stage, world| {
         let truth = world.attr(world.dir);
         for mark in [0xffff_ffff_u32, 0x7fff_ffff] {
@@ -44,7 +44,7 @@ fn a_record_longer_than_any_reply_each_time_fails_the_call_and_not_the_mount() {
 
 /// Drops the reply of an executed call: a server's reply cache recognises calls by their xid.
 #[test]
-fn a_call_that_is_sent_again_has_the_name_that_it_had() {
+fn retransmitted_call_keeps_its_xid() {
     on_hard(|stage, world| {
         stage.server.on(Procedure::Mkdir, |asked| match asked.nth < 3 {
             true => ScriptedReply::All(vec![ScriptedReply::Dropped, ScriptedReply::Reset]),

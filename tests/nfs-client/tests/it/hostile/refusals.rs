@@ -40,7 +40,7 @@ impl Refusal {
 }
 
 #[test]
-fn a_call_that_rpc_refuses_is_an_error_that_names_host_and_operation() {
+fn rpc_refusal_fails_with_host_and_operation() {
     for_each(|operation| {
         let stage = Stage::soft();
         let procedure = operation.procedure;

@@ -39,7 +39,7 @@ fn done_and_forgotten(asked: &ReceivedCall<'_>) -> ScriptedReply {
 }
 
 #[test]
-fn data_of_a_removed_file_are_dropped_even_if_its_last_name_was_gone() {
+fn data_of_removed_file_are_dropped_despite_noent() {
     on_hard(|stage, world| {
         let file = world.file("file");
         stage.server.on(Procedure::Remove, done_and_forgotten);
@@ -127,7 +127,7 @@ fn an_interrupted_rename_leaves_both_names_as_they_were() {
 }
 
 #[test]
-fn an_interrupted_removal_of_an_open_file_leaves_its_name() {
+fn interrupted_removal_of_open_file_keeps_its_name() {
     in_time(|| {
         let left = interrupted_at(1, |world| world.unlink("file").map(drop));
         assert_eq!(left[0], ("file".to_owned(), b"as it was".to_vec()));

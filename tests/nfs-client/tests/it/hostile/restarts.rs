@@ -17,7 +17,7 @@ fn serve(tree: &Path) -> TestServer {
 }
 
 #[test]
-fn stale_handles_are_replaced_by_path_for_the_same_files() {
+fn stale_handles_are_replaced_by_path() {
     in_time(|| {
         let tree = scratch();
         let first = serve(tree.path());
@@ -45,7 +45,7 @@ fn stale_handles_are_replaced_by_path_for_the_same_files() {
 }
 
 #[test]
-fn a_file_that_is_another_after_a_restart_is_stale_and_not_read() {
+fn file_replaced_at_restart_is_stale() {
     in_time(|| {
         let tree = scratch();
         let first = serve(tree.path());
@@ -105,7 +105,7 @@ fn a_replaced_server_yields_no_wrong_data() {
 }
 
 #[test]
-fn a_removed_file_stays_stale_and_its_directory_goes_on() {
+fn removed_file_stays_stale_while_its_directory_recovers() {
     in_time(|| {
         let tree = scratch();
         let server = serve(tree.path());

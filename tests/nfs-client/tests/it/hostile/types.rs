@@ -20,7 +20,7 @@ const OTHERS: [FileType3; 6] = [
 ];
 
 #[test]
-fn a_file_that_becomes_something_else_is_not_that_file() {
+fn regular_file_may_not_change_its_type() {
     on_soft(|stage, world| {
         let node = world.file_with("file", b"contents");
         for other in OTHERS {
@@ -37,7 +37,7 @@ fn a_file_that_becomes_something_else_is_not_that_file() {
 }
 
 #[test]
-fn a_directory_that_becomes_a_file_is_not_that_directory() {
+fn directory_may_not_become_a_file() {
     on_soft(|stage, world| {
         stage.server.on(Procedure::Getattr, |_| {
             ScriptedReply::patched(TYPE_AT, &FileType3::Regular.number().to_be_bytes())
@@ -60,7 +60,7 @@ fn an_unknown_file_type_is_an_error() {
 
 /// Uses a handle for another file, which must not be taken for the first.
 #[test]
-fn a_handle_that_becomes_another_file_is_not_read_as_the_first() {
+fn handle_of_another_file_is_not_read_as_first() {
     on_soft(|stage, world| {
         let node = world.file_with("file", b"contents");
         let another = 0x00ff_ffff_ffff_u64.to_be_bytes();

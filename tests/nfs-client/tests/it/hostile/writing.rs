@@ -86,7 +86,7 @@ fn short_server_writes_are_completed() {
 }
 
 #[test]
-fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
+fn ever_changing_verifier_neither_loops_nor_loses_data() {
     on_soft(|stage, world| {
         let file = world.file("file");
         static VERIFIER: AtomicU64 = AtomicU64::new(1);
@@ -114,7 +114,7 @@ fn a_verifier_that_changes_at_each_call_neither_loops_nor_loses_data() {
 }
 
 #[test]
-fn a_verifier_that_changes_once_has_the_data_written_again() {
+fn changed_verifier_makes_client_write_again() {
     on_soft(|stage, world| {
         let file = world.file("file");
         // The first server accepts the data as unstable and loses them at its restart: the correct one never
@@ -137,7 +137,7 @@ fn a_verifier_that_changes_once_has_the_data_written_again() {
 }
 
 #[test]
-fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
+fn write_behind_error_is_reported_at_sync_or_close() {
     for sync_first in [true, false] {
         on_soft(move |stage, world| {
             let file = world.file("file");
@@ -158,7 +158,7 @@ fn a_write_behind_error_is_reported_at_the_next_sync_or_close() {
 
 /// Tests data of an earlier client that was killed before its COMMIT.
 #[test]
-fn the_first_flush_of_a_disk_makes_stable_what_a_client_before_has_left() {
+fn first_disk_flush_commits_data_of_earlier_client() {
     on_soft(|stage, world| {
         let file = world.file("file");
         world.write(file, &Write::default(), &[7; 8192]).expect("written");
@@ -192,7 +192,7 @@ fn a_failed_commit_is_reported() {
 }
 
 #[test]
-fn a_committed_level_below_the_requested_one_is_an_error() {
+fn commit_level_below_request_is_an_error() {
     on_soft(|stage, world| {
         let file = world.file("file");
         stage.server.now(|asked: &ReceivedCall<'_>| match asked.call() {

@@ -109,7 +109,7 @@ fn a_frame_that_is_no_call_cuts_the_link() {
 }
 
 #[test]
-fn data_that_are_not_in_bulk_memory_cut_the_link() {
+fn data_outside_bulk_memory_cut_link() {
     for address in [0, 4096, 1 << 40, 7 << 48, u64::MAX] {
         let client = InvalidClient::new();
         let outcome = client.ask(CallMessage { data: part(address, 4096), reply_buffer: None }, &null());
@@ -123,7 +123,7 @@ fn data_that_are_not_in_bulk_memory_cut_the_link() {
 }
 
 #[test]
-fn a_reply_buffer_outside_the_servers_bulk_memory_cuts_the_link() {
+fn reply_buffer_outside_server_memory_cuts_link() {
     let own = |client: &InvalidClient| {
         client.line.out_address(&client.line.out_area().take(4096).expect("memory")).bits()
     };

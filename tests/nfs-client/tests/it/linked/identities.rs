@@ -74,7 +74,7 @@ fn a_trusted_process_calls_with_any_identity_after_squashing() {
 }
 
 #[test]
-fn a_link_leads_to_its_own_export_and_to_no_other() {
+fn link_gives_access_to_its_own_export_only() {
     let plan = || Plan::over(tree()).and("/other", tree(), no_squash());
     let server = LinkServer::new(plan(), LinkPlan::default());
     let route = server.route();

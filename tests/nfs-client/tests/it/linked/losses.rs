@@ -92,7 +92,7 @@ fn calls_pending_at_a_link_loss_are_executed_once() {
 }
 
 #[test]
-fn hard_mounts_wait_for_the_link_and_soft_ones_fail() {
+fn hard_mounts_wait_for_link_and_soft_ones_fail() {
     let server = server();
     let (patient, hasty) = (server.mounted(hard()), server.mounted(soft()));
     server.away.store(true, Ordering::SeqCst);

@@ -91,7 +91,7 @@ fn a_message_that_is_no_reply_cuts_the_link() {
 }
 
 #[test]
-fn an_invalid_reply_is_not_taken() {
+fn invalid_reply_is_refused() {
     assert_eq!(violation_of(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
     assert_eq!(violation_of(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
     assert!(matches!(violation_of(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
@@ -107,7 +107,7 @@ fn an_invalid_reply_is_not_taken() {
 }
 
 #[test]
-fn a_server_that_always_asks_for_a_larger_buffer_is_given_up() {
+fn ever_larger_buffer_requests_are_refused() {
     // The same length each time, which the second call provides.
     assert_eq!(
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),

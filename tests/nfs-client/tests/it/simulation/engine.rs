@@ -283,12 +283,12 @@ fn check_end(mut driver: Driver<Echo, Same>, client: RpcClient, outcomes: &Outco
 }
 
 #[test]
-fn every_call_over_streams_is_answered_once_with_its_answer() {
+fn every_stream_call_gets_its_own_reply_once() {
     run_seeds::<EngineRun<true>>(40);
 }
 
 #[test]
-fn every_call_over_datagrams_is_answered_once_with_its_answer() {
+fn every_datagram_call_gets_its_own_reply_once() {
     run_seeds::<EngineRun<false>>(40);
 }
 

@@ -21,7 +21,7 @@ fn messages(fixture: &Fixture) -> Vec<Message> {
 }
 
 #[test]
-fn arguments_that_are_cut_off_at_any_byte_are_garbage() {
+fn arguments_truncated_at_any_byte_are_garbage() {
     on_each(|fixture| {
         let mut stream = fixture.server.stream();
         for message in messages(fixture) {

@@ -163,7 +163,7 @@ fn a_handle_whose_file_is_gone_is_stale() {
 
 /// Sends MOUNT paths of excessive length; no handle may be returned.
 #[test]
-fn a_path_that_is_too_long_to_mount_is_garbage() {
+fn overlong_mount_path_is_garbage() {
     on_each(|fixture| {
         let program = tombolo_wire_nfs3::mount::PROGRAM;
         for len in [1025_u32, 4096, u32::MAX] {

@@ -79,7 +79,7 @@ fn sys(machine_len: usize, groups: usize) -> Auth {
 
 /// Truncates a call at each byte: the server answers or closes the connection; other clients are unaffected.
 #[test]
-fn a_call_that_is_cut_off_anywhere_does_no_harm() {
+fn truncated_call_does_no_harm() {
     on_each(|fixture| {
         let bytes = good(fixture).to_bytes();
         for len in 0..bytes.len() {

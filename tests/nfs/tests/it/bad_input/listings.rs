@@ -84,7 +84,7 @@ fn an_unknown_cookie_lists_existing_entries_or_is_bad() {
 }
 
 #[test]
-fn a_stale_cookie_goes_on_behind_what_is_gone() {
+fn listing_continues_behind_a_removed_entry() {
     on_each(|fixture| {
         let dir = filled(fixture);
         let page = fixture.nfs.readdir(&dir, START, NONE, 500).done();

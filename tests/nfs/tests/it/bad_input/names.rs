@@ -45,7 +45,7 @@ fn a_name_of_256_bytes_is_too_long() {
 }
 
 #[test]
-fn a_name_with_a_slash_is_invalid_and_makes_nothing() {
+fn name_with_slash_is_invalid_and_creates_nothing() {
     on_each(|fixture| {
         fill_with_names(fixture);
         for name in [&b"a/b"[..], b"/", b"/a", b"a/", b"b/", b"../a", b"a/../b", b"/etc/passwd"] {
@@ -55,7 +55,7 @@ fn a_name_with_a_slash_is_invalid_and_makes_nothing() {
 }
 
 #[test]
-fn a_name_with_a_nul_byte_is_invalid_and_makes_nothing() {
+fn name_with_nul_is_invalid_and_creates_nothing() {
     on_each(|fixture| {
         fill_with_names(fixture);
         for name in [&b"\0"[..], b"a\0", b"a\0b", b"b\0c", b"old\0"] {
@@ -97,7 +97,7 @@ fn dot_names_are_refused() {
 }
 
 #[test]
-fn a_links_target_is_not_too_long_and_not_nothing() {
+fn link_target_is_neither_overlong_nor_empty() {
     on_each(|fixture| {
         let symlink = |target: &[u8]| fixture.nfs.symlink(&fixture.root, b"link", target, mode(0o777));
         for len in [4096, 6000] {

@@ -13,7 +13,7 @@ const ALL: u32 = u32::MAX;
 const FAR: [u64; 5] = [u64::MAX, u64::MAX - 1, u64::MAX - 4095, 1 << 63, (1 << 63) - 1];
 
 #[test]
-fn read_of_4_gib_brings_what_there_is() {
+fn read_of_4_gib_returns_the_whole_file() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for transport in [Transport::Tcp, Transport::Udp] {
@@ -28,7 +28,7 @@ fn read_of_4_gib_brings_what_there_is() {
 }
 
 #[test]
-fn read_near_the_end_of_all_numbers_finds_the_end() {
+fn read_at_largest_offsets_returns_end_of_file() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for offset in FAR {
@@ -42,7 +42,7 @@ fn read_near_the_end_of_all_numbers_finds_the_end() {
 }
 
 #[test]
-fn write_near_the_end_of_all_numbers_is_too_large() {
+fn write_at_largest_offsets_is_too_large() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for offset in FAR {
@@ -57,7 +57,7 @@ fn write_near_the_end_of_all_numbers_is_too_large() {
 }
 
 #[test]
-fn commit_near_the_end_of_all_numbers_does_no_harm() {
+fn commit_at_largest_offsets_does_no_harm() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for offset in FAR {
@@ -97,7 +97,7 @@ fn a_write_whose_count_and_data_differ_writes_nothing() {
 }
 
 #[test]
-fn a_write_that_announces_more_than_it_sends_is_garbage() {
+fn write_shorter_than_its_announced_length_is_garbage() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         for len in [5, 4096, 1 << 20, ALL - 3, ALL] {

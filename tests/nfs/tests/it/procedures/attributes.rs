@@ -96,7 +96,7 @@ fn write_permission_allows_truncation_as_linux_sends_it() {
 }
 
 #[test]
-fn setattr_with_a_guard_that_does_not_hold_changes_nothing() {
+fn setattr_with_failed_guard_changes_nothing() {
     on_each(|fixture| {
         let file = fixture.file("file", b"12345");
         let ctime = fixture.attr(&file).ctime;
@@ -111,7 +111,7 @@ fn setattr_with_a_guard_that_does_not_hold_changes_nothing() {
 }
 
 #[test]
-fn setattr_sets_times_of_the_client_and_of_the_server() {
+fn setattr_sets_client_and_server_times() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         let past = NfsTime3 { seconds: 1_000_000_000, nseconds: 123_456_789 };
@@ -130,7 +130,7 @@ fn setattr_sets_times_of_the_client_and_of_the_server() {
 }
 
 #[test]
-fn setattr_drops_set_user_id_when_another_user_cuts_the_file() {
+fn truncation_by_another_user_drops_set_user_id() {
     on_each(|fixture| {
         let file = fixture.file("file", b"12345");
         fixture.nfs.setattr(&file, mode(0o4777), None).done();

@@ -33,7 +33,7 @@ fn read_returns_data_eof_and_attributes() {
 }
 
 #[test]
-fn read_and_write_move_as_much_as_fsinfo_says() {
+fn reads_and_writes_reach_the_fsinfo_maximum() {
     on_each(|fixture| {
         for transport in [Transport::Tcp, Transport::Udp] {
             let nfs = fixture.server.nfs_over(transport);
@@ -66,7 +66,7 @@ fn a_write_is_seen_by_another_client_at_once() {
 }
 
 #[test]
-fn read_and_write_of_what_is_no_file_are_refused() {
+fn read_and_write_refuse_non_files() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let link = fixture.nfs.symlink(&fixture.root, b"link", b"dir", mode(0o777)).done().handle();
@@ -85,7 +85,7 @@ fn read_and_write_of_what_is_no_file_are_refused() {
 }
 
 #[test]
-fn write_is_as_stable_as_asked_and_tells_before_and_after() {
+fn write_is_as_stable_as_requested_and_returns_wcc() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         let mut verifiers = Vec::new();
@@ -104,7 +104,7 @@ fn write_is_as_stable_as_asked_and_tells_before_and_after() {
 }
 
 #[test]
-fn write_of_nothing_changes_nothing() {
+fn empty_write_changes_nothing() {
     on_each(|fixture| {
         let file = fixture.file("file", b"abc");
         let before = fixture.attr(&file);
@@ -114,7 +114,7 @@ fn write_of_nothing_changes_nothing() {
 }
 
 #[test]
-fn writes_at_odd_places_are_exact() {
+fn writes_at_unaligned_offsets_are_exact() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         let mut model = vec![0; 300_000];
@@ -181,7 +181,7 @@ fn writes_by_other_groups_drop_set_group_id() {
 }
 
 #[test]
-fn commit_tells_the_verifier_of_the_writes() {
+fn commit_returns_the_verifier_of_the_writes() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         let written = fixture.nfs.write(&file, 0, b"data", StableHow::Unstable).done();

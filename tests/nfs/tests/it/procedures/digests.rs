@@ -38,7 +38,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn each_chunk_of_the_range_has_its_digest_up_to_the_end_of_the_file() {
+fn each_chunk_of_range_has_digest_up_to_eof() {
     on_each(|fixture| {
         let bytes = bytes(5 * CHUNK + 100);
         let file = fixture.file("file", &bytes);
@@ -55,7 +55,7 @@ fn each_chunk_of_the_range_has_its_digest_up_to_the_end_of_the_file() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_said() {
+fn malformed_call_gets_its_error() {
     on_each(|fixture| {
         let file = fixture.file("file", b"secret");
         fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
@@ -100,7 +100,7 @@ fn meddled(test: impl Fn(&Fixture, &Meddler, &FileHandleBuf)) {
 }
 
 #[test]
-fn digests_are_of_the_version_that_is_told_with_them() {
+fn digests_match_the_version_returned_with_them() {
     meddled(|fixture, meddler, file| {
         meddler.times.store(1, Ordering::SeqCst);
         let (attributes, digests) = ask(&fixture.nfs, file, 0, 1 << 20).expect("digests");
@@ -112,7 +112,7 @@ fn digests_are_of_the_version_that_is_told_with_them() {
 }
 
 #[test]
-fn a_version_is_read_once_when_it_has_lain_there_for_a_while() {
+fn settled_version_is_read_once() {
     meddled(|fixture, meddler, file| {
         let reads = || {
             let before = meddler.reads.load(Ordering::SeqCst);

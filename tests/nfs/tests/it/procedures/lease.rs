@@ -94,7 +94,7 @@ impl<'a> Holder<'a> {
 }
 
 #[test]
-fn a_change_of_another_client_waits_until_the_lease_is_given_back() {
+fn foreign_change_waits_until_lease_is_returned() {
     let fixture = leased(10 * SHORT);
     let (holder, reader) = (Holder::new(&fixture, 1), Holder::new(&fixture, 2));
     let file = holder.file(b"file", b"old");
@@ -124,7 +124,7 @@ fn a_change_of_another_client_waits_until_the_lease_is_given_back() {
 }
 
 #[test]
-fn what_others_read_and_what_the_holder_changes_recalls_nothing() {
+fn foreign_reads_and_own_changes_recall_no_lease() {
     let fixture = leased(LONG);
     let holder = Holder::new(&fixture, 1);
     let file = holder.file(b"file", b"old");
@@ -172,7 +172,7 @@ fn changes(call: &Call<'_>) -> bool {
 }
 
 #[test]
-fn every_procedure_that_changes_something_recalls() {
+fn every_changing_procedure_recalls_leases() {
     // The waits for all recalls add up, and may not bar it.
     let fixture = leased(5 * SHORT);
     let holder = Holder::new(&fixture, 1);
@@ -198,7 +198,7 @@ fn every_procedure_that_changes_something_recalls() {
 }
 
 #[test]
-fn what_is_written_compressed_recalls_as_well() {
+fn compressed_write_recalls_lease() {
     let fixture = leased(10 * SHORT);
     let holder = Holder::new(&fixture, 1);
     let (file, epoch) = (holder.file(b"file", b"old"), holder.granted());
@@ -219,7 +219,7 @@ fn what_is_written_compressed_recalls_as_well() {
 }
 
 #[test]
-fn a_holder_that_nothing_is_heard_of_has_its_lease_for_a_term_and_no_longer() {
+fn silent_holder_loses_lease_after_one_term() {
     let fixture = leased(SHORT);
     let holder = Holder::new(&fixture, 1);
     let file = holder.file(b"file", b"old");
@@ -230,7 +230,7 @@ fn a_holder_that_nothing_is_heard_of_has_its_lease_for_a_term_and_no_longer() {
 }
 
 #[test]
-fn what_is_said_of_an_earlier_lease_changes_nothing() {
+fn messages_about_an_earlier_lease_change_nothing() {
     let fixture = leased(LONG);
     let holder = Holder::new(&fixture, 1);
     let (file, old, new) = (holder.file(b"file", b"old"), holder.granted(), holder.granted());
@@ -245,7 +245,7 @@ fn what_is_said_of_an_earlier_lease_changes_nothing() {
 }
 
 #[test]
-fn a_lease_is_held_for_as_long_as_its_holder_asks() {
+fn lease_lasts_while_its_holder_renews() {
     let term = 4 * SHORT;
     let fixture = leased(term);
     let holder = Holder::new(&fixture, 1);
@@ -278,7 +278,7 @@ fn sessions_of_other_front_ends_wait_too() {
 }
 
 #[test]
-fn after_a_start_none_is_granted_for_a_term() {
+fn no_lease_is_granted_for_a_term_after_start() {
     let leases = Some(LeaseTable::new(LONG, LONG, 1));
     let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
     let answer = Holder::new(&fixture, 1).ask(LeaseOperation::Grant, 0);
@@ -287,7 +287,7 @@ fn after_a_start_none_is_granted_for_a_term() {
 }
 
 #[test]
-fn changes_wait_for_the_leases_of_the_server_before() {
+fn changes_wait_for_leases_of_the_previous_server() {
     let leases = Some(LeaseTable::new(SHORT, SHORT, 1));
     let began = Instant::now();
     let fixture = Fixture::new(Plan { leases, ..Plan::over(Arc::new(Memory::default())) }, None);
@@ -296,7 +296,7 @@ fn changes_wait_for_the_leases_of_the_server_before() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_said() {
+fn malformed_call_gets_its_error() {
     let fixture = leased(LONG);
     let root = fixture.root.as_handle();
     let stamped = fixture.nfs.as_caller(Caller::Stamped(1));
@@ -319,7 +319,7 @@ fn what_is_wrong_with_a_call_is_said() {
 }
 
 #[test]
-fn one_host_stalls_others_once_whatever_its_stamps() {
+fn one_host_stalls_others_once_despite_many_stamps() {
     // Long enough for all requests to be sent before the first lease expires.
     let term = 5 * SHORT;
     let fixture = leased(term);
@@ -339,7 +339,7 @@ fn one_host_stalls_others_once_whatever_its_stamps() {
 }
 
 #[test]
-fn a_client_that_no_option_names_gets_no_lease() {
+fn unlisted_client_gets_no_lease() {
     let leases = Some(LeaseTable::new(LONG, Duration::ZERO, 1));
     let plan = Plan { leases, lease_holders: LeaseHolders::NONE, ..Plan::over(Arc::new(Memory::default())) };
     let fixture = Fixture::new(plan, None);
@@ -349,7 +349,7 @@ fn a_client_that_no_option_names_gets_no_lease() {
 }
 
 #[test]
-fn a_user_without_the_root_gets_no_lease() {
+fn user_without_access_to_root_gets_no_lease() {
     let tree = Arc::new(Memory::default());
     let client = Client { session: SessionId(1), label: "owner".into(), checks: PermissionCheck::Caller };
     let owner = tree.attach(&client).expect("a session");
@@ -369,7 +369,7 @@ fn a_user_without_the_root_gets_no_lease() {
 }
 
 #[test]
-fn a_server_that_stops_answers_a_question_that_waits() {
+fn stopping_server_answers_waiting_lease_calls() {
     let fixture = leased(LONG);
     let holder = Holder::new(&fixture, 1);
     let (epoch, nfs) = (holder.granted(), holder.nfs.clone());

@@ -67,7 +67,7 @@ fn readdir_lists_every_name_with_its_number() {
 }
 
 #[test]
-fn readdir_pages_hold_what_was_asked_for_and_lose_nothing() {
+fn readdir_pages_fit_count_and_lose_no_entry() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let names = fill(fixture, &dir, 100);
@@ -96,7 +96,7 @@ fn readdir_fills_its_count() {
 }
 
 #[test]
-fn cookies_stay_good_while_the_directory_changes() {
+fn cookies_remain_valid_while_the_directory_changes() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let names = fill(fixture, &dir, 60);
@@ -140,7 +140,7 @@ fn a_listing_goes_on_from_any_cookie() {
 }
 
 #[test]
-fn readdirplus_brings_what_lookup_would() {
+fn readdirplus_returns_the_results_of_lookup() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         fill(fixture, &dir, 5);
@@ -184,7 +184,7 @@ fn readdirplus_honours_dircount_and_maxcount() {
 }
 
 #[test]
-fn listing_takes_the_right_to_read() {
+fn listing_requires_read_permission() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let private = tombolo_nfs_tests::client::mode(0o711);

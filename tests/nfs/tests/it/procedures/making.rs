@@ -26,7 +26,7 @@ fn assert_refused(fixture: &Fixture, reply: Reply<New, WccData>, status: Status)
 }
 
 #[test]
-fn create_unchecked_makes_a_file_or_takes_the_one_there_is() {
+fn create_unchecked_creates_or_opens_existing_file() {
     on_each(|fixture| {
         let before = fixture.attr(&fixture.root);
         let set = Sattr3 { mode: Some(0o640), uid: Some(1000), gid: Some(100), ..Sattr3::default() };
@@ -60,7 +60,7 @@ fn create_guarded_refuses_a_name_that_is_taken() {
 }
 
 #[test]
-fn an_exclusive_create_is_idempotent_with_its_verifier_and_exists_with_another() {
+fn exclusive_create_is_idempotent_with_its_verifier_only() {
     on_each(|fixture| {
         let before = fixture.attr(&fixture.root);
         let new = fixture.nfs.create(&fixture.root, b"file", MINE).done();
@@ -145,7 +145,7 @@ fn mknod_makes_fifos_sockets_and_devices() {
 }
 
 #[test]
-fn mknod_of_what_it_does_not_make_is_a_bad_type() {
+fn mknod_of_unsupported_type_is_bad_type() {
     on_each(|fixture| {
         for file_type in [FileType3::Regular, FileType3::Directory, FileType3::Symlink] {
             let reply = fixture.nfs.mknod(&fixture.root, b"node", MknodKind::Other(file_type));

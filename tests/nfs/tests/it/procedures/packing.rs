@@ -51,7 +51,7 @@ fn unpacked(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn parts_of_a_file_come_one_after_the_other_and_take_less() {
+fn packed_ranges_are_in_order_and_smaller() {
     on_each(|fixture| {
         let bytes: Vec<u8> = (0..200_000u32).flat_map(|n| (n / 100).to_le_bytes()).collect();
         let file = fixture.file("file", &bytes);
@@ -66,7 +66,7 @@ fn parts_of_a_file_come_one_after_the_other_and_take_less() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_said() {
+fn malformed_call_gets_its_error() {
     on_each(|fixture| {
         let file = fixture.file("file", b"secret");
         fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();
@@ -92,7 +92,7 @@ fn frame(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_file_gets_is_what_is_in_the_frame() {
+fn unpack_writes_exactly_the_frame_contents() {
     on_each(|fixture| {
         let file = fixture.file("file", b"0123456789");
         let bytes = vec![b'x'; COMPRESSED_BYTES_MAX as usize];
@@ -111,7 +111,7 @@ fn what_a_file_gets_is_what_is_in_the_frame() {
 }
 
 #[test]
-fn a_frame_that_is_wrong_changes_nothing() {
+fn invalid_frame_changes_nothing() {
     on_each(|fixture| {
         let file = fixture.file("file", b"as it was");
         fixture.nfs.setattr(&file, Sattr3 { mode: Some(0o600), ..Sattr3::default() }, None).done();

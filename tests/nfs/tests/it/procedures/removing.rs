@@ -10,7 +10,7 @@ use tombolo_wire_nfs3::args::CreateHow;
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Reply, Status};
 
 #[test]
-fn remove_takes_a_name_away() {
+fn remove_removes_a_name() {
     on_each(|fixture| {
         let file = fixture.file("file", b"data");
         fixture.nfs.link(&file, &fixture.root, b"again").done();
@@ -29,7 +29,7 @@ fn remove_takes_a_name_away() {
 
 /// Removes a file that the server keeps open between calls; its space must be freed.
 #[test]
-fn a_removed_file_gives_its_space_back() {
+fn removed_file_frees_its_space() {
     let fixture = Fixture::on_host();
     let tree = fixture.on_disk("").expect("on the host");
     let open_and_gone = || removed_and_open(&tree);
@@ -70,7 +70,7 @@ fn remove_of_a_directory_is_refused() {
 }
 
 #[test]
-fn remove_of_a_link_leaves_what_it_leads_to() {
+fn remove_of_a_symlink_leaves_its_target() {
     on_each(|fixture| {
         fixture.file("file", b"data");
         fixture.nfs.symlink(&fixture.root, b"link", b"file", mode(0o777)).done();
@@ -80,7 +80,7 @@ fn remove_of_a_link_leaves_what_it_leads_to() {
 }
 
 #[test]
-fn rmdir_removes_an_empty_directory_and_nothing_else() {
+fn rmdir_removes_empty_directories_only() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         fixture.file_in(&dir, "inner", b"");

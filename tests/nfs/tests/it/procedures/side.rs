@@ -74,7 +74,7 @@ fn tree(fixture: &Fixture) -> [FileHandleBuf; 4] {
 }
 
 #[test]
-fn one_call_lists_a_whole_tree_each_directory_as_readdirplus_does() {
+fn one_call_lists_tree_as_readdirplus_does() {
     on_each(|fixture| {
         let [top, a, b, deep] = tree(fixture);
         let dirs = list(&fixture.nfs, &top, 1 << 16);
@@ -93,7 +93,7 @@ fn one_call_lists_a_whole_tree_each_directory_as_readdirplus_does() {
 }
 
 #[test]
-fn an_answer_is_never_longer_than_asked_for_and_directories_below_are_whole() {
+fn reply_fits_count_and_lists_subdirectories_whole() {
     on_each(|fixture| {
         let [top, ..] = tree(fixture);
         let mut counts = Vec::new();
@@ -107,7 +107,7 @@ fn an_answer_is_never_longer_than_asked_for_and_directories_below_are_whole() {
 }
 
 #[test]
-fn a_large_directory_goes_on_at_its_cookie() {
+fn large_directory_continues_at_its_cookie() {
     on_each(|fixture| {
         let dir = fixture.dir("dir");
         let names: Vec<_> = (0..50).map(|n| format!("entry-{n:02}")).collect();
@@ -133,7 +133,7 @@ fn a_large_directory_goes_on_at_its_cookie() {
 }
 
 #[test]
-fn a_directory_that_the_user_may_not_list_is_left_out() {
+fn unreadable_directory_is_left_out() {
     on_each(|fixture| {
         let [top, a, b, _] = tree(fixture);
         fixture.nfs.setattr(&a, Sattr3 { mode: Some(0o700), ..Sattr3::default() }, None).done();
@@ -153,7 +153,7 @@ fn a_directory_that_the_user_may_not_list_is_left_out() {
 }
 
 #[test]
-fn what_is_wrong_with_a_call_is_said() {
+fn malformed_call_gets_its_error() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         let of = |dir, bytes_max| {

@@ -74,7 +74,7 @@ fn over(export: Arc<dyn Export>, durability: Durability) -> (Fixture, Arc<Spy>) 
 
 /// Uses a disk: a tree in memory is stable as soon as it is written.
 #[test]
-fn a_write_is_as_stable_in_the_back_end_as_the_reply_says() {
+fn write_stability_in_back_end_matches_reply() {
     let tree = tempfile::tempdir().expect("a scratch directory");
     let (fixture, spy) = over(local_dir(tree.path()), Durability::Stable);
     let file = fixture.file("file", b"");
@@ -132,7 +132,7 @@ fn syncs_of_changes(fixture: &Fixture, spy: &Spy) -> Vec<usize> {
 }
 
 #[test]
-fn changes_of_names_and_attributes_are_synced_before_they_are_answered() {
+fn name_and_attribute_changes_are_synced_before_replies() {
     let (fixture, spy) = spied_upon(Durability::Stable);
     let syncs = syncs_of_changes(&fixture, &spy);
     assert!(syncs.iter().all(|count| *count > 0), "{syncs:?}");
@@ -224,7 +224,7 @@ impl Around for Order {
 }
 
 #[test]
-fn files_made_at_once_share_syncs_that_began_after_they_were_made() {
+fn concurrent_creates_share_later_syncs() {
     const CLIENTS: usize = 8;
     const FILES: usize = 10;
     let order = Arc::<Order>::default();

@@ -67,7 +67,7 @@ fn the_mode_decides_for_owner_group_and_others() {
 
 /// Tests RFC 1813 §4.4: the owner may have opened the file before its mode was changed.
 #[test]
-fn the_owner_reads_and_writes_whatever_the_mode() {
+fn owner_reads_and_writes_despite_the_mode() {
     on_each(|fixture| {
         let file = owned(fixture, "file", 1000, 1000, 0);
         assert_eq!(may(&fixture.as_user(1000), &file), (true, true));

@@ -56,7 +56,7 @@ fn write(nfs: &Nfs, file: &FileHandleBuf) -> Result<WccData, Status> {
 }
 
 #[test]
-fn a_write_of_the_owner_or_of_root_is_one_pass_down() {
+fn write_of_owner_or_root_is_one_pass() {
     on_each(|fixture, count, file| {
         for client in [&fixture.as_user(1000), &fixture.nfs] {
             // The first one opens the file and learns its owner.
@@ -97,7 +97,7 @@ fn a_write_to_a_removed_file_is_stale() {
 
 /// Removes the file on the host without the server's knowledge; the server's descriptor stays open.
 #[test]
-fn a_write_to_a_file_that_was_removed_on_the_host_changes_nothing() {
+fn write_to_file_removed_on_host_changes_nothing() {
     for uid in [1000, 0] {
         let tree = tempfile::tempdir().expect("a scratch directory");
         let fixture = Fixture::new(Plan::over(local_dir(tree.path())), None);

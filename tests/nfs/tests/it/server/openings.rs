@@ -24,7 +24,7 @@ fn work_on_many(export: Arc<dyn Export>) {
 }
 
 #[test]
-fn more_files_than_may_be_open_are_made_written_and_read() {
+fn more_files_than_opening_limit_are_created_and_read() {
     let options = MemoryOptions { session_limits: LIMITS, ..MemoryOptions::default() };
     work_on_many(Arc::new(Memory::new(options)));
     let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");

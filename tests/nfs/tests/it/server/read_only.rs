@@ -52,7 +52,7 @@ fn every_change_of_a_read_only_export_is_refused() {
 }
 
 #[test]
-fn a_read_only_export_says_what_may_be_done() {
+fn read_only_export_reports_permitted_access() {
     let (fixture, file) = fixture();
     let access = fixture.nfs.access(&file, AccessBits::all()).done().access;
     assert_eq!(access, AccessBits::READ);

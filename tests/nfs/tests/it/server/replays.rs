@@ -156,7 +156,7 @@ fn a_replayed_unchecked_create_returns_the_same_file() {
 
 /// Repeats a call after the file that the call named was removed.
 #[test]
-fn a_failed_link_is_replayed_though_its_file_is_gone() {
+fn failed_link_is_replayed_after_its_file_is_removed() {
     on_each(|fixture| {
         let file = fixture.file("file", b"");
         fixture.file("taken", b"");
@@ -227,7 +227,7 @@ fn restarted(tree: &Path, state: &Path, keys: &Keys) -> Fixture {
 }
 
 #[test]
-fn a_duplicate_is_known_after_a_restart() {
+fn duplicate_is_recognized_after_restart() {
     let (tree, state) = (scratch(), scratch());
     let keys = Keys::random().expect("a key");
     let before = restarted(tree.path(), state.path(), &keys);

@@ -60,7 +60,7 @@ fn handles_are_good_after_a_restart() {
 }
 
 #[test]
-fn handles_are_good_on_another_server_with_the_same_key() {
+fn handles_are_valid_on_another_server_with_key() {
     let site = Site::new();
     let (one, other) = (site.start(), site.start());
     for (file, contents) in site.fill(&one) {
@@ -90,7 +90,7 @@ fn handles_are_refused_once_their_key_is_retired() {
 }
 
 #[test]
-fn a_removed_file_reached_by_two_keys_frees_its_space() {
+fn removed_file_with_two_keys_frees_its_space() {
     let site = Site::new();
     let before = site.start();
     let names = [&b"removed"[..], b"replaced"];
@@ -120,7 +120,7 @@ fn a_removed_file_reached_by_two_keys_frees_its_space() {
 }
 
 #[test]
-fn handles_of_nodes_moved_out_are_stale_after_a_restart() {
+fn handles_of_moved_out_nodes_are_stale_after_restart() {
     let site = Site::new();
     let shared = site.tree.path().join("shared");
     std::fs::create_dir(&shared).expect("the exported directory");
@@ -144,7 +144,7 @@ fn handles_of_nodes_moved_out_are_stale_after_a_restart() {
 }
 
 #[test]
-fn the_write_verifier_is_another_after_each_start() {
+fn write_verifier_changes_at_each_start() {
     let site = Site::new();
     let mut verifiers = Vec::new();
     for round in 0..3 {
@@ -159,7 +159,7 @@ fn the_write_verifier_is_another_after_each_start() {
 }
 
 #[test]
-fn a_listing_goes_on_after_a_restart() {
+fn listing_continues_after_a_restart() {
     let site = Site::new();
     let before = site.start();
     let dir = before.dir("dir");
