@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
         match decoded.request {
             Request::BatchForget(forgets) => assert!(forgets.iter().count() <= bytes.len() / 16),
             Request::Init(offer) => {
-                let wishes = Preferences {
+                let preferences = Preferences {
                     capabilities: Capabilities::all(),
                     max_write_bytes: 1 << 20,
                     max_readahead_bytes: 1 << 20,
@@ -28,7 +28,7 @@ pub fn run(bytes: &[u8]) {
                     max_stack_depth: 1,
                     request_timeout_s: 30,
                 };
-                let _ = init::negotiate(&offer, &wishes);
+                let _ = init::negotiate(&offer, &preferences);
             }
             _ => {}
         }

@@ -262,7 +262,7 @@ fn commands(told: &Receiver<(String, String)>) -> Vec<String> {
 }
 
 #[test]
-fn first_checkpoint_of_booted_vm_moves_it_to_another_vmm() {
+fn first_checkpoint_moves_booted_vm_to_another_vmm() {
     let bed = Bed::new();
     let first = bed.boot("one", &["user"], Flaw::None);
     let plain = File::options().write(true).open(bed.vm("one").join("memory")).expect("open");
@@ -347,7 +347,7 @@ fn first_checkpoint_needs_a_vmm_that_starts() {
 }
 
 #[test]
-fn vm_killed_in_its_first_checkpoint_boots_and_has_it_or_not() {
+fn vm_killed_in_first_checkpoint_boots_with_or_without() {
     for word in ["device_del", "migrate", "migrate-incoming", "cont", "device_add"] {
         let bed = Bed::new();
         let first = bed.boot("one", &["none"], Flaw::None);

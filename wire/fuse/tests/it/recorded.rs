@@ -84,7 +84,7 @@ fn an_interrupt_names_a_request_and_is_odd_itself() {
 
 #[test]
 fn the_kernel_s_offer_is_agreed_on() {
-    let wishes = Preferences {
+    let preferences = Preferences {
         capabilities: Capabilities::MAX_PAGES | Capabilities::CREATE_SUPP_GROUP | Capabilities::INIT_EXT,
         max_write_bytes: 1 << 20,
         max_readahead_bytes: 1 << 20,
@@ -95,10 +95,10 @@ fn the_kernel_s_offer_is_agreed_on() {
         request_timeout_s: 0,
     };
     assert!(has(|request| match request {
-        Request::Init(offer) => match negotiate(offer, &wishes) {
+        Request::Init(offer) => match negotiate(offer, &preferences) {
             Negotiation::Agreed(agreed) => {
                 agreed.minor == 45
-                    && agreed.capabilities == wishes.capabilities
+                    && agreed.capabilities == preferences.capabilities
                     && agreed.max_write_bytes == 1 << 20
             }
             _ => false,
