@@ -58,7 +58,7 @@ fn refused_owner_is_reported_and_blocks_nothing() {
     let said =
         std::error::Error::source(&proxy.write_back.flush().expect_err("refused")).map(ToString::to_string);
     assert!(
-        format!("{refused} {said:?}").contains("the owner that dir/given was given"),
+        format!("{refused} {said:?}").contains("the owner of dir/given"),
         "{refused} {said:?}"
     );
     assert_eq!(origin.direct.get("dir/given").expect("there"), b"given");
