@@ -66,6 +66,9 @@ pub struct StoreOptions {
     pub memory_bytes: usize,
     /// Delay of a commit, to gather more changes in one transaction.
     pub commit_pause: Duration,
+    /// Bound the index to a part of the capacity. Off by default: while a full index gives up listings and
+    /// rows, a look-up of an existing name may be answered with `NotFound`.
+    pub bounds_index: bool,
 }
 
 impl Default for StoreOptions {
@@ -75,6 +78,7 @@ impl Default for StoreOptions {
             block_bytes: 64 << 10,
             memory_bytes: 64 << 20,
             commit_pause: Duration::from_millis(50),
+            bounds_index: false,
         }
     }
 }
@@ -562,6 +566,9 @@ impl Shared {
     /// Counts rows that are to be written as well, once they matter.
     fn is_index_full(&self) -> bool {
         let (used, max) = (self.index_used(), self.index_max());
+        if !self.options.bounds_index {
+            return false;
+        }
         used >= max || used > max / 2 && used + self.queue.len() as u64 * NAME_BYTES >= max
     }
 

@@ -139,6 +139,7 @@ impl Run {
             block_bytes: 4096,
             memory_bytes: self.plan.memory_bytes(),
             commit_pause: FOR_EVER,
+            bounds_index: false,
         };
         let store = opened_store(&self.dir(cache), &identity, options);
         let refresh = if self.plan.never_old { FOR_EVER } else { Duration::ZERO };
