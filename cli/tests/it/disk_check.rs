@@ -167,7 +167,7 @@ fn features_that_are_not_supported_are_named() {
         ("zstd.qcow2", "its compression type is zstd"),
         ("sub.qcow2", "it has extended L2 entries"),
         ("dirty.qcow2", "it is dirty"),
-        ("later.qcow2", "not known: 0x10000000000"),
+        ("later.qcow2", "unknown incompatible features: 0x10000000000"),
     ] {
         is_refused(&scratch, name, &[name, "is not supported", words]);
         let said = scratch.run(&["disk", "check", name]);

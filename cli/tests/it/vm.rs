@@ -521,7 +521,7 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
         assert!(!bed.vm("three").exists(), "{}", bed.list());
         // Scanning it does not make it another image.
         let scanned = bed.0.run(&["image", "scan", "image"]);
-        scanned.failed(1, &["its kernel has changed", "as it was"]);
+        scanned.failed(1, &["its kernel has changed", "restore the original"]);
     }
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "restore the original"]);
     fs::write(&kernel, "kernel").expect("write");

@@ -299,8 +299,8 @@ fn first_checkpoint_that_fails_leaves_booted_vm_running() {
     for (flaw, of_next, said) in [
         (Flaw::SavesNot, Flaw::None, "device state"),
         (Flaw::None, Flaw::LoadsNot, "device state"),
-        (Flaw::None, Flaw::NeverLoads, "MIGRATION within 5 s"),
-        (Flaw::None, Flaw::RunsNot, "refuses cont"),
+        (Flaw::None, Flaw::NeverLoads, "no MIGRATION from the VMM within 5 s"),
+        (Flaw::None, Flaw::RunsNot, "refused cont"),
     ] {
         let bed = Bed::new();
         let told = bed.boot("one", &["user"], flaw);
@@ -339,7 +339,7 @@ fn first_checkpoint_needs_a_vmm_that_starts() {
     fs::write(bed.0.path("ends"), "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n").expect("write");
     fs::set_permissions(bed.0.path("ends"), fs::Permissions::from_mode(0o755)).expect("chmod");
     fs::rename(bed.0.path("ends"), &vmm).expect("move");
-    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["has ended at its start", "no such device: x"]);
+    bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &["ended at startup", "no such device: x"]);
     assert!(!commands(&told).contains(&"stop".into()), "the guest stood still");
     fs::rename(bed.0.path("away"), &vmm).expect("move");
     let _next = bed.successor("one", Flaw::None);

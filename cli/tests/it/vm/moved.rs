@@ -149,7 +149,7 @@ fn moved_vm_is_identical_over_several_moves() {
     // An overlay of a VM is merged with a finished one below, which is not changed.
     let merge =
         |words: &[&str]| local.bed.0.run(&[&["disk", "merge", "over.overlay"], words, &over].concat());
-    merge(&["--into-base"]).failed(1, &["is finished", "tombolo disk convert"]);
+    merge(&["--into-base"]).failed(1, &["is sealed", "tombolo disk convert"]);
     merge(&[]).succeeded();
     assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
     qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
@@ -256,7 +256,7 @@ fn clone_validates_bases_of_incremental_image() {
     let cut = copied(&origin, "one", "cut").join("disk.overlay");
     File::options().write(true).open(cut).and_then(|file| file.set_len(8192)).expect("cut off");
     let torn = [
-        ("torn", "", &["memory.overlay", "copied while that went on, or only in part"][..]),
+        ("torn", "", &["memory.overlay", "an incomplete copy"][..]),
         ("headless", "", &["memory.overlay", "not an overlay"]),
         ("cut", "", &["disk.overlay", "it was truncated"]),
     ];
@@ -281,7 +281,7 @@ fn clone_validates_bases_of_incremental_image() {
     origin
         .0
         .run(&["disk", disk, "--base", &base, "--nbd", "./it.nbd"])
-        .failed(1, &["is finished", "tombolo disk create NAME.overlay"]);
+        .failed(1, &["is sealed", "tombolo disk create NAME.overlay"]);
     // A foreign link may lead to files that its owner cannot read.
     std::os::unix::fs::symlink(tree("golden"), tree("link")).expect("link");
     said(&copied(&origin, "one", "linked"), r#"["../link"]"#);

@@ -1,6 +1,6 @@
 //! Operations without space in the state file, permanently or for a while.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Create, Exclusive, Export, Mode, NewMode, NodeId, OpenFlags};
@@ -30,10 +30,20 @@ impl Around for Gate {
             return answer;
         }
         Answer::later(async move {
+            let outcome = answer.resolve().await;
             opened.kept().await;
-            answer.resolve().await
+            outcome
         })
     }
+}
+
+/// Starts an operation that may pend, and returns where its outcome arrives.
+fn started(answer: Answer<()>) -> mpsc::Receiver<tombolo_core::Result<()>> {
+    let (outcome, arrived) = mpsc::channel();
+    tombolo_host_runtime::task::spawn(async move {
+        let _ = outcome.send(answer.resolve().await);
+    });
+    arrived
 }
 
 #[test]
@@ -50,7 +60,7 @@ fn change_waits_for_a_free_intent_slot() {
         let mode = NewMode::settled(Mode::new(0o755));
         fs.mkdir(&cx, ROOT, name(&number.to_string()), mode).map(drop)
     };
-    let answers: Vec<_> = (0..ROOM).map(|number| mkdir(number, Interrupt::default())).collect();
+    let answers: Vec<_> = (0..ROOM).map(|number| started(mkdir(number, Interrupt::default()))).collect();
     let is_there = |number: usize| tree.path().join(number.to_string()).exists();
     let end = Instant::now() + Duration::from_secs(60);
     while !(0..ROOM).all(is_there) {
@@ -67,7 +77,7 @@ fn change_waits_for_a_free_intent_slot() {
     let last = std::thread::spawn(move || last.wait());
     assert!(!is_there(ROOM) && !is_there(ROOM + 1));
     gate.0.keep(());
-    answers.into_iter().for_each(|answer| answer.wait().expect("mkdir"));
+    answers.into_iter().for_each(|answer| answer.recv().expect("an answer").expect("mkdir"));
     last.join().expect("a thread").expect("mkdir");
     assert!(!is_there(ROOM) && is_there(ROOM + 1));
     assert_eq!(export.counters().snapshot().unprotected, 0);
