@@ -51,7 +51,13 @@ struct Life {
 
 impl Life {
     fn run(&mut self, words: &[&str], change: impl FnOnce(&mut Promise)) {
-        self.bed.0.run(words).succeeded();
+        let ran = self.bed.0.run(words);
+        if ran.err.contains("its writes are not durable yet") {
+            // On a busy disk it takes longer than the command waits.
+            until("it is suspended", || self.bed.list().contains("suspended"));
+        } else {
+            ran.succeeded();
+        }
         change(&mut self.now);
         self.now.mark();
     }

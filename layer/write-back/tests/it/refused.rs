@@ -57,10 +57,7 @@ fn refused_owner_is_reported_and_blocks_nothing() {
     let refused = proxy.write_back.flush().expect_err("refused").to_string();
     let said =
         std::error::Error::source(&proxy.write_back.flush().expect_err("refused")).map(ToString::to_string);
-    assert!(
-        format!("{refused} {said:?}").contains("the owner of dir/given"),
-        "{refused} {said:?}"
-    );
+    assert!(format!("{refused} {said:?}").contains("the owner of dir/given"), "{refused} {said:?}");
     assert_eq!(origin.direct.get("dir/given").expect("there"), b"given");
     assert_eq!(root_names(&origin.direct), ["dir", "other"], "no temporary name is left");
     assert_eq!(names(&origin.direct, origin.direct.find("dir").expect("there").node), ["given"]);
