@@ -149,7 +149,7 @@ fn moved_vm_is_identical_over_several_moves() {
     // An overlay of a VM is merged with a finished one below, which is not changed.
     let merge =
         |words: &[&str]| local.bed.0.run(&[&["disk", "merge", "over.overlay"], words, &over].concat());
-    merge(&["--into-base"]).failed(1, &["is sealed", "tombolo disk convert"]);
+    merge(&["--into-base"]).failed(1, &["is finished", "tombolo disk convert"]);
     merge(&[]).succeeded();
     assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
     qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
