@@ -122,6 +122,8 @@ pub struct Vm<'a> {
 /// Processes of a running VM. Dropping it kills the remaining ones.
 struct Parts {
     vmm: Child,
+    /// VMMs that successors have replaced, and whose end has not been reported yet.
+    replaced_vmms: u32,
     /// Present until they are received.
     events: Option<Events>,
     disk: Server,
@@ -163,7 +165,8 @@ impl Parts {
             .map_err(|error| Failure::cannot("listen for checkpoints", &error))?;
         let (vmm, events) = start_vmm(vm, &home.here()?, incoming)?;
         watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
-        Ok(Self { vmm, events: Some(events), disk, memory, shares, ahead, checkpoints, _ground: ground })
+        let events = Some(events);
+        Ok(Self { vmm, replaced_vmms: 0, events, disk, memory, shares, ahead, checkpoints, _ground: ground })
     }
 
     /// Waits for the end of a part other than a replaced VMM.
@@ -171,7 +174,8 @@ impl Parts {
         loop {
             match vm.watch.end() {
                 Event::Switch => self.switch(vm),
-                Event::Ended(Part::Vmm) if matches!(self.vmm.try_wait(), Ok(None)) => {}
+                // Not told by wait(2): that reports a traced process later than its descriptor does.
+                Event::Ended(Part::Vmm) if self.replaced_vmms > 0 => self.replaced_vmms -= 1,
                 event => return event,
             }
         }
@@ -184,6 +188,7 @@ impl Parts {
             (self.events, self.memory) = (successor.events.take(), successor.memory.take());
             // Kills the first VMM, which is paused.
             drop(successor);
+            self.replaced_vmms += 1;
             tracing::info!("another VMM runs the guest, over an overlay of its memory");
             if let Err(error) = fs::rename(&vm.run.next_monitor, &vm.run.monitor) {
                 tracing::error!(%error, "the VMM's monitor cannot be reached");

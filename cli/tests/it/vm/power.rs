@@ -217,19 +217,12 @@ fn vm_is_consistent_after_power_loss() {
     if let Some(state) = recorded() {
         return live(Bed(Scratch::of(state.parent().expect("a directory"))));
     }
-    let attempt = |_| {
-        std::panic::catch_unwind(|| {
-            // A tmpfs would make flushes pointless.
-            let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
-            bed.make_image();
-            let state = bed.0.path("state");
-            fs::remove_dir_all(&state).expect("removed");
-            let log = record(&state);
-            (bed, state, log)
-        })
-    };
-    // FIXME: under strace on a busy machine a suspension sometimes hangs.
-    let (bed, state, log) = (0..4).map(attempt).find_map(Result::ok).expect("one of four attempts");
+    // A tmpfs would make flushes pointless.
+    let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
+    bed.make_image();
+    let state = bed.0.path("state");
+    fs::remove_dir_all(&state).expect("removed");
+    let log = record(&state);
     mount("images", &state, "tmpfs", MountFlags::empty(), c"size=256m")
         .expect("mounted: the tests need root");
     let _small = Small(state.clone());
