@@ -28,8 +28,10 @@ LEFT_OUT := $(ROOT_TESTS:%=--exclude %)
 export TOMBOLO_ALLOW_SKIP ?= 1
 endif
 
-# The first keeps the processors busy; the others mostly wait, so two of them run beside it (tests/timed). The last uses what the first builds.
-PARALLEL := test-planted test-guests test-mount test-posix test-postgres test-chaos test-crash test-disk test-package
+# These keep all processors busy, so each has the machine for itself.
+SERIAL := programs test-planted
+# These wait for about half of their time, so two run at a time (tests/timed), the longest first. The last uses what test-planted has built.
+PARALLEL := test-guests test-mount test-posix test-postgres test-chaos test-crash test-disk test-package
 # The benchmarks are tried if they or what they all measure have changed: on a branch since it left main, on main in the last 20 commits.
 BENCH_CHANGED = $(shell git diff --quiet "$$(tests/base 20)" -- bench core mem || echo bench-quick)
 
@@ -70,11 +72,11 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo "this needs root, for mounts and guests; make build, lint and test-rust do not" >&2; exit 1; }
 
 test: as-root ## everything that has to pass
-	tests/timed $(MAKE) packages peers programs --parallel 3 $(PARALLEL)
+	tests/timed $(MAKE) packages peers $(SERIAL) --parallel 2 $(PARALLEL)
 
 # Clippy lints what `make test-planted` builds.
 gate: as-root ## lints, the same, and a quick pass of each benchmark if what they measure has changed
-	tests/timed $(MAKE) packages peers lint-text programs --parallel 3 $(PARALLEL) $(BENCH_CHANGED)
+	tests/timed $(MAKE) packages peers lint-text $(SERIAL) --parallel 2 $(PARALLEL) $(BENCH_CHANGED)
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills

@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 # Tests wait for more than half of their time.
-JOBS = int(os.environ.get("TOMBOLO_JOBS", 3 * os.cpu_count()))
+JOBS = int(os.environ.get("TOMBOLO_JOBS", 2 * os.cpu_count()))
 THREADS = os.environ.get("RUST_TEST_THREADS", str(2 * os.cpu_count()))
 LIMIT_S = 4 * 3600 if "TOMBOLO_LONG" in os.environ else 1800
 # These take longest, so they start first.
