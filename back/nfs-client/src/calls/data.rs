@@ -35,8 +35,8 @@ pub(crate) struct ReadDone {
     pub eof: bool,
 }
 
-/// So many bytes of results are looked at for the start of a READ's data: status, attributes, count, end of
-/// file, length.
+/// Length of the part of a READ's results that precedes the data: status, attributes, count, end of file,
+/// length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
 /// Where the data of a READ lie in its results.

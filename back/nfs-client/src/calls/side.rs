@@ -212,8 +212,7 @@ impl Nfs {
     }
 }
 
-/// What results of PACK have beside the data, and a frame beside what it holds where that cannot be
-/// compressed.
+/// Bytes of PACK's results beyond the data, and overhead of a frame that cannot be compressed.
 const PACKED_REST_BYTES: usize = 4 << 10;
 
 fn listed(parts: &[Range<u64>]) -> Vec<u8> {

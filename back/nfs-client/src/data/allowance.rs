@@ -94,8 +94,8 @@ impl Allowance {
         Stuck(self)
     }
 
-    /// Whether uncommitted data are to get a COMMIT: they are half of what may be held, or a writer waits for
-    /// memory. Many small pieces hold far more than their bytes.
+    /// Returns `true` if uncommitted data should get a COMMIT: they use half of the limit, or a writer waits
+    /// for memory. Small pieces use far more memory than their bytes.
     pub(super) fn is_scarce(&self) -> bool {
         self.stuck.load(Ordering::SeqCst) > 0
             || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2

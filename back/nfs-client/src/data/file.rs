@@ -15,8 +15,8 @@ use super::memory::Memory;
 use super::piece::WriteSeq;
 use super::read_ahead::Readers;
 
-/// What a node holds of its file's data: written bytes that the server does not have for good, and bytes that
-/// were read ahead.
+/// Data of a node's file: written bytes that are not stable on the server yet, and bytes that were read
+/// ahead.
 ///
 /// Costs a pointer until something is read or written.
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ impl FileData {
         self.0.get()?.look(|state| state.end())
     }
 
-    /// Whether there are writes that the server has not answered, so that its attributes are not those that
-    /// the writers see.
+    /// Returns `true` if the server has unanswered writes, so that its attributes differ from those that the
+    /// writers see.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
     }

@@ -4,8 +4,8 @@ use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 
-/// What failed, and what was reported. The next write or flush reports it, and so does every one that was
-/// waiting when it failed.
+/// Failures of writes, and the reported ones. The next write or flush reports a failure, and so do all that
+/// were waiting when it occurred.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     count: u64,

@@ -51,7 +51,7 @@ impl Readers {
         self.readers.get_mut(index).map(|(_, reader)| reader)
     }
 
-    /// What was read ahead of this range, or is on its way, is not to be used. The file may end elsewhere
+    /// Discards pieces of this range that were read ahead or are in flight. The file may have another end
     /// now.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         for (_, reader) in &mut self.readers {
@@ -153,8 +153,8 @@ impl Reader {
         parts
     }
 
-    /// What to read ahead next of a reader at this range, in a file that ends there. None if that is enough,
-    /// or as much is held as may be: the limits, and what is being read.
+    /// Returns the range to read ahead next of a reader at this range, in a file with this end. `None` if
+    /// enough was read ahead, or the limit is reached.
     pub(super) fn next(
         &mut self,
         reading: &Range<u64>,

@@ -21,8 +21,7 @@ pub(super) struct ReadAheadLimits {
 /// What one opening's reads looked like so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadSequence {
-    /// Where the furthest of the reads ended that follow each other. A file is expected to be read from its
-    /// beginning.
+    /// End of the furthest of consecutive reads. A file is expected to be read from its beginning.
     front: u64,
     /// How far ahead of that is read.
     window: usize,

@@ -325,8 +325,8 @@ impl<S: Server> Reading<S> {
                 self.file.until(|state| (!pending(state)).then_some(())).await;
                 Ok(())
             };
-            // What a restarted server has lost is sent anew, so it may be on its way once more when this has
-            // waited.
+            // Data that a restarted server has lost are sent again, so they may be in flight once more after
+            // this wait.
             unless_interrupted(self.server.interruption(&self.caller), written).await?;
         };
         let mut coming = self.begin(&plan.parts);

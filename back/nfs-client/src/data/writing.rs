@@ -19,9 +19,8 @@ use crate::caller::Caller;
 /// Small writes that must wait are gathered in buffers with so many spare bytes for the next ones.
 const SPARE_BYTES: usize = 128 << 10;
 
-/// So much of a file may wait to leave when as much is outstanding as may be: so many full WRITEs, and no
-/// more than so many bytes unless one is longer. A writer that finds the queue full goes on when a quarter of
-/// that is left.
+/// Limits of a file's queue of writes while the in-flight limit is reached: full WRITEs, and bytes unless one
+/// write is longer. A writer that finds the queue full continues when a quarter of it is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 

@@ -299,9 +299,9 @@ impl Node {
         self.state().location.clone()
     }
 
-    /// Whether this directory can be the parent of another: it is not below it, nor too deep. Locations of
-    /// directories change with the table of nodes locked, so that two cannot come into each other at the same
-    /// time.
+    /// Returns `true` if this directory can be the parent of another: it is not below that one, nor too deep.
+    /// Locations of directories change with the table of nodes locked, so two cannot move into each other
+    /// concurrently.
     pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
         let mut above = Some(self.clone());
         for _ in 0..DEPTH_MAX {
