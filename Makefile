@@ -35,7 +35,7 @@ PARALLEL := test-guests test-mount test-posix test-postgres test-chaos test-cras
 # The benchmarks are tried if they or what they all measure have changed: on a branch since it left main, on main in the last 20 commits.
 BENCH_CHANGED = $(shell git diff --quiet "$$(tests/base 20)" -- bench core mem || echo bench-quick)
 
-.PHONY: help packages peers build c-library static programs dist package demo gate test test-long test-rust test-changed test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint lint-text build-bench bench bench-quick clean as-root test-build
+.PHONY: help test-typed packages peers build c-library static programs dist package demo gate test test-long test-rust test-changed test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint lint-text build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -80,7 +80,7 @@ gate: as-root ## lints, the same, and a quick pass of each benchmark if what the
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers lint programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-crash-all test-disk-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers lint programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-typed test-crash-all test-disk-all test-chaos-all test-package
 
 # `make peers` has unpacked this: the tests then demand it.
 RUST_TESTS := test-rust test-changed test-planted
@@ -130,6 +130,10 @@ test-write-back-all: as-root programs ## git and SQLite where changes are kept b
 test-guests: programs ## real guests: a job on each kind, and what only a guest's kernel sees
 	tests/guests/setup
 	tests/guests/cases --gate
+
+test-typed: as-root programs ## the commands of README.md and the quickstart, as they stand
+	tests/guests/setup
+	tests/typed/run
 
 test-guests-all: programs ## real guests: all cases in both
 	tests/guests/setup
