@@ -76,18 +76,14 @@ impl Machine {
 
     /// Returns a command that runs the program on that machine.
     fn tombolo(&self, words: &[&str]) -> Command {
-        let on_it = |name: &str, place: &str| format!("mount --bind {} {place} && ", self.scratch.text(name));
+        let bind = |name: &str, place: &str| format!("mount --bind {} {place}", self.scratch.text(name));
         let script = [
-            "mount -t tmpfs run /run && mkdir -p /run/userdb /run/systemd/userdb && ".to_owned(),
-            on_it("records", "/run/userdb"),
-            on_it("services", "/run/systemd/userdb"),
-            on_it("etc", "/etc"),
-            "exec \"$@\"".to_owned(),
+            "mount -t tmpfs run /run && mkdir -p /run/userdb /run/systemd/userdb".to_owned(),
+            bind("records", "/run/userdb"),
+            bind("services", "/run/systemd/userdb"),
+            bind("etc", "/etc"),
         ];
-        let mut command =
-            self.scratch.program("unshare".as_ref(), &["-m", "sh", "-c", &script.concat(), "sh"]);
-        command.arg(&self.program).args(words);
-        command
+        self.scratch.in_own_mounts(&script.join(" && "), &self.program, words)
     }
 
     fn run(&self, words: &[&str]) -> Ran {

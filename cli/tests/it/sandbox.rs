@@ -188,11 +188,9 @@ fn server_without_broker_has_no_sandbox() {
     let loader = loader();
     let libraries = loader.parent().expect("a directory").display().to_string();
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
-    let script = format!("mount --bind {libraries} {libraries} && exec \"$@\"");
+    let script = format!("mount --bind {libraries} {libraries}");
     let program = env!("CARGO_BIN_EXE_tombolo");
-    let before = ["-m", "sh", "-c", &script, "sh", program];
-    let server = scratch
-        .started(scratch.program("unshare".as_ref(), &[&before[..], &words].concat()), "ready control");
+    let server = scratch.started(scratch.in_own_mounts(&script, program.as_ref(), &words), "ready control");
     assert!(server.said.contains(HELD), "{}", server.said);
     server.stop();
     // Started by its loader: a restart would execute the loader alone.
@@ -209,11 +207,10 @@ fn server_without_broker_has_no_sandbox() {
 #[test]
 fn containerised_server_hides_mounted_files() {
     let scratch = Scratch::new();
-    let script = "mount --bind plain /etc/hosts && mount --bind plain /etc/hostname && exec \"$@\"";
+    let script = "mount --bind plain /etc/hosts && mount --bind plain /etc/hostname";
     let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
-    let before = ["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_tombolo")];
-    let server = scratch
-        .started(scratch.program("unshare".as_ref(), &[&before[..], &words].concat()), "ready control");
+    let program = env!("CARGO_BIN_EXE_tombolo");
+    let server = scratch.started(scratch.in_own_mounts(script, program.as_ref(), &words), "ready control");
     assert!(server.said.contains(HELD), "{}", server.said);
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid())).expect("mountinfo");
     let hosts = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/etc/hosts")).expect("a mount");

@@ -62,6 +62,15 @@ impl Scratch {
         command
     }
 
+    /// Returns a command that runs a program in a mount namespace, which the script has changed. The mounts of
+    /// tests that run at the same time are detached in it, since it would delay the ends of their servers.
+    pub fn in_own_mounts(&self, script: &str, program: &Path, words: &[&str]) -> Command {
+        let script = format!("umount -i -a -l -t fuse.tombolo && {script} && exec \"$@\"");
+        let mut command = self.program("unshare".as_ref(), &["-m", "sh", "-c", &script, "sh"]);
+        command.arg(program).args(words);
+        command
+    }
+
     /// Copies the program, for tests that modify it. The copy is made by another process: a descriptor of
     /// ours open for writing could be inherited by another test's child and make execution fail with ETXTBSY.
     pub fn copy_of_program(&self) -> PathBuf {
