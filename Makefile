@@ -31,11 +31,11 @@ endif
 # These keep all processors busy, so each has the machine for itself.
 SERIAL := programs test-planted
 # These wait for about half of their time, so two run at a time (tests/timed), the longest first. The last uses what test-planted has built.
-PARALLEL := test-guests test-mount test-posix test-postgres test-chaos test-crash test-disk test-package
+PARALLEL := test-guests test-mount test-posix test-typed test-postgres test-chaos test-crash test-disk test-package
 # The benchmarks are tried if they or what they all measure have changed: on a branch since it left main, on main in the last 20 commits.
 BENCH_CHANGED = $(shell git diff --quiet "$$(tests/base 20)" -- bench core mem || echo bench-quick)
 
-.PHONY: help test-typed packages peers build c-library static programs dist package demo gate test test-long test-rust test-changed test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint lint-text build-bench bench bench-quick clean as-root test-build
+.PHONY: help site test-typed packages peers build c-library static programs dist package demo gate test test-long test-rust test-changed test-planted test-fuzz test-address test-mount test-guests test-guests-all test-crash test-crash-all test-disk test-disk-all test-chaos test-chaos-all test-package test-posix test-postgres test-postgres-all test-write-back-all lint lint-text build-bench bench bench-quick clean as-root test-build
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ dist: ## the program that packages ship, static and stripped: target/x86_64-unkn
 
 package: dist c-library ## a Debian package of it: target/package/tombolo_VERSION_amd64.deb
 	packaging/build $(DIST) $(LIBRARY)
+
+site: ## the documentation as a web site: target/site
+	docs/site $(BUILT)/site
 
 demo: programs ## share a source tree with a real guest and build it there
 	tests/guests/setup

@@ -23,7 +23,11 @@ phase() {
     from=$(now)
     "$@"
     took=$(($(now) - from))
-    printf '%-9s %d.%02d s\n' "$name" $((took / 100)) $((took % 100))
+    if [ $took -gt 0 ]; then
+        printf '%-9s %d.%02d s\n' "$name" $((took / 100)) $((took % 100))
+    else
+        printf '%-9s < 0.01 s\n' "$name"
+    fi
     [ -z "${TOMBOLO_PAUSE:-}" ] || sleep "$TOMBOLO_PAUSE"
 }
 
