@@ -83,7 +83,7 @@ gate: as-root ## lints, the same, and a quick pass of each benchmark if what the
 
 test-long: export TOMBOLO_LONG = 1
 test-long: as-root ## the same at full size: an hour of fuzzing, every case on both kinds of guests, a thousand kills
-	tests/timed $(MAKE) packages peers lint programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-typed test-crash-all test-disk-all test-chaos-all test-package
+	tests/timed $(MAKE) packages peers lint programs test-rust test-planted test-address test-fuzz test-mount test-build test-posix test-postgres-all test-write-back-all test-guests-all test-typed test-crash-all test-disk-all test-chaos-all test-package site
 
 # `make peers` has unpacked this: the tests then demand it.
 RUST_TESTS := test-rust test-changed test-planted
