@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// A change notice takes some 100 µs; on a busy machine a program may not run for much longer.
+/// Limit until a change is visible: a notice takes some 100 µs, but a busy machine may delay any program.
 const BOUND: Duration = Duration::from_secs(10);
 /// Few names, so that they are created, moved and removed repeatedly.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Something that is done to a tree; whether it can be done depends on the tree alone.
+/// A change of a tree. Its outcome depends on the tree alone.
 #[derive(Debug)]
 enum Change {
     Write(PathBuf, Vec<u8>),
@@ -50,7 +50,7 @@ enum Change {
 
 impl Change {
     fn random(random: &mut Random, step: usize) -> Self {
-        // Directories are among what is moved and removed.
+        // Moves and removals include directories.
         let any = |random: &mut Random| match random.below(8) {
             0 => DIRECTORIES[1 + random.below(2)].into(),
             _ => random.path(),
@@ -110,7 +110,7 @@ fn show(path: &Path) -> io::Result<Shown> {
     } else {
         fs::read(path)?
     };
-    // The size of a directory is its file system's own affair.
+    // Sizes of directories differ between file systems.
     Ok((meta.mode(), meta.nlink(), if meta.is_dir() { 0 } else { meta.len() }, content))
 }
 

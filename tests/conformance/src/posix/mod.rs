@@ -14,7 +14,7 @@ use crate::report::{Report, Skip, Verdict};
 /// One case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `group::what_it_says`.
+    /// Name of the case: `group::function`.
     pub name: &'static str,
     /// `true` if only the superuser can run the case.
     pub root: bool,

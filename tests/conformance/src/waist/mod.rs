@@ -55,7 +55,7 @@ bitflags! {
 /// One case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `group::what_it_says`.
+    /// Name of the case: `group::function`.
     pub name: &'static str,
     /// Requirements.
     pub needs: Needs,

@@ -81,7 +81,7 @@ fn a_directory_under_an_idmap_of_identity_ranges() {
     run(&with_ids_mapped(on_disk(scratch.path())), SETUP).expect("local-dir under an idmap", &[]);
 }
 
-/// Handles that lead back by name.
+/// Handles resolve by name.
 #[test]
 fn a_directory_under_a_handle_table() {
     let scratch = tempfile::tempdir().expect("a scratch directory");

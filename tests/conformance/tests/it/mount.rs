@@ -1,6 +1,6 @@
-//! The POSIX cases through `/dev/fuse`, over what a mounted directory of the host cannot show: the reference
-//! model, every answer coming later, and writes that are cut short. Needs root and `/dev/fuse`. Directories
-//! of the host are mounted by `tests/mount/run`.
+//! The POSIX cases through `/dev/fuse`, over exports that a mounted host directory cannot cover: the
+//! reference model, delayed answers, and short writes. Needs root and `/dev/fuse`. `tests/mount/run` mounts
+//! directories of the host.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn later(export: Arc<dyn Export>) -> impl Export {
 
 #[test]
 fn memory_under_every_coherence() {
-    // The tests below run the other two.
+    // Later tests run the other two.
     let all = [Coherence::Push, Coherence::Always, Coherence::Strict, Coherence::Auto];
     for coherence in all.into_iter().take(if is_long_run() { 4 } else { 2 }) {
         run(&format!("memory, {coherence:?}"), &Memory::default(), coherence);

@@ -7,7 +7,7 @@ use crate::model::machine::OWNERS;
 
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// On whose behalf: an index into the machine's users.
+    /// Index of the acting user among the machine's users.
     pub user: usize,
     pub what: What,
 }
@@ -67,7 +67,7 @@ pub fn required_and_xattrs() -> impl Strategy<Value = Action> {
 }
 
 fn by_anyone(what: impl Strategy<Value = What>) -> impl Strategy<Value = Action> {
-    // The superuser twice as often, or little would ever be allowed.
+    // The superuser acts twice as often, or most actions would be refused.
     let user = prop_oneof![2 => Just(0_usize), 1 => Just(1), 1 => Just(2)];
     (user, what).prop_map(|(user, what)| Action { user, what })
 }

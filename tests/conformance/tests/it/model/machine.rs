@@ -84,7 +84,7 @@ impl Machine {
         };
         let readable = |open: usize| is(open, FileType::Regular);
         match &action.what {
-            // No kernel forgets what it has open.
+            // No kernel forgets an open node.
             What::Forget(node) => self.node(*node).is_some_and(|node| {
                 node != NodeId::ROOT && !self.opens.iter().flatten().any(|file| file.node == node)
             }),
@@ -99,7 +99,7 @@ impl Machine {
             | What::GetXattr(node, _)
             | What::ListXattrs(node)
             | What::RemoveXattr(node, _) => named(*node),
-            // A directory is opened to be listed.
+            // Opens directories only to list them.
             What::Open(node, flags) => {
                 let to_list = flags.contains(OpenFlags::DIRECTORY);
                 let is_directory = |node| {
@@ -117,8 +117,7 @@ impl Machine {
             | What::Mknod(place, _)
             | What::Unlink(place)
             | What::Rmdir(place) => named(place.dir),
-            // Hosts keep users from linking to what they do not own, by a setting (proc(5),
-            // protected_hardlinks).
+            // By default hosts refuse links to files of other users (proc(5), protected_hardlinks).
             What::Link(node, place) => action.user == 0 && named(*node) && named(place.dir),
             What::Rename(from, to, _) => named(from.dir) && named(to.dir),
             // The waist leaves open if these operations drop set-user-id and set-group-id: they carry no such
@@ -343,7 +342,7 @@ impl Machine {
         Ok(words(&self.fs.setattr(&self.cx, self.known(node), None, &set).wait()?.0))
     }
 
-    /// Takes note of a node that was answered.
+    /// Registers a node that an operation has returned.
     fn met(&mut self, entry: Entry) -> String {
         self.nodes.push(Some(entry.node));
         words(&entry.attr)

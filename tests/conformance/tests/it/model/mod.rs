@@ -1,6 +1,5 @@
-//! Random sequences of operations: the reference model in memory against a directory of the host, on behalf
-//! of several users. Results, attributes (but for times and numbers), listings and contents must be the same
-//! all along.
+//! Random sequences of operations by several users on the reference model in memory and on a directory of the
+//! host. Results, attributes (except times and numbers), listings and contents must agree after every step.
 //!
 //! A failure is shrunk and printed with its seed; `TOMBOLO_SEED=… cargo test -p tombolo-conformance --test it
 //! model` runs it again. `TOMBOLO_CASES` sets how many sequences are tried.

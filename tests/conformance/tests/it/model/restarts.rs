@@ -1,5 +1,5 @@
-//! Write-back against the reference model, with restarts in between: ends in good order, and sudden ones, of
-//! which what was made stable is left.
+//! Write-back against the reference model, with orderly and sudden restarts in between. After a sudden one,
+//! only stable state is left.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,9 +22,9 @@ const CASES: u32 = 20;
 #[derive(Clone, Debug)]
 enum Step {
     Act(Action),
-    /// All that runs ends, and what is on the disk is opened again.
+    /// Ends the layers in order and reopens their state on the disk.
     Restart,
-    /// All is made stable, and files as they are then are all that is left.
+    /// Makes everything stable and continues from a copy of the files at that time.
     Crash,
 }
 
@@ -39,7 +39,7 @@ fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     let store = opened_store(&dir.join("cache"), &identity, StoreOptions::default());
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cache = over(origin, store, options).expect("a cache");
-    // Nothing may change while the state is copied: the copy must be of one moment.
+    // The state must not change while it is copied.
     let never = Duration::from_secs(24 * 60 * 60);
     let kept = tombolo_layer_write_back::Options { idle: never, delay_max: never, ..Default::default() };
     let export = tombolo_layer_write_back::over(&cache, &dir.join("write-back"), kept);

@@ -24,7 +24,7 @@ pub struct World {
     /// Violations found.
     pub wrong: Mutex<Vec<String>>,
     pub log: Mutex<Vec<String>>,
-    /// Operations of clients that are not answered yet, of each cache.
+    /// Unanswered client operations, by cache.
     pub pending: [AtomicUsize; 2],
     /// The origin's number of each file that a cache has numbered: it never changes.
     numbers: Mutex<HashMap<(usize, NodeId), u64>>,
@@ -48,7 +48,7 @@ pub struct Caller {
     pub fs: Arc<dyn FileSystem>,
 }
 
-/// A file as a caller knows it: the cache's node and the origin's number.
+/// A file as known to a caller: the cache's node and the origin's number.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     pub node: NodeId,
@@ -309,7 +309,7 @@ impl Caller {
         let opened = self.fs.open(&op.cx, node.node, flags).resolve().await;
         let opened = self.ended(&op, node.id, opened)?;
         if let Some(attr) = opened.attr {
-            // To open a directory is a look.
+            // Opening a directory counts as a look-up.
             let is_look = flags.contains(OpenFlags::DIRECTORY);
             let are_new = self.promise.opens_are_new && !is_look || self.promise.looks_are_new;
             let window = self.window(&op, op.began, are_new);
@@ -387,7 +387,7 @@ impl Caller {
         Op { cx: Ctx { request: RequestId(request), ..self.cx() }, began }
     }
 
-    /// Takes in how an operation on a file has ended. Only some failures can be.
+    /// Verifies the outcome of an operation on a file: only some errors are possible.
     fn ended<T>(&self, op: &Op, id: u64, outcome: Outcome<T>) -> Outcome<T> {
         self.history(|history| history.answered(op.cx.request.0));
         let can_be = match &outcome {

@@ -14,8 +14,7 @@ use super::network::Clock;
 /// A step of the simulation.
 pub type Time = u64;
 
-/// The cache that made a change, and for which request of its clients; 0 for one that was made at the origin
-/// itself.
+/// The cache that made a change and the client request that caused it; 0 for a change at the origin itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Author {
     pub cache: usize,
@@ -80,7 +79,7 @@ impl History {
         self.answered.insert(request, self.now);
     }
 
-    /// Takes in what is at the origin after something that may have changed it.
+    /// Records the origin's state after a possible change.
     pub fn observe(&mut self, by: Author) {
         self.now += 1;
         let (mut dirs, mut named) = (vec![NodeId::ROOT], BTreeSet::new());
@@ -138,7 +137,7 @@ impl History {
         let bare = state_of(self.clock, &attr);
         let same =
             known.last().filter(|last| FileState { bytes: Arc::default(), ..last.what.clone() } == bare);
-        // A change moves the clock, but for one that ticks slowly.
+        // Every change advances the clock, except a coarse one.
         if same.is_some() && self.clock != Clock::Coarse {
             return;
         }

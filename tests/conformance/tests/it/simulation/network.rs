@@ -1,5 +1,5 @@
-//! A network between caches and the origin of all: each request, and each answer, pends until the simulation
-//! lets it through or cuts it.
+//! A network between caches and their common origin: each request and each answer pends until the simulation
+//! delivers or drops it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,10 +52,10 @@ pub fn identity(attr: &Attr) -> u64 {
 /// Callback for each request executed at the origin.
 pub type Performed = Box<dyn Fn(u64) + Send + Sync>;
 
-/// The far end of a link, as an export.
+/// The remote end of a link, as an export.
 pub struct Far(pub Arc<Link>);
 
-/// The way from one cache to the origin.
+/// The link from one cache to the origin.
 pub struct Link {
     origin: Arc<dyn Export>,
     clock: Clock,
@@ -103,7 +103,7 @@ impl Export for Far {
     }
 }
 
-/// A session at the other end.
+/// A session over the link.
 struct Remote {
     link: Arc<Link>,
     fs: Arc<dyn FileSystem>,
@@ -111,14 +111,14 @@ struct Remote {
     told: Arc<Mutex<HashMap<NodeId, Told>>>,
 }
 
-/// Attributes as `back/nfs-client` selects them when a server executes concurrent calls in any order: the
-/// later change time is the newer.
+/// Selection of attributes as in `back/nfs-client`, for a server that executes concurrent calls in any order:
+/// the later change time is the newer.
 struct Told {
     asked: Instant,
     came: Instant,
     attr: Attr,
-    /// Two answers of one time of change differ.
-    is_doubtful: bool,
+    /// `true` if two overlapping answers differ at the same change time.
+    is_ambiguous: bool,
 }
 
 impl Told {
@@ -129,8 +129,8 @@ impl Told {
             return;
         }
         let same = WeakAttr::from(&attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink;
-        let is_doubtful = overlaps && attr.ctime == self.attr.ctime && (!same || self.is_doubtful);
-        *self = Self { asked: self.asked.max(asked), came: Instant::now(), attr, is_doubtful };
+        let is_ambiguous = overlaps && attr.ctime == self.attr.ctime && (!same || self.is_ambiguous);
+        *self = Self { asked: self.asked.max(asked), came: Instant::now(), attr, is_ambiguous };
     }
 }
 
@@ -152,7 +152,7 @@ impl Remote {
             (link.performed)(cx.request.0);
             link.pass().await?;
             if let Ok(attr) = attr {
-                let first = Told { asked, came: asked, attr, is_doubtful: false };
+                let first = Told { asked, came: asked, attr, is_ambiguous: false };
                 told.lock().expect("no panic").entry(about).or_insert(first).learn(attr, asked);
             }
             answer
@@ -264,7 +264,7 @@ impl FileSystem for Remote {
         if let Some(since) = cx.fetched_since
             && let Some(told) = self.told.lock().expect("no panic").get(&node)
             && told.asked >= since
-            && !told.is_doubtful
+            && !told.is_ambiguous
         {
             return Answer::ok(told.attr);
         }

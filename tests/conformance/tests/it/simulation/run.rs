@@ -34,7 +34,7 @@ const CAPACITIES_BYTES: [u64; 3] = [10_000, 60_000, 1 << 30];
 struct Plan {
     contracts: [Contract; 2],
     never_old: bool,
-    /// Which caches have clients that change something, and whether it is changed at the origin.
+    /// Changes by clients of each cache, and by the origin itself.
     change: ([bool; 2], bool),
     clock: Clock,
     cuts: bool,
@@ -55,11 +55,11 @@ pub struct Run {
     counts: Counts,
 }
 
-/// A cache that runs.
+/// A running cache.
 struct Running {
     cache: CacheExport,
     caller: Caller,
-    /// Openings that stay.
+    /// Long-lived openings.
     held: Arc<std::sync::Mutex<Vec<Held>>>,
 }
 
@@ -82,7 +82,7 @@ impl Plan {
         Self { contracts, never_old, change, clock, cuts, capacity_bytes, prefetch }
     }
 
-    /// Returns the memory for files: small if the capacity for data is.
+    /// Returns the memory for files: small if the data capacity is small.
     fn memory_bytes(&self) -> usize {
         if self.capacity_bytes == CAPACITIES_BYTES[0] { 8192 } else { StoreOptions::default().memory_bytes }
     }
@@ -239,7 +239,7 @@ impl Run {
         spawn(caller.clone(), async move { caller.perform(action).await });
     }
 
-    /// Opens a file for a longer time, or reads one that is open.
+    /// Opens a file for a longer time, or reads an open one.
     fn use_held(&mut self) {
         let (cache, place) = (self.random.usize(..2), self.place());
         let running = self.running(cache);
@@ -260,7 +260,7 @@ impl Run {
         });
     }
 
-    /// Takes a handle, or finds a file by one.
+    /// Records the handle of a file, or resolves a recorded one.
     fn use_handle(&mut self) {
         let (cache, place) = (self.random.usize(..2), self.place());
         let (caller, handles) = (self.running(cache).caller.clone(), self.handles.clone());
@@ -282,7 +282,7 @@ impl Run {
         });
     }
 
-    /// Delivers all that is on its way. No caller must be left waiting.
+    /// Delivers all pending messages. No caller may be left waiting.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             if self.links.iter().all(|link| link.waiting() == 0) {
@@ -372,7 +372,7 @@ impl Run {
         }
     }
 
-    /// Changes something at the origin itself. That it may fail does not matter.
+    /// Changes something at the origin itself; the change may fail.
     fn change_directly(&mut self, action: Action) {
         let (fs, cx) = (&self.direct, Ctx::root(SessionId(8)));
         let dir = |place: Place| match place.dir {
@@ -424,7 +424,7 @@ impl Run {
     }
 }
 
-/// Begins what a client does.
+/// Starts an operation of a client.
 fn spawn(caller: Caller, work: impl Future<Output = ()> + Send + 'static) {
     let (world, cache) = (caller.world.clone(), caller.cache);
     drop(caller);
