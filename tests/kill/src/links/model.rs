@@ -106,7 +106,7 @@ impl Model {
     }
 
     /// Returns the blocks that may still change until the server is restarted.
-    fn doubtful_blocks(&self) -> BTreeSet<u64> {
+    fn unsettled_blocks(&self) -> BTreeSet<u64> {
         let block = |action: &Action| if let Action::Write(block, _) = action { Some(*block) } else { None };
         self.doubts.iter().filter_map(block).collect()
     }
@@ -120,8 +120,8 @@ impl Model {
         match random.u64(..10) {
             0..=2 => Action::Append(number, 0),
             3 => {
-                let doubtful = self.doubtful_blocks();
-                let free: Vec<u64> = (0..BLOCKS).filter(|block| !doubtful.contains(block)).collect();
+                let unsettled = self.unsettled_blocks();
+                let free: Vec<u64> = (0..BLOCKS).filter(|block| !unsettled.contains(block)).collect();
                 match free.get(random.usize(..free.len().max(1))) {
                     Some(block) => Action::Write(*block, number),
                     None => Action::Append(number, 0),

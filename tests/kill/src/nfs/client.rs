@@ -44,7 +44,7 @@ impl Answer {
 
 /// Extra behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manners {
+pub enum Behaviour {
     /// One reply per call.
     Plain,
     /// Occasionally breaks a connection during a call, or sends a call twice at once.
@@ -58,7 +58,7 @@ pub struct Client {
     stream: Option<Stream>,
     next_xid: u32,
     random: Rng,
-    manners: Manners,
+    behaviour: Behaviour,
     /// Number of calls resent because a connection broke.
     pub resent: u64,
     /// Number of calls sent twice at once.
@@ -69,9 +69,9 @@ pub struct Client {
 
 impl Client {
     /// Creates a client that is not connected yet.
-    pub fn new(server: SocketAddr, mut random: Rng, manners: Manners) -> Self {
+    pub fn new(server: SocketAddr, mut random: Rng, behaviour: Behaviour) -> Self {
         let next_xid = random.u64(..) as u32;
-        Self { server, stream: None, next_xid, random, manners, resent: 0, doubled: 0, answered: 0 }
+        Self { server, stream: None, next_xid, random, behaviour, resent: 0, doubled: 0, answered: 0 }
     }
 
     /// Makes a call of the NFS program; `data` is the payload of a WRITE.
@@ -118,7 +118,7 @@ impl Client {
         let stream = self.stream.insert(stream);
         *sends += 1;
         stream.send(&message.to_bytes())?;
-        if self.manners == Manners::Plain {
+        if self.behaviour == Behaviour::Plain {
             return received(stream, message.xid);
         }
         if self.random.usize(..100) == 0 {

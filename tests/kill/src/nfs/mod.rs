@@ -18,7 +18,7 @@ use tombolo_wire_nfs3::{FileHandleBuf, Reply};
 
 use crate::args::{Args, rng};
 use crate::failure::{Failure, Result, wrong};
-use crate::nfs::client::{Client, Manners};
+use crate::nfs::client::{Behaviour, Client};
 use crate::nfs::probe::Probe;
 use crate::nfs::server::Server;
 use crate::nfs::worker::Worker;
@@ -43,12 +43,12 @@ fn rounds(args: &Args, server: &mut Server) -> Result<String> {
     let began = Instant::now();
     let mut random = rng(args.seed, 0);
     server.start(&[])?;
-    let mut client = Client::new(server.address(), rng(args.seed, 1), Manners::Plain);
+    let mut client = Client::new(server.address(), rng(args.seed, 1), Behaviour::Plain);
     let root = root(&mut client)?;
     let mut workers = Vec::new();
     for number in 0..args.clients {
         let random = |stream| rng(args.seed, (2 * number + stream) as u64);
-        let client = Client::new(server.address(), random(2), Manners::Rude);
+        let client = Client::new(server.address(), random(2), Behaviour::Rude);
         workers.push(Worker::new(number, root.as_handle(), client, random(3))?);
     }
 
@@ -112,7 +112,7 @@ fn kill_again_and_again(
     Ok(())
 }
 
-/// Fetches the handle of the export's root.
+/// Requests the handle of the export's root.
 pub fn root(client: &mut Client) -> Result<FileHandleBuf> {
     let path = DirPath::new(Server::EXPORT.as_bytes()).ok_or_else(|| Failure::Wrong("a long path".into()))?;
     let call = client.mount(&mount::Call::Mnt(path));

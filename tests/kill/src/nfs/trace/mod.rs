@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::args::{Args, rng};
 use crate::failure::{Failure, Result};
-use crate::nfs::client::{Client, Manners};
+use crate::nfs::client::{Behaviour, Client};
 use crate::nfs::server::Server;
 use calls::{Calls, Made};
 use strace::{Event, Sync, SyncKind};
@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<String> {
     let file = trace.to_string_lossy();
     // With -D the tracer is the child: the process started and stopped is the server.
     server.start(&["strace", "-D", "-f", "-yy", "-q", "-s", "0", "-e", strace::CALLS, "-o", &file])?;
-    let mut client = Client::new(server.address(), rng(1, 1), Manners::Plain);
+    let mut client = Client::new(server.address(), rng(1, 1), Behaviour::Plain);
     let root = crate::nfs::root(&mut client)?;
     let mut calls = Calls::new(client, root);
     calls.make_all()?;
