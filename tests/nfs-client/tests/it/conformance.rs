@@ -1,5 +1,5 @@
-//! The waist's cases over the client, the wire, the server, and each back end. What NFS version 3 forces to
-//! differ is in `docs/semantics/nfs-mount.md`, each with its reason; nothing else is excused here.
+//! The waist's cases over the client, the wire, the server, and each back end. The only permitted differences
+//! are those that NFS version 3 forces, listed with reasons in `docs/semantics/nfs-mount.md`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use tombolo_nfs_client_tests::mount::{hard, server};
 use tombolo_nfs_tests::test_server::{PATH, Plan};
 use tombolo_shm::doorbell::Mode;
 
-/// What NFS version 3 has no word for.
+/// Features that NFS version 3 lacks.
 pub(crate) const LACKS: Needs =
     Needs::RIGHTS.union(Needs::APPENDS).union(Needs::KILLS).union(Needs::OLD_TIMES).union(Needs::AT_ONCE);
 
-/// Reasons to skip that result from it.
+/// Skips that follow from [`LACKS`].
 pub(crate) const MAY_SKIP: &[&str] = &[
     "needs Needs(RIGHTS)",
     "needs Needs(APPENDS)",
@@ -47,7 +47,7 @@ fn run_over(title: &str, export: Arc<dyn Export>) {
 
 fn run_with(title: &str, export: Arc<dyn Export>, transport: Transport, options: Options) {
     let mut plan = Plan::over(export);
-    // What is stable is tested by itself; ten thousand creates with an fsync each take their time.
+    // Stability has tests of its own; ten thousand creates with an fsync each would take too long.
     plan.durability = Durability::Relaxed;
     let started = plan.start();
     let mounted = NfsExport::mount(&server(started.address(), transport), PATH, options);
@@ -174,7 +174,7 @@ fn the_client_over_a_directory_on_tmpfs() {
     run_over("the client over a directory on tmpfs", export);
 }
 
-/// As `tombolo serve` puts it together.
+/// Tests the stack of `tombolo serve`.
 #[test]
 fn the_client_over_a_directory_with_a_reply_cache() {
     let (_dir, export) = directory_in(Path::new("/dev/shm"));
@@ -182,7 +182,7 @@ fn the_client_over_a_directory_with_a_reply_cache() {
     run_over("the client over a directory with a reply cache", Arc::new(once));
 }
 
-/// Each operation reaches the server.
+/// Tests a client whose operations all reach the server.
 #[test]
 fn the_client_without_caches() {
     let options = Options { attributes: AttributeTimes::NONE, read_ahead_bytes: 0, ..hard() };

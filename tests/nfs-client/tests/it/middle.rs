@@ -19,7 +19,7 @@ use tombolo_nfs_tests::test_server::{PATH, Plan, TestServer};
 use tombolo_wire_nfs3::{Status, side};
 use tombolo_wire_rpc::{Accepted, ReplyHeader};
 
-/// Enough for any busy machine.
+/// Longer than any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SIZE: usize = (3 << 20) + 100_000;

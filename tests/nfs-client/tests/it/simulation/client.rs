@@ -28,7 +28,7 @@ use crate::simulation::second_machine::{Baton, SecondMachine};
 use crate::simulation::seeds::{Scenario, Telling, run_seeds};
 use crate::simulation::shared::{Shared, Sharer};
 
-/// Longer than any wait of a client, once all is well.
+/// Longer than any wait of a client after the faults have ended.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A run of the client over streams or datagrams.
@@ -39,7 +39,7 @@ struct ClientRun<const STREAMS: bool> {
     steps: u64,
     /// Callers that share names and blocks, in addition to those with a directory of their own.
     sharers: u64,
-    /// Turns that a second machine takes at a file, and this one as well.
+    /// Turns of this and a second machine at one file.
     visits: u64,
     conditions: Conditions,
     plan: Plan,
@@ -107,7 +107,7 @@ fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
 /// Progress of a run.
 #[derive(Clone, Default)]
 struct Progress {
-    /// Trees of the callers that are done.
+    /// Trees of the callers that have finished.
     models: Arc<Mutex<BTreeMap<u64, Model>>>,
     shared: Arc<Shared>,
     others_done: Arc<AtomicU64>,
@@ -120,7 +120,7 @@ impl Progress {
     }
 }
 
-/// Runs it; the digest of what happened.
+/// Executes a run; returns a digest of its events.
 fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> u64 {
     let mut rng = Rng::new(scenario.seed ^ 1 << 63);
     let network = Network::new(rng.next_u64(), Conditions::CALM, telling == Telling::Aloud);
@@ -170,12 +170,12 @@ fn run<const STREAMS: bool>(scenario: &ClientRun<STREAMS>, telling: Telling) -> 
 struct Users {
     callers: Vec<Rng>,
     sharers: Vec<Rng>,
-    /// Which machine, how many turns.
+    /// The second machine's number, turns, generator and baton.
     second_machine: Option<(u64, u64, Rng, Arc<Baton>)>,
     steps: u64,
 }
 
-/// Mounts the export on a machine, and lets its users begin.
+/// Mounts the export on a machine and starts its users.
 async fn start(
     rpc: RpcClient,
     root: nfs3::FileHandleBuf,

@@ -22,9 +22,9 @@ pub trait Host<S> {
 /// Schedule of faults.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// In the order of time.
+    /// Faults in the order of time.
     pub faults: Vec<(Duration, Fault)>,
-    /// From then on all is well.
+    /// Time at which all faults end.
     pub heals_at: Duration,
 }
 
@@ -59,9 +59,9 @@ impl Plan {
 pub enum Stuck {
     /// No event is pending.
     Dead,
-    /// Things happen for ever without time passing.
+    /// Events without progress of time.
     Spinning,
-    /// It is not done a long time after all is well again.
+    /// Not done long after the faults have ended.
     Late,
 }
 
@@ -73,7 +73,7 @@ pub struct Driver<S, H> {
     clients: Vec<(Arc<ClientWire>, Engine)>,
     faults: VecDeque<(Duration, Fault)>,
     heals_at: Option<Duration>,
-    /// The server is down up to then, and whether its handles change.
+    /// End of the server's downtime, and `true` if its handles change.
     starts_at: Option<(Duration, bool)>,
     steps: (Duration, u32),
 }
@@ -181,7 +181,7 @@ impl<S: Service, H: Host<S>> Driver<S, H> {
         match fault {
             Fault::Freeze(time) => self.server.freeze(time),
             Fault::Restart { down, power, lost, new_handles } if self.server.is_up() => {
-                // Before anything of it is dropped, which would be an orderly end.
+                // First, since dropping the server would be an orderly end.
                 self.host.fails(lost);
                 self.server.stop(power.then_some(down));
                 self.starts_at = Some((self.network.now() + down, new_handles));

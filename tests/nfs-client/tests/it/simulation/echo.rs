@@ -1,4 +1,4 @@
-//! A program whose answers prove what arrived.
+//! A program whose replies prove the data it received.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The engine alone: every call gets its own reply once, and its memory is not touched after it.
+//! The engine alone: every call gets its own reply once, and its memory is not accessed afterwards.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,25 +20,25 @@ use crate::simulation::driver::{Driver, Host, Plan};
 use crate::simulation::echo::{self, ECHO, Echo, PROGRAM, VERSION, encode_arguments, sent_data};
 use crate::simulation::seeds::{Scenario, Telling, run_seeds};
 
-/// Longer than any wait of a client, once all is well.
+/// Longer than any wait of a client after the faults have ended.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Parameters of one caller.
+/// Properties of a run's calls.
 #[derive(Clone, Copy, Debug)]
-struct Manners {
+struct Profile {
     transport: Transport,
     recovery: Recovery,
     interrupts: Interrupts,
     calls: u64,
-    /// Calls that are out at the same time.
+    /// Maximum number of concurrent calls.
     together: u64,
     bytes_max: usize,
-    /// Calls that are interrupted, and abandoned calls, in thousandths.
+    /// Shares of interrupted and of abandoned calls, in thousandths.
     interrupted: u32,
     dropped: u32,
 }
 
-/// Echo does not change when it starts again.
+/// Host of an echo service, which survives restarts unchanged.
 struct Same(Arc<Echo>);
 
 impl Host<Echo> for Same {
@@ -48,7 +48,7 @@ impl Host<Echo> for Same {
     }
 }
 
-/// Memory of a call, and what is expected of it after its end.
+/// Memory of a call, and its expected content after the call's end.
 struct Kept {
     number: u64,
     source: Buffer,
@@ -80,11 +80,11 @@ async fn one_call(
     client: &RpcClient,
     network: &Network,
     number: u64,
-    manners: Manners,
+    profile: Profile,
     mut rng: Rng,
     outcomes: &Outcomes,
 ) {
-    let (out, back) = (draw_size(&mut rng, manners.bytes_max), draw_size(&mut rng, manners.bytes_max));
+    let (out, back) = (draw_size(&mut rng, profile.bytes_max), draw_size(&mut rng, profile.bytes_max));
     let (mut source, sink) = (Buffer::new(out.max(1)), Buffer::new(back.max(1)));
     source.as_mut_slice().expect("ours")[..out].copy_from_slice(&sent_data(number, out));
     let interrupt = Interrupt::new();
@@ -99,14 +99,14 @@ async fn one_call(
     network.note(number, || {
         format!("call {number} of {out} bytes, bulk: {is_bulk}, for {back}, receive_buffer: {lands}")
     });
-    if rng.chance(manners.interrupted) {
+    if rng.chance(profile.interrupted) {
         let (network, delay) = (network.clone(), rng.between((Duration::ZERO, Duration::from_secs(20))));
         task::spawn(async move {
             network.sleep(delay).await;
             interrupt.raise();
         });
     }
-    if rng.chance(manners.dropped) {
+    if rng.chance(profile.dropped) {
         drop(pending);
         outcomes.finished.fetch_add(1, Ordering::Relaxed);
         return;
@@ -116,9 +116,9 @@ async fn one_call(
     let mut kept = Kept { number, source, sink, expected: Vec::new() };
     match answer {
         Ok(reply) => check_reply(&mut kept, &reply, out, back, lands),
-        Err(error) => check_error(&error, manners, number),
+        Err(error) => check_error(&error, profile, number),
     }
-    // From now on the memory is the caller's again.
+    // The memory is the caller's again.
     let sink = kept.sink.source(0..back).to_vec(usize::MAX);
     kept.expected = sink;
     kept.source.sink(0..out).write_at(0, &vec![0xee; out]);
@@ -141,17 +141,17 @@ fn check_reply(kept: &mut Kept, reply: &Reply, out: usize, back: usize, lands: b
     assert!(answer == noise(number, back), "call {number}: other data than the server sent");
 }
 
-fn check_error(error: &CallError, manners: Manners, number: u64) {
+fn check_error(error: &CallError, profile: Profile, number: u64) {
     let may_be = match error {
-        CallError::Unreachable { .. } | CallError::TimedOut { .. } => manners.recovery == Recovery::Soft,
-        CallError::Interrupted { .. } => manners.interrupted > 0 && manners.interrupts != Interrupts::Never,
+        CallError::Unreachable { .. } | CallError::TimedOut { .. } => profile.recovery == Recovery::Soft,
+        CallError::Interrupted { .. } => profile.interrupted > 0 && profile.interrupts != Interrupts::Never,
         _ => false,
     };
     assert!(may_be, "call {number}: {error}");
 }
 
-fn draw_manners(rng: &mut Rng, transport: Transport) -> Manners {
-    Manners {
+fn draw_profile(rng: &mut Rng, transport: Transport) -> Profile {
+    Profile {
         transport,
         recovery: *rng.pick(&[Recovery::Hard, Recovery::Hard, Recovery::Soft]),
         interrupts: *rng.pick(&[Interrupts::Always, Interrupts::WhenSilent, Interrupts::Never]),
@@ -166,17 +166,17 @@ fn draw_manners(rng: &mut Rng, transport: Transport) -> Manners {
     }
 }
 
-fn draw_options(rng: &mut Rng, manners: Manners) -> Options {
+fn draw_options(rng: &mut Rng, profile: Profile) -> Options {
     Options {
         connections: rng.up_to(4),
         in_flight: *rng.pick(&[InFlight::Fixed(1), InFlight::Fixed(4), InFlight::Adaptive { max: 64 }]),
         timeout: *rng.pick(&[Duration::from_secs(60), Duration::from_millis(1100)]),
         retries: 3,
-        recovery: manners.recovery,
-        interrupts: manners.interrupts,
+        recovery: profile.recovery,
+        interrupts: profile.interrupts,
         reply_bytes_max: 1 << 20,
         label: "server:/simulated".into(),
-        ..Options::of(manners.transport)
+        ..Options::of(profile.transport)
     }
 }
 
@@ -189,7 +189,7 @@ pub fn target(transport: Transport, program: u32, version: u32) -> Target {
 #[derive(Clone, Debug)]
 struct EngineRun<const STREAMS: bool> {
     seed: u64,
-    manners: Manners,
+    profile: Profile,
     conditions: Conditions,
     plan: Plan,
     options: Options,
@@ -198,19 +198,19 @@ struct EngineRun<const STREAMS: bool> {
 impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
     fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let manners = draw_manners(&mut rng, if STREAMS { Transport::Tcp } else { Transport::Udp });
+        let profile = draw_profile(&mut rng, if STREAMS { Transport::Tcp } else { Transport::Udp });
         let (conditions, plan) = (Conditions::draw(&mut rng), Plan::draw(&mut rng, 0));
-        let options = draw_options(&mut rng, manners);
-        Self { seed, manners, conditions, plan, options }
+        let options = draw_options(&mut rng, profile);
+        Self { seed, profile, conditions, plan, options }
     }
 
     fn smaller(&self) -> Vec<Self> {
         let mut smaller: Vec<_> =
             self.plan.smaller().into_iter().map(|plan| Self { plan, ..self.clone() }).collect();
-        let calls = [1, self.manners.calls / 2, self.manners.calls - 1];
-        let fewer = calls.into_iter().filter(|calls| (1..self.manners.calls).contains(calls));
+        let calls = [1, self.profile.calls / 2, self.profile.calls - 1];
+        let fewer = calls.into_iter().filter(|calls| (1..self.profile.calls).contains(calls));
         smaller
-            .extend(fewer.map(|calls| Self { manners: Manners { calls, ..self.manners }, ..self.clone() }));
+            .extend(fewer.map(|calls| Self { profile: Profile { calls, ..self.profile }, ..self.clone() }));
         smaller.extend(
             self.conditions.calmer().into_iter().map(|conditions| Self { conditions, ..self.clone() }),
         );
@@ -222,28 +222,28 @@ impl<const STREAMS: bool> Scenario for EngineRun<STREAMS> {
     }
 }
 
-/// Runs it; the digest of what happened.
+/// Executes a run; returns a digest of its events.
 fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> u64 {
-    let EngineRun { manners, plan, options, .. } = scenario.clone();
+    let EngineRun { profile, plan, options, .. } = scenario.clone();
     let mut rng = Rng::new(scenario.seed ^ 1 << 63);
     let network = Network::new(rng.next_u64(), scenario.conditions, telling == Telling::Aloud);
     let _told = telling.at_end(&network);
     let mut driver = Driver::new(&network, Same(Arc::new(Echo)), plan);
     let wire = ClientWire::new(&network, 1, rng.fork());
     let (client, engine) =
-        RpcClient::over(wire.clone(), target(manners.transport, PROGRAM, VERSION), options);
+        RpcClient::over(wire.clone(), target(profile.transport, PROGRAM, VERSION), options);
     driver.add(wire, engine);
     let outcomes = Arc::new(Outcomes::default());
-    let lanes = manners.together.min(manners.calls);
+    let lanes = profile.together.min(profile.calls);
     for lane in 0..lanes {
         let (client, network, outcomes, rng) =
             (client.clone(), network.clone(), outcomes.clone(), rng.fork());
-        let numbers = (lane + 1..=manners.calls).step_by(lanes as usize);
+        let numbers = (lane + 1..=profile.calls).step_by(lanes as usize);
         task::spawn(async move {
             let mut rng = rng;
             for number in numbers {
                 let call_rng = rng.fork();
-                one_call(&client, &network, number, manners, call_rng, &outcomes).await;
+                one_call(&client, &network, number, profile, call_rng, &outcomes).await;
                 if rng.chance(200) {
                     network.sleep(rng.between((Duration::ZERO, Duration::from_secs(5)))).await;
                 }
@@ -251,8 +251,8 @@ fn run<const STREAMS: bool>(scenario: &EngineRun<STREAMS>, telling: Telling) -> 
         });
     }
     let finished = || outcomes.finished.load(Ordering::Relaxed);
-    if let Err(stuck) = driver.run(PATIENCE, || finished() == manners.calls) {
-        panic!("{stuck:?}: {} of {} calls answered; {:?}", finished(), manners.calls, client.counts());
+    if let Err(stuck) = driver.run(PATIENCE, || finished() == profile.calls) {
+        panic!("{stuck:?}: {} of {} calls answered; {:?}", finished(), profile.calls, client.counts());
     }
     check_end(driver, client, &outcomes);
     network.digest()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Names a node of the model.
+/// Identifier of a node of the model.
 pub type Id = u32;
 
 /// The caller's own directory.
@@ -15,17 +15,17 @@ pub struct Model {
     last_id: Id,
 }
 
-/// A node of it.
+/// A node of the tree.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub kind: Kind,
     pub links: u32,
-    /// The server's number of it.
+    /// The server's number of the node.
     pub fileid: u64,
     pub mode: u32,
-    /// Openings, which keep it.
+    /// Number of openings, which keep the node alive.
     pub opens: u32,
-    /// Of a directory: its parent.
+    /// Parent of a directory.
     pub parent: Id,
 }
 
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// Makes a node.
+    /// Creates a node.
     pub fn make(&mut self, dir: Id, name: &[u8], kind: Kind, fileid: u64, mode: u32) -> Id {
         self.last_id += 1;
         let id = self.last_id;
@@ -145,7 +145,7 @@ impl Model {
         self.node_mut(file).links += 1;
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn unlink(&mut self, dir: Id, name: &[u8]) {
         if let Some(id) = self.entries_mut(dir).remove(name) {
             self.node_mut(id).links -= 1;
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// Moves a name, possibly over another.
+    /// Renames, possibly over another name.
     pub fn rename(&mut self, (from_dir, from): (Id, &[u8]), (to_dir, to): (Id, &[u8])) {
         let Some(id) = self.find(from_dir, from) else { return };
         // Two names of one file: rename(2) does nothing.

@@ -1,4 +1,4 @@
-//! The real NFS server over a disk that forgets: what of it outlives a restart, and what does not.
+//! The real NFS server over a disk that loses unstable data, through restarts.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -30,19 +30,19 @@ use crate::simulation::driver::Host;
 
 const PATH: &str = "/export";
 
-/// Runs the server's program, again and again.
+/// A host that runs the server's program and restarts it.
 pub struct NfsHost {
     network: Network,
     disk: Disk,
     keys: Keys,
     rng: Rng,
-    /// The program that runs now does so.
+    /// `true` while the current program runs.
     alive: Arc<AtomicBool>,
     /// Number of starts.
     starts: Arc<AtomicU64>,
 }
 
-/// Operations take their time, and those of a program that has ended are never answered.
+/// Delays operations; those of an ended program are never answered.
 struct Slow {
     network: Network,
     alive: Arc<AtomicBool>,

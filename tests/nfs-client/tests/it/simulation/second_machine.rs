@@ -1,4 +1,4 @@
-//! Two machines that alternate at one file: an open sees what the other has closed (close-to-open).
+//! Two machines that alternate at one file: an open must show the other's closed writes (close-to-open).
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tombolo_nfs_client_tests::wire::{Network, Rng, noise};
 
 use crate::simulation::caller::{SESSION, mode};
 
-/// The longest that the file becomes, in bytes.
+/// Maximum length of the file, in bytes.
 const SIZE_MAX: usize = 20_000;
 
 /// Expected content of the shared file and the number of the current turn.
@@ -54,7 +54,7 @@ impl SecondMachine {
         }
     }
 
-    /// Opens the file, sees that it is what the other has left, and leaves something else.
+    /// Opens the file, verifies the other machine's content, and replaces it.
     async fn visit(&mut self) {
         let cx = Ctx::root(SESSION);
         let flags = OpenFlags::READ | OpenFlags::WRITE;

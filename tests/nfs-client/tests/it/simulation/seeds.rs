@@ -16,7 +16,7 @@ pub trait Scenario: Clone + Debug {
     fn draw(seed: u64) -> Self;
     /// Returns smaller variants of the run.
     fn smaller(&self) -> Vec<Self>;
-    /// Runs it. Panics if something does not hold.
+    /// Executes the run. Panics if an invariant is violated.
     fn run(&self, telling: Telling);
 }
 
@@ -66,9 +66,9 @@ fn tell<S: Scenario>(seed: u64, scenario: &S) -> ! {
 /// Output of a run's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// It does not.
+    /// No output.
     Quiet,
-    /// It does, at its end.
+    /// Events are printed at the end of the run.
     Aloud,
 }
 

@@ -15,10 +15,10 @@ use tombolo_nfs_client_tests::wire::{Rng, noise};
 
 use crate::simulation::caller::{SESSION, World, mode};
 
-/// The names of directories that callers make and remove, and of the file whose blocks they write.
+/// Names of directories that callers create and remove, and of the file whose blocks they write.
 const DIRECTORIES: [&str; 3] = ["north", "east", "south"];
 const FILE: &str = "blocks";
-/// The blocks, all of the same length, which is that of no page.
+/// Number of blocks, whose length does not align with pages.
 const BLOCKS: u64 = 6;
 const BLOCK_BYTES: usize = 700;
 
@@ -41,7 +41,7 @@ struct Known {
 struct Written {
     tag: u64,
     begun: u64,
-    /// None while it is under way.
+    /// `None` while the operation is pending.
     ended: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Shared {
     }
 }
 
-/// One caller's part in it.
+/// One caller's share of the operations.
 pub struct Sharer {
     world: World,
     fs: Arc<dyn FileSystem>,

@@ -27,7 +27,7 @@ pub const SESSION: SessionId = SessionId(77);
 #[derive(Clone)]
 pub struct World {
     pub network: Network,
-    /// The server's disk, to look behind the answers.
+    /// The server's disk, for inspection.
     pub disk: Disk,
     /// Number of server starts.
     pub starts: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ pub struct Caller {
     root: NodeId,
     model: Model,
     open: Vec<Open>,
-    /// Directories in which files that are open may have kept a name.
+    /// Directories that may contain silly names of open files.
     not_empty: BTreeSet<Id>,
     /// Look-ups to be forgotten after this step.
     look_ups: Vec<(NodeId, u64)>,
@@ -53,7 +53,7 @@ pub struct Caller {
     begun_at: u64,
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: Id,
@@ -66,7 +66,7 @@ const NAMES: [&[u8]; 5] =
     [b"alpha", b"beta", b"gamma", b"delta", b"a name that is long enough to live elsewhere"];
 
 impl Caller {
-    /// Makes the caller's directory below `root`.
+    /// Creates the caller's directory below `root`.
     pub async fn begin(world: World, fs: Arc<dyn FileSystem>, number: u64, rng: Rng) -> Self {
         let cx = Ctx::root(SESSION);
         let name = format!("caller-{number}");
@@ -127,7 +127,7 @@ impl Caller {
         self.fs.forget(&self.cx, &look_ups);
     }
 
-    /// Closes everything; what is to be found at the server then.
+    /// Closes everything; returns the expected final tree on the server.
     pub async fn end(mut self) -> Model {
         while !self.open.is_empty() {
             self.close().await;

@@ -1,4 +1,4 @@
-//! Making, moving and removing names.
+//! Creation, renaming and removal of names.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Name, RenameFlags};
@@ -6,7 +6,7 @@ use tombolo_core::fs::{Name, RenameFlags};
 use super::{Caller, mode};
 use crate::simulation::model::{Id, Kind};
 
-/// Directories within directories.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 3;
 
 fn name_of(bytes: &[u8]) -> Name<'_> {
@@ -139,7 +139,7 @@ impl Caller {
         }
     }
 
-    /// Moves some name, possibly over another file's.
+    /// Renames some name, possibly over another file's.
     pub(super) async fn rename(&mut self) {
         let Some((from_dir, from, id)) = self.some_entry(|_| true) else { return };
         let (to_dir, to) = self.some_name();

@@ -1,8 +1,8 @@
-//! A disk that loses what was not made stable.
+//! A disk that loses unstable data.
 //!
-//! Below it is a file system in memory, which forgets nothing. This layer answers unstable writes as unstable
-//! and keeps, for each file that has some, what the file was before them. When the power fails it puts files
-//! back to that, and then does again what was stable and some of what was not, block by block, as disks do.
+//! It is a layer over a file system in memory. Unstable writes are answered as unstable, and the layer
+//! retains the previous stable content of each such file. A power failure restores that content and then
+//! repeats stable writes, and some unstable ones, block by block, as disks do.
 //!
 //! Names and attributes are stable when they are answered, as the server promises.
 
@@ -25,16 +25,16 @@ use session::Session;
 /// Unit of atomic writes.
 const BLOCK_BYTES: usize = 512;
 
-/// The session that looks after things.
+/// Session for inspection and restoration.
 const OWN_SESSION: SessionId = SessionId(u64::MAX - 1);
 
-/// A file system in memory that can lose what is not stable.
+/// A file system in memory that can lose unstable data.
 #[derive(Clone)]
 pub struct Disk(Arc<Shared>);
 
 pub(crate) struct Shared {
     memory: Memory,
-    /// A session of our own, which sees all files.
+    /// A session that can access all files.
     own: Arc<dyn FileSystem>,
     /// The files that have unstable writes. Node numbers of the memory are inode numbers, the same in all
     /// sessions.
@@ -155,7 +155,7 @@ impl Shared {
     ) -> Result<T> {
         let cx = Ctx::root(OWN_SESSION);
         let handles = self.own.persistent_handles().expect("memory has handles");
-        // A session may use what it has looked up. Of a node that others know we make the handle: the root's,
+        // A session may use only nodes that it has resolved, so this builds the node's handle: the root's,
         // with another inode number.
         let mut handle = handles.handle_of(&cx, NodeId::ROOT).wait()?;
         let inode = handle.bytes.len() - size_of::<u64>();
